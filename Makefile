@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin door: the work is done by CMakePresets.json, pyproject.toml and the scripts in cmake/. `make help` says what is here.
+TORCH ?= torch==2.13.0
+ARGS ?=
+export TORCH
+
+python := build/venv/bin/python
+installed := build/venv/.ringcast
+inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
+                       -not -path '*/__pycache__*' 2>/dev/null)
+
+.PHONY: help deps build demo test bench clean distclean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo       tensor dicts from one process to three, through ringcast and through gloo (ARGS="--world 8")'
+	@echo 'make test       all tests: C (plain, ASan + UBSan, TSan) and Python'
+	@echo 'make build      the library in build/release, the Python package in build/venv'
+	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
+	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
+	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
+
+deps:
+	@cmake/deps.sh
+
+# deps leaves the file alone when it has nothing to do; the recipe makes make look at it again.
+build/venv/.requirements: deps
+	@:
+
+$(installed): build/venv/.requirements $(inputs)
+	$(python) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall \
+	  --config-settings=build-dir=build/python .
+	@touch $@
+
+build: deps $(installed)
+	cmake --preset release
+	cmake --build --preset release
+
+demo: build
+	$(python) examples/tp_workers.py $(ARGS)
+
+test: deps $(installed)
+	@cmake/test.sh
+
+bench: build
+	@test -x build/release/bench/ringcast_bench || \
+	  { echo 'The benchmarks need Google Benchmark (Debian: libbenchmark-dev).' >&2; exit 1; }
+	build/release/bench/ringcast_bench $(ARGS)
+
+clean:
+	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true
+
+distclean:
+	rm -rf build dist

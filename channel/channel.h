@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is behind the public handles. */
+#ifndef RC_CHANNEL_CHANNEL_H
+#define RC_CHANNEL_CHANNEL_H
+
+#include "ring/ring.h"
+#include "ringcast/ringcast.h"
+#include "shm/notify.h"
+#include "shm/segment.h"
+#include "shm/wait.h"
+
+struct ringcast_writer {
+  struct rc_ring_writer ring;
+  struct rc_segment segment;
+  struct rc_waiter waiter; /* for room */
+  uint64_t frames, bytes, wakes; /* as in the shared counts */
+  uint32_t forks; /* rc_fork_count() of the process that made it */
+  bool fenced;    /* see rc_fence_register */
+  char handle[RC_HANDLE_MAX];
+};
+
+struct ringcast_reader {
+  struct rc_ring_reader ring;
+  struct rc_segment segment;
+  struct rc_waiter waiter; /* for a frame */
+  struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
+  uint64_t frames, bytes, wakes;
+  uint32_t forks;
+  bool fenced;
+};
+
+static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
+  return (struct rc_ring){.control = rc_segment_control(segment),
+                          .data = segment->data.base,
+                          .capacity = segment->capacity,
+                          .slots = segment->slots};
+}
+
+/* Waits, and keeps the shared counts and histogram of the waiting party up to date. */
+int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
+                    struct rc_histogram *histogram);
+
+/* 0, or -ECHILD with its text. */
+int rc_check_fork(uint32_t forks);
+
+/* The same, and that the timeout is one: else -EINVAL. */
+int rc_check_wait(uint32_t forks, int64_t timeout_ns);
+
+/* That a spin time is one: 0, or -EINVAL with its text. */
+int rc_check_spin(int64_t spin_ns);
+
+/* Copies what slot `index` says now. False if it is free. */
+bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, struct ringcast_peer *out);
+
+/* All of them: fills up to `capacity` peers and returns how many there are. */
+int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity);
+
+/* What the public functions of writer, reader and tap show. */
+struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, int64_t spin_ns);
+struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
+
+/* The active or joining reader that is furthest behind. False if there is none. */
+bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out);
+
+uint32_t rc_peer_count(const struct rc_ring *ring); /* active ones that live; asks the kernel about each */
+
+/* "reader 3 'rank 2' (pid 4711, active, 1048576 bytes behind)" */
+void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes);
+
+#endif

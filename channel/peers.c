@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at a ring from outside its hot path: who reads, who is behind, what it is made of. */
+#include "channel/channel.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "shm/error.h"
+
+int rc_check_fork(uint32_t forks) {
+  if (forks == rc_fork_count()) return 0;
+  return rc_fail(-ECHILD, "this handle belongs to the parent process: after fork, make or attach one in the child");
+}
+
+int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
+  if (timeout_ns < RINGCAST_FOREVER)
+    return rc_fail(-EINVAL, "a timeout of %lld ns is negative: has the deadline passed? (0 tries once, RINGCAST_FOREVER "
+                            "waits without end)", (long long)timeout_ns);
+  return rc_check_fork(forks);
+}
+
+int rc_check_spin(int64_t spin_ns) {
+  if (spin_ns >= -1) return 0;
+  return rc_fail(-EINVAL, "options.spin_ns is %lld: it must be -1 (never), 0 (default) or more", (long long)spin_ns);
+}
+
+/* ---- Counting --------------------------------------------------------------------------------------------------- */
+
+/* All stores here are relaxed: numbers to look at, and only this party writes them. */
+static void add(_Atomic uint64_t *count, uint64_t more) { rc_store_relaxed(count, rc_load_relaxed(count) + more); }
+
+int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
+                    struct rc_histogram *histogram) {
+  if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
+  uint64_t sleeps = waiter->sleeps;
+  int64_t began = rc_now_ns();
+  int result = rc_wait(waiter, wait, timeout_ns);
+  uint64_t waited = (uint64_t)(rc_now_ns() - began), us = waited / 1000;
+  uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
+  if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
+  add(&counts->waits, 1);
+  add(&counts->sleeps, waiter->sleeps - sleeps);
+  add(&counts->waited_ns, waited);
+  rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + 1);
+  return result;
+}
+
+struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram) {
+  struct ringcast_stats stats = {
+      .frames = rc_load_relaxed(&counts->frames),
+      .bytes = rc_load_relaxed(&counts->bytes),
+      .waits = rc_load_relaxed(&counts->waits),
+      .sleeps = rc_load_relaxed(&counts->sleeps),
+      .wakes = rc_load_relaxed(&counts->wakes),
+      .waited_ns = rc_load_relaxed(&counts->waited_ns),
+  };
+  for (uint32_t i = 0; i < RC_BUCKETS; i++) stats.histogram[i] = rc_load_relaxed(&histogram->counts[i]);
+  return stats;
+}
+
+/* ---- Who reads -------------------------------------------------------------------------------------------------- */
+
+/* Copies a name that another process wrote: whatever it is, it must not break a line of a log. */
+static void copy_name(const char from[RC_NAME_MAX], char to[RC_NAME_MAX]) {
+  memcpy(to, from, RC_NAME_MAX);
+  to[RC_NAME_MAX - 1] = '\0';
+  for (char *c = to; *c; c++)
+    if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+}
+
+bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, struct ringcast_peer *out) {
+  struct rc_slot *slot = &ring->control->slots[index];
+  uint64_t owner = rc_load_acquire(&slot->owner); /* pairs with J4: name, start and cursor are there */
+  if (rc_owner_state(owner) == RC_SLOT_FREE) return false;
+  bool joining = rc_owner_state(owner) == RC_SLOT_JOINING;
+  uint64_t cursor = joining ? tail : rc_load_acquire(&slot->cursor);
+  int32_t pid = (int32_t)rc_owner_pid(owner);
+  bool alive = rc_process_is_alive_by(pid, rc_owner_start(owner), RC_START_MASK);
+  /* One that left and then exited is no dead reader: its slot tells. */
+  if (!alive && rc_load_acquire(&slot->owner) != owner) return false; /* pairs with the store of FREE */
+  *out = (struct ringcast_peer){
+      .slot = index,
+      .pid = pid,
+      .state = !alive ? RINGCAST_PEER_DEAD : joining ? RINGCAST_PEER_JOINING : RINGCAST_PEER_ACTIVE,
+      .position = cursor,
+      .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
+      .stalls = rc_load_relaxed(&slot->stalls),
+      .stats = rc_stats_of(&slot->counts, &slot->waits),
+  };
+  copy_name(slot->name, out->name);
+  return true;
+}
+
+bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out) {
+  uint64_t worst = 0;
+  bool found = false;
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    struct rc_slot *slot = &ring->control->slots[i];
+    enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* pairs with J4 */
+    if (state == RC_SLOT_FREE) continue;
+    /* One that joins stands in the way of every grant, so it comes first. */
+    uint64_t lag = state == RC_SLOT_ACTIVE ? tail - rc_load_acquire(&slot->cursor) : UINT64_MAX;
+    if ((!found || lag > worst) && rc_peer_read(ring, i, tail, out)) {
+      worst = lag;
+      found = true;
+    }
+  }
+  return found;
+}
+
+uint32_t rc_peer_count(const struct rc_ring *ring) {
+  uint32_t count = 0;
+  struct ringcast_peer peer;
+  for (uint32_t i = 0; i < ring->slots; i++) count += rc_peer_read(ring, i, 0, &peer) && peer.state == RINGCAST_PEER_ACTIVE;
+  return count;
+}
+
+void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {
+  static const char *const states[] = {"", "joining", "active", "dead"};
+  snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, %llu bytes behind)", peer->slot, peer->name[0] ? " '" : "",
+           peer->name, peer->name[0] ? "'" : "", peer->pid, states[peer->state], (unsigned long long)peer->lag);
+}
+
+int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity) {
+  if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");
+  int count = 0;
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    struct ringcast_peer peer;
+    if (!rc_peer_read(ring, i, tail, &peer)) continue;
+    if ((uint32_t)count < capacity) peers[count] = peer;
+    count++;
+  }
+  return count;
+}
+
+/* ---- Public ----------------------------------------------------------------------------------------------------- */
+
+int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity) {
+  int result = rc_check_fork(writer->forks);
+  return result != 0 ? result : rc_peers_read(&writer->ring.ring, writer->ring.tail, peers, capacity);
+}
+
+int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
+  int result = rc_check_fork(writer->forks);
+  if (result != 0) return result;
+  struct ringcast_peer peer;
+  if (!rc_peer_slowest(&writer->ring.ring, writer->ring.tail, &peer)) return 0;
+  *out = peer;
+  return 1;
+}
+
+struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, int64_t spin_ns) {
+  return (struct ringcast_info){
+      .capacity = segment->capacity,
+      .max_frame = rc_ring_max_frame(segment->capacity),
+      .tail = tail,
+      .readers = segment->slots,
+      .memory = segment->data.memory,
+      .page_size = segment->data.page_size,
+      .writer_pid = segment->writer.pid,
+      .spin_ns = spin_ns,
+      .numa = segment->data.numa,
+      .numa_node = segment->data.node,
+      .numa_error = segment->data.numa_error,
+  };
+}
+
+int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
+  int result = rc_check_fork(writer->forks);
+  struct rc_control *control = writer->ring.ring.control;
+  if (result == 0) *out = rc_stats_of(&control->counts, &control->waits);
+  return result;
+}
+
+int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
+  int result = rc_check_fork(reader->forks);
+  struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  if (result == 0) *out = rc_stats_of(&slot->counts, &slot->waits);
+  return result;
+}
+
+int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
+  int result = rc_check_fork(writer->forks);
+  if (result == 0) *out = rc_info_of(&writer->segment, writer->ring.tail, writer->waiter.spin_ns);
+  return result;
+}
+
+int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  /* Relaxed: a number to look at, nothing is read on the strength of it. */
+  uint64_t tail = rc_load_relaxed(&reader->ring.ring.control->tail);
+  *out = rc_info_of(&reader->segment, tail, reader->waiter.spin_ns);
+  return 0;
+}
+
+int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  uint64_t lag = rc_load_relaxed(&reader->ring.ring.control->tail) - reader->ring.cursor; /* relaxed: as above */
+  *out = lag <= reader->ring.ring.capacity ? lag : 0; /* the tail is stored just after the commit that was read */
+  return 0;
+}
+
+const char *ringcast_last_error(void) { return rc_error_text(); }
+
+const char *ringcast_version(void) { return RINGCAST_VERSION; }

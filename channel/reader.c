@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reader's side of the public API: attaching, the ring, and waiting for a frame. */
+#include "channel/channel.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "shm/crowd.h"
+#include "shm/error.h"
+#include "shm/fence.h"
+
+/* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
+
+static int resolve_options(const struct ringcast_reader_options *given, struct ringcast_reader_options *out) {
+  struct ringcast_reader_options options = {.size = sizeof options};
+  if (given && given->size != sizeof options)
+    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_reader_options), and build "
+                            "against the headers of the library in use",
+                   given->size, sizeof options);
+  if (given) options = *given;
+  if (options.flags != 0) return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
+  if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
+  if (options.leases > RC_MAX_LEASES)
+    return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases, RC_MAX_LEASES);
+  *out = options;
+  return rc_check_spin(options.spin_ns);
+}
+
+/* Takes a slot. Everything that can fail or wait is done before the claim: between claim and activation the writer
+ * can't move its limit. */
+static int join(ringcast_reader *reader, const char *name) {
+  struct rc_ring ring = rc_segment_ring(&reader->segment);
+  struct rc_process self;
+  char padded[RC_NAME_MAX] = "";
+  uint32_t slot;
+  if (name) strncpy(padded, name, sizeof padded - 1);
+  int result = rc_process_self(&self);
+  if (result != 0) return rc_fail(result, "can't read /proc/self/stat: %s; ringcast needs /proc", strerror(-result));
+  do {
+    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot);
+    if (result != 0) break;
+    memcpy(ring.control->slots[slot].name, padded, sizeof padded);
+    result = rc_slot_activate(&ring, slot, &reader->ring);
+  } while (result == -EAGAIN);
+  if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
+  if (result != 0)
+    return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died: make the "
+                           "ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
+  rc_ring_parties(&ring);
+  rc_wake(&ring.control->room, reader->fenced);
+  return 0;
+}
+
+static int set_up(ringcast_reader *reader, const struct ringcast_reader_options *options) {
+  struct rc_control *control = rc_segment_control(&reader->segment);
+  int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
+  if (result != 0) return result;
+  reader->forks = rc_fork_count();
+  reader->fenced = !rc_fence_register();
+  rc_crowd_enter(&control->crowd);
+  result = join(reader, options->name);
+  if (result == 0 && options->leases != 0) reader->ring.leases = options->leases;
+  return result;
+}
+
+int ringcast_reader_attach(const char *handle, ringcast_reader **out) {
+  return ringcast_reader_attach_ex(handle, NULL, out);
+}
+
+int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *given, ringcast_reader **out) {
+  struct ringcast_reader_options options = {0};
+  int result = resolve_options(given, &options);
+  if (result != 0) return result;
+  ringcast_reader *reader = calloc(1, sizeof *reader);
+  if (!reader) return rc_fail(-ENOMEM, "out of memory");
+  result = rc_segment_attach(handle, &reader->segment);
+  if (result == 0) {
+    result = set_up(reader, &options);
+    if (result != 0) rc_segment_destroy(&reader->segment);
+  }
+  if (result != 0)
+    free(reader);
+  else
+    *out = reader;
+  return result;
+}
+
+void ringcast_reader_close(ringcast_reader *reader) {
+  if (!reader) return;
+  if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
+    rc_slot_free(&reader->ring.ring, reader->ring.slot);
+    rc_ring_parties(&reader->ring.ring);
+    rc_wake(&reader->ring.ring.control->room, reader->fenced);
+  }
+  rc_notifier_destroy(reader->notifier);
+  rc_segment_destroy(&reader->segment);
+  free(reader);
+}
+
+/* ---- Hot path --------------------------------------------------------------------------------------------------- */
+
+struct reader_wait {
+  ringcast_reader *reader;
+  struct rc_ring_frame *out;
+};
+
+static int poll_frame(void *context) {
+  struct reader_wait *wait = context;
+  struct rc_ring_reader *ring = &wait->reader->ring;
+  int result = rc_ring_next(ring, wait->out);
+  if (result != -EAGAIN) return result;
+  if (rc_load_acquire(&ring->ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  result = rc_ring_next(ring, wait->out); /* what was committed between the look above and closing */
+  return result == -EAGAIN ? -EPIPE : result;
+}
+
+/* A writer that died without closing: what it committed is still there to be read. */
+static int check_writer(void *context) {
+  struct reader_wait *wait = context;
+  if (rc_process_is_alive(&wait->reader->segment.writer)) return -EAGAIN;
+  rc_store_release(&wait->reader->ring.ring.control->closed, 1); /* the other readers need not find out for themselves */
+  return poll_frame(wait);
+}
+
+static int fail_to_read(ringcast_reader *reader, int code) {
+  switch (code) {
+  case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
+  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
+  case -EPIPE:
+    return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read", reader->segment.writer.pid);
+  case -EBUSY:
+    return rc_fail(code, "%u frames are held, as many as may be (options.leases): release one first", reader->ring.held);
+  case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
+  case -EPROTO:
+    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
+                   (unsigned long long)reader->ring.next, reader->segment.writer.pid);
+  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is alive; a reader gets what is sent after it "
+                         "attached",
+                   reader->segment.writer.pid);
+  }
+}
+
+/* Nothing is there: makes the descriptor wait for what comes. As any sleeper, it looks once more after announcing itself;
+ * -EAGAIN: nothing is there indeed. */
+static int arm(ringcast_reader *reader, struct reader_wait *wait) {
+  rc_notifier_clear(reader->notifier);
+  uint32_t value = rc_event_prepare(reader->waiter.event);
+  int result = poll_frame(wait);
+  if (result != -EAGAIN) return result;
+  result = rc_notifier_arm(reader->notifier, value);
+  if (result == 0) return -EAGAIN;
+  rc_notifier_destroy(reader->notifier);
+  reader->notifier = NULL;
+  return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew", strerror(-result));
+}
+
+int ringcast_reader_fd(ringcast_reader *reader) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  if (reader->notifier) return rc_notifier_fd(reader->notifier);
+  struct rc_notifier *notifier;
+  result = rc_notifier_create(reader->waiter.event, RC_SLICE_NS, &notifier);
+  if (result == 0) {
+    result = rc_notifier_watch(notifier, &reader->segment.writer);
+    /* Another value than is there: readable at first, so that whoever polls looks, and thereby arms it. */
+    if (result == 0) result = rc_notifier_arm(notifier, rc_load_relaxed(&reader->waiter.event->word) ^ RC_EVENT_EPOCH);
+    if (result != 0) rc_notifier_destroy(notifier);
+  }
+  if (result != 0) return rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
+  reader->notifier = notifier;
+  return rc_notifier_fd(notifier);
+}
+
+int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+  int result = rc_check_wait(reader->forks, timeout_ns);
+  if (result != 0) return result;
+  struct rc_ring_frame frame;
+  struct reader_wait wait = {.reader = reader, .out = &frame};
+  result = rc_ring_next(&reader->ring, &frame);
+  if (result == -EAGAIN) {
+    const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .context = &wait};
+    struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+    result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
+    if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
+  }
+  if (result != 0) return fail_to_read(reader, result);
+  *out = (struct ringcast_frame){
+      .data = frame.data, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+  return 0;
+}
+
+int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  uint64_t cursor = reader->ring.cursor;
+  if (rc_ring_release(&reader->ring, frame->position) != 0)
+    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+  struct rc_control *control = reader->ring.ring.control;
+  struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
+  rc_store_relaxed(&counts->frames, ++reader->frames); /* relaxed: numbers to look at, on the cursor's line */
+  rc_store_relaxed(&counts->bytes, reader->bytes += frame->bytes);
+  if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
+  /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
+   * either this finds the newest wish or the writer finds the cursor. */
+  if (rc_event_is_asleep(&control->room, reader->fenced) && reader->ring.cursor >= rc_load_relaxed(&control->wanted) &&
+      rc_wake(&control->room, reader->fenced))
+    rc_store_relaxed(&counts->wakes, ++reader->wakes);
+  return 0;
+}
+
+void ringcast_reader_cancel(ringcast_reader *reader) { rc_waiter_cancel(&reader->waiter); }

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tap: an observer's copy of a ring's frames, and its view of the ring. */
+#include "ring/tap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "channel/channel.h"
+#include "shm/error.h"
+
+struct ringcast_tap {
+  struct rc_ring_tap ring;
+  struct rc_segment segment;
+  struct rc_waiter waiter;
+  void *buffer;
+  uint64_t room; /* bytes of the buffer */
+  uint32_t forks;
+};
+
+int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
+  ringcast_tap *tap = calloc(1, sizeof *tap);
+  if (!tap) return rc_fail(-ENOMEM, "out of memory");
+  int result = rc_segment_attach(handle, &tap->segment);
+  if (result == 0) {
+    struct rc_control *control = rc_segment_control(&tap->segment);
+    result = rc_waiter_init(&tap->waiter, &control->data, &control->crowd, 0);
+    if (result != 0) rc_segment_destroy(&tap->segment);
+  }
+  if (result != 0) {
+    free(tap);
+    return result;
+  }
+  struct rc_ring ring = rc_segment_ring(&tap->segment);
+  rc_tap_init(&tap->ring, &ring);
+  tap->forks = rc_fork_count();
+  *out = tap;
+  return 0;
+}
+
+void ringcast_tap_close(ringcast_tap *tap) {
+  if (!tap) return;
+  rc_segment_destroy(&tap->segment);
+  free(tap->buffer);
+  free(tap);
+}
+
+/* ---- Copying ---------------------------------------------------------------------------------------------------- */
+
+struct tap_wait {
+  ringcast_tap *tap;
+  struct rc_ring_frame *out;
+};
+
+static int make_room(ringcast_tap *tap, uint64_t bytes) {
+  uint64_t room = tap->room ? tap->room : 4096;
+  while (room < bytes) room *= 2;
+  void *buffer = realloc(tap->buffer, room);
+  if (!buffer) return -ENOMEM;
+  tap->buffer = buffer;
+  tap->room = room;
+  return 0;
+}
+
+static int copy_next(ringcast_tap *tap, struct rc_ring_frame *out) {
+  int result;
+  while ((result = rc_tap_next(&tap->ring, tap->buffer, tap->room, out)) == -EMSGSIZE) {
+    result = make_room(tap, out->bytes); /* at most a frame's largest size: rc_tap_next has checked it */
+    if (result != 0) break;
+  }
+  return result;
+}
+
+static int poll_tap(void *context) {
+  struct tap_wait *wait = context;
+  int result = copy_next(wait->tap, wait->out);
+  if (result != -EAGAIN) return result;
+  if (rc_load_acquire(&wait->tap->ring.ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  result = copy_next(wait->tap, wait->out);
+  return result == -EAGAIN ? -EPIPE : result;
+}
+
+static int check_tapped_writer(void *context) {
+  struct tap_wait *wait = context;
+  if (rc_process_is_alive(&wait->tap->segment.writer)) return -EAGAIN;
+  int result = copy_next(wait->tap, wait->out); /* what it committed before it died */
+  return result == -EAGAIN ? -EPIPE : result;
+}
+
+static int fail_to_copy(const ringcast_tap *tap, int code) {
+  switch (code) {
+  case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
+  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
+  case -ENOMEM: return rc_fail_as(code, "out of memory for the copy of a frame");
+  case -EPIPE: return rc_fail(code, "the writer (pid %d) is gone, and all that is left was copied", tap->segment.writer.pid);
+  case -EPROTO:
+    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
+                   (unsigned long long)tap->ring.next, tap->segment.writer.pid);
+  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is alive", tap->segment.writer.pid);
+  }
+}
+
+int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out) {
+  int result = rc_check_wait(tap->forks, timeout_ns);
+  if (result != 0) return result;
+  struct rc_ring_frame frame;
+  struct tap_wait context = {.tap = tap, .out = &frame};
+  const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = &context};
+  result = rc_wait(&tap->waiter, &how, timeout_ns);
+  if (result != 0) return fail_to_copy(tap, result);
+  *out = (struct ringcast_frame){
+      .data = tap->buffer, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+  return 0;
+}
+
+/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+
+int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) {
+  int result = rc_check_fork(tap->forks);
+  if (result != 0) return result;
+  *bytes = tap->ring.lost_bytes;
+  *gaps = tap->ring.gaps;
+  return 0;
+}
+
+static uint64_t tail_of(const ringcast_tap *tap) {
+  return rc_load_relaxed(&tap->ring.ring.control->tail); /* relaxed: a number to look at */
+}
+
+int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
+  int result = rc_check_fork(tap->forks);
+  if (result == 0) *out = rc_info_of(&tap->segment, tail_of(tap), tap->waiter.spin_ns);
+  return result;
+}
+
+int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
+  int result = rc_check_fork(tap->forks);
+  struct rc_control *control = tap->ring.ring.control;
+  if (result == 0) *out = rc_stats_of(&control->counts, &control->waits);
+  return result;
+}
+
+int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {
+  int result = rc_check_fork(tap->forks);
+  return result != 0 ? result : rc_peers_read(&tap->ring.ring, tail_of(tap), peers, capacity);
+}

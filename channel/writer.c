@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's side of the public API: the ring, and waiting for room in it. */
+#include "channel/channel.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/crowd.h"
+#include "shm/error.h"
+#include "shm/fence.h"
+#include "shm/machine.h"
+
+#define DEFAULT_READERS 64u
+
+/* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
+
+/* RINGCAST_MEMORY speaks for those who can't touch the code. It fills in for AUTO only. */
+static int memory_from_environment(uint32_t *memory) {
+  const char *name = getenv("RINGCAST_MEMORY");
+  if (*memory != RINGCAST_MEMORY_AUTO || !name || !*name) return 0;
+  for (uint32_t i = 0; ringcast_memory_name(i); i++)
+    if (strcmp(name, ringcast_memory_name(i)) == 0) {
+      *memory = i;
+      return 0;
+    }
+  return rc_fail(-EINVAL, "RINGCAST_MEMORY is '%.40s': it must be auto, hugetlb, shmem-huge or pages", name);
+}
+
+static uint64_t round_capacity(uint64_t bytes) {
+  uint64_t capacity = rc_small_page();
+  while (capacity < bytes) capacity *= 2;
+  return capacity;
+}
+
+/* Takes over what the caller set and fills in the rest. */
+static int resolve_options(const struct ringcast_writer_options *given, struct ringcast_writer_options *out) {
+  struct ringcast_writer_options options = {.size = sizeof options};
+  if (given && given->size != sizeof options)
+    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_writer_options), and build "
+                            "against the headers of the library in use",
+                   given->size, sizeof options);
+  if (given) options = *given;
+  if (options.flags != 0) return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
+  if (options.readers == 0) options.readers = DEFAULT_READERS;
+  if (options.capacity == 0) options.capacity = rc_default_capacity();
+  if (options.readers > RC_MAX_SLOTS)
+    return rc_fail(-EINVAL, "%u readers are more than a ring can have (%u)", options.readers, RC_MAX_SLOTS);
+  if (options.capacity > RC_MAX_BYTES)
+    return rc_fail(-EINVAL, "a capacity of %llu bytes is more than a ring can have (%llu)",
+                   (unsigned long long)options.capacity, (unsigned long long)RC_MAX_BYTES);
+  int result = rc_check_spin(options.spin_ns);
+  if (result == 0) result = memory_from_environment(&options.memory);
+  if (result != 0) return result;
+  if (!ringcast_memory_name(options.memory))
+    return rc_fail(-EINVAL, "options.memory is %u: it must be one of enum ringcast_memory", options.memory);
+  if (options.numa > RINGCAST_NUMA_NODE)
+    return rc_fail(-EINVAL, "options.numa is %u: it must be one of enum ringcast_numa", options.numa);
+  options.capacity = round_capacity(options.capacity);
+  *out = options;
+  return 0;
+}
+
+int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_create_ex(NULL, out); }
+
+int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringcast_writer **out) {
+  struct ringcast_writer_options options = {0};
+  int result = resolve_options(given, &options);
+  if (result != 0) return result;
+  ringcast_writer *writer = calloc(1, sizeof *writer);
+  if (!writer) return rc_fail(-ENOMEM, "out of memory");
+  struct rc_handle handle;
+  const struct rc_memory_wish wish = {.memory = options.memory, .numa = options.numa, .node = options.numa_node};
+  result = rc_segment_create(options.capacity, options.readers, &wish, &writer->segment, &handle);
+  if (result != 0) {
+    free(writer);
+    return result;
+  }
+  struct rc_control *control = rc_segment_control(&writer->segment);
+  result = rc_waiter_init(&writer->waiter, &control->room, &control->crowd, options.spin_ns);
+  if (result != 0) {
+    rc_segment_destroy(&writer->segment);
+    free(writer);
+    return result;
+  }
+  rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
+  rc_ring_parties(&writer->ring.ring);
+  rc_crowd_enter(&control->crowd);
+  rc_handle_format(&handle, writer->handle);
+  writer->forks = rc_fork_count();
+  writer->fenced = !rc_fence_register();
+  *out = writer;
+  return 0;
+}
+
+void ringcast_writer_close(ringcast_writer *writer) {
+  if (!writer) return;
+  if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
+    struct rc_control *control = rc_segment_control(&writer->segment);
+    rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
+    rc_wake(&control->data, writer->fenced);
+  }
+  rc_segment_destroy(&writer->segment);
+  free(writer);
+}
+
+const char *ringcast_writer_handle(const ringcast_writer *writer) { return writer->handle; }
+
+/* ---- Waiting for readers ---------------------------------------------------------------------------------------- */
+
+/* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
+struct writer_wait {
+  ringcast_writer *writer;
+  uint64_t bytes;
+  uint32_t readers, found;
+  bool grow;
+  void **out;
+};
+
+static int poll_readers(void *context) {
+  struct writer_wait *wait = context;
+  wait->found = rc_peer_count(&wait->writer->ring.ring);
+  return wait->found >= wait->readers ? 0 : -EAGAIN;
+}
+
+/* A reader that died while joining has got nothing yet and misses nothing: its slot is freed. */
+static void reap_joining(ringcast_writer *writer) {
+  const struct rc_ring *ring = &writer->ring.ring;
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J1 */
+    if (rc_owner_state(owner) == RC_SLOT_JOINING &&
+        !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK))
+      rc_slot_reap(ring, i, owner);
+  }
+}
+
+static int check_joining(void *context) {
+  reap_joining(((struct writer_wait *)context)->writer);
+  return -EAGAIN;
+}
+
+static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, int (*poll)(void *), int (*check)(void *)) {
+  ringcast_writer *writer = wait->writer;
+  struct rc_control *control = writer->ring.ring.control;
+  rc_ring_parties(&writer->ring.ring);
+  const struct rc_wait how = {.poll = poll, .check = check, .context = wait};
+  return rc_wait_counted(&writer->waiter, &how, timeout_ns, &control->counts, &control->waits);
+}
+
+int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_t timeout_ns) {
+  int result = rc_check_wait(writer->forks, timeout_ns);
+  if (result != 0) return result;
+  if (count > writer->segment.slots)
+    return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
+  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. */
+  rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  struct writer_wait wait = {.writer = writer, .readers = count};
+  result = wait_for_room_event(&wait, timeout_ns, poll_readers, check_joining);
+  if (result == 0) return (int)wait.found;
+  return rc_fail(result, "%u of %u readers are attached", wait.found, count);
+}
+
+void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer->waiter); }
+
+/* ---- Waiting for room ------------------------------------------------------------------------------------------- */
+
+static int poll_room(void *context) {
+  struct writer_wait *wait = context;
+  struct rc_ring_writer *ring = &wait->writer->ring;
+  return wait->grow ? rc_ring_grow(ring, wait->bytes, wait->out) : rc_ring_reserve(ring, wait->bytes, wait->out);
+}
+
+static int check_room(void *context) {
+  struct writer_wait *wait = context;
+  ringcast_writer *writer = wait->writer;
+  struct ringcast_peer peer;
+  reap_joining(writer);
+  int result = poll_room(wait); /* it may have been the one in the way */
+  if (result != -EAGAIN) return result;
+  if (!rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) return -EAGAIN;
+  return peer.state == RINGCAST_PEER_DEAD ? -EOWNERDEAD : -EAGAIN;
+}
+
+/* Puts the reason into words, with the reader who is to blame. */
+static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
+  if (code == -EAGAIN) return rc_fail_as(code, "the ring is full right now");
+  struct ringcast_peer peer;
+  char who[160] = "no reader";
+  if (rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) {
+    rc_peer_describe(&peer, who, sizeof who);
+    if (code == -ETIMEDOUT && peer.state == RINGCAST_PEER_DEAD) code = -EOWNERDEAD; /* waiting longer won't help */
+  }
+  switch (code) {
+  case -EMSGSIZE:
+    return rc_fail(code, "a frame of %llu bytes is larger than this ring can hold (%llu): make the ring with a capacity "
+                         "of at least twice the largest frame",
+                   (unsigned long long)bytes, (unsigned long long)rc_ring_max_frame(writer->segment.capacity));
+  case -EBUSY: return rc_fail(code, "a reservation is open already: commit or abort it first");
+  case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
+  case -EINVAL: return rc_fail(code, "no reservation is open");
+  case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
+  case -EOWNERDEAD: return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it", who);
+  default: return rc_fail(code, "the ring is full: %s holds it back", who);
+  }
+}
+
+static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow, struct ringcast_span *out) {
+  int result = rc_check_wait(writer->forks, timeout_ns);
+  if (result != 0) return result;
+  void *data = NULL;
+  struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
+  result = poll_room(&wait);
+  if (result == -EAGAIN) {
+    /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
+    rc_store_relaxed(&writer->ring.ring.control->wanted, rc_ring_wanted(&writer->ring, bytes));
+    struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
+    if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
+    result = wait_for_room_event(&wait, timeout_ns, poll_room, check_room);
+  }
+  if (result == -EINTR) return rc_fail_as(result, "a signal arrived while waiting for room");
+  if (result != 0) return fail_to_reserve(writer, result, bytes);
+  *out = (struct ringcast_span){.data = data, .bytes = bytes};
+  return 0;
+}
+
+/* ---- Hot path --------------------------------------------------------------------------------------------------- */
+
+int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
+  return reserve(writer, bytes, timeout_ns, false, out);
+}
+
+int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
+  return reserve(writer, bytes, timeout_ns, true, out);
+}
+
+int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+  int result = rc_check_fork(writer->forks);
+  if (result != 0) return result;
+  if (!writer->ring.open) return rc_fail_as(-EINVAL, "no reservation is open");
+  if (rc_ring_commit(&writer->ring, bytes, kind) != 0)
+    return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
+  struct rc_control *control = writer->ring.ring.control;
+  /* Relaxed: numbers to look at. On the line of the tail, which is this CPU's anyway. */
+  rc_store_relaxed(&control->counts.frames, ++writer->frames);
+  rc_store_relaxed(&control->counts.bytes, writer->bytes += bytes);
+  if (rc_wake(&control->data, writer->fenced)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  return 0;
+}
+
+int ringcast_writer_abort(ringcast_writer *writer) {
+  int result = rc_check_fork(writer->forks);
+  if (result != 0) return result;
+  return rc_ring_abort(&writer->ring) == 0 ? 0 : rc_fail_as(-EINVAL, "no reservation is open");
+}
+
+int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind, int64_t timeout_ns) {
+  struct ringcast_span span;
+  int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
+  if (result != 0) return result;
+  if (bytes != 0) memcpy(span.data, data, bytes);
+  return ringcast_writer_commit(writer, bytes, kind);
+}

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+# What was found, what is missing, and what follows.
+function(ringcast_say name found yes no)
+  if(found)
+    set(text "${yes}")
+  else()
+    set(text "${no}")
+  endif()
+  message(STATUS "  ${name} ${text}")
+endfunction()
+
+message(STATUS "ringcast ${PROJECT_VERSION}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}")
+if(RINGCAST_LIBURING STREQUAL "AUTO" OR RINGCAST_LIBURING)
+  set(liburing "not found (Debian: liburing-dev)")
+else()
+  set(liburing "switched off")
+endif()
+if(RINGCAST_NUMA STREQUAL "AUTO" OR RINGCAST_NUMA)
+  set(numa "not found (Debian: libnuma-dev)")
+else()
+  set(numa "switched off")
+endif()
+ringcast_say("liburing:  " "${RINGCAST_LIBURING_FOUND}" "found, ${RINGCAST_LIBURING_VERSION}"
+             "${liburing}; a helper thread serves ringcast_reader_fd()")
+ringcast_say("libnuma:   " "${RINGCAST_NUMA_FOUND}" "found, ${RINGCAST_NUMA_VERSION}"
+             "${numa}; the kernel alone places the memory: on the node of the CPU that first touches it")
+ringcast_say("tests:     " "${RINGCAST_TESTS}" "yes; run ctest" "no (RINGCAST_TESTS=OFF)")
+if(RINGCAST_BENCH)
+  ringcast_say("benchmarks:" "${benchmark_FOUND}" "yes, Google Benchmark ${benchmark_VERSION}"
+               "no: Google Benchmark not found (Debian: libbenchmark-dev)")
+else()
+  ringcast_say("benchmarks:" OFF "" "no (RINGCAST_BENCH=OFF)")
+endif()
+ringcast_say("Python:    " "${RINGCAST_PYTHON}" "yes, ${Python_VERSION}" "no (RINGCAST_PYTHON=OFF; pip builds it)")

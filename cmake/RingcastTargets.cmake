@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# The library: compiled once, as position-independent objects (each folder adds its files), then made into a shared and
+# a static library.
+#   ringcast::ringcast         the shared library
+#   ringcast::ringcast_static  the static one
+add_library(ringcast_objects OBJECT)
+add_library(ringcast SHARED $<TARGET_OBJECTS:ringcast_objects>)
+add_library(ringcast_static STATIC $<TARGET_OBJECTS:ringcast_objects>)
+add_library(ringcast::ringcast ALIAS ringcast)
+add_library(ringcast::ringcast_static ALIAS ringcast_static)
+
+# ringcast_own(<target>): our own code: C11, hidden symbols, includes written from the root, the warnings of our presets.
+function(ringcast_own target)
+  set_target_properties(${target} PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS ON
+                                             C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  if(RINGCAST_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+endfunction()
+ringcast_own(ringcast_objects)
+
+target_compile_definitions(ringcast_objects PRIVATE
+  RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}> RINGCAST_HAVE_NUMA=$<BOOL:${RINGCAST_NUMA_FOUND}>)
+set(libraries Threads::Threads)
+foreach(option RINGCAST_LIBURING RINGCAST_NUMA)
+  if(${option}_FOUND)
+    list(APPEND libraries PkgConfig::${option})
+  endif()
+endforeach()
+target_link_libraries(ringcast_objects PRIVATE ${libraries})
+
+foreach(target ringcast ringcast_static)
+  # The objects are C, but their language does not show through $<TARGET_OBJECTS>.
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ringcast LINKER_LANGUAGE C)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(${target} PRIVATE ${libraries})
+endforeach()
+
+set(map ${PROJECT_SOURCE_DIR}/ringcast.map)
+set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_VERSION} SOVERSION ${RINGCAST_SOVERSION}
+                                          LINK_DEPENDS ${map})
+target_link_options(ringcast PRIVATE -Wl,--version-script=${map})

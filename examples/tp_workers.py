@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A driver and its tensor-parallel workers: each step's inputs go from rank 0 to all the others.
+
+The same steps go two ways, in turn: through ringcast, and through torch.distributed with gloo as vLLM's
+broadcast_tensor_dict does it for CPU tensors (August 2026). Every worker makes each step's inputs again by itself, from
+the seed, and compares every byte. Exit status 0 only if nothing differed.
+
+  latency     lock-step: the driver sends a step when all workers have acknowledged the one before, by a pipe. It takes
+              the time just before its call, each worker just after its own; the latest worker counts.
+  throughput  free-running: all steps of a block back to back, until the last worker has the last one.
+"""
+
+import argparse
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import platform
+import re
+import statistics
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+import torch
+import torch.distributed as dist
+
+import ringcast.torch
+
+Inputs = Dict[str, Any]
+FEATURES_EVERY = 16
+BLOCKS = 6
+
+
+# ---- What an engine sends in each step -------------------------------------------------------------------------------
+
+
+def make_inputs(seed: int, step: int) -> Inputs:
+    """The inputs of a step, the same in every process. Now and then a request brings 2 MB of image features."""
+    random = torch.Generator().manual_seed(seed * 1_000_003 + step)
+
+    def integers(high: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.randint(high, shape, generator=random, dtype=dtype)
+
+    requests = 8 + step % 25
+    tokens = 4 * requests
+    inputs: Inputs = {
+        "step": step,
+        "request_ids": [f"chatcmpl-{seed}-{step // 8 + index:08x}" for index in range(requests)],
+        "input_ids": integers(128_000, tokens),
+        "positions": integers(8192, tokens),
+        "slot_mapping": integers(1 << 20, tokens),
+        "block_tables": integers(1 << 16, requests, 32, dtype=torch.int32),
+        "temperature": torch.rand(requests, generator=random),
+        "top_p": torch.rand(requests, generator=random),
+        "is_greedy": integers(2, requests) == 0,
+        "num_prefill_tokens": tokens - requests if step % 4 == 0 else 0,
+        "is_prompt": step % 4 == 0,
+        "lora": None,
+    }
+    if step % FEATURES_EVERY == 0:
+        inputs["features"] = torch.randn(1024, 1024, generator=random).to(torch.float16)
+    return inputs
+
+
+def difference(got: Any, wanted: Any, where: str) -> Optional[str]:
+    """Says where `got` is not exactly `wanted`: type, order, dtype, shape, every byte. None: nowhere."""
+    if type(got) is not type(wanted):
+        return f"{where}: {type(got).__name__} instead of {type(wanted).__name__}"
+    if isinstance(wanted, dict):
+        parts = [(list(got), list(wanted), f"the keys of {where}")]
+        parts += [(got.get(key), wanted[key], f"{where}[{key!r}]") for key in wanted]
+        return next(filter(None, (difference(*part) for part in parts)), None)
+    if not isinstance(wanted, torch.Tensor):
+        return None if got == wanted else f"{where}: {got!r} instead of {wanted!r}"
+    if (got.dtype, got.shape) != (wanted.dtype, wanted.shape):
+        return f"{where}: {got.dtype} {tuple(got.shape)} instead of {wanted.dtype} {tuple(wanted.shape)}"
+    same = torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (got, wanted)))
+    return None if same else f"{where}: other bytes"
+
+
+# ---- The two ways ----------------------------------------------------------------------------------------------------
+
+
+def by_ringcast(inputs: Optional[Inputs]) -> Inputs:
+    return ringcast.torch.broadcast_tensor_dict(inputs, src=0)
+
+
+class TensorMetadata(NamedTuple):
+    dtype: torch.dtype
+    size: torch.Size
+
+
+def by_gloo(inputs: Optional[Inputs]) -> Inputs:
+    """First a list that says what there is, pickled; then each tensor by a broadcast of its own, all under way at once."""
+    metadata: List[Any] = [inputs and [(key, describe(value)) for key, value in inputs.items()]]
+    dist.broadcast_object_list(metadata, src=0)
+    inputs = inputs or {key: make_room(value) for key, value in metadata[0]}
+    tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor) and value.numel()]
+    for work in [dist.broadcast(tensor, src=0, async_op=True) for tensor in tensors]:
+        work.wait()
+    return inputs
+
+
+def describe(value: Any) -> Any:
+    return TensorMetadata(value.dtype, value.size()) if isinstance(value, torch.Tensor) else value
+
+
+def make_room(value: Any) -> Any:
+    return torch.empty(value.size, dtype=value.dtype) if isinstance(value, TensorMetadata) else value
+
+
+WAYS: Dict[str, Callable[[Optional[Inputs]], Inputs]] = {"ringcast": by_ringcast, "gloo": by_gloo}
+
+
+# ---- The run: blocks of steps, which driver and workers go through together ------------------------------------------
+
+
+class Block(NamedTuple):
+    what: str  # "warm-up", "latency" or "throughput"
+    way: str
+    steps: range
+
+
+def plan(steps: int) -> Iterator[Block]:
+    """Both ways get the same steps, in alternating blocks, so that a machine that slows down slows down both."""
+    ways = list(WAYS)
+    for way in ways:
+        yield Block("warm-up", way, range(min(steps, FEATURES_EVERY + 1)))
+    for what in "latency", "throughput":
+        for block in range(BLOCKS):
+            part = range(steps * block // BLOCKS, steps * (block + 1) // BLOCKS)
+            for way in ways if block % 2 == 0 else reversed(ways):
+                yield Block(what, way, part)
+
+
+def drive(block: Block, seed: int, workers: List[Any]) -> List[int]:
+    """The latency of each step, or the time that the block took; nanoseconds."""
+    broadcast, steps, latencies = WAYS[block.way], [make_inputs(seed, step) for step in block.steps], []
+    wait_for_all(workers)
+    began = time.perf_counter_ns()
+    for inputs in steps:
+        sent = time.perf_counter_ns()
+        broadcast(inputs)
+        if block.what != "throughput":
+            latencies.append(wait_for_all(workers) - sent)
+    return latencies or [wait_for_all(workers) - began]
+
+
+def wait_for_all(workers: List[Any]) -> int:
+    """Each worker sends the time at which it was done; the latest. The clock is the same in all processes."""
+    return max(worker.recv() for worker in workers)
+
+
+def work(block: Block, seed: int, driver: Any) -> None:
+    broadcast = WAYS[block.way]
+    driver.send(0)  # ready
+    if block.what == "throughput":
+        received = [broadcast(None) for _ in block.steps]
+        driver.send(time.perf_counter_ns())
+        for step, got in zip(block.steps, received):
+            verify(got, seed, step, block.way)
+        return
+    for step in block.steps:
+        got, now = broadcast(None), time.perf_counter_ns()
+        verify(got, seed, step, block.way)
+        driver.send(now)  # only now: a worker that compares is not there for the next step
+
+
+def verify(got: Inputs, seed: int, step: int, way: str) -> None:
+    if found := difference(got, make_inputs(seed, step), f"step {step} by {way}"):
+        raise SystemExit(f"received something else than was sent: {found}")
+
+
+def run_rank(rank: int, options: Any, store: str, peers: List[Any]) -> Dict[str, Any]:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.world)
+    times: Dict[Any, List[int]] = {}
+    for block in plan(options.steps):
+        if rank == 0:
+            times.setdefault((block.what, block.way), []).extend(drive(block, options.seed, peers))
+        else:
+            work(block, options.seed, peers[0])
+    ring = ringcast.torch.rings()[0]
+    result = {"times": times, "memory": f"{ring.memory}, {ring.capacity >> 20} MiB"}
+    dist.barrier()  # nobody hangs up while another still receives
+    dist.destroy_process_group()
+    return result
+
+
+def rank_main(rank: int, options: Any, store: str, peers: List[Any], answer: Any) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
+    try:
+        answer.send((True, run_rank(rank, options, store, peers)))
+    except BaseException as error:
+        answer.send((False, str(error) if isinstance(error, SystemExit) else traceback.format_exc()))
+
+
+def run(options: Any) -> Dict[str, Any]:
+    """What rank 0 has measured. SystemExit: a rank failed or died, or the deadline has come. No process is left."""
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(options.world - 1)]
+    peers = [[end for end, _ in pipes]] + [[end] for _, end in pipes]
+    answers, processes = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(options.world):
+                ours, theirs = context.Pipe(duplex=False)
+                arguments = (rank, options, os.path.join(folder, "store"), peers[rank], theirs)
+                processes.append(context.Process(target=rank_main, args=arguments, daemon=True))
+                processes[-1].start()
+                theirs.close()  # the process's alone now: if it dies, we are told
+                answers.append(ours)
+            return collect(answers, time.monotonic() + options.deadline)[0]
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def collect(answers: List[Any], deadline: float) -> List[Any]:
+    results: List[Any] = [None] * len(answers)
+    missing = {answer: rank for rank, answer in enumerate(answers)}
+    while missing:
+        ready = multiprocessing.connection.wait(list(missing), max(0, deadline - time.monotonic()))
+        if not ready:
+            raise SystemExit(f"no answer in time from rank {', '.join(map(str, missing.values()))}")
+        for answer in ready:
+            rank = missing.pop(answer)
+            try:
+                ok, results[rank] = answer.recv()
+            except EOFError:
+                ok, results[rank] = False, "the process died"
+            if not ok:
+                raise SystemExit(f"rank {rank}: {results[rank]}")
+    return results
+
+
+# ---- What came of it -------------------------------------------------------------------------------------------------
+
+
+def summarise(options: Any, result: Dict[str, Any]) -> Dict[str, Any]:
+    ways = {}
+    for way in WAYS:
+        latencies = sorted(result["times"]["latency", way])
+        ways[way] = {
+            "median_us": statistics.median(latencies) / 1e3,
+            "p99_us": latencies[len(latencies) * 99 // 100] / 1e3,
+            "steps_per_s": options.steps / (sum(result["times"]["throughput", way]) / 1e9),
+        }
+    cores = len(os.sched_getaffinity(0))
+    cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    sizes = [len(pickle.dumps(make_inputs(options.seed, step))) for step in range(options.steps)]
+    return {
+        "ways": ways,
+        "median_step_bytes": statistics.median(sizes),
+        "largest_step_bytes": max(sizes),
+        "memory": result["memory"],
+        "waiting": "spin, then futex" if cores > 1 else "futex",
+        "machine": f"{cpu[1] if cpu else platform.machine()}: {options.world} processes on {cores} cores",
+        "verified_steps": sum(len(block.steps) for block in plan(options.steps)),
+        "verified_workers": options.world - 1,
+    }
+
+
+def print_table(summary: Dict[str, Any]) -> None:
+    median, largest = summary["median_step_bytes"] / 1e3, summary["largest_step_bytes"] / 1e6
+    print(f"{'':10}{'median µs':>12}{'p99 µs':>12}{'steps/s':>12}")
+    for way, figures in summary["ways"].items():
+        print(f"{way:10}" + "".join(f"{figure:>12,.0f}" for figure in figures.values()))
+    print(f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of these")
+    for name in "memory", "waiting", "machine":
+        print(f"{name:10}{summary[name]}")
+    print(f"verified: {summary['verified_steps']} steps × {summary['verified_workers']} workers, all bytes equal")
+
+
+def main() -> None:
+    formatter = argparse.ArgumentDefaultsHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=formatter)
+    parser.add_argument("--world", type=int, default=4, help="processes: one driver, the rest workers")
+    parser.add_argument("--steps", type=int, default=300, help="steps each for latency and throughput, each way")
+    parser.add_argument("--seed", type=int, default=1, help="what the inputs are made from")
+    parser.add_argument("--deadline", type=float, default=120, help="seconds after which everything is killed")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
+    options = parser.parse_args()
+    if options.world < 2 or options.steps < BLOCKS:
+        parser.error(f"a world has at least 2 processes, and a run {BLOCKS} steps")
+    summary = summarise(options, run(options))
+    print_table(summary) if options.format == "table" else print(json.dumps(summary, indent=2))
+
+
+if __name__ == "__main__":
+    main()

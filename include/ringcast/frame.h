@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The typed layout of a tensor dict: what a frame of kind RINGCAST_KIND_TENSORS holds.
+ *
+ * Promise. Nothing to parse: a fixed header, fixed entries, then keys and dimensions, then data. Sizes are exact before
+ * the first byte is written (plan -> reserve -> build -> commit). The reader takes nothing on trust: each entry is
+ * copied out, checked against the frame's end, and only then handed on, so a hostile frame gives -EPROTO and never a
+ * pointer outside the frame, even if it changes while it is read.
+ *
+ * No function here allocates, locks, calls the kernel or sets ringcast_last_error(); all are wait-free, and thread-safe on different objects.
+ *
+ * The layout. Little-endian. All offsets count bytes from the header's start. A frame's payload starts 16 bytes into a
+ * 64-byte line (the ring's own header comes before it), so "on a line" means offset mod 64 == 48.
+ *
+ *     0   header                       48 bytes
+ *    48   entry[0] .. entry[count-1]   64 bytes each
+ *         keys (UTF-8, no terminator), and for each tensor shape[ndim], strides[ndim] (int64, 8-byte aligned)
+ *         data, from the next line on: tensors each on a line, other bytes on 8
+ *
+ * tests/vectors holds frames as files with their meaning beside them, for other implementations.
+ */
+#ifndef RINGCAST_FRAME_H
+#define RINGCAST_FRAME_H
+
+#include "ringcast/ringcast.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RINGCAST_FRAME_MAGIC 0x31464352u /* "RCF1" */
+#define RINGCAST_FRAME_VERSION 1
+#define RINGCAST_MAX_NDIM 64
+#define RINGCAST_MAX_ENTRIES (1u << 24)
+
+/* What the entries make up together. */
+enum ringcast_root {
+  RINGCAST_ROOT_DICT = 1,  /* a dict: its items are the entries with RINGCAST_ITEM_KEYED set, in order */
+  RINGCAST_ROOT_VALUE = 2, /* one value: entry 0; the others are parts that it refers to */
+};
+
+enum ringcast_item_kind {
+  RINGCAST_ITEM_NONE = 1,
+  RINGCAST_ITEM_BOOL = 2,   /* scalar.i is 0 or 1 */
+  RINGCAST_ITEM_INT = 3,    /* scalar.i */
+  RINGCAST_ITEM_FLOAT = 4,  /* scalar.f */
+  RINGCAST_ITEM_STR = 5,    /* data: UTF-8 */
+  RINGCAST_ITEM_BYTES = 6,  /* data */
+  RINGCAST_ITEM_TENSOR = 7, /* data, dtype, shape, strides */
+  RINGCAST_ITEM_PICKLE = 8, /* data: a pickle; the BUFFER entries after it are its out-of-band buffers, in order */
+  RINGCAST_ITEM_BUFFER = 9, /* data: bytes that a PICKLE refers to */
+  RINGCAST_ITEM_LEAF = 10,  /* scalar.i: an index into the list that the frame's PICKLE entry holds */
+  RINGCAST_ITEM_ERROR = 11, /* data: UTF-8; the sender could not send what was due here, and says why */
+};
+
+/* Flags of an entry. */
+#define RINGCAST_ITEM_KEYED 1u         /* it is an item of the root dict */
+#define RINGCAST_ITEM_NUMPY 2u         /* the tensor was a NumPy array */
+#define RINGCAST_ITEM_TORCH 4u         /* the tensor was a torch.Tensor */
+#define RINGCAST_ITEM_REQUIRES_GRAD 8u /* ... that requires a gradient */
+#define RINGCAST_ITEM_PARAMETER 16u    /* ... and is a torch.nn.Parameter */
+#define RINGCAST_ITEM_READONLY 32u     /* the buffer was read-only at the sender (bytes, not bytearray) */
+
+/* Where a tensor's bytes are. */
+enum ringcast_placement {
+  RINGCAST_PLACEMENT_INLINE = 0, /* in this frame */
+};
+
+/* DLPack's DLDataType: code 0 int, 1 uint, 2 float, 3 opaque, 4 bfloat, 5 complex, 6 bool, 7..17 fp8, fp6, fp4. */
+struct ringcast_dtype {
+  uint8_t code;
+  uint8_t bits; /* of one lane */
+  uint16_t lanes;
+};
+
+/* ---- The bytes themselves --------------------------------------------------------------------------------------- */
+
+struct ringcast_frame_header {
+  uint32_t magic;
+  uint16_t version;
+  uint16_t root;        /* enum ringcast_root */
+  uint32_t tag;         /* the sender's own number; ringcast gives it no meaning */
+  uint32_t count;       /* entries */
+  uint64_t bytes;       /* of the frame, this header included */
+  uint64_t meta_bytes;  /* keys and dimensions: they start at 48 + 64 * count */
+  uint64_t reserved[2]; /* 0 */
+};
+
+struct ringcast_frame_entry {
+  uint32_t key_offset, key_bytes;
+  uint16_t kind;     /* enum ringcast_item_kind */
+  uint8_t ndim;
+  uint8_t placement; /* enum ringcast_placement */
+  struct ringcast_dtype dtype;
+  uint32_t dims_offset;
+  uint32_t flags;
+  uint64_t offset, bytes; /* data */
+  uint64_t scalar;        /* of BOOL, INT, LEAF; the bits of FLOAT */
+  uint64_t reserved[2];   /* 0 */
+};
+
+/* ---- Building --------------------------------------------------------------------------------------------------- */
+
+/* A tensor to send. Strides are in elements and may be 0 (expanded) or negative; NULL means C order. The tensor is
+ * packed in C order while it is copied. A dtype that is no whole number of bytes must be in C order. */
+struct ringcast_tensor {
+  const void *data;
+  struct ringcast_dtype dtype;
+  int32_t ndim;
+  const int64_t *shape;
+  const int64_t *strides;
+  uint32_t flags; /* RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER */
+};
+
+/* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, or too large to count. */
+RINGCAST_API int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out);
+
+/* Sums up what a frame will need. Start from all zero; then one call for each entry, in the order in which they will be
+ * built. `data_bytes` is 0 for scalars. Tensors go on lines. */
+struct ringcast_frame_plan {
+  uint32_t count;
+  uint64_t meta, data;
+};
+RINGCAST_API void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
+                                       uint64_t data_bytes);
+RINGCAST_API void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes);
+/* The frame's exact bytes, to be reserved. */
+RINGCAST_API uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan);
+
+/* The state of a frame that is being built; the fields are private. */
+struct ringcast_frame_builder {
+  uint8_t *base;
+  uint64_t capacity;
+  uint32_t count, next;
+  uint64_t meta, meta_end, data;
+};
+
+/* Begins a frame in `memory`, which has room for `bytes`. -EMSGSIZE if the plan needs more. */
+RINGCAST_API int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, size_t bytes,
+                                      const struct ringcast_frame_plan *plan, enum ringcast_root root, uint32_t tag);
+
+/* Each adds one entry. `key` NULL: no item of the dict (RINGCAST_ITEM_KEYED is not set). -ENOSPC: the plan had no room
+ * for it. _tensor copies; _tensor_in_place gives the place for the caller to write `*out_bytes` bytes in C order. */
+RINGCAST_API int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                                       const struct ringcast_tensor *tensor);
+RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
+                                                size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
+                                                uint64_t *out_bytes);
+/* Kinds with data: STR, BYTES, PICKLE, BUFFER, ERROR. `data` NULL: the caller writes to `*out` (else may be NULL). */
+RINGCAST_API int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
+                                     const char *key, size_t key_bytes, const void *data, uint64_t bytes,
+                                     uint32_t flags, void **out);
+/* Kinds without: NONE, BOOL, INT, LEAF (`value`), and FLOAT. */
+RINGCAST_API int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
+                                       const char *key, size_t key_bytes, int64_t value);
+RINGCAST_API int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                                      double value);
+/* Ends the frame; `*out_bytes` are to be committed. -EINVAL if the plan named more entries than were built. */
+RINGCAST_API int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes);
+
+/* Copies `tensor` to `out`, packed in C order. `out` has room for ringcast_tensor_bytes. -EINVAL as there. */
+RINGCAST_API int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out);
+
+/* ---- Reading ---------------------------------------------------------------------------------------------------- */
+
+struct ringcast_frame_reader {
+  const uint8_t *base;
+  uint64_t bytes, meta_bytes;
+  uint32_t count;
+  uint32_t tag;
+  uint16_t root; /* enum ringcast_root */
+};
+
+/* One entry, copied and checked: key and data lie within the frame, and so does every element of a tensor. */
+struct ringcast_item {
+  const char *key; /* not terminated; NULL if the entry has none */
+  size_t key_bytes;
+  uint16_t kind;
+  uint32_t flags;
+  const void *data;
+  uint64_t bytes;
+  union {
+    int64_t i;
+    double f;
+  } scalar;
+  struct ringcast_dtype dtype;
+  int32_t ndim;
+  int64_t shape[RINGCAST_MAX_NDIM];
+  int64_t strides[RINGCAST_MAX_NDIM]; /* elements */
+};
+
+/* Opens a frame. -EPROTO: not a tensor frame, another version, or damaged. */
+RINGCAST_API int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, size_t bytes);
+/* Copies out entry `index`. -ENOENT past the last, -EPROTO if it is damaged or of an unknown kind. */
+RINGCAST_API int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index,
+                                     struct ringcast_item *out);
+/* Finds the entry of the dict with that key, and copies it out. -ENOENT, -EPROTO. */
+RINGCAST_API int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *key, size_t key_bytes,
+                                     struct ringcast_item *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ringcast: one process writes a message once, into shared memory; every other process of the machine reads it there.
+ *
+ * Promise. One writer, up to `readers` readers at a time, each at its own pace. Every reader gets every frame that was
+ * committed after it attached: whole, in order, once. Nobody waits for the group: the writer waits only when the
+ * slowest reader is a whole ring behind, and a reader only when there is nothing new. Readers come and go at any time.
+ *
+ * Caveats.
+ *   Crash    A writer that dies leaves only whole frames; readers drain them and then get -EPIPE. A reader that dies
+ *            holding the ring back makes the writer's next wait return -EOWNERDEAD, and ringcast_writer_slowest() names it.
+ *            Nothing is left behind: the memory is anonymous and goes with the last process that maps it.
+ *   Fork     A handle belongs to the process that made it. In a child made by fork() every call on it gives -ECHILD,
+ *            except close, which frees the child's own memory and leaves the parent's ring alone. A child made past the C
+ *            library (a raw clone, _Fork) is not noticed: it must not touch the handle.
+ *   Threads  One thread at a time per handle, but for cancel. Different handles are independent.
+ *   Signals  A signal handler that runs while a wait sleeps ends it with -EINTR. Nothing is lost; call again. While it
+ *            spins, or just before it sleeps, it goes on. No function may be called from a signal handler.
+ *   Lending  A frame's bytes stay as they are until it is released; a span's until it is committed or aborted. The
+ *            writer can change what it has written: a reader that distrusts it copies first and checks the copy.
+ *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to no others.
+ *
+ * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
+ *   ringcast_reader_attach in each reading process -> ringcast_writer_wait_readers, so that nobody misses the first frame.
+ * Hot path.  Writer: reserve, write into the span, commit. Reader: next, read in place, release.
+ *
+ * Pointers must not be NULL, unless it says that they may.
+ *
+ * Results. Every function returns 0 or a count, or a negative errno with the one meaning given here;
+ * ringcast_last_error() tells the same in words. Outputs are set only on success. A failed create or attach leaves
+ * nothing to close.
+ *   -EAGAIN      nothing to read, or no room to write, right now (asked with timeout 0)
+ *   -ETIMEDOUT   the same when the time was up
+ *   -EINTR       a signal handler ran while waiting
+ *   -EPIPE       the writer is gone and everything it committed has been read
+ *   -EOWNERDEAD  a reader that holds the writer back has died
+ *   -EMSGSIZE    the frame is larger than the ring can ever hold
+ *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
+ *   -ECANCELED   the handle was cancelled, and the call would have had to wait
+ *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
+ *   -ENOENT      the ring that the handle names is no longer there
+ *   -EACCES      the ring belongs to another user, or its process may not be looked into
+ *   -EUSERS      all the reader slots are taken
+ *   -EPROTO      the other side is of an incompatible build, or has written what it must not
+ *   -ENOBUFS     the descriptor of ringcast_reader_fd can't wait any more; ask for it anew
+ *   -ECHILD      the handle was made before a fork, by the parent
+ *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching
+ */
+#ifndef RINGCAST_RINGCAST_H
+#define RINGCAST_RINGCAST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ringcast/version.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define RINGCAST_API __attribute__((visibility("default")))
+#else
+#define RINGCAST_API
+#endif
+
+typedef struct ringcast_writer ringcast_writer;
+typedef struct ringcast_reader ringcast_reader;
+
+/* Timeouts are nanoseconds of CLOCK_MONOTONIC. 0 tries once and never sleeps; RINGCAST_FOREVER waits without end; any
+ * other negative number is -EINVAL, so that a deadline that has passed is not taken for no deadline. */
+#define RINGCAST_FOREVER ((int64_t)-1)
+
+/* Which memory holds a ring's data. AUTO takes the first of the others, in this order, that the machine can give now. */
+enum ringcast_memory {
+  RINGCAST_MEMORY_AUTO = 0,
+  RINGCAST_MEMORY_HUGETLB = 1,    /* 2 MiB pages from the reserved pool (/proc/sys/vm/nr_hugepages) */
+  RINGCAST_MEMORY_SHMEM_HUGE = 2, /* 2 MiB pages of ordinary shared memory (transparent huge pages) */
+  RINGCAST_MEMORY_PAGES = 3,      /* the machine's small pages */
+};
+
+/* Where a ring's data lies on a machine of several NUMA nodes. What can't be had is no error; ringcast_info tells. */
+enum ringcast_numa {
+  RINGCAST_NUMA_LOCAL = 0,       /* on the node of the CPU that makes it */
+  RINGCAST_NUMA_NONE = 1,        /* wherever the kernel puts it */
+  RINGCAST_NUMA_INTERLEAVED = 2, /* on all nodes in turns */
+  RINGCAST_NUMA_NODE = 3,        /* on the node that is named */
+};
+
+/* What a frame's bytes are. The library itself reads none of them; those who send and receive agree by it. */
+enum ringcast_kind {
+  RINGCAST_KIND_BYTES = 0,  /* the caller's own */
+  RINGCAST_KIND_TENSORS = 1 /* the typed layout of ringcast/frame.h */
+};
+
+/* Options: set `size` to sizeof the struct and the rest to zero, which means the default; then set what you want. */
+struct ringcast_writer_options {
+  uint32_t size;
+  uint32_t readers;    /* the most readers attached at once; default 64, at most 1024 */
+  uint64_t capacity;   /* bytes of the ring; rounded up to a power of two of whole pages; default: a quarter of the L3
+                        * cache, from 4 to 32 MiB, since a ring that leaves the cache is several times slower */
+  uint32_t memory;     /* enum ringcast_memory; a kind that is asked for by name and can't be had is an error */
+  uint32_t flags;      /* must be 0 */
+  int64_t spin_ns;     /* how long a wait spins before it sleeps. 0: as experience and the number of CPUs tell, at most
+                        * 20 us or RINGCAST_SPIN_US; -1: never; more: always that long */
+  uint32_t numa;       /* enum ringcast_numa */
+  uint32_t numa_node;  /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
+};
+
+struct ringcast_reader_options {
+  uint32_t size;
+  uint32_t flags;    /* must be 0 */
+  int64_t spin_ns;   /* as above */
+  const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
+  uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
+  uint32_t reserved; /* must be 0 */
+};
+
+/* Memory lent to the writer, in the ring: write here. */
+struct ringcast_span {
+  void *data; /* 16 bytes into a 64-byte line */
+  size_t bytes;
+};
+
+/* A frame lent to a reader, in the ring: read here. */
+struct ringcast_frame {
+  const void *data; /* 16 bytes into a 64-byte line */
+  size_t bytes;
+  uint64_t position; /* where the frame starts, in bytes since the ring was made; names it in messages */
+  uint16_t kind;     /* enum ringcast_kind, as committed */
+};
+
+enum ringcast_peer_state { RINGCAST_PEER_JOINING = 1, RINGCAST_PEER_ACTIVE = 2, RINGCAST_PEER_DEAD = 3 };
+
+/* What one party has done since it began. Each number is true of some moment, and only grows. */
+struct ringcast_stats {
+  uint64_t frames, bytes; /* committed by the writer, or released by the reader; payload bytes */
+  uint64_t waits;         /* times that there was no room, or no frame, and the call waited */
+  uint64_t sleeps;        /* times that a wait slept in the kernel */
+  uint64_t wakes;         /* system calls made to wake others */
+  uint64_t waited_ns;
+  uint32_t histogram[16]; /* of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15] all that took longer */
+};
+
+/* One reader as seen at one moment; it may have moved on since. */
+struct ringcast_peer {
+  uint32_t slot;
+  int32_t pid;
+  uint32_t state;    /* enum ringcast_peer_state */
+  uint64_t position; /* up to here it has released */
+  uint64_t lag;      /* bytes committed that it has not released */
+  uint64_t stalls;   /* times that the writer waited for it */
+  struct ringcast_stats stats;
+  char name[32];     /* as it gave it at attach, or empty */
+};
+
+struct ringcast_info {
+  uint64_t capacity;  /* bytes of the ring, all usable */
+  uint64_t max_frame; /* the largest frame's bytes */
+  uint64_t tail;      /* bytes committed so far, headers and rounding included */
+  uint32_t readers;   /* slots */
+  uint32_t memory;    /* enum ringcast_memory: what was got */
+  uint64_t page_size; /* of the data, bytes */
+  int32_t writer_pid;
+  int64_t spin_ns;    /* of this handle */
+  uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE where one node leaves nothing to choose */
+  uint32_t numa_node; /* for LOCAL and NODE */
+  int32_t numa_error; /* why NUMA is NONE although more was asked for: a negative errno, or 0 */
+};
+
+/* ---- Writer: lifecycle ------------------------------------------------------------------------------------------ */
+
+/* Makes a ring with default options, or with `options` (NULL = defaults). Blocks while the kernel hands out and clears
+ * the memory, all of which is reserved here: a frame never meets a full machine later.
+ * -EINVAL, -ENOMEM, -ENOSPC, -EFBIG (RLIMIT_FSIZE), -EMFILE, -ENOSYS. Any thread. */
+RINGCAST_API int ringcast_writer_create(ringcast_writer **out);
+RINGCAST_API int ringcast_writer_create_ex(const struct ringcast_writer_options *options, ringcast_writer **out);
+
+/* Says that no more comes and frees the handle. Readers drain what was committed, then get -EPIPE. NULL is allowed.
+ * An open reservation is aborted. Never blocks. */
+RINGCAST_API void ringcast_writer_close(ringcast_writer *writer);
+
+/* The ring's handle: printable, at most 95 bytes, valid as long as the writer. Owned by the writer. Wait-free. */
+RINGCAST_API const char *ringcast_writer_handle(const ringcast_writer *writer);
+
+/* Blocks until at least `count` readers are attached and alive; returns how many are. -EAGAIN, -ETIMEDOUT, -EINTR,
+ * -EINVAL if `count` is more than the slots, -ECHILD. */
+RINGCAST_API int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_t timeout_ns);
+
+/* Makes the wait that another thread is in on this handle, and every later call that would have to wait, return
+ * -ECANCELED. Any thread, while the handle is open. Never blocks. */
+RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
+
+/* ---- Writer: hot path ------------------------------------------------------------------------------------------- */
+
+/* Lends `bytes` of the ring, contiguous. Wait-free while the room already granted lasts; else looks at the readers'
+ * cursors, and blocks up to the timeout when the slowest is a ring behind. No reader sees anything before commit.
+ * -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an error nothing is open. */
+RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
+                                         struct ringcast_span *out);
+
+/* Makes the open reservation `bytes` long in all, keeping what was written; use the new span from here on. Errors as
+ * reserve; -EINVAL if none is open. After an error the reservation is as it was. */
+RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
+                                      struct ringcast_span *out);
+
+/* Publishes the first `bytes` of the reservation as one frame of `kind`, and closes it; what is left over returns to
+ * the ring. -EINVAL if none is open or `bytes` is more than was reserved (it stays open), -ECHILD. Wait-free, but for
+ * one wake-up call to the kernel when a reader sleeps. */
+RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
+
+/* Gives the reservation back unseen. -EINVAL if none is open, -ECHILD. Wait-free. */
+RINGCAST_API int ringcast_writer_abort(ringcast_writer *writer);
+
+/* reserve + memcpy + commit. Errors as reserve. */
+RINGCAST_API int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind,
+                                      int64_t timeout_ns);
+
+/* ---- Writer: introspection -------------------------------------------------------------------------------------- */
+
+/* Fills up to `capacity` peers and returns how many readers there are. Racy by nature: each is true of some moment.
+ * Wait-free, but asks the kernel whether each process lives. -EINVAL, -ECHILD. */
+RINGCAST_API int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity);
+
+/* The reader that is furthest behind: after -ETIMEDOUT or -EOWNERDEAD, the one to blame. Returns 1, or 0 if there is
+ * no reader. As ringcast_writer_peers. */
+RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out);
+
+RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);
+RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out);
+
+/* ---- Reader: lifecycle ------------------------------------------------------------------------------------------ */
+
+/* Attaches to the ring that `handle` names; the reader's first frame is the next one to be committed.
+ * -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build), -EUSERS, -ENOMEM, -EMFILE.
+ * Any thread. Blocks only in the kernel, to map the memory. */
+RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **out);
+RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
+                                           ringcast_reader **out);
+
+/* Leaves the ring and frees the handle; a frame still held is released. NULL is allowed. Never blocks. */
+RINGCAST_API void ringcast_reader_close(ringcast_reader *reader);
+
+/* As ringcast_writer_cancel: frames that are there can still be had. */
+RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
+
+/* ---- Reader: hot path ------------------------------------------------------------------------------------------- */
+
+/* Lends the next frame. Wait-free when one is there; else blocks up to the timeout.
+ * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -EPROTO, -ECHILD. */
+RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
+
+/* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
+ * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again. Poll it, never
+ * read or close it: it belongs to the reader, and is the same at each call. It starts readable. Returns it, or -EMFILE,
+ * -ENFILE, -ENOMEM, -ECHILD. No thread is needed where io_uring has futex waits (Linux 6.7). */
+RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
+
+/* Gives the frame back: from here on the writer may overwrite it, and what follows once all older ones are given back
+ * too. Frames that are held may be released in any order. -EINVAL if that frame is not held, -ECHILD.
+ * Wait-free, but for one wake-up call to the kernel when the writer sleeps waiting for this reader. */
+RINGCAST_API int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame);
+
+/* ---- Reader: introspection -------------------------------------------------------------------------------------- */
+
+/* Bytes committed and not yet released by this reader. Wait-free. -ECHILD. */
+RINGCAST_API int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out);
+
+RINGCAST_API int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out);
+RINGCAST_API int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out);
+
+/* ---- Tap -------------------------------------------------------------------------------------------------------- */
+
+/* An observer that nobody waits for: it copies frames, takes no slot, and when it is too slow it loses some and counts
+ * them. It never falls behind by more than a ring, and loses nothing as long as it is less than half a ring behind. */
+typedef struct ringcast_tap ringcast_tap;
+
+/* As ringcast_reader_attach, but for -EUSERS: there is always room for a tap. */
+RINGCAST_API int ringcast_tap_attach(const char *handle, ringcast_tap **out);
+RINGCAST_API void ringcast_tap_close(ringcast_tap *tap);
+
+/* Copies the next frame; the copy is valid until the next call on this tap. Blocks up to the timeout when there is none.
+ * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EPROTO, -ENOMEM, -ECHILD. */
+RINGCAST_API int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out);
+
+/* Bytes of the ring (headers and rounding included) that were overwritten before this tap had copied them, and how many
+ * gaps they make. -ECHILD. */
+RINGCAST_API int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps);
+
+/* The ring as ringcast_writer_info, _stats and _peers show it to the writer itself. */
+RINGCAST_API int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out);
+RINGCAST_API int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out);
+RINGCAST_API int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity);
+
+/* ---- In words --------------------------------------------------------------------------------------------------- */
+
+/* What went wrong in this thread's last failed call, as a sentence that says what to do. Never NULL; valid until this
+ * thread's next call. */
+RINGCAST_API const char *ringcast_last_error(void);
+
+/* "hugetlb", "shmem-huge", "pages"; "auto". NULL for a number that is none of them. */
+RINGCAST_API const char *ringcast_memory_name(uint32_t memory);
+
+/* RINGCAST_VERSION of the library that is loaded. */
+RINGCAST_API const char *ringcast_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every method needs: its arguments, its timeout, its turn, and a wait that hears Ctrl-C. */
+#include "extension.h"
+
+#include <math.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLICE_NS INT64_C(50000000)
+
+static Py_ssize_t name_index(const char *const *names, PyObject *keyword) {
+  for (Py_ssize_t i = 0; names[i]; i++) {
+    if (PyUnicode_CompareWithASCIIString(keyword, names[i]) == 0) return i;
+  }
+  return -1;
+}
+
+bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional, Py_ssize_t required,
+                     PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out) {
+  if (count > positional) {
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional arguments, %zd given", function, positional,
+                 count);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < count; i++) out[i] = arguments[i];
+  for (Py_ssize_t i = 0; keywords && i < PyTuple_GET_SIZE(keywords); i++) {
+    PyObject *keyword = PyTuple_GET_ITEM(keywords, i);
+    Py_ssize_t index = name_index(names, keyword);
+    if (index < 0 || out[index]) {
+      PyErr_Format(PyExc_TypeError, index < 0 ? "%s() has no argument %R" : "%s() got %R twice", function, keyword);
+      return false;
+    }
+    out[index] = arguments[count + i];
+  }
+  for (Py_ssize_t i = 0; i < required; i++) {
+    if (out[i]) continue;
+    PyErr_Format(PyExc_TypeError, "%s() needs the argument '%s'", function, names[i]);
+    return false;
+  }
+  return true;
+}
+
+static bool seconds(const char *name, PyObject *object, double *out) {
+  double value = PyFloat_AsDouble(object);
+  if (value == -1.0 && PyErr_Occurred()) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+      PyErr_Format(PyExc_ValueError, "%s is out of range: %R", name, object);
+    } else if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Format(PyExc_TypeError, "%s must be seconds as a number, or None, not %.100s", name,
+                   Py_TYPE(object)->tp_name);
+    }
+    return false;
+  }
+  if (isnan(value) || value < 0) {
+    PyErr_Format(PyExc_ValueError, "%s must be 0 or more seconds, not %R", name, object);
+    return false;
+  }
+  *out = value;
+  return true;
+}
+
+/* At least 1: the library takes 0 for something else. */
+static int64_t nanoseconds(double value) {
+  int64_t ns = (int64_t)(value * 1e9);
+  return ns < 1 ? 1 : ns;
+}
+
+bool rc_py_timeout(PyObject *object, int64_t *out) {
+  double value;
+  if (!object || object == Py_None) {
+    *out = RINGCAST_FOREVER;
+    return true;
+  }
+  if (!seconds("timeout", object, &value)) return false;
+  /* A century is for ever, and the deadline still fits. */
+  *out = value == 0 ? 0 : value > 3e9 ? RINGCAST_FOREVER : nanoseconds(value);
+  return true;
+}
+
+bool rc_py_spin(PyObject *object, int64_t *out) {
+  double value;
+  if (!object || object == Py_None) {
+    *out = 0;
+    return true;
+  }
+  if (!seconds("spin", object, &value)) return false;
+  if (value > 3e9) {
+    PyErr_Format(PyExc_ValueError, "spin is out of range: %R seconds", object);
+    return false;
+  }
+  *out = value == 0 ? -1 : nanoseconds(value);
+  return true;
+}
+
+bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out) {
+  PyObject *number = PyNumber_Index(object);
+  if (!number) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Format(PyExc_TypeError, "%s must be an int, not %.100s", name, Py_TYPE(object)->tp_name);
+    }
+    return false;
+  }
+  unsigned long long value = PyLong_AsUnsignedLongLong(number);
+  Py_DECREF(number);
+  bool raised = value == (unsigned long long)-1 && PyErr_Occurred();
+  if (raised && !PyErr_ExceptionMatches(PyExc_OverflowError)) return false;
+  if (raised || value < low || value > high) {
+    PyErr_Format(PyExc_ValueError, "%s must be from %llu to %llu, not %R", name, (unsigned long long)low,
+                 (unsigned long long)high, object);
+    return false;
+  }
+  *out = value;
+  return true;
+}
+
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
+  int rc = attempt(call, 0);
+  if (rc != -EAGAIN && rc != -EINTR) return rc;
+  if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
+  int64_t deadline = timeout_ns < 0 ? INT64_MAX : now_ns() + timeout_ns;
+  for (;;) {
+    /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
+    if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
+    int64_t left = deadline - now_ns();
+    if (left <= 0) { /* once more, for the sentence that says why */
+      rc = attempt(call, 1);
+      return rc == -EINTR ? -ETIMEDOUT : rc;
+    }
+    if (left > SLICE_NS) left = SLICE_NS;
+    Py_BEGIN_ALLOW_THREADS rc = attempt(call, left);
+    Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
+  }
+}
+
+bool rc_py_enter(bool *busy, pid_t pid, const char *type) {
+  if (*busy && getpid() == pid) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "this %s is in use, by another thread or by a call further up; give each thread "
+                 "its own, or guard it with a lock",
+                 type);
+    return false;
+  }
+  *busy = true;
+  return true;
+}
+
+void rc_py_copy(void *to, const void *from, size_t bytes) {
+  if (bytes <= RC_PY_COPY_WITH_GIL) {
+    if (bytes) memcpy(to, from, bytes);
+    return;
+  }
+  Py_BEGIN_ALLOW_THREADS memcpy(to, from, bytes);
+  Py_END_ALLOW_THREADS
+}

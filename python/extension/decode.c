@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a frame to a Python object that owns all its memory.
+ *
+ * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes and buffers
+ * the memory is allocated and the copy put on a list, and the list is worked off without the GIL. Only then are the
+ * pickle loaded, from the ring's own memory, and the leaves filled in: whatever code the pickle runs finds its buffers
+ * complete.
+ *
+ * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
+ * that the entries make sense together, and that all the copies are no larger than the frame they come from.
+ */
+#include "extension.h"
+
+struct copy {
+  void *to;
+  const void *from;
+  uint64_t bytes;
+};
+
+struct leaf {
+  PyObject *key; /* NULL: none */
+  int64_t index;
+};
+
+/* Where the next entry may stand: buffers follow the pickle, at the end. */
+enum phase { ITEMS, BUFFERS };
+
+struct decoding {
+  struct rc_py_state *state;
+  struct ringcast_frame_reader frame;
+  uint32_t items; /* values seen so far */
+  enum phase phase;
+  PyObject *result; /* the dict, or the value */
+  struct copy *copies;
+  size_t copy_count, copy_room;
+  uint64_t copy_bytes;
+  struct leaf *leaves;
+  size_t leaf_count, leaf_room;
+  const void *pickle; /* in the ring */
+  uint64_t pickle_bytes;
+  PyObject *buffers; /* a list; NULL: no pickle */
+};
+
+static bool damaged(struct decoding *decoding, const char *what) {
+  rc_py_raise_text(decoding->state, EPROTO, "the frame is damaged or of another build: %s", what);
+  return false;
+}
+
+/* Room for one more of `size` bytes each. */
+static bool grow(void **array, size_t count, size_t *room, size_t size) {
+  if (count < *room) return true;
+  size_t larger = *room ? *room * 2 : 16;
+  void *grown = PyMem_Realloc(*array, larger * size);
+  if (!grown) {
+    PyErr_NoMemory();
+    return false;
+  }
+  *array = grown;
+  *room = larger;
+  return true;
+}
+
+/* To be called before the memory at `to` is allocated, with `to` set afterwards: see copy_to. */
+static bool copy_add(struct decoding *decoding, const void *from, uint64_t bytes) {
+  if (bytes > decoding->frame.bytes - decoding->copy_bytes) return damaged(decoding, "its entries share their bytes");
+  if (!grow((void **)&decoding->copies, decoding->copy_count, &decoding->copy_room, sizeof *decoding->copies)) {
+    return false;
+  }
+  decoding->copy_bytes += bytes;
+  decoding->copies[decoding->copy_count++] = (struct copy){.from = from, .bytes = bytes};
+  return true;
+}
+
+static void copy_to(struct decoding *decoding, void *to) {
+  decoding->copies[decoding->copy_count - 1].to = to;
+}
+
+static void copy_all(const struct decoding *decoding) {
+  for (size_t i = 0; i < decoding->copy_count; i++) {
+    const struct copy *copy = &decoding->copies[i];
+    if (copy->bytes) memcpy(copy->to, copy->from, copy->bytes);
+  }
+}
+
+/* ---- Values ----------------------------------------------------------------------------------------------------- */
+
+/* Decodes a copy: the decoder of Python looks at its input more than once, and the ring could change in between. */
+static PyObject *make_text(struct decoding *decoding, const void *data, uint64_t bytes) {
+  char small[256];
+  char *copy = bytes <= sizeof small ? small : PyMem_Malloc(bytes);
+  if (!copy) return PyErr_NoMemory();
+  memcpy(copy, data, bytes);
+  PyObject *text = PyUnicode_DecodeUTF8(copy, (Py_ssize_t)bytes, NULL);
+  if (copy != small) PyMem_Free(copy);
+  if (!text) rc_py_protocol_from_current(decoding->state, "its text is no UTF-8");
+  return text;
+}
+
+static PyObject *make_bytes(struct decoding *decoding, const struct ringcast_item *item) {
+  if (!copy_add(decoding, item->data, item->bytes)) return NULL;
+  PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
+  if (bytes) copy_to(decoding, PyBytes_AS_STRING(bytes));
+  return bytes;
+}
+
+static PyObject *make_bytearray(struct decoding *decoding, const struct ringcast_item *item) {
+  if (!copy_add(decoding, item->data, item->bytes)) return NULL;
+  PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
+  if (bytes) copy_to(decoding, PyByteArray_AS_STRING(bytes));
+  return bytes;
+}
+
+/* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
+static PyObject *make_array(struct decoding *decoding, const struct ringcast_item *item, void **out) {
+  int index = rc_py_dtype_find(item->dtype);
+  bool to_torch = item->flags & RINGCAST_ITEM_TORCH ||
+                  (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
+  return to_torch ? rc_py_torch_make(decoding->state, item, out) : rc_py_numpy_make(decoding->state, item, out);
+}
+
+static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_item *item) {
+  const struct ringcast_tensor tensor = {
+      .data = item->data,
+      .dtype = item->dtype,
+      .ndim = item->ndim,
+      .shape = item->shape,
+      .strides = item->strides,
+  };
+  uint64_t bytes;
+  bool packed = rc_py_is_c_order(item->ndim, item->shape, item->strides);
+  /* Strides other than C order's may make more of the bytes than there are: copy_add sees to it that not too much. */
+  if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (packed && bytes != item->bytes)) {
+    damaged(decoding, "a tensor's shape and size disagree");
+    return NULL;
+  }
+  if (!copy_add(decoding, item->data, bytes)) return NULL;
+  void *out = NULL;
+  PyObject *array = make_array(decoding, item, &out);
+  if (!array) return NULL;
+  copy_to(decoding, out);
+  if (packed) return array;
+  decoding->copies[decoding->copy_count - 1].bytes = 0; /* the copy is made here */
+  if (ringcast_tensor_pack(&tensor, out) == 0) return array;
+  Py_DECREF(array);
+  damaged(decoding, "a tensor's strides make no sense");
+  return NULL;
+}
+
+/* The value of an entry, or NULL with an exception; a LEAF's is None until the pickle is loaded. */
+static PyObject *make_value(struct decoding *decoding, const struct ringcast_item *item) {
+  switch (item->kind) {
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_LEAF:
+    return rc_py_ref(Py_None);
+  case RINGCAST_ITEM_BOOL:
+    return PyBool_FromLong(item->scalar.i != 0);
+  case RINGCAST_ITEM_INT:
+    return PyLong_FromLongLong(item->scalar.i);
+  case RINGCAST_ITEM_FLOAT:
+    return PyFloat_FromDouble(item->scalar.f);
+  case RINGCAST_ITEM_STR:
+    return make_text(decoding, item->data, item->bytes);
+  case RINGCAST_ITEM_BYTES:
+    return make_bytes(decoding, item);
+  case RINGCAST_ITEM_TENSOR:
+    return make_tensor(decoding, item);
+  default:
+    rc_py_raise_text(decoding->state, EPROTO, "the frame is of another build: it holds an item of kind %d", item->kind);
+    return NULL;
+  }
+}
+
+/* ---- Entries ---------------------------------------------------------------------------------------------------- */
+
+static bool raise_sent_error(struct decoding *decoding, const struct ringcast_item *item) {
+  PyObject *text = make_text(decoding, item->data, item->bytes);
+  if (text) rc_py_raise_text(decoding->state, EREMOTEIO, "%U", text);
+  Py_XDECREF(text);
+  return false;
+}
+
+/* Notes the leaf in the dict whose key this is. */
+static bool leaf_add(struct decoding *decoding, PyObject *key, int64_t index) {
+  if (!grow((void **)&decoding->leaves, decoding->leaf_count, &decoding->leaf_room, sizeof *decoding->leaves)) {
+    return false;
+  }
+  decoding->leaves[decoding->leaf_count++] = (struct leaf){.key = rc_py_ref(key), .index = index};
+  return true;
+}
+
+static bool take_keyed(struct decoding *decoding, const struct ringcast_item *item) {
+  PyObject *key = make_text(decoding, item->key, item->key_bytes);
+  PyObject *value = key ? make_value(decoding, item) : NULL;
+  bool ok = value && PyDict_SetItem(decoding->result, key, value) == 0;
+  if (ok && item->kind == RINGCAST_ITEM_LEAF) ok = leaf_add(decoding, key, item->scalar.i);
+  Py_XDECREF(key);
+  Py_XDECREF(value);
+  if (ok && PyDict_GET_SIZE(decoding->result) != (Py_ssize_t)++decoding->items) return damaged(decoding, "a key twice");
+  return ok;
+}
+
+static bool take_pickle(struct decoding *decoding, const struct ringcast_item *item) {
+  decoding->phase = BUFFERS;
+  decoding->pickle = item->data;
+  decoding->pickle_bytes = item->bytes;
+  decoding->buffers = PyList_New(0);
+  return decoding->buffers != NULL;
+}
+
+static bool take_buffer(struct decoding *decoding, const struct ringcast_item *item) {
+  if (decoding->phase != BUFFERS) return damaged(decoding, "a buffer without a pickle");
+  bool is_readonly = item->flags & RINGCAST_ITEM_READONLY;
+  PyObject *buffer = is_readonly ? make_bytes(decoding, item) : make_bytearray(decoding, item);
+  bool ok = buffer && PyList_Append(decoding->buffers, buffer) == 0;
+  Py_XDECREF(buffer);
+  return ok;
+}
+
+static bool take_entry(struct decoding *decoding, const struct ringcast_item *item) {
+  if (item->kind == RINGCAST_ITEM_ERROR) return raise_sent_error(decoding, item);
+  if (item->kind == RINGCAST_ITEM_BUFFER) return take_buffer(decoding, item);
+  if (decoding->phase == BUFFERS) return damaged(decoding, "an entry after the pickle");
+  bool is_dict = decoding->frame.root == RINGCAST_ROOT_DICT;
+  if (item->kind == RINGCAST_ITEM_PICKLE) {
+    return is_dict || !decoding->items++ ? take_pickle(decoding, item) : damaged(decoding, "two values");
+  }
+  if (is_dict) {
+    if (!(item->flags & RINGCAST_ITEM_KEYED) || !item->key) return damaged(decoding, "an item without a key");
+    return take_keyed(decoding, item);
+  }
+  if (decoding->items++) return damaged(decoding, "two values");
+  if (item->kind == RINGCAST_ITEM_LEAF) return damaged(decoding, "a leaf of nothing");
+  decoding->result = make_value(decoding, item);
+  return decoding->result != NULL;
+}
+
+/* ---- The whole -------------------------------------------------------------------------------------------------- */
+
+static PyObject *load_pickle(struct decoding *decoding) {
+  struct rc_py_state *state = decoding->state;
+  if (!state->loads && !(state->loads = rc_py_import("ringcast._pickling", "loads"))) return NULL;
+  PyObject *view = PyMemoryView_FromMemory((char *)decoding->pickle, (Py_ssize_t)decoding->pickle_bytes, PyBUF_READ);
+  PyObject *loaded = view ? PyObject_CallFunctionObjArgs(state->loads, view, decoding->buffers, NULL) : NULL;
+  if (view) {
+    /* Nobody may look at the ring through it from here on. */
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *released = PyObject_CallMethodNoArgs(view, state->names.release);
+    if (!released) Py_CLEAR(loaded);
+    if (type) PyErr_Restore(type, value, traceback);
+    Py_XDECREF(released);
+    Py_DECREF(view);
+  }
+  return loaded;
+}
+
+static bool fill_leaves(struct decoding *decoding) {
+  if (!decoding->buffers) return decoding->leaf_count ? damaged(decoding, "leaves without a pickle") : true;
+  PyObject *list = load_pickle(decoding);
+  if (!list) return false;
+  bool ok = PyList_CheckExact(list) || damaged(decoding, "its pickle is no list");
+  for (size_t i = 0; ok && i < decoding->leaf_count; i++) {
+    const struct leaf *leaf = &decoding->leaves[i];
+    if (leaf->index < 0 || leaf->index >= PyList_GET_SIZE(list)) {
+      ok = damaged(decoding, "a leaf that its pickle lacks");
+    } else {
+      ok = PyDict_SetItem(decoding->result, leaf->key, PyList_GET_ITEM(list, leaf->index)) == 0;
+    }
+  }
+  Py_DECREF(list);
+  return ok;
+}
+
+static bool take_all(struct decoding *decoding) {
+  struct ringcast_item item;
+  for (uint32_t i = 0; i < decoding->frame.count; i++) {
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return damaged(decoding, "an entry points outside it");
+    if (!take_entry(decoding, &item)) return false;
+  }
+  return true;
+}
+
+static bool finish(struct decoding *decoding) {
+  if (decoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
+    copy_all(decoding);
+  } else {
+    Py_BEGIN_ALLOW_THREADS copy_all(decoding);
+    Py_END_ALLOW_THREADS
+  }
+  if (decoding->frame.root == RINGCAST_ROOT_DICT) return fill_leaves(decoding);
+  if (decoding->buffers) decoding->result = load_pickle(decoding);
+  return decoding->result || PyErr_Occurred() || damaged(decoding, "no value");
+}
+
+static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag) {
+  struct decoding decoding = {.state = state};
+  bool ok = ringcast_frame_open(&decoding.frame, frame->data, frame->bytes) == 0 ||
+            damaged(&decoding, "its header makes no sense");
+  if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
+  ok = ok && take_all(&decoding) && finish(&decoding);
+  if (!ok) Py_CLEAR(decoding.result);
+  for (size_t i = 0; i < decoding.leaf_count; i++) Py_DECREF(decoding.leaves[i].key);
+  PyMem_Free(decoding.leaves);
+  PyMem_Free(decoding.copies);
+  Py_XDECREF(decoding.buffers);
+  *tag = decoding.frame.tag;
+  return decoding.result;
+}
+
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag) {
+  *tag = 0;
+  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, tag);
+  if (frame->kind != RINGCAST_KIND_BYTES) {
+    return rc_py_raise_text(state, EPROTO,
+                            "a frame of kind %d came, which this version of ringcast can't read; "
+                            "Reader.next() gives its bytes",
+                            frame->kind);
+  }
+  PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
+  if (bytes) rc_py_copy(PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  return bytes;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From errno to exception. The classes are Python's, in ringcast/exceptions.py; the sentences are the library's. */
+#include "extension.h"
+
+#include <stdarg.h>
+
+PyObject *rc_py_import(const char *module_name, const char *name) {
+  PyObject *module = PyImport_ImportModule(module_name);
+  PyObject *object = module ? PyObject_GetAttrString(module, name) : NULL;
+  Py_XDECREF(module);
+  return object;
+}
+
+int rc_py_errors_init(struct rc_py_state *state) {
+  static const char *const module = "ringcast.exceptions";
+  if (!(state->error = rc_py_import(module, "Error"))) return -1;
+  if (!(state->error_by_errno = rc_py_import(module, "_BY_ERRNO"))) return -1;
+  return (state->writer_gone = rc_py_import(module, "WriterGone")) ? 0 : -1;
+}
+
+/* Consumes `text`. */
+static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *text) {
+  PyObject *number = text ? PyLong_FromLong(errnum) : NULL;
+  PyObject *type = number ? PyDict_GetItemWithError(state->error_by_errno, number) : NULL;
+  if (number && !type && !PyErr_Occurred()) type = state->error;
+  if (type) {
+    PyObject *exception = PyObject_CallFunctionObjArgs(type, number, text, NULL);
+    if (exception) PyErr_SetObject(type, exception);
+    Py_XDECREF(exception);
+  }
+  Py_XDECREF(number);
+  Py_XDECREF(text);
+  return NULL;
+}
+
+PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
+  if (rc == RC_PY_RAISED) return NULL;
+  const char *sentence = ringcast_last_error();
+  PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
+  PyObject *type = rc == -EINVAL ? PyExc_ValueError : rc == -EAGAIN || rc == -ETIMEDOUT ? PyExc_TimeoutError : NULL;
+  if (!type) return raise_errno(state, -rc, text);
+  if (text) PyErr_SetObject(type, text);
+  Py_XDECREF(text);
+  return NULL;
+}
+
+/* The smallest capacity whose frames may have that many bytes; what a ring keeps for itself is the same in all of them.
+ * 0: no ring is so large. */
+static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
+  const uint64_t most = UINT64_C(1) << 40;
+  uint64_t kept = info->capacity / 2 - info->max_frame;
+  uint64_t capacity = info->capacity;
+  while (capacity <= most && capacity / 2 - kept < bytes) capacity *= 2;
+  return capacity <= most ? capacity : 0;
+}
+
+PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes) {
+  rc_py_raise(state, rc);
+  uint64_t needed = rc == -EMSGSIZE ? capacity_for(info, bytes) : 0;
+  if (!needed) return NULL;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyObject *number = PyLong_FromUnsignedLongLong(needed);
+  if (!number || PyObject_SetAttrString(value, "capacity", number) < 0) PyErr_Clear(); /* it is but a hint */
+  Py_XDECREF(number);
+  PyErr_Restore(type, value, traceback);
+  return NULL;
+}
+
+PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  PyObject *text = PyUnicode_FromFormatV(format, arguments);
+  va_end(arguments);
+  return raise_errno(state, errnum, text);
+}
+
+void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
+  if (!PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+      !PyErr_ExceptionMatches(PyExc_OverflowError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+    return;
+  }
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s: %S", what, value ? value : Py_None);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what) {
+  return PyErr_Format(PyExc_BufferError,
+                      "can't %s: %zd memoryview%s of the %s %s in use; release() %s first, or drop "
+                      "every array made of %s",
+                      verb, exports, exports == 1 ? "" : "s", what, exports == 1 ? "is" : "are",
+                      exports == 1 ? "it" : "them", exports == 1 ? "it" : "them");
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the extension share. It stands on the public headers alone.
+ *
+ *   module.c   the module, its state, the constants      errors.c   errno -> exception, sentences for timeouts
+ *   call.c     arguments, seconds, waiting               encode.c   object -> parts -> frame
+ *   writer.c   Writer                                    decode.c   frame -> object
+ *   reader.c   Reader                                    tensor.c   the dtypes that ringcast, torch and NumPy share
+ *   frame.c    Span and Frame: leases on ring memory     torch.c, numpy.c   their tensors, from Python's side
+ *
+ * Every wait and every large copy is done without the GIL. A handle is for one thread at a time: `busy` is set for as
+ * long as a call may let other Python code run, and a second caller is told so.
+ */
+#ifndef RC_EXTENSION_H
+#define RC_EXTENSION_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "ringcast/frame.h"
+#include "ringcast/ringcast.h"
+
+/* A Python exception is set already; no errno has this value. */
+#define RC_PY_RAISED INT_MIN
+/* Copying fewer bytes takes less time than handing the GIL over and back. */
+#define RC_PY_COPY_WITH_GIL 8192
+
+/* ---- The module's state ----------------------------------------------------------------------------------------- */
+
+#define RC_PY_DTYPES 21
+
+struct rc_py_torch {
+  PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
+  PyObject *strided, *empty, *cpu, *dtype_to_index;
+  PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
+};
+
+struct rc_py_numpy {
+  PyObject *ndarray, *empty;
+  PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
+};
+
+/* Names that are looked up in each call, made once. */
+#define RC_PY_NAMES(X)                                                                                             \
+  X(torch)                                                                                                         \
+  X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
+      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(release)
+
+struct rc_py_names {
+#define X(name) PyObject *name;
+  RC_PY_NAMES(X)
+#undef X
+};
+
+struct rc_py_state {
+  PyTypeObject *writer_type, *reader_type, *span_type, *frame_type;
+  PyObject *error, *error_by_errno, *writer_gone, *reader_status;
+  PyObject *dumps, *loads;
+  struct rc_py_names names;
+  struct rc_py_torch torch;
+  struct rc_py_numpy numpy;
+};
+
+/* ---- Objects ---------------------------------------------------------------------------------------------------- */
+
+/* Ring memory that Python may look at. Span and Frame hold the generation at which they were made: another one, or
+ * `open` false, and they are of the past. */
+struct rc_py_lease {
+  bool open;
+  bool doomed; /* to be given back as soon as the last memoryview goes */
+  uint64_t generation;
+  Py_ssize_t exports; /* memoryviews and other buffers in use */
+};
+
+struct rc_py_writer {
+  PyObject_HEAD ringcast_writer *writer; /* NULL: closed */
+  struct ringcast_info info;
+  PyObject *handle;
+  pid_t pid; /* of the process that made it */
+  bool busy;
+  struct rc_py_lease lease;
+  struct ringcast_span span;
+};
+
+struct rc_py_reader {
+  PyObject_HEAD ringcast_reader *reader; /* NULL: closed */
+  struct ringcast_info info;
+  PyObject *handle;
+  pid_t pid;
+  bool busy;
+  struct rc_py_lease lease;
+  struct ringcast_frame frame;
+};
+
+extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_span_spec, rc_py_frame_spec;
+
+static inline PyObject *rc_py_ref(PyObject *object) {
+  Py_XINCREF(object);
+  return object;
+}
+
+/* None of the types can be subclassed, so an instance's type is the one that the module made. */
+static inline struct rc_py_state *rc_py_state_of(void *self) {
+  return PyType_GetModuleState(Py_TYPE((PyObject *)self));
+}
+
+/* ---- errors.c --------------------------------------------------------------------------------------------------- */
+
+/* A new reference to module.name, or NULL. */
+PyObject *rc_py_import(const char *module_name, const char *name);
+int rc_py_errors_init(struct rc_py_state *state);
+/* Raises what the failed call's `rc` stands for, with ringcast_last_error() as its text. Always NULL. */
+PyObject *rc_py_raise(struct rc_py_state *state, int rc);
+/* The same, of a call that wanted a frame of `bytes`: FrameTooLarge then says which capacity would do. */
+PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes);
+/* Raises the ringcast.Error of that errno. Always NULL. */
+PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...);
+/* Turns a ValueError, TypeError, OverflowError or RuntimeError that a damaged frame led to into a ProtocolError. */
+void rc_py_protocol_from_current(struct rc_py_state *state, const char *what);
+PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what);
+
+/* ---- call.c ----------------------------------------------------------------------------------------------------- */
+
+/* Sorts a vectorcall's arguments by `names` (NULL at the end) into `out`, which starts as NULLs. The first `positional`
+ * may come without their name, the first `required` must be there. */
+bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional, Py_ssize_t required,
+                     PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out);
+/* None -> RINGCAST_FOREVER; seconds -> nanoseconds. */
+bool rc_py_timeout(PyObject *object, int64_t *out);
+/* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
+bool rc_py_spin(PyObject *object, int64_t *out);
+/* An int from `low` to `high`. */
+bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
+
+/* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
+ * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up, or RC_PY_RAISED. */
+typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
+int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
+
+/* Raises RuntimeError if another call is at work on the handle. A child made by fork meanwhile is let through, for the
+ * library to refuse it. */
+bool rc_py_enter(bool *busy, pid_t pid, const char *type);
+
+/* memcpy, without the GIL if there is much to copy. */
+void rc_py_copy(void *to, const void *from, size_t bytes);
+
+/* ---- tensor.c, torch.c, numpy.c --------------------------------------------------------------------------------- */
+
+struct rc_py_dtype {
+  struct ringcast_dtype dtype;
+  const char *torch; /* torch's name of it */
+  const char *numpy; /* NumPy's, or NULL */
+};
+extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
+/* -1 if there is none. */
+int rc_py_dtype_find(struct ringcast_dtype dtype);
+PyObject *rc_py_shape(const struct ringcast_item *item);
+bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
+
+/* A tensor to send. `keep` and `view` hold its memory; `dims` are shape and strides, PyMem's. */
+struct rc_py_source {
+  struct ringcast_tensor tensor;
+  PyObject *keep;
+  Py_buffer view; /* view.obj NULL: none */
+  int64_t *dims;
+};
+
+/* Each describes `object` and returns 1, or 0 if it is none of theirs or can't be sent as a tensor, or -1 (raised).
+ * `where(context)` gives the object's place in words for an error message. */
+typedef PyObject *(*rc_py_where)(void *context);
+int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+                         struct rc_py_source *out);
+int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+void rc_py_source_clear(struct rc_py_source *source);
+
+/* Each makes a tensor for `item`, uninitialised, and gives the place for its bytes. */
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, void **out);
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, void **out);
+
+/* ---- encode.c, decode.c ----------------------------------------------------------------------------------------- */
+
+struct rc_py_part;
+
+struct rc_py_encoding {
+  struct rc_py_state *state;
+  struct rc_py_part *parts;
+  size_t count, room;
+  struct ringcast_frame_plan plan;
+  enum ringcast_root root;
+  uint64_t copy_bytes;
+};
+
+/* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object);
+/* Writes the frame; runs no Python code. 0 or -errno. */
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
+                         size_t *out_bytes);
+void rc_py_encoding_clear(struct rc_py_encoding *encoding);
+
+/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. */
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag);
+
+/* ---- frame.c, writer.c, reader.c -------------------------------------------------------------------------------- */
+
+PyObject *rc_py_span_new(struct rc_py_writer *writer);
+PyObject *rc_py_frame_new(struct rc_py_reader *reader);
+
+/* `n` and `kind` may be NULL. */
+PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind);
+PyObject *rc_py_writer_abort(struct rc_py_writer *self);
+PyObject *rc_py_reader_release(struct rc_py_reader *self);
+
+#endif

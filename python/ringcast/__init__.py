@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast: one process sends an object once, into shared memory; every other process of the machine receives it.
+
+    writer = ringcast.Writer()              # in one process; hand writer.handle, a str, to the others
+    reader = ringcast.Reader(handle)        # in each of the others
+    writer.wait_readers(3, timeout=10)
+    writer.send({"ids": tensor, "step": 7}) # every reader's recv() gives an equal object of its own
+
+Torch tensors and NumPy arrays are copied once, straight into the ring, and once out of it. torch is optional.
+The rest is pickled, so a reader trusts its writer as it trusts code: only processes of the same user can meet.
+
+Extension and package rely on the GIL: a free-threaded Python turns it on when it imports them.
+"""
+
+from ringcast._ringcast import KIND_BYTES, KIND_TENSORS, Frame, Reader, Span, Writer, __version__
+from ringcast._status import ReaderStatus
+from ringcast.exceptions import (
+    AccessDenied,
+    Error,
+    ForkedError,
+    FrameTooLarge,
+    NoFreeSlot,
+    ProtocolError,
+    ReaderDied,
+    RingNotFound,
+    SendError,
+    WriterGone,
+)
+
+__all__ = [
+    "KIND_BYTES",
+    "KIND_TENSORS",
+    "AccessDenied",
+    "Error",
+    "ForkedError",
+    "Frame",
+    "FrameTooLarge",
+    "NoFreeSlot",
+    "ProtocolError",
+    "Reader",
+    "ReaderDied",
+    "ReaderStatus",
+    "RingNotFound",
+    "SendError",
+    "Span",
+    "Writer",
+    "WriterGone",
+    "__version__",
+]

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pickling what a frame has no kind of its own for: protocol 5, with large buffers beside the pickle.
+
+A torch tensor inside it travels as a buffer too. torch's own way would write its storage into the pickle, at three
+copies and more; here it is reduced to (bytes, dtype, shape), if that says all there is to say.
+"""
+
+import contextlib
+import copyreg
+import io
+import pickle
+import reprlib
+import sys
+import types
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+# The dtypes whose tensors are plain bytes. An older torch lacks some.
+_DENSE = (
+    "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex32 complex64 "
+    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+).split()
+
+# How far the place of what can't be pickled is looked for. Each level costs as much as the failed pickling, at most.
+_MOST_LEVELS = 16
+_MOST_ATTEMPTS = 10_000
+
+# Names a key in a place; a long one is shortened, and one whose repr() raises does no harm.
+_names = reprlib.Repr()
+_names.maxstring = _names.maxother = 60
+
+# dtype -> its name; filled when torch is first seen.
+_dtype_names: Dict[Any, str] = {}
+
+
+class _ElsewhereError(Exception):
+    """A tensor that is not in the CPU's memory; its place in the value is looked up by who knows the value."""
+
+
+def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool) -> Any:
+    """What a tensor inside a pickle is reduced to; `data` is its bytes in C order, which the tensor keeps."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if 0 in shape:
+        tensor = torch.empty(shape, dtype=kind, device="cpu")
+    else:
+        tensor = torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)
+    if is_parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    if not tensor.is_cpu:
+        raise _ElsewhereError(tensor)
+    torch = sys.modules["torch"]
+    name = _dtype_names.get(tensor.dtype)
+    if name is None or tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor.__reduce_ex__(5)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    try:
+        # A dimension of 1 or 0 may have any stride; to be viewed as bytes it must be 1.
+        data = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
+    except RuntimeError:  # a torch without NumPy, or a tensor without memory
+        return tensor.__reduce_ex__(5)
+    is_parameter = type(tensor) is torch.nn.Parameter
+    return _rebuild_tensor, (
+        pickle.PickleBuffer(data),
+        name,
+        tuple(tensor.shape),
+        tensor.requires_grad,
+        is_parameter,
+    )
+
+
+def _tensor_reducers() -> Optional[Dict[Any, Callable[[Any], Any]]]:
+    """None: torch is not imported (to its end), so there are no tensors."""
+    torch = sys.modules.get("torch")
+    try:
+        types = (torch.Tensor, torch.nn.Parameter)  # type: ignore[union-attr]
+        if not _dtype_names:
+            _dtype_names.update((getattr(torch, name), name) for name in _DENSE if hasattr(torch, name))
+    except AttributeError:
+        return None
+    return dict.fromkeys(types, _reduce_tensor)
+
+
+def elsewhere(place: str, device: Any) -> TypeError:
+    """What to raise of a tensor on another device."""
+    if str(device) == "meta":
+        return TypeError(f"{place} is a tensor on device 'meta', which has no data to send: make it on the CPU")
+    return TypeError(
+        f"{place} is a tensor on device '{device}'; ringcast sends CPU tensors only as yet: move it with .cpu()"
+    )
+
+
+# ---- Finding the place in a value ------------------------------------------------------------------------------------
+
+
+def _attributes(value: Any) -> Iterator[Tuple[str, Any]]:
+    yield from ((f".{name}", item) for name, item in getattr(value, "__dict__", {}).items())
+
+
+def _pickled_attributes(value: Any) -> Iterator[Tuple[str, Any]]:
+    """Of what an object says is to be pickled: what its constructor takes, which has no name, and its state."""
+    try:
+        reduced = value.__reduce_ex__(5)
+    except Exception:
+        return
+    if not isinstance(reduced, tuple) or len(reduced) < 2:
+        return
+    yield from (("", item) for item in reduced[1] or ())
+    states = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], tuple) else reduced[2:3]
+    for state in states:  # of the dict, and of the slots
+        if isinstance(state, dict):
+            yield from ((f".{name}", item) for name, item in state.items())
+
+
+def _children(value: Any, attributes: Callable[[Any], Iterator[Tuple[str, Any]]]) -> Iterator[Tuple[str, Any]]:
+    if isinstance(value, (type, types.FunctionType, types.ModuleType)):
+        return  # pickled by name
+    if isinstance(value, dict):
+        yield from ((f"[{_names.repr(key)}]", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"[{index}]", item) for index, item in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield from (("{...}", item) for item in value)
+    else:
+        yield from attributes(value)
+
+
+def _find(roots: Sequence[Tuple[str, Any]], wanted: Any) -> str:
+    """The way to `wanted`, breadth first: "value['x'][2].y"."""
+    queue = list(roots)
+    seen = set()
+    for path, value in queue:
+        if value is wanted:
+            return path
+        if id(value) not in seen:
+            seen.add(id(value))
+            queue.extend((path + step, item) for step, item in _children(value, _attributes))
+    return "something inside " + roots[0][0]
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+def _fails_alike(value: Any, error: Exception) -> bool:
+    try:
+        _pickler(_Nowhere(), lambda _: None).dump(value)
+    except Exception as raised:
+        return type(raised) is type(error) and str(raised) == str(error)
+    return False
+
+
+def _locate(roots: Sequence[Tuple[str, Any]], error: Exception) -> str:
+    """The way down to what can't be pickled: at each level, to the first that fails as the whole did."""
+    place, level = "value", roots
+    seen = set()
+    attempts = 0
+    for _ in range(_MOST_LEVELS + 1):
+        for path, value in level:
+            if id(value) in seen:
+                continue
+            if attempts == _MOST_ATTEMPTS:
+                return place
+            attempts += 1
+            if _fails_alike(value, error):
+                break
+        else:
+            return place
+        seen.add(id(value))
+        place, level = path, [(path + step, item) for step, item in _children(value, _pickled_attributes)]
+    return place
+
+
+def _name_place(roots: Sequence[Tuple[str, Any]], error: Exception) -> None:
+    """Puts the place before the text of an error that has nothing but a text."""
+    with contextlib.suppress(Exception):  # the value's own code runs here, and must not hide the error
+        if not isinstance(error, RecursionError) and error.args == (str(error),):
+            error.args = (f"{_locate(roots, error)}: {error}",)
+
+
+# ---- There and back --------------------------------------------------------------------------------------------------
+
+
+def _pickler(file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> pickle.Pickler:
+    pickler = pickle.Pickler(file, 5, buffer_callback=buffer_callback)
+    reducers = _tensor_reducers()
+    if reducers is not None:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
+    return pickler
+
+
+def dumps(value: Any, keys: Optional[Sequence[str]]) -> Tuple[bytes, List[pickle.PickleBuffer]]:
+    """Pickle `value`; with `keys`, it is a list of the items that a dict has under them.
+
+    Returns the pickle and the buffers that it refers to, in order. What pickle raises says where in the value.
+    """
+    buffers: List[pickle.PickleBuffer] = []
+    file = io.BytesIO()
+    try:
+        _pickler(file, buffers.append).dump(value)
+    except Exception as error:
+        roots = [("value", value)]
+        if keys is not None:
+            roots = [(f"value[{_names.repr(key)}]", item) for key, item in zip(keys, value)]
+        if isinstance(error, _ElsewhereError):
+            (tensor,) = error.args
+            raise elsewhere(_find(roots, tensor), tensor.device) from None
+        _name_place(roots, error)
+        raise
+    return file.getvalue(), buffers
+
+
+def loads(data: Any, buffers: Sequence[Any]) -> Any:
+    """The value of a pickle, read in place; `buffers` become parts of it."""
+    return pickle.loads(data, buffers=buffers)

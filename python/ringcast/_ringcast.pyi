@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of the extension. What they do and raise is told in full by their docstrings: help(ringcast.Writer).
+
+Wherever there is a `timeout`: seconds; None waits for ever, 0 tries once; TimeoutError when the time is up.
+"""
+
+from types import TracebackType
+from typing import Any, Final, Iterator, List, NoReturn, Optional, Tuple, Type, final
+
+from typing_extensions import Buffer, Self
+
+from ringcast._status import ReaderStatus
+
+__version__: Final[str]
+
+KIND_BYTES: Final[int]
+"""The kind of a frame whose bytes are the caller's own: of send_bytes(), and of commit() unless it is told."""
+
+KIND_TENSORS: Final[int]
+"""The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
+
+@final
+class Span:
+    """Memory of the ring, lent by Writer.reserve(), to be written in place.
+
+    with writer.reserve(16) as span, memoryview(span) as view:
+        view[:] = bytes(16)
+
+    All of it is committed at the end of the block, and aborted after an exception. BufferError: a memoryview or an
+    array of it is still in use; it is open as before: drop them, then commit() or abort().
+    """
+
+    def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
+        """Publish the first `n` bytes (None: all) as one frame. kind: KIND_BYTES or KIND_TENSORS."""
+
+    def abort(self) -> None:
+        """Give the memory back; no reader sees anything."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
+class Frame:
+    """A frame in the ring, lent by Reader.next(), to be read in place; read-only.
+
+    with reader.next() as frame, memoryview(frame) as view:
+        total = sum(view)
+
+    It is released at the end of the block. BufferError: a memoryview or an array of it is still in use; it is held as
+    before: drop them, then release().
+    """
+
+    @property
+    def kind(self) -> int:
+        """KIND_BYTES or KIND_TENSORS."""
+
+    @property
+    def position(self) -> int:
+        """Where the frame starts, in bytes since the ring was made."""
+
+    def release(self) -> None:
+        """Give the frame back to the ring, where the writer may overwrite it."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
+class Writer:
+    """Makes a ring and sends through it. capacity: bytes. spin: seconds that a wait spins before it sleeps.
+
+    memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first of them that can be had.
+    """
+
+    def __new__(
+        cls,
+        capacity: Optional[int] = None,
+        readers: int = 64,
+        *,
+        memory: str = "auto",
+        spin: Optional[float] = None,
+    ) -> Self: ...
+    @property
+    def handle(self) -> str:
+        """The ring's name: hand it to the readers by any means."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the ring."""
+
+    @property
+    def max_frame(self) -> int:
+        """The largest frame's bytes."""
+
+    @property
+    def memory(self) -> str:
+        """What was got: "hugetlb", "shmem-huge" or "pages"."""
+
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def wait_readers(self, n: int, timeout: Optional[float] = None) -> int:
+        """Wait until at least `n` readers are attached; return how many are."""
+
+    def send(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0) -> None:
+        """Send any object. timeout: for room in the ring. tag: 32 bits of the caller's own, for recv_tagged()."""
+
+    def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None: ...
+    def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
+        """Make recv() raise SendError(text) at every reader."""
+
+    def reserve(self, n: int, timeout: Optional[float] = None) -> Span:
+        """Lend `n` bytes of the ring, to be written in place."""
+
+    def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
+        """As Span.commit(), of the open reservation."""
+
+    def abort(self) -> None: ...
+    def readers(self) -> List[ReaderStatus]: ...
+    def close(self) -> None: ...
+    def __reduce__(self) -> NoReturn: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
+class Reader(Iterator[Any]):
+    """Attaches to the ring of a handle and receives what is sent from then on; iterating ends with the writer.
+
+    name: shown where the reader is spoken of. spin: as for Writer.
+    """
+
+    def __new__(cls, handle: str, *, name: Optional[str] = None, spin: Optional[float] = None) -> Self: ...
+    @property
+    def handle(self) -> str: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def memory(self) -> str: ...
+    @property
+    def writer_pid(self) -> int: ...
+    @property
+    def lag(self) -> int:
+        """Bytes that were sent and not received yet."""
+
+    @property
+    def closed(self) -> bool: ...
+    def recv(self, timeout: Optional[float] = None) -> Any:
+        """Receive the next object, this process's own; of send_bytes(), bytes."""
+
+    def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:
+        """As recv(), with the sender's tag; that of bytes is 0."""
+
+    def next(self, timeout: Optional[float] = None) -> Frame:
+        """Lend the next frame, to be read in place."""
+
+    def close(self) -> None: ...
+    def __reduce__(self) -> NoReturn: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* C11 atomics with the order in the name. There is no plain load or store here on purpose: each use says what it needs. */
+#ifndef RC_RING_ATOMICS_H
+#define RC_RING_ATOMICS_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared memory needs lock-free atomics");
+
+#define rc_load_relaxed(p)     atomic_load_explicit((p), memory_order_relaxed)
+#define rc_load_acquire(p)     atomic_load_explicit((p), memory_order_acquire)
+#define rc_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
+#define rc_store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
+#define rc_or_acq_rel(p, v)    atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
+
+/* Weak: may fail for no reason, so it belongs in a loop. On failure *expected is what was found. */
+#define rc_cas_acq_rel(p, expected, v) \
+  atomic_compare_exchange_weak_explicit((p), (expected), (v), memory_order_acq_rel, memory_order_relaxed)
+
+/* Strong: fails only if something else was found. */
+#define rc_cas_strong_acq_rel(p, expected, v) \
+  atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acq_rel, memory_order_relaxed)
+
+/* Stores before it become visible before any store after it. */
+static inline void rc_fence_release(void) { atomic_thread_fence(memory_order_release); }
+
+/* Loads before it are done before anything after it. */
+static inline void rc_fence_acquire(void) { atomic_thread_fence(memory_order_acquire); }
+
+/* Keeps the compiler, and not the CPU, from moving anything across. Of use where the other side sees to the CPU. */
+static inline void rc_fence_light(void) { atomic_signal_fence(memory_order_seq_cst); }
+
+/* Orders a store before a later load: between two sides that each store one word and then load the other's, at least
+ * one sees the other's store. */
+static inline void rc_fence_full(void) { atomic_thread_fence(memory_order_seq_cst); }
+
+#endif

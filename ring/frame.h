@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where things stand in a frame: what its builder and its reader share. The layout is told in ringcast/frame.h. */
+#ifndef RC_RING_FRAME_H
+#define RC_RING_FRAME_H
+
+#include "ringcast/frame.h"
+
+#define RC_FRAME_LINE  64
+#define RC_FRAME_PHASE 16 /* a frame's payload starts this far into a line */
+#define RC_FRAME_ALIGN 8  /* dimensions, and data other than tensors */
+/* What is empty has offset 0 in the entry; who reads it is given this place, which is on a line. */
+#define RC_FRAME_NOWHERE (RC_FRAME_LINE - RC_FRAME_PHASE)
+
+#define RC_ITEM_FLAGS                                                                              \
+  (RINGCAST_ITEM_KEYED | RINGCAST_ITEM_NUMPY | RINGCAST_ITEM_TORCH | RINGCAST_ITEM_REQUIRES_GRAD | \
+   RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY)
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
+
+_Static_assert(sizeof(struct ringcast_dtype) == 4, "dtype");
+_Static_assert(sizeof(struct ringcast_frame_header) == 48, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, magic) == 0, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, version) == 4, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, root) == 6, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, tag) == 8, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, count) == 12, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, bytes) == 16, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, meta_bytes) == 24, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, reserved) == 32, "header");
+
+_Static_assert(sizeof(struct ringcast_frame_entry) == 64, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, key_offset) == 0, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, key_bytes) == 4, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, kind) == 8, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, ndim) == 10, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, placement) == 11, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, dtype) == 12, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, dims_offset) == 16, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, flags) == 20, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, offset) == 24, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, bytes) == 32, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, scalar) == 40, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, reserved) == 48, "entry");
+
+/* Sums stop at UINT64_MAX, which no memory can hold. */
+static inline uint64_t rc_add(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static inline uint64_t rc_align(uint64_t offset, uint64_t alignment) {
+  uint64_t up = rc_add(offset, alignment - 1);
+  return up == UINT64_MAX ? UINT64_MAX : up & ~(alignment - 1);
+}
+
+/* The first offset on a line, at `offset` or after it. */
+static inline uint64_t rc_frame_line(uint64_t offset) {
+  uint64_t up = rc_align(rc_add(offset, RC_FRAME_PHASE), RC_FRAME_LINE);
+  return up == UINT64_MAX ? UINT64_MAX : up - RC_FRAME_PHASE;
+}
+
+static inline uint64_t rc_frame_meta(uint32_t count) {
+  return sizeof(struct ringcast_frame_header) + (uint64_t)count * sizeof(struct ringcast_frame_entry);
+}
+
+#endif

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Building a frame: front to back, in one pass over three regions.
+ *
+ * The plan has counted the entries, so the places of all three are known at the start: entries, then meta (keys and
+ * dimensions), then data. Each call appends to each of them, in the same order and with the same rounding as the plan
+ * did, so the two end at the same byte. Every byte is written: gaps get zeros, since the memory may hold what an
+ * earlier frame left there, and the same content has to give the same bytes.
+ */
+#include "ring/frame.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "ring/tensor.h"
+
+static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint64_t alignment) {
+  if (plan->count < UINT32_MAX) plan->count++;
+  if (data_bytes > 0) plan->data = rc_add(rc_align(plan->data, alignment), data_bytes);
+}
+
+void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim, uint64_t data_bytes) {
+  plan->meta = rc_add(plan->meta, key_bytes);
+  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM)
+    plan->meta = UINT64_MAX; /* no frame can hold it */
+  else if (ndim > 0)
+    plan->meta = rc_add(rc_align(plan->meta, RC_FRAME_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
+  plan_add(plan, data_bytes, RC_FRAME_LINE);
+}
+
+void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes) {
+  plan->meta = rc_add(plan->meta, key_bytes);
+  plan_add(plan, data_bytes, RC_FRAME_ALIGN);
+}
+
+uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan) {
+  if (plan->count > RINGCAST_MAX_ENTRIES) return UINT64_MAX;
+  uint64_t meta_end = rc_add(rc_frame_meta(plan->count), plan->meta);
+  if (meta_end > UINT32_MAX) return UINT64_MAX; /* the offsets of keys and dimensions have 32 bits */
+  return plan->data == 0 ? meta_end : rc_add(rc_frame_line(meta_end), plan->data);
+}
+
+int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, size_t bytes,
+                         const struct ringcast_frame_plan *plan, enum ringcast_root root, uint32_t tag) {
+  if (!memory || (root != RINGCAST_ROOT_DICT && root != RINGCAST_ROOT_VALUE)) return -EINVAL;
+  if (root == RINGCAST_ROOT_VALUE && plan->count == 0) return -EINVAL;
+  uint64_t need = ringcast_plan_bytes(plan);
+  if (need == UINT64_MAX || need > bytes) return -EMSGSIZE;
+  uint64_t meta = rc_frame_meta(plan->count);
+  struct ringcast_frame_header header = {.magic = RINGCAST_FRAME_MAGIC,
+                                         .version = RINGCAST_FRAME_VERSION,
+                                         .root = (uint16_t)root,
+                                         .tag = tag,
+                                         .count = plan->count,
+                                         .meta_bytes = plan->meta};
+  memcpy(memory, &header, sizeof header); /* `bytes` stays 0, which no reader accepts, until the frame is whole */
+  *builder = (struct ringcast_frame_builder){.base = memory,
+                                             .capacity = need,
+                                             .count = plan->count,
+                                             .meta = meta,
+                                             .meta_end = meta + plan->meta,
+                                             .data = meta + plan->meta};
+  return 0;
+}
+
+static bool root_is_dict(const struct ringcast_frame_builder *builder) {
+  uint16_t root;
+  memcpy(&root, builder->base + offsetof(struct ringcast_frame_header, root), sizeof root);
+  return root == RINGCAST_ROOT_DICT;
+}
+
+/* Where data of this kind goes next. The first begins a line, whatever it is. */
+static uint64_t data_place(const struct ringcast_frame_builder *builder, uint16_t kind) {
+  if (kind == RINGCAST_ITEM_TENSOR || builder->data == builder->meta_end) return rc_frame_line(builder->data);
+  return rc_align(builder->data, RC_FRAME_ALIGN);
+}
+
+static void zero(struct ringcast_frame_builder *builder, uint64_t from, uint64_t to) {
+  memset(builder->base + from, 0, to - from);
+}
+
+/* `entry` says how large key, dimensions and data are and gets their offsets. What is empty has none. */
+static int entry_place(const struct ringcast_frame_builder *builder, struct ringcast_frame_entry *entry) {
+  uint64_t key = builder->meta, dims = key + entry->key_bytes, end = dims;
+  if (entry->ndim > 0) {
+    dims = rc_align(dims, RC_FRAME_ALIGN);
+    end = dims + (uint64_t)entry->ndim * 2 * sizeof(int64_t);
+  }
+  if (builder->next >= builder->count || end > builder->meta_end) return -ENOSPC;
+  if (entry->bytes > 0) {
+    entry->offset = data_place(builder, entry->kind);
+    if (entry->offset > builder->capacity || entry->bytes > builder->capacity - entry->offset) return -ENOSPC;
+  }
+  if (entry->key_bytes > 0) entry->key_offset = (uint32_t)key;
+  if (entry->ndim > 0) entry->dims_offset = (uint32_t)dims;
+  return 0;
+}
+
+/* Appends an entry that has its kind, flags, dtype, ndim, bytes and scalar; gives the place of its data. On an error
+ * nothing has changed. The shape has been checked. */
+static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const int64_t *shape,
+                     struct ringcast_frame_entry entry, uint8_t **out) {
+  if ((entry.flags & ~RC_ITEM_FLAGS) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
+  if (key ? !root_is_dict(builder) : key_bytes > 0) return -EINVAL;
+  if (key_bytes > UINT32_MAX) return -ENOSPC;
+  if (key) entry.flags |= RINGCAST_ITEM_KEYED;
+  entry.key_bytes = (uint32_t)key_bytes;
+  int rc = entry_place(builder, &entry);
+  if (rc < 0) return rc;
+
+  memcpy(builder->base + rc_frame_meta(builder->next++), &entry, sizeof entry);
+  if (key_bytes > 0) memcpy(builder->base + builder->meta, key, key_bytes);
+  builder->meta += key_bytes;
+  if (entry.ndim > 0) {
+    int64_t strides[RINGCAST_MAX_NDIM], count;
+    size_t bytes = entry.ndim * sizeof *shape;
+    rc_shape_layout(entry.ndim, shape, strides, &count);
+    zero(builder, builder->meta, entry.dims_offset);
+    memcpy(builder->base + entry.dims_offset, shape, bytes);
+    memcpy(builder->base + entry.dims_offset + bytes, strides, bytes);
+    builder->meta = entry.dims_offset + 2 * bytes;
+  }
+  *out = builder->base + RC_FRAME_NOWHERE;
+  if (entry.bytes > 0) {
+    zero(builder, builder->data, entry.offset);
+    *out = builder->base + entry.offset;
+    builder->data = entry.offset + entry.bytes;
+  }
+  return 0;
+}
+
+int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                                   const struct ringcast_tensor *tensor, void **out, uint64_t *out_bytes) {
+  struct ringcast_frame_entry entry = {.kind = RINGCAST_ITEM_TENSOR, .dtype = tensor->dtype, .flags = tensor->flags};
+  uint8_t *place;
+  int rc = ringcast_tensor_bytes(tensor, &entry.bytes);
+  if (rc < 0) return rc;
+  entry.ndim = (uint8_t)tensor->ndim;
+  rc = entry_put(builder, key, key_bytes, tensor->shape, entry, &place);
+  if (rc < 0) return rc;
+  *out = place;
+  *out_bytes = entry.bytes;
+  return 0;
+}
+
+int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                          const struct ringcast_tensor *tensor) {
+  struct ringcast_frame_builder before = *builder;
+  void *place;
+  uint64_t bytes;
+  int rc = ringcast_build_tensor_in_place(builder, key, key_bytes, tensor, &place, &bytes);
+  if (rc < 0) return rc;
+  rc = ringcast_tensor_pack(tensor, place);
+  if (rc < 0) *builder = before;
+  return rc;
+}
+
+int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind, const char *key,
+                        size_t key_bytes, const void *data, uint64_t bytes, uint32_t flags, void **out) {
+  struct ringcast_frame_entry entry = {.kind = (uint16_t)kind, .flags = flags, .bytes = bytes};
+  uint8_t *place;
+  switch (kind) {
+  case RINGCAST_ITEM_STR:
+  case RINGCAST_ITEM_BYTES:
+  case RINGCAST_ITEM_PICKLE:
+  case RINGCAST_ITEM_BUFFER:
+  case RINGCAST_ITEM_ERROR:
+    break;
+  default:
+    return -EINVAL;
+  }
+  if (!data && !out && bytes > 0) return -EINVAL;
+  int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
+  if (rc < 0) return rc;
+  if (data && bytes > 0) memcpy(place, data, bytes);
+  if (out) *out = place;
+  return 0;
+}
+
+int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind, const char *key,
+                          size_t key_bytes, int64_t value) {
+  struct ringcast_frame_entry entry = {.kind = (uint16_t)kind};
+  uint8_t *place;
+  switch (kind) {
+  case RINGCAST_ITEM_NONE:
+    break;
+  case RINGCAST_ITEM_BOOL:
+    entry.scalar = value != 0;
+    break;
+  case RINGCAST_ITEM_INT:
+    entry.scalar = (uint64_t)value;
+    break;
+  case RINGCAST_ITEM_LEAF:
+    if (value < 0) return -EINVAL;
+    entry.scalar = (uint64_t)value;
+    break;
+  default:
+    return -EINVAL;
+  }
+  return entry_put(builder, key, key_bytes, NULL, entry, &place);
+}
+
+int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, double value) {
+  struct ringcast_frame_entry entry = {.kind = RINGCAST_ITEM_FLOAT};
+  uint8_t *place;
+  memcpy(&entry.scalar, &value, sizeof value);
+  return entry_put(builder, key, key_bytes, NULL, entry, &place);
+}
+
+int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes) {
+  if (builder->next != builder->count) return -EINVAL;
+  zero(builder, builder->meta, builder->meta_end); /* what the plan counted and nobody used */
+  builder->meta = builder->meta_end;
+  uint64_t bytes = builder->data;
+  memcpy(builder->base + offsetof(struct ringcast_frame_header, bytes), &bytes, sizeof bytes);
+  *out_bytes = bytes;
+  return 0;
+}

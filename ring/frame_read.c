@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a frame that somebody else wrote, and may be writing still.
+ *
+ * What is decided on is copied out of the frame first, once, and only the copy is looked at: the header in open, an
+ * entry and its dimensions in item. So a check and the use of what it checked can't see two different values. Offsets
+ * are compared by subtracting within known bounds and never summed. Whatever an entry of its kind has no use for must
+ * be zero, so that a later version may give it a meaning.
+ */
+#include "ring/frame.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "ring/tensor.h"
+
+/* Copies from memory that may change. After the barrier the compiler has to take `to` as it is; else it may read `from`
+ * again in its place. */
+static inline void copy_once(void *to, const void *from, size_t bytes) {
+  memcpy(to, from, bytes);
+  __asm__ volatile("" : : "r"(to) : "memory");
+}
+
+static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t to) {
+  return offset >= from && offset <= to && bytes <= to - offset;
+}
+
+int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, size_t bytes) {
+  struct ringcast_frame_header header;
+  if (bytes < sizeof header) return -EPROTO;
+  copy_once(&header, data, sizeof header);
+  if (header.magic != RINGCAST_FRAME_MAGIC || header.version != RINGCAST_FRAME_VERSION) return -EPROTO;
+  if (header.root != RINGCAST_ROOT_DICT && header.root != RINGCAST_ROOT_VALUE) return -EPROTO;
+  if (header.root == RINGCAST_ROOT_VALUE && header.count == 0) return -EPROTO;
+  if (header.reserved[0] || header.reserved[1]) return -EPROTO;
+  if (header.bytes != bytes || header.count > RINGCAST_MAX_ENTRIES) return -EPROTO;
+  if (!lies_within(rc_frame_meta(header.count), header.meta_bytes, 0, bytes)) return -EPROTO;
+  *reader = (struct ringcast_frame_reader){.base = data,
+                                           .bytes = bytes,
+                                           .meta_bytes = header.meta_bytes,
+                                           .count = header.count,
+                                           .tag = header.tag,
+                                           .root = header.root};
+  return 0;
+}
+
+static uint64_t meta_end(const struct ringcast_frame_reader *reader) {
+  return rc_frame_meta(reader->count) + reader->meta_bytes;
+}
+
+static void entry_copy(const struct ringcast_frame_reader *reader, uint32_t index, struct ringcast_frame_entry *out) {
+  copy_once(out, reader->base + rc_frame_meta(index), sizeof *out);
+}
+
+/* NULL in `*out`: the entry has no key. */
+static int entry_key(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
+                     const char **out) {
+  if (!(entry->flags & RINGCAST_ITEM_KEYED)) {
+    *out = NULL;
+    return entry->key_offset || entry->key_bytes ? -EPROTO : 0;
+  }
+  if (reader->root != RINGCAST_ROOT_DICT) return -EPROTO;
+  uint64_t offset = entry->key_offset;
+  if (entry->key_bytes == 0) {
+    if (offset != 0) return -EPROTO;
+    offset = RC_FRAME_NOWHERE;
+  } else if (!lies_within(offset, entry->key_bytes, rc_frame_meta(reader->count), meta_end(reader))) {
+    return -EPROTO;
+  }
+  *out = (const char *)reader->base + offset;
+  return 0;
+}
+
+static int entry_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
+                      const void **out) {
+  uint64_t offset = entry->offset;
+  if (entry->bytes == 0) {
+    if (offset != 0) return -EPROTO;
+    offset = RC_FRAME_NOWHERE;
+  } else {
+    if (!lies_within(offset, entry->bytes, rc_frame_line(meta_end(reader)), reader->bytes)) return -EPROTO;
+    uint64_t line = entry->kind == RINGCAST_ITEM_TENSOR ? RC_FRAME_LINE : RC_FRAME_ALIGN;
+    if ((offset + RC_FRAME_PHASE) % line != 0) return -EPROTO;
+  }
+  *out = reader->base + offset;
+  return 0;
+}
+
+/* Bytes from the first element to the end of the last. There is one, and it is whole bytes long. */
+static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *strides, int64_t item, uint64_t *out) {
+  int64_t last = 0, step;
+  for (int32_t i = 0; i < ndim; i++)
+    if (__builtin_mul_overflow(shape[i] - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last))
+      return -EPROTO;
+  if (__builtin_add_overflow(last, 1, &last) || __builtin_mul_overflow(last, item, &last)) return -EPROTO;
+  *out = (uint64_t)last;
+  return 0;
+}
+
+/* The data must be as long as shape and strides make it: no element lies outside, no byte is without a meaning. */
+static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t *shape, const int64_t *strides) {
+  uint32_t bits = rc_dtype_bits(entry->dtype);
+  uint64_t packed, extent;
+  int64_t count;
+  if (bits == 0 || rc_shape_layout(entry->ndim, shape, NULL, &count) < 0) return -EPROTO;
+  for (int32_t i = 0; i < entry->ndim; i++)
+    if (strides[i] < 0) return -EPROTO;
+  if (rc_packed_bytes(bits, count, &packed) < 0) return -EPROTO;
+  if (rc_strides_are_c(entry->ndim, shape, strides)) return entry->bytes == packed ? 0 : -EPROTO;
+  if (bits % 8 != 0) return -EPROTO;
+  if (tensor_extent(entry->ndim, shape, strides, bits / 8, &extent) < 0) return -EPROTO;
+  return entry->bytes == extent ? 0 : -EPROTO;
+}
+
+static int item_tensor(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
+                       struct ringcast_item *out) {
+  int64_t dims[2 * RINGCAST_MAX_NDIM];
+  size_t bytes = entry->ndim * sizeof *dims;
+  if (entry->ndim > RINGCAST_MAX_NDIM || entry->scalar) return -EPROTO;
+  if (entry->ndim == 0) {
+    if (entry->dims_offset != 0) return -EPROTO;
+  } else {
+    if (entry->dims_offset % RC_FRAME_ALIGN != 0) return -EPROTO;
+    if (!lies_within(entry->dims_offset, 2 * bytes, rc_frame_meta(reader->count), meta_end(reader))) return -EPROTO;
+    copy_once(dims, reader->base + entry->dims_offset, 2 * bytes);
+  }
+  int rc = tensor_check(entry, dims, dims + entry->ndim);
+  if (rc < 0) return rc;
+  out->dtype = entry->dtype;
+  out->ndim = entry->ndim;
+  memcpy(out->shape, dims, bytes);
+  memcpy(out->strides, dims + entry->ndim, bytes);
+  return 0;
+}
+
+/* What an entry without dimensions may hold. */
+static int plain_check(const struct ringcast_frame_entry *entry) {
+  if (entry->ndim || entry->dims_offset) return -EPROTO;
+  if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return -EPROTO;
+  switch (entry->kind) {
+  case RINGCAST_ITEM_NONE:
+    return entry->scalar || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_BOOL:
+    return entry->scalar > 1 || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_LEAF:
+    return entry->scalar > INT64_MAX || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_FLOAT:
+    return entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_STR:
+  case RINGCAST_ITEM_BYTES:
+  case RINGCAST_ITEM_PICKLE:
+  case RINGCAST_ITEM_BUFFER:
+  case RINGCAST_ITEM_ERROR:
+    return entry->scalar ? -EPROTO : 0;
+  default:
+    return -EPROTO;
+  }
+}
+
+/* `entry` is the caller's copy. */
+static int item_fill(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
+                     struct ringcast_item *out) {
+  const char *key;
+  const void *data;
+  if ((entry->flags & ~RC_ITEM_FLAGS) || entry->placement != RINGCAST_PLACEMENT_INLINE) return -EPROTO;
+  if (entry->reserved[0] || entry->reserved[1]) return -EPROTO;
+  if (entry_key(reader, entry, &key) < 0 || entry_data(reader, entry, &data) < 0) return -EPROTO;
+  if (entry->kind == RINGCAST_ITEM_TENSOR) {
+    if (item_tensor(reader, entry, out) < 0) return -EPROTO;
+  } else {
+    if (plain_check(entry) < 0) return -EPROTO;
+    out->dtype = (struct ringcast_dtype){0};
+    out->ndim = 0;
+  }
+  out->key = key;
+  out->key_bytes = entry->key_bytes;
+  out->kind = entry->kind;
+  out->flags = entry->flags;
+  out->data = data;
+  out->bytes = entry->bytes;
+  memcpy(&out->scalar, &entry->scalar, sizeof out->scalar);
+  return 0;
+}
+
+int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index, struct ringcast_item *out) {
+  struct ringcast_frame_entry entry;
+  if (index >= reader->count) return -ENOENT;
+  entry_copy(reader, index, &entry);
+  return item_fill(reader, &entry, out);
+}
+
+int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *key, size_t key_bytes,
+                        struct ringcast_item *out) {
+  struct ringcast_frame_entry entry;
+  const char *found;
+  if (!key) return -ENOENT;
+  for (uint32_t i = 0; i < reader->count; i++) {
+    entry_copy(reader, i, &entry);
+    if (entry_key(reader, &entry, &found) < 0) return -EPROTO;
+    if (!found || entry.key_bytes != key_bytes || memcmp(found, key, key_bytes) != 0) continue;
+    return item_fill(reader, &entry, out);
+  }
+  return -ENOENT;
+}

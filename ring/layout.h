@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every byte that processes share, but for a frame's payload (ringcast/frame.h).
+ *
+ * Two segments. CONTROL is mapped read-write by all. DATA is the writer's: readers map it read-only. Both hold numbers
+ * and offsets, never pointers; each field that changes says who writes it. No line has two regular writers.
+ *
+ * Glossary
+ *   position  bytes since the ring was made; only grows; position mod capacity is the place in DATA
+ *   line      64 bytes; frames start on lines
+ *   tail      the position after the last committed frame
+ *   limit     the writer may fill up to here; below limit - capacity, bytes may be overwritten at any moment
+ *   cursor    a reader has released everything below it
+ *   slot      one reader's place in CONTROL
+ */
+#ifndef RC_RING_LAYOUT_H
+#define RC_RING_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ring/atomics.h"
+
+#define RC_LINE      64u
+#define RC_MAGIC     0x74736163676e6972u /* "ringcast", little-endian */
+#define RC_MAX_SLOTS 1024u
+#define RC_MIN_BYTES 4096u             /* the smallest and the largest ring */
+#define RC_MAX_BYTES ((uint64_t)1 << 40)
+#define RC_NAME_MAX  32u
+
+/* At the start of each frame, in DATA. The writer writes it; commit last. */
+struct rc_frame_header {
+  _Atomic uint64_t commit; /* 0: not committed. Else the position after this frame */
+  _Atomic uint32_t bytes;  /* of the payload, which follows */
+  uint16_t kind;           /* enum ringcast_kind */
+  uint16_t flags;          /* 0 */
+};
+
+/* Who made this ring, and how. Written once, before ready; never again. */
+struct rc_identity {
+  uint64_t magic;
+  uint32_t layout; /* RC_LAYOUT of the writer's build */
+  _Atomic uint32_t ready; /* RC_READY, stored last */
+  uint64_t token[2];      /* random; the handle holds the same */
+  uint64_t capacity;      /* bytes of DATA */
+  uint64_t page_size;
+  uint64_t writer_start; /* in clock ticks since boot: tells the writer from a later process with its pid */
+  int32_t writer_pid;
+  uint32_t slots;
+  uint32_t memory; /* enum ringcast_memory */
+  uint32_t reserved0;
+  uint64_t data_inode; /* of DATA's file: tells it from one that took its descriptor's number later */
+  uint32_t numa, numa_node; /* enum ringcast_numa; both to look at only */
+  int32_t numa_error;
+  uint32_t reserved1;
+  uint64_t reserved[4];
+};
+
+/* A word to sleep on; see ring/event.h. */
+struct rc_event {
+  _Atomic uint32_t word;
+  _Atomic uint32_t fences; /* a sleeper, once: 1 = signallers must use full fences */
+};
+
+/* Who shares the CPUs; see shm/crowd.h. */
+#define RC_CROWD_WORDS 15u
+struct rc_crowd {
+  _Atomic uint32_t parties; /* the writer and the readers attached; whoever counted last */
+  uint32_t reserved;
+  _Atomic uint64_t cpus[RC_CROWD_WORDS]; /* a bit for each CPU that any of them may run on */
+};
+
+/* What one party has done so far; written by it alone, read by anybody. */
+struct rc_counts {
+  _Atomic uint64_t frames, bytes; /* committed, or released */
+  _Atomic uint64_t waits;         /* times that it had to wait */
+  _Atomic uint64_t sleeps, wakes; /* times that it slept, or woke others by a system call */
+  _Atomic uint64_t waited_ns;
+};
+
+/* How long waits took: the i-th counts those below 2^i us, and not below 2^(i-1); the last one all that took longer. */
+#define RC_BUCKETS 16u
+struct rc_histogram {
+  _Atomic uint32_t counts[RC_BUCKETS];
+};
+
+/* One reader. The states and who moves between them stand in ring/ring.h. */
+struct rc_slot {
+  _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
+  struct rc_counts counts;                   /* the reader */
+  _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see rc_owner_make */
+  char name[RC_NAME_MAX];                    /* the reader, while joining */
+  _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
+  _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
+};
+
+struct rc_control {
+  struct rc_identity id;
+  _Alignas(RC_LINE) _Atomic uint64_t tail;  /* the writer */
+  _Atomic uint64_t limit;                   /* the writer, seldom */
+  struct rc_counts counts;                  /* the writer */
+  _Alignas(RC_LINE) _Atomic uint32_t closed; /* the writer, once, or who finds it dead: 1 = no more will come */
+  _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
+  _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
+  _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
+  _Alignas(RC_LINE) struct rc_crowd crowd;  /* all, seldom */
+  _Alignas(RC_LINE) struct rc_histogram waits; /* the writer */
+  struct rc_slot slots[];
+};
+
+#define RC_READY 1u
+
+_Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
+_Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
+_Static_assert(sizeof(struct rc_slot) == 192, "slot: three lines");
+_Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
+_Static_assert(offsetof(struct rc_slot, owner) == 64, "the cursor has a line of its own");
+_Static_assert(offsetof(struct rc_control, tail) == 128, "tail");
+_Static_assert(offsetof(struct rc_control, closed) == 192, "closed");
+_Static_assert(offsetof(struct rc_control, data) == 256, "data");
+_Static_assert(offsetof(struct rc_control, room) == 320, "room");
+_Static_assert(sizeof(struct rc_crowd) == 128, "crowd: two lines");
+_Static_assert(offsetof(struct rc_control, crowd) == 384, "crowd");
+_Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
+_Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
+
+/* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
+#define RC_LAYOUT_REVISION 4u
+#define RC_LAYOUT                                                                                      \
+  ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
+              sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \
+              offsetof(struct rc_control, room) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
+
+static inline uint64_t rc_control_bytes(uint32_t slots) {
+  return sizeof(struct rc_control) + (uint64_t)slots * sizeof(struct rc_slot);
+}
+
+#endif

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How frames pass from one writer to many readers without a lock, and why none is torn, lost or read twice.
+ *
+ * Publishing. Positions only grow; a frame at position p starts with a commit word, which is 0 until the frame is
+ * complete and the position after it, e, from then on. Before the writer commits p it zeroes the word at e, where the
+ * next frame will start:
+ *
+ *     writer                                          reader at r
+ *     W0  commit[e] = 0                               R1  load-acquire commit[r]; 0: nothing yet
+ *     W1  payload, bytes, kind of p                   R2  read bytes, kind, payload in place
+ *     W2  store-release commit[p] = e   -> R1         A1  store-release cursor = e   -> G2
+ *     W3  store-release tail = e        -> J3
+ *
+ * W2 -> R1: who sees e also sees the payload (W1) and the zero at e (W0). So a reader that has arrived at e by way of p
+ * finds either that zero or e's own commit, never what an earlier lap left there. The first word of all, at 0, is zero
+ * because memory starts so. A small frame and its commit word share one line: that line is all that moves.
+ *
+ * Room. The writer fills positions below its limit. A grant sets
+ *     limit = min(lowest cursor + capacity, tail + capacity / 2)
+ * so nothing above any cursor is overwritten, and below limit - capacity lies all that an observer who holds nobody back
+ * must not trust. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's stores
+ * over it. "need" covers the next frame's header, since W0 writes there.
+ *
+ * Joining. A reader must start at a position that the writer will not have overwritten by the time it looks:
+ *
+ *     writer's grant                                  joining reader
+ *     (W3 tail, earlier)                              J1  owner: FREE -> JOINING
+ *     G0  full fence                                  J2  full fence
+ *     G1  load-acquire owner of every slot            J3  load-acquire tail; cursor = tail
+ *     G2  load-acquire cursor of those ACTIVE         J4  owner: JOINING -> ACTIVE, release   -> G1
+ *
+ * G0 and J2 pair: either G1 sees JOINING, and then the writer grants itself nothing until that has passed; or J3 sees a
+ * tail at least as new as the grant's, and then limit <= tail + capacity / 2 keeps the reader's start safe. J4 -> G1: who
+ * sees ACTIVE sees the cursor that belongs to it. If the slot changes hands between G1 and G2 the cursor read belongs to
+ * a later owner, which started at some tail of its own: the grant then counts it as if it had joined just before.
+ *
+ * Between W2 and W3 the tail is one frame behind. Who reads that frame, leaves and joins again in this gap must not get it
+ * twice; so J3 looks at the commit word at the tail too, and starts after a frame that is there already.
+ *
+ * Leaving is a store-release of FREE, which pairs with G1 as A1 does with G2.
+ *
+ * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
+ * length, on a line, within one lap; a cursor must lie within one lap behind the tail.
+ */
+#include "ring/ring.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static struct rc_frame_header *frame_at(const struct rc_ring *ring, uint64_t position) {
+  return (struct rc_frame_header *)(ring->data + (position & (ring->capacity - 1)));
+}
+
+/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+
+void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring) {
+  *writer = (struct rc_ring_writer){.ring = ring};
+}
+
+bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
+  uint64_t capacity = writer->ring.capacity;
+  bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 && writer->tail % RC_LINE == 0;
+  /* The header at the tail is ours to zero, and no more than half a ring is ever granted. The limit is 0 before the
+   * first grant. */
+  bool room = writer->limit == 0 ? writer->tail == 0
+                                 : writer->tail + RC_LINE <= writer->limit && writer->limit - writer->tail <= capacity / 2;
+  return shape && room && (writer->open || writer->reserved == 0) && writer->reserved <= rc_ring_max_frame(capacity);
+}
+
+/* Sets the limit anew. -EAGAIN while somebody joins; -EPROTO if a cursor can't be right. Both name the blocker. */
+static int grant(struct rc_ring_writer *writer) {
+  const struct rc_ring *ring = &writer->ring;
+  uint64_t lowest = writer->tail;
+  rc_fence_full(); /* G0 -> J2 */
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    struct rc_slot *slot = &ring->control->slots[i];
+    enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 <- J4, and leaving */
+    if (state == RC_SLOT_FREE) continue;
+    uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */
+    bool sane = cursor <= writer->tail && writer->tail - cursor <= ring->capacity && cursor % RC_LINE == 0;
+    if (state == RC_SLOT_ACTIVE && sane) {
+      if (cursor < lowest) {
+        lowest = cursor;
+        writer->blocker = i;
+      }
+      continue;
+    }
+    writer->blocker = i;
+    return state == RC_SLOT_JOINING ? -EAGAIN : -EPROTO;
+  }
+  uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
+  if (half < limit) limit = half;
+  if (limit > writer->limit) writer->limit = limit; /* never back: a reader whose cursor went back is to blame itself */
+  /* Relaxed, with a fence after it: an observer that saw a byte written from here on must find this limit or a later. */
+  rc_store_relaxed(&ring->control->limit, writer->limit); /* L0 -> T3 */
+  rc_fence_release();                                     /* L1 -> T2 */
+  return 0;
+}
+
+/* A frame's lines and the line of the next header. */
+static uint64_t need_of(uint64_t bytes) { return rc_frame_lines(bytes) + RC_LINE; }
+
+uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes) {
+  uint64_t end = writer->tail + need_of(bytes);
+  return end > writer->ring.capacity ? end - writer->ring.capacity : 0;
+}
+
+/* Makes sure that `bytes` of payload may be written at the tail. */
+static int ensure(struct rc_ring_writer *writer, uint64_t bytes) {
+  if (bytes > rc_ring_max_frame(writer->ring.capacity)) return -EMSGSIZE;
+  if (writer->tail + need_of(bytes) <= writer->limit) return 0;
+  int result = grant(writer);
+  if (result != 0) return result;
+  return writer->tail + need_of(bytes) <= writer->limit ? 0 : -EAGAIN;
+}
+
+static void *payload_at_tail(const struct rc_ring_writer *writer) { return frame_at(&writer->ring, writer->tail) + 1; }
+
+int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
+  assert(rc_ring_writer_is_valid(writer));
+  if (writer->open) return -EBUSY;
+  int result = ensure(writer, bytes);
+  if (result != 0) return result;
+  writer->open = true;
+  writer->reserved = bytes;
+  *out = payload_at_tail(writer);
+  return 0;
+}
+
+int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
+  if (!writer->open) return -EINVAL;
+  int result = ensure(writer, bytes);
+  if (result != 0) return result;
+  if (bytes > writer->reserved) writer->reserved = bytes;
+  *out = payload_at_tail(writer);
+  return 0;
+}
+
+int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
+  if (!writer->open || bytes > writer->reserved) return -EINVAL;
+  struct rc_ring *ring = &writer->ring;
+  struct rc_frame_header *frame = frame_at(ring, writer->tail);
+  uint64_t end = writer->tail + rc_frame_lines(bytes);
+  rc_store_relaxed(&frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
+  rc_store_relaxed(&frame->bytes, (uint32_t)bytes);  /* W1: relaxed, W2 publishes it */
+  frame->kind = kind;
+  frame->flags = 0;
+  rc_store_release(&frame->commit, end);       /* W2 -> R1 */
+  rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
+  writer->tail = end;
+  writer->open = false;
+  writer->reserved = 0;
+  assert(rc_ring_writer_is_valid(writer));
+  return 0;
+}
+
+int rc_ring_abort(struct rc_ring_writer *writer) {
+  if (!writer->open) return -EINVAL;
+  writer->open = false;
+  writer->reserved = 0;
+  return 0;
+}
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------ */
+
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot) {
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    _Atomic uint64_t *owner = &ring->control->slots[i].owner;
+    uint64_t found = rc_load_relaxed(owner); /* relaxed: only a hint, the exchange decides */
+    while (rc_owner_state(found) == RC_SLOT_FREE)
+      if (rc_cas_acq_rel(owner, &found, rc_owner_make(pid, start, RC_SLOT_JOINING))) { /* J1 */
+        *slot = i;
+        return 0;
+      }
+  }
+  return -EUSERS;
+}
+
+/* The position after the frame that is committed at `tail`, or `tail` itself if there is none yet. */
+static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
+  const struct rc_frame_header *frame = frame_at(ring, tail);
+  uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
+  return end != 0 && end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes)) ? end : tail;
+}
+
+int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, struct rc_ring_reader *out) {
+  struct rc_slot *own = &ring->control->slots[slot];
+  uint64_t joining = rc_load_relaxed(&own->owner); /* relaxed: it is our own word, J1's */
+  uint64_t active = (joining & ~(uint64_t)3) | RC_SLOT_ACTIVE;
+  if (rc_owner_state(joining) != RC_SLOT_JOINING) return -EAGAIN;
+  rc_fence_full();                                       /* J2 -> G0 */
+  uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
+  if (tail % RC_LINE != 0) {
+    rc_slot_reap(ring, slot, joining);
+    return -EPROTO;
+  }
+  uint64_t start = after_frame_at(ring, tail);
+  rc_store_relaxed(&own->cursor, start);                                    /* relaxed: J4 publishes it */
+  if (!rc_cas_strong_acq_rel(&own->owner, &joining, active)) return -EAGAIN; /* J4 -> G1 */
+  *out = (struct rc_ring_reader){.ring = *ring, .cursor = start, .next = start, .slot = slot, .leases = 1};
+  return 0;
+}
+
+void rc_slot_free(const struct rc_ring *ring, uint32_t slot) {
+  /* Release: what the reader read, it read before the writer may overwrite it. Pairs with G1. */
+  rc_store_release(&ring->control->slots[slot].owner, RC_SLOT_FREE);
+}
+
+uint32_t rc_ring_parties(const struct rc_ring *ring) {
+  uint32_t parties = 1;
+  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for those who wait, counted anew now and then */
+    parties += rc_owner_state(rc_load_relaxed(&ring->control->slots[i].owner)) != RC_SLOT_FREE;
+  if (rc_load_relaxed(&ring->control->crowd.parties) != parties)
+    rc_store_relaxed(&ring->control->crowd.parties, parties);
+  return parties;
+}
+
+bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
+  return rc_cas_strong_acq_rel(&ring->control->slots[slot].owner, &owner, RC_SLOT_FREE);
+}
+
+/* ---- Reader ----------------------------------------------------------------------------------------------------- */
+
+bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
+  bool order = reader->cursor % RC_LINE == 0 && reader->next % RC_LINE == 0 && reader->cursor <= reader->next &&
+               reader->next - reader->cursor <= reader->ring.capacity;
+  /* The queue reaches from the cursor to next, and its first frame is not released. */
+  bool queue = reader->held == 0 ? reader->cursor == reader->next
+                                 : !reader->queue[reader->first].released && reader->cursor < reader->next;
+  return order && queue && reader->held <= reader->leases && reader->slot < reader->ring.slots;
+}
+
+int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
+  assert(rc_ring_reader_is_valid(reader));
+  if (reader->held == reader->leases) return -EBUSY;
+  const struct rc_frame_header *frame = frame_at(&reader->ring, reader->next);
+  uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
+  if (end == 0) return -EAGAIN;
+  uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
+  if (end - reader->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(reader->ring.capacity)) return -EPROTO;
+  *out = (struct rc_ring_frame){
+      .data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
+  reader->next = end;
+  reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
+  return 0;
+}
+
+int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
+  uint64_t start = reader->cursor;
+  struct rc_lease *lease = NULL;
+  for (uint32_t i = 0; i < reader->held && !lease; i++) {
+    struct rc_lease *candidate = &reader->queue[(reader->first + i) % RC_MAX_LEASES];
+    if (start == position) lease = candidate;
+    start = candidate->end;
+  }
+  if (!lease || lease->released) return -EINVAL;
+  lease->released = true;
+  if (position != reader->cursor) return 0;
+  for (; reader->held > 0 && reader->queue[reader->first].released; reader->held--) {
+    reader->cursor = reader->queue[reader->first].end;
+    reader->first = (reader->first + 1) % RC_MAX_LEASES;
+  }
+  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+  return 0;
+}

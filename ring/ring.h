@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The broadcast ring: one writer, up to RC_MAX_SLOTS readers, frames of any length up to just under half the ring, no
+ * losses. Works on memory that the caller brings (ring/layout.h); no system call, no allocation, never waits. DATA must
+ * be mapped twice in a row, so that a frame that runs over the end goes on in the second mapping. The algorithm and why
+ * it is right is told atop ring.c.
+ */
+#ifndef RC_RING_RING_H
+#define RC_RING_RING_H
+
+#include <stdbool.h>
+
+#include "ring/layout.h"
+
+/* A slot's life, and who moves it on:
+ *   FREE -> JOINING  the reader claims it
+ *   JOINING -> ACTIVE  the reader, once its cursor stands
+ *   ACTIVE -> FREE  the reader leaves
+ *   JOINING -> FREE  the writer, when the process is dead */
+enum rc_slot_state { RC_SLOT_FREE = 0, RC_SLOT_JOINING = 1, RC_SLOT_ACTIVE = 2 };
+
+/* Whose slot it is, in one word, so that it changes hands in one step: pid (32 bits), the low bits of the process's
+ * start time (30, in clock ticks: four months), state (2). */
+#define RC_START_MASK (((uint64_t)1 << 30) - 1)
+
+static inline uint64_t rc_owner_make(uint32_t pid, uint64_t start, enum rc_slot_state state) {
+  return (uint64_t)pid << 32 | (start & RC_START_MASK) << 2 | state;
+}
+static inline uint32_t rc_owner_pid(uint64_t owner) { return (uint32_t)(owner >> 32); }
+static inline uint64_t rc_owner_start(uint64_t owner) { return owner >> 2 & RC_START_MASK; }
+static inline enum rc_slot_state rc_owner_state(uint64_t owner) { return (enum rc_slot_state)(owner & 3); }
+
+/* One process's view. What a peer could change under our hands is kept here, in private memory. */
+struct rc_ring {
+  struct rc_control *control;
+  uint8_t *data; /* 2 * capacity bytes of address space */
+  uint64_t capacity;
+  uint32_t slots;
+};
+
+struct rc_ring_writer {
+  struct rc_ring ring;
+  uint64_t tail;     /* where the next frame starts */
+  uint64_t limit;    /* granted up to here */
+  uint64_t reserved; /* payload bytes of the open reservation */
+  uint32_t blocker;  /* after -EAGAIN or -EPROTO: the slot that stands in the way */
+  bool open;         /* a reservation is open */
+};
+
+/* A frame that is held. They form a queue from the cursor on, each starting where the one before it ends. */
+#define RC_MAX_LEASES 64u
+struct rc_lease {
+  uint64_t end;
+  bool released; /* but one before it is not */
+};
+
+struct rc_ring_reader {
+  struct rc_ring ring;
+  uint64_t cursor; /* all frames below this are released: the start of the oldest that is held */
+  uint64_t next;   /* the frame to read next starts here */
+  uint32_t slot;
+  uint32_t leases;      /* how many may be held at once */
+  uint32_t first, held; /* the queue of those that are, released ones behind an older one included */
+  struct rc_lease queue[RC_MAX_LEASES];
+};
+
+/* One frame as found in the ring. */
+struct rc_ring_frame {
+  const void *data;
+  uint64_t position;
+  uint32_t bytes;
+  uint16_t kind;
+};
+
+static inline uint64_t rc_frame_lines(uint64_t bytes) {
+  return (sizeof(struct rc_frame_header) + bytes + RC_LINE - 1) & ~(uint64_t)(RC_LINE - 1);
+}
+
+/* The largest payload. Half the ring is granted at a time, the next frame's header must fit in as well, and the length
+ * has 32 bits. */
+static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
+  uint64_t most = capacity / 2 - RC_LINE - sizeof(struct rc_frame_header);
+  return most < UINT32_MAX ? most : UINT32_MAX;
+}
+
+/* Writer. The control segment is zero but for its identity, and DATA is zero. */
+void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
+int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out); /* -EAGAIN -EBUSY -EMSGSIZE -EPROTO */
+int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
+int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind); /* -EINVAL */
+int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
+uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes); /* no cursor may be below this for `bytes` */
+bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
+
+/* Slots. Claim and activate in one go, with nothing between that can wait: the writer can't go on meanwhile. */
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot); /* -EUSERS */
+/* -EAGAIN: the slot was taken back meanwhile, by a writer that took us for dead: claim again. -EPROTO: the tail can't be
+ * right; the slot is free again. */
+int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, struct rc_ring_reader *out);
+void rc_slot_free(const struct rc_ring *ring, uint32_t slot);
+uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and all slots in use, and keeps the count */
+bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /* false: it has moved on meanwhile */
+
+/* Reader. */
+int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
+int rc_ring_release(struct rc_ring_reader *reader, uint64_t position); /* -EINVAL: no such frame is held */
+bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
+
+#endif

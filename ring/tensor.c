@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors: how many bytes they are, and how they are packed into C order.
+ *
+ * Packing copies blocks. The axes are first coalesced: those of size 1 go, and two neighbours become one where the
+ * outer's stride continues the inner's. If the innermost axis that is left has no gaps, all of it is one block, else an
+ * element is. What remains is a walk over the other axes, one block at a time. A tensor in C order ends up as a single
+ * block, a slice of rows as one block per row, a transposed tensor as one block per element; blocks as large as the
+ * common elements are copied by loops of their own. Strides are only ever multiplied by an index within the shape, so
+ * zero and negative ones need no case.
+ */
+#include "ring/tensor.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#define DTYPE_CODE_MAX 17 /* DLPack 1.1: kDLFloat4_e2m1fn */
+
+/* A dimension as the copy sees it: bytes from one block to the next, not elements. */
+struct axis {
+  int64_t count, step;
+};
+
+uint32_t rc_dtype_bits(struct ringcast_dtype dtype) {
+  if (dtype.code > DTYPE_CODE_MAX) return 0;
+  return (uint32_t)dtype.bits * dtype.lanes;
+}
+
+int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_t *out_count) {
+  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM || (ndim > 0 && !shape)) return -EINVAL;
+  int64_t count = 1;
+  bool empty = false;
+  for (int32_t i = ndim; i-- > 0;) {
+    if (shape[i] < 0) return -EINVAL;
+    if (strides) strides[i] = count;
+    if (shape[i] == 0)
+      empty = true;
+    else if (__builtin_mul_overflow(count, shape[i], &count))
+      return -EINVAL;
+  }
+  *out_count = empty ? 0 : count;
+  return 0;
+}
+
+int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
+  /* Eight elements are exactly `bits` bytes, so the bits of all of them need not fit in 64. */
+  uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
+  if (__builtin_mul_overflow(eights, bits, &bytes) || __builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;
+  if (bytes > INT64_MAX) return -EINVAL;
+  *out = bytes;
+  return 0;
+}
+
+bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides) {
+  bool chained = true;
+  int64_t expected = 1;
+  for (int32_t i = ndim; i-- > 0;) {
+    if (shape[i] == 0) return true; /* no element is anywhere */
+    if (shape[i] == 1) continue;
+    if (strides[i] != expected) chained = false;
+    expected *= shape[i];
+  }
+  return chained;
+}
+
+int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
+  int64_t count;
+  uint32_t bits = rc_dtype_bits(tensor->dtype);
+  if (bits == 0) return -EINVAL;
+  int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
+  if (rc < 0) return rc;
+  if (bits % 8 != 0 && tensor->strides && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
+    return -EINVAL; /* an element has no address of its own */
+  return rc_packed_bytes(bits, count, out);
+}
+
+/* Innermost first; returns how many are left, or -EINVAL. The tensor has elements. */
+static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, struct axis *axes) {
+  int n = 0;
+  for (int32_t i = tensor->ndim; i-- > 0;) {
+    int64_t step, continued;
+    if (tensor->shape[i] == 1) continue; /* its stride may be anything */
+    if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
+    if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) && continued == step)
+      axes[n - 1].count *= tensor->shape[i];
+    else
+      axes[n++] = (struct axis){tensor->shape[i], step};
+  }
+  return n;
+}
+
+/* memcpy of a constant size is a load and a store that need no alignment. */
+#define COPY_FIXED(size) \
+  for (int64_t i = 0; i < axis.count; i++) memcpy(out + i * (size), in + i * axis.step, (size))
+
+static void axis_copy(struct axis axis, size_t block, const uint8_t *in, uint8_t *out) {
+  switch (block) {
+  case 1:
+    COPY_FIXED(1);
+    break;
+  case 2:
+    COPY_FIXED(2);
+    break;
+  case 4:
+    COPY_FIXED(4);
+    break;
+  case 8:
+    COPY_FIXED(8);
+    break;
+  case 16:
+    COPY_FIXED(16);
+    break;
+  default:
+    COPY_FIXED((int64_t)block);
+    break;
+  }
+}
+
+static void axes_copy(const struct axis *axes, int n, size_t block, const uint8_t *in, uint8_t *out) {
+  int64_t index[RINGCAST_MAX_NDIM] = {0}, at = 0;
+  for (;;) {
+    axis_copy(axes[0], block, in + at, out);
+    out += (size_t)axes[0].count * block;
+    int i = 1;
+    for (; i < n; i++) {
+      if (++index[i] < axes[i].count) break;
+      at -= axes[i].step * (axes[i].count - 1);
+      index[i] = 0;
+    }
+    if (i >= n) return;
+    at += axes[i].step;
+  }
+}
+
+int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
+  uint64_t bytes;
+  int rc = ringcast_tensor_bytes(tensor, &bytes);
+  if (rc < 0) return rc;
+  if (bytes == 0) return 0;
+  if (!tensor->data || !out) return -EINVAL;
+  if (!tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides)) {
+    memcpy(out, tensor->data, bytes);
+    return 0;
+  }
+  struct axis storage[RINGCAST_MAX_NDIM], *axes = storage;
+  storage[0] = (struct axis){0}; /* for compilers that do not see that n > 0 below */
+  int64_t block = rc_dtype_bits(tensor->dtype) / 8; /* whole bytes: less is in C order */
+  int n = axes_coalesce(tensor, block, axes);
+  if (n < 0) return n;
+  if (axes[0].step == block) {
+    block *= axes[0].count;
+    axes++, n--;
+  }
+  assert(n > 0); /* else it were in C order */
+  axes_copy(axes, n, (size_t)block, tensor->data, out);
+  return 0;
+}

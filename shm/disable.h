@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RINGCAST_DISABLE: a comma-separated list of what the library shall do without although the machine offers it, such as
+ * "io_uring,membarrier". For those who track down a fault, and for tests, which force every fallback with it.
+ */
+#ifndef RC_SHM_DISABLE_H
+#define RC_SHM_DISABLE_H
+
+#include <stdbool.h>
+
+/* Reads the environment at each call: for setup, not for the hot path. Spaces around a name do not count. */
+bool rc_disabled(const char *what);
+
+#endif

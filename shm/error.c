@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char text[512];
+static _Thread_local const char *sentence_now = "";
+
+int rc_fail(int code, const char *format, ...) {
+  char fresh[sizeof text]; /* apart, because an argument may point into text */
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(fresh, sizeof fresh, format, arguments);
+  va_end(arguments);
+  memcpy(text, fresh, sizeof text);
+  sentence_now = text;
+  return code;
+}
+
+int rc_fail_as(int code, const char *sentence) {
+  sentence_now = sentence;
+  return code;
+}
+
+const char *rc_error_text(void) { return sentence_now; }

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/fence.h"
+
+#include <linux/membarrier.h>
+
+#include "shm/disable.h"
+#include "shm/os.h"
+#include "shm/process.h"
+
+/* What was found out, once per process: it is asked for before each sleep, where the environment must not be read. Threads
+ * that come here at once find out the same. */
+static _Atomic uint32_t usable_since, unusable_since; /* fork count + 1; 0: not known yet */
+
+bool rc_fence_register(void) {
+  uint32_t self = rc_fork_count() + 1;
+  if (rc_load_relaxed(&usable_since) == self) return true; /* relaxed: either word says all there is to say */
+  if (rc_load_relaxed(&unusable_since) == self) return false;
+  bool usable = !rc_disabled("membarrier") && rc_os.membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0;
+  rc_store_relaxed(usable ? &usable_since : &unusable_since, self);
+  return usable;
+}
+
+uint32_t rc_event_prepare(struct rc_event *event) {
+  uint32_t value = rc_event_announce(event); /* E1 */
+  if (!rc_fence_register() || rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) /* E2 -> E5 */
+    rc_store_relaxed(&event->fences, 1); /* relaxed: the fence below orders it before the look that follows */
+  rc_fence_full();
+  return value;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The heavy half of an asymmetric fence: membarrier(GLOBAL_EXPEDITED), Linux 4.16, interrupts every CPU that runs a
+ * process that has registered for it, and none else. So signallers register, once per process, and sleepers call it.
+ */
+#ifndef RC_SHM_FENCE_H
+#define RC_SHM_FENCE_H
+
+#include <stdbool.h>
+
+#include "ring/event.h"
+
+/* Registers this process as one that sleepers can reach. False where that can't be had (an old kernel, a sandbox,
+ * RINGCAST_DISABLE=membarrier): then its signals must be fenced themselves. */
+bool rc_fence_register(void);
+
+/* E1 and E2: announces a sleeper and fences all signallers. Returns the value to sleep on. */
+uint32_t rc_event_prepare(struct rc_event *event);
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Why memory is taken as it is here.
+ *
+ * Anonymous files (memfd) have no name in any file system: nothing can be left behind, and the size of /dev/shm does
+ * not limit them. All of it is touched at creation, by MADV_POPULATE_WRITE (Linux 5.14), which reports a lack of memory
+ * as an error where a plain store would be killed by SIGBUS; before that kernel, fallocate takes the pages and stores
+ * only map them. The mirror is mapped at once too, and what a reader attaches, so that the first lap does not stop at
+ * page faults.
+ *
+ * Mirror. The file is mapped twice in a row, so what runs over the end of the first mapping goes on at the file's start
+ * in the second. The address space is reserved first and then overlaid, so nothing can slip in between.
+ *
+ * Seals. SHRINK and GROW keep the size: nobody can cut the file under a reader, which would be SIGBUS again.
+ * FUTURE_WRITE (Linux 5.1) leaves the writer's own mapping as it is and refuses any later writable one, and writing by
+ * file descriptor. SEAL keeps the seals. They hold on huge pages too.
+ *
+ * Huge pages. A hugetlb file succeeds and its mapping fails when the pool is empty, so it is tried by mapping. For
+ * transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the proof: it succeeds only if all of the range is huge after
+ * it. It works where shmem_enabled is "never", which is the usual setting, and not where it is "deny". One small page
+ * of each huge one is touched before it: it needs something to collapse, and copying 512 small pages into a huge one
+ * costs more than clearing it. Where the touch got a huge page already, it only looks. Readers then map huge pages too.
+ *
+ * NUMA. The policy is set on the mapping before any page is there. The kernel keeps it with the file, so it holds for
+ * whoever touches. A page that is collapsed lies where the one was that was touched: for an interleaved ring, it is
+ * picked so that the kernel's turns, which go by small pages, come out as turns of huge ones.
+ *
+ * Limits. What the kernel would answer with a signal is looked at before: RLIMIT_FSIZE (SIGXFSZ), and want of memory in
+ * the machine or its cgroups (the OOM killer). The latter may change in between; no call can hold it.
+ */
+#define _GNU_SOURCE
+#include "shm/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "shm/disable.h"
+#include "shm/error.h"
+#include "shm/machine.h"
+#include "shm/os.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
+
+#define SIZE_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+uint64_t rc_small_page(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+
+const char *ringcast_memory_name(uint32_t memory) {
+  static const char *const names[] = {"auto", "hugetlb", "shmem-huge", "pages"};
+  return memory < sizeof names / sizeof *names ? names[memory] : NULL;
+}
+
+/* ---- Mapping ---------------------------------------------------------------------------------------------------- */
+
+/* Reserves mappings * bytes of addresses, aligned for the pages that come there, and overlays them with the file. */
+static int map_file(struct rc_memory *memory, int protection) {
+  uint64_t alignment = memory->bytes >= RC_HUGE_PAGE ? RC_HUGE_PAGE : memory->page_size;
+  uint64_t wanted = memory->bytes * memory->mappings;
+  void *reserved;
+  int result =
+      rc_os.map(NULL, wanted + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, &reserved);
+  if (result == -EAGAIN) return -ENOMEM; /* mlockall, and its limit reached; elsewhere -EAGAIN is "try later" */
+  if (result != 0) return result;
+  uint8_t *start = reserved;
+  uint8_t *base = (uint8_t *)(((uintptr_t)start + alignment - 1) & ~(uintptr_t)(alignment - 1));
+  if (base > start) munmap(start, (size_t)(base - start));
+  uint8_t *end = start + wanted + alignment;
+  if (end > base + wanted) munmap(base + wanted, (size_t)(end - (base + wanted)));
+  for (uint32_t i = 0; i < memory->mappings && result == 0; i++) {
+    void *mapped;
+    result =
+        rc_os.map(base + i * memory->bytes, memory->bytes, protection, MAP_SHARED | MAP_FIXED, memory->fd, &mapped);
+  }
+  if (result != 0)
+    munmap(base, wanted);
+  else
+    memory->base = base;
+  return result;
+}
+
+void rc_memory_destroy(struct rc_memory *memory) {
+  if (memory->base) munmap(memory->base, memory->bytes * memory->mappings);
+  if (memory->fd >= 0) close(memory->fd);
+  memory->base = NULL;
+  memory->fd = -1;
+}
+
+/* ---- Where it shall lie ----------------------------------------------------------------------------------------- */
+
+/* What making needs to know beyond the kind. */
+struct plan {
+  uint32_t numa, node;
+  int numa_error;
+  struct rc_nodes nodes; /* to ask for; empty: nothing to ask */
+  struct rc_room room;
+};
+
+static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
+  struct rc_nodes nodes;
+  char names[256];
+  rc_machine_nodes(&nodes);
+  rc_nodes_describe(&nodes, names, sizeof names);
+  if (wish->numa > RINGCAST_NUMA_NODE) return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
+  if (wish->numa == RINGCAST_NUMA_NODE && !rc_nodes_have(&nodes, wish->node))
+    return rc_fail(-EINVAL, "there is no memory on NUMA node %u for this process; it may use: %s", wish->node, names);
+  *plan = (struct plan){.numa = RINGCAST_NUMA_NONE};
+  if (wish->numa == RINGCAST_NUMA_NONE || nodes.count < 2) return 0;
+  if (rc_disabled("numa")) {
+    plan->numa_error = -ENOSYS;
+    return 0;
+  }
+  int node = (int)wish->node;
+  if (wish->numa == RINGCAST_NUMA_LOCAL) plan->numa_error = rc_os.current_cpu(&node) < 0 ? -ENOSYS : 0;
+  if (plan->numa_error != 0) return 0;
+  plan->numa = wish->numa;
+  if (wish->numa == RINGCAST_NUMA_INTERLEAVED) {
+    plan->nodes = nodes;
+  } else {
+    plan->node = (uint32_t)node;
+    rc_nodes_add(&plan->nodes, plan->node);
+  }
+  return 0;
+}
+
+static void place(const struct plan *plan, struct rc_memory *memory) {
+  int result = plan->numa_error;
+  if (plan->numa != RINGCAST_NUMA_NONE)
+    result =
+        rc_os.place(memory->base, memory->bytes, plan->nodes.bits, RC_MAX_NODES, plan->numa == RINGCAST_NUMA_INTERLEAVED);
+  memory->numa = result == 0 ? plan->numa : RINGCAST_NUMA_NONE;
+  memory->node = result == 0 ? plan->node : 0;
+  memory->numa_error = result;
+}
+
+/* ---- Making ----------------------------------------------------------------------------------------------------- */
+
+/* Puts every page in place, in both mappings. */
+static int touch(struct rc_memory *memory) {
+  int result = rc_os.advise(memory->base, memory->bytes * memory->mappings, MADV_POPULATE_WRITE);
+  if (result == -EFAULT) return -ENOMEM; /* what would have been SIGBUS */
+  if (result != -EINVAL && result != -ENOSYS) return result;
+  result = rc_os.allocate(memory->fd, memory->bytes);
+  for (uint64_t i = 0; result == 0 && i < memory->bytes; i += memory->page_size) memory->base[i] = 0;
+  return result;
+}
+
+static int make_file(struct rc_memory *memory, const char *name, unsigned flags, const struct plan *plan) {
+  uint64_t limit;
+  if (rc_os.file_limit(&limit) == 0 && memory->bytes > limit) return -EFBIG;
+  memory->fd = rc_os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+  if (memory->fd < 0) return memory->fd;
+  int result = rc_os.truncate(memory->fd, memory->bytes);
+  if (result == 0) result = map_file(memory, PROT_READ | PROT_WRITE);
+  if (result == 0) place(plan, memory);
+  return result;
+}
+
+static int make_hugetlb(struct rc_memory *memory, const struct plan *plan) {
+  memory->page_size = RC_HUGE_PAGE;
+  int result = make_file(memory, "ringcast.data", MFD_HUGETLB | MFD_HUGE_2MB, plan);
+  return result != 0 ? result : touch(memory);
+}
+
+/* One small page of each huge one: number p of huge page i, with (512 i + p) mod nodes = i mod nodes, as 512 small
+ * pages make a huge one (fewer where they are larger). */
+static int touch_seeds(struct rc_memory *memory, uint64_t nodes) {
+  uint64_t page = rc_small_page(), pages = RC_HUGE_PAGE / page;
+  int result = 0;
+  for (uint64_t i = 0; i < memory->bytes / RC_HUGE_PAGE && result == 0; i++) {
+    uint64_t seed = i * (pages * (nodes - 1) + 1) % nodes % pages;
+    result = rc_os.advise(memory->base + i * RC_HUGE_PAGE + seed * page, page, MADV_POPULATE_WRITE);
+  }
+  return result == -EFAULT ? -ENOMEM : result;
+}
+
+static int make_shmem_huge(struct rc_memory *memory, const struct plan *plan) {
+  memory->page_size = rc_small_page();
+  int result = make_file(memory, "ringcast.data", 0, plan);
+  if (result == 0) result = rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE);
+  if (result == 0) result = touch_seeds(memory, memory->numa == RINGCAST_NUMA_INTERLEAVED ? plan->nodes.count : 1);
+  if (result == 0) result = -EAGAIN;
+  for (int i = 0; i < 3 && result == -EAGAIN; i++) /* a page was busy for a moment */
+    result = rc_os.advise(memory->base, memory->bytes, MADV_COLLAPSE);
+  if (result == 0) result = touch(memory);
+  if (result == 0) memory->page_size = RC_HUGE_PAGE;
+  return result == -EAGAIN ? -ENOMEM : result;
+}
+
+static int make_pages(struct rc_memory *memory, const struct plan *plan) {
+  memory->page_size = rc_small_page();
+  int result = make_file(memory, "ringcast.data", 0, plan);
+  return result != 0 ? result : touch(memory);
+}
+
+static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, struct rc_memory *out) {
+  static int (*const make[])(struct rc_memory *, const struct plan *) = {
+      [RINGCAST_MEMORY_HUGETLB] = make_hugetlb,
+      [RINGCAST_MEMORY_SHMEM_HUGE] = make_shmem_huge,
+      [RINGCAST_MEMORY_PAGES] = make_pages,
+  };
+  if (kind != RINGCAST_MEMORY_PAGES) {
+    if (rc_disabled(ringcast_memory_name(kind))) return -ENOSYS;
+    if (bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
+  }
+  if (kind != RINGCAST_MEMORY_HUGETLB && bytes > plan->room.bytes) return -ENOMEM; /* those of hugetlb are reserved */
+  struct rc_memory memory = {.bytes = bytes, .fd = -1, .memory = kind, .mappings = 2};
+  int result = make[kind](&memory, plan);
+  if (result != 0)
+    rc_memory_destroy(&memory);
+  else
+    *out = memory;
+  return result;
+}
+
+static const char *hint_for(int code, uint32_t kind) {
+  static const char *const hints[] = {
+      [RINGCAST_MEMORY_HUGETLB] = "reserve 2 MiB pages with /proc/sys/vm/nr_hugepages, or let the memory be chosen",
+      [RINGCAST_MEMORY_SHMEM_HUGE] =
+          "transparent huge pages need Linux 6.1, free memory, and a shmem_enabled other than "
+          "\"deny\" in /sys/kernel/mm/transparent_hugepage; or let the memory be chosen",
+      [RINGCAST_MEMORY_PAGES] =
+          "free memory, raise the limit (ulimit -v, ulimit -l, the container's memory), or ask for "
+          "less",
+  };
+  if (code == -EFBIG) return "raise the limit of file sizes (ulimit -f), which holds for shared memory too";
+  if (code == -EMFILE) return "raise the limit of open files (ulimit -n)";
+  if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES && rc_disabled(ringcast_memory_name(kind)))
+    return "RINGCAST_DISABLE in the environment forbids it";
+  return hints[kind];
+}
+
+static int fail_to_make(int code, uint32_t kind, uint64_t bytes, const struct rc_room *room) {
+  if (code == -ENOMEM && kind != RINGCAST_MEMORY_HUGETLB && bytes > room->bytes)
+    return rc_fail(code,
+                   "can't get %llu bytes of %s memory: %s has room for %llu; free memory, raise the limit, or ask "
+                   "for less",
+                   (unsigned long long)bytes, ringcast_memory_name(kind), room->limit, (unsigned long long)room->bytes);
+  return rc_fail(code, "can't get %llu bytes of %s memory: %s; %s", (unsigned long long)bytes,
+                 ringcast_memory_name(kind), strerror(-code), hint_for(code, kind));
+}
+
+static int seal(struct rc_memory *memory, int seals, const char *what) {
+  int result = rc_os.seal(memory->fd, seals);
+  if (result == 0) return 0;
+  rc_memory_destroy(memory);
+  return rc_fail(result, "can't seal the %s segment: %s; ringcast needs Linux 5.1 or newer", what, strerror(-result));
+}
+
+int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, struct rc_memory *out) {
+  uint32_t first = wish->memory, last = wish->memory;
+  if (wish->memory == RINGCAST_MEMORY_AUTO) {
+    first = bytes >= RC_HUGE_PAGE ? RINGCAST_MEMORY_HUGETLB : RINGCAST_MEMORY_PAGES;
+    last = RINGCAST_MEMORY_PAGES;
+  }
+  struct plan plan;
+  int result = resolve_place(wish, &plan);
+  if (result != 0) return result;
+  rc_machine_room(&plan.room);
+  for (uint32_t kind = first; kind <= last; kind++) {
+    result = make_kind(bytes, kind, &plan, out);
+    if (result == 0) return seal(out, SIZE_SEALS | F_SEAL_FUTURE_WRITE, "data");
+  }
+  return fail_to_make(result, last, bytes, &plan.room);
+}
+
+int rc_memory_create_control(uint64_t bytes, struct rc_memory *out) {
+  static const struct plan plan = {.numa = RINGCAST_NUMA_NONE, .room = {.bytes = UINT64_MAX}};
+  uint64_t page = rc_small_page();
+  struct rc_memory memory = {.bytes = (bytes + page - 1) & ~(page - 1), .page_size = page, .fd = -1, .mappings = 1};
+  int result = make_file(&memory, "ringcast.control", 0, &plan);
+  if (result == 0) result = touch(&memory);
+  if (result != 0) {
+    rc_memory_destroy(&memory);
+    return fail_to_make(result, RINGCAST_MEMORY_PAGES, memory.bytes, &plan.room);
+  }
+  *out = memory;
+  return seal(out, SIZE_SEALS, "control");
+}
+
+/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+
+static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
+  int found = rc_os.seals(memory.fd);
+  if (found < 0 || (found & seals) != seals)
+    return rc_fail(-EPROTO, "the segment is not sealed as ringcast seals it: whoever made it is not to be trusted");
+  int result = map_file(&memory, protection);
+  if (result != 0)
+    return rc_fail(result, "can't map %llu bytes of the ring: %s", (unsigned long long)memory.bytes, strerror(-result));
+  memory.fd = -1;
+  *out = memory;
+  return 0;
+}
+
+int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out) {
+  struct rc_memory memory = {.bytes = bytes, .page_size = page_size, .fd = fd, .mappings = 2};
+  int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, out);
+  /* Where this fails, the pages are mapped as they are read. */
+  if (result == 0) rc_os.advise(out->base, out->bytes * out->mappings, MADV_POPULATE_READ);
+  return result;
+}
+
+int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
+  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1};
+  return map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ | PROT_WRITE, out);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared memory: anonymous files, mapped twice in a row, of the largest pages to be had. */
+#ifndef RC_SHM_MEMORY_H
+#define RC_SHM_MEMORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ringcast/ringcast.h"
+
+#define RC_HUGE_PAGE ((uint64_t)2 << 20)
+
+/* What is asked for. */
+struct rc_memory_wish {
+  uint32_t memory; /* enum ringcast_memory */
+  uint32_t numa;   /* enum ringcast_numa */
+  uint32_t node;   /* for RINGCAST_NUMA_NODE */
+};
+
+/* `bytes` of an anonymous file, mapped at base and, if mirrored, again at base + bytes. */
+struct rc_memory {
+  uint8_t *base;
+  uint64_t bytes;
+  uint64_t page_size;
+  int fd;             /* -1 where only the mapping is kept */
+  /* From here on, what was got; mapping somebody's file leaves it to the caller, but for `mappings`. */
+  uint32_t memory;    /* enum ringcast_memory */
+  uint32_t mappings;  /* 1, or 2 if mirrored */
+  uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to choose */
+  uint32_t node;      /* for LOCAL and NODE */
+  int32_t numa_error; /* why NUMA is NONE although more was asked for, or 0: -ENOSYS no libnuma or switched off,
+                       * -EPERM forbidden, as in many containers, others as the kernel gives them */
+};
+
+/* Makes a ring's data: at least `bytes` (a power of two) of memory of the kind asked for, mirrored, writable here,
+ * zero, with every page in place, and sealed: its size is fixed, and nobody can map it writable any more.
+ * AUTO: hugetlb -> shmem-huge -> pages; the first two only from 2 MiB on, and not if RINGCAST_DISABLE names them.
+ * A place that can't be had is no error and told in `out`; a node that does not exist is -EINVAL. -ENOMEM also where
+ * the machine or a container would kill for want of memory; -EFBIG where RLIMIT_FSIZE would. Sets the error text. */
+int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, struct rc_memory *out);
+
+/* Makes a control segment: plain pages, once, writable here and for those who are given it, its size sealed. */
+int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
+
+/* Maps somebody's sealed file of `bytes`, which must be a multiple of page_size. Takes no ownership of fd. */
+int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out); /* mirrored, read-only */
+int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);                  /* once, read-write */
+
+void rc_memory_destroy(struct rc_memory *memory);
+
+uint64_t rc_small_page(void);
+
+#endif

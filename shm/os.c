@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shm/os.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#if RINGCAST_HAVE_NUMA
+#include <numa.h>
+#include <numaif.h>
+#endif
+
+static int result_of(long result) { return result < 0 ? -errno : (int)result; }
+
+static int os_memfd_create(const char *name, unsigned flags) { return result_of(memfd_create(name, flags)); }
+
+static int os_truncate(int fd, uint64_t bytes) { return result_of(ftruncate(fd, (off_t)bytes)); }
+
+static int os_allocate(int fd, uint64_t bytes) { return result_of(fallocate(fd, 0, 0, (off_t)bytes)); }
+
+static int os_map(void *address, size_t bytes, int protection, int flags, int fd, void **out) {
+  void *mapped = mmap(address, bytes, protection, flags, fd, 0);
+  if (mapped == MAP_FAILED) return -errno;
+  *out = mapped;
+  return 0;
+}
+
+static int os_advise(void *address, size_t bytes, int advice) { return result_of(madvise(address, bytes, advice)); }
+
+static int os_seal(int fd, int seals) { return result_of(fcntl(fd, F_ADD_SEALS, seals)); }
+
+static int os_seals(int fd) { return result_of(fcntl(fd, F_GET_SEALS)); }
+
+static int os_futex_wait(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+  return result_of(syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0));
+}
+
+static int os_futex_wake(_Atomic uint32_t *word, int count) {
+  return result_of(syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0));
+}
+
+static int os_membarrier(int command) { return result_of(syscall(SYS_membarrier, command, 0, 0)); }
+
+static int os_online_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
+
+static int os_file_limit(uint64_t *out) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return -errno;
+  *out = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+  return 0;
+}
+
+static int os_current_cpu(int *node) {
+  unsigned cpu, of_cpu;
+  if (getcpu(&cpu, &of_cpu) != 0) return -errno;
+  *node = (int)of_cpu;
+  return (int)cpu;
+}
+
+static long os_configured(int name) { return sysconf(name); }
+
+static int os_read_file(const char *path, char *text, size_t bytes) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return -errno;
+  size_t length = 0;
+  ssize_t got = 1;
+  while (got > 0 && length < bytes - 1) {
+    got = read(fd, text + length, bytes - 1 - length);
+    if (got > 0) length += (size_t)got;
+  }
+  int result = got < 0 ? -errno : (int)length;
+  close(fd);
+  text[length] = 0;
+  return result;
+}
+
+/* PREFERRED, not BIND: a node that is full hands over to its neighbours, where BIND would call the OOM killer. */
+static int os_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
+#if RINGCAST_HAVE_NUMA
+  if (numa_available() < 0) return -ENOSYS;
+  /* The kernel takes one bit less than it is told of. */
+  return result_of(mbind(address, bytes, interleaved ? MPOL_INTERLEAVE : MPOL_PREFERRED, nodes, count + 1ul, 0));
+#else
+  (void)address, (void)bytes, (void)nodes, (void)count, (void)interleaved;
+  return -ENOSYS;
+#endif
+}
+
+struct rc_os rc_os = {
+    .memfd_create = os_memfd_create,
+    .truncate = os_truncate,
+    .allocate = os_allocate,
+    .map = os_map,
+    .advise = os_advise,
+    .seal = os_seal,
+    .seals = os_seals,
+    .futex_wait = os_futex_wait,
+    .futex_wake = os_futex_wake,
+    .online_cpus = os_online_cpus,
+    .membarrier = os_membarrier,
+    .file_limit = os_file_limit,
+    .current_cpu = os_current_cpu,
+    .configured = os_configured,
+    .read_file = os_read_file,
+    .place = os_place,
+};

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The boundary to the kernel: every system call that can be missing, refused or fail for want of something is made here,
+ * once. Tests put their own functions into the table to force each failure and each fallback.
+ *
+ * All return 0 or a result >= 0, or a negative errno; none touches errno for its caller. Memory results come by pointer.
+ */
+#ifndef RC_SHM_OS_H
+#define RC_SHM_OS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct rc_os {
+  int (*memfd_create)(const char *name, unsigned flags);
+  int (*truncate)(int fd, uint64_t bytes);
+  int (*allocate)(int fd, uint64_t bytes); /* reserves all of the file's memory */
+  int (*map)(void *address, size_t bytes, int protection, int flags, int fd, void **out);
+  int (*advise)(void *address, size_t bytes, int advice);
+  int (*seal)(int fd, int seals);
+  int (*seals)(int fd); /* those that are set */
+  /* Sleeps until woken, while *word == value, at most timeout_ns. 0, or -EAGAIN (another value), -ETIMEDOUT, -EINTR.
+   * Works across processes. */
+  int (*futex_wait)(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
+  int (*futex_wake)(_Atomic uint32_t *word, int count);
+  int (*online_cpus)(void);
+  int (*membarrier)(int command);
+  int (*file_limit)(uint64_t *out); /* the most bytes a file may have; beyond, a signal kills (RLIMIT_FSIZE) */
+  int (*current_cpu)(int *node);    /* its number, and the NUMA node it belongs to */
+  long (*configured)(int name);     /* sysconf */
+  int (*read_file)(const char *path, char *text, size_t bytes); /* its start, with a 0 after it; returns the length */
+  /* Asks for memory of these NUMA nodes for pages that are not there yet: in turns if interleaved, else of the first.
+   * -ENOSYS without libnuma or without NUMA, -EPERM where it is forbidden (containers), -EINVAL for a missing node. */
+  int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
+};
+
+extern struct rc_os rc_os;
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shm/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Why /proc/<pid>/stat can't be opened: only the kernel's own word that there is no such process counts as its death.
+ * In a chroot, or with /proc hidden, the file is missing and the process is not. */
+static int why_missing(int32_t pid, int error) {
+  if (error != ENOENT) return -error;
+  return kill(pid, 0) != 0 && errno == ESRCH ? -ENOENT : -EIO;
+}
+
+/* Reads whether it has ended, and the start time. The program's name, in parentheses, may itself hold blanks and
+ * parentheses, so fields are counted from the last one. A leader that has exited is a zombie (Z) for as long as other
+ * threads go on; then there is more than one thread left. */
+static int read_stat(int32_t pid, bool *ended, uint64_t *start) {
+  char path[40], text[1024], state;
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return why_missing(pid, errno);
+  ssize_t bytes = read(fd, text, sizeof text - 1);
+  int error = errno;
+  close(fd);
+  if (bytes <= 0) return bytes < 0 && error == ESRCH ? -ENOENT : -EIO;
+  text[bytes] = '\0';
+  const char *after = strrchr(text, ')');
+  unsigned long long ticks;
+  long threads;
+  if (!after || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+                       &state, &threads, &ticks) != 3)
+    return -EIO;
+  *ended = state == 'X' || state == 'x' || (state == 'Z' && threads <= 1);
+  *start = ticks;
+  return 0;
+}
+
+int rc_process_find(int32_t pid, struct rc_process *out) {
+  bool ended;
+  uint64_t start;
+  int result = read_stat(pid, &ended, &start);
+  if (result == 0 && ended) result = -ENOENT;
+  if (result == 0) *out = (struct rc_process){.pid = pid, .start = start};
+  return result;
+}
+
+int rc_process_self(struct rc_process *out) { return rc_process_find(getpid(), out); }
+
+bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask) {
+  bool ended;
+  uint64_t start;
+  int result = read_stat(pid, &ended, &start);
+  if (result == -ENOENT) return false;
+  return result != 0 || (!ended && (start & mask) == start_bits);
+}
+
+bool rc_process_is_alive(const struct rc_process *process) {
+  return rc_process_is_alive_by(process->pid, process->start, UINT64_MAX);
+}
+
+static uint32_t fork_count;
+
+static void count_fork(void) { fork_count++; }
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
+
+uint32_t rc_fork_count(void) { return fork_count; }

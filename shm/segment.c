@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's process (pid and
+ * start time) -> its two files, by /proc/<pid>/fd, which the kernel opens only for those who may trace that process ->
+ * owner and seals -> control: magic, ready, layout, token -> sizes -> data: inode, seals. A file descriptor of the writer
+ * that has been closed and reused since shows as a wrong seal, magic, token or inode.
+ */
+#define _GNU_SOURCE
+#include "shm/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shm/error.h"
+
+void rc_segment_destroy(struct rc_segment *segment) {
+  rc_memory_destroy(&segment->data);
+  rc_memory_destroy(&segment->control);
+}
+
+static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
+  struct rc_identity *id = &rc_segment_control(segment)->id;
+  int result = rc_process_self(&segment->writer);
+  if (result != 0) return rc_fail(result, "can't read /proc/self/stat: %s; ringcast needs /proc", strerror(-result));
+  struct stat file;
+  if (fstat(segment->data.fd, &file) != 0) return rc_fail(-errno, "can't look at the data segment: %s", strerror(errno));
+  if (getrandom(id->token, sizeof id->token, 0) != sizeof id->token)
+    return rc_fail(-errno, "can't get random bytes: %s", strerror(errno));
+  id->magic = RC_MAGIC;
+  id->layout = RC_LAYOUT;
+  id->capacity = segment->capacity;
+  id->page_size = segment->data.page_size;
+  id->writer_start = segment->writer.start;
+  id->writer_pid = segment->writer.pid;
+  id->slots = segment->slots;
+  id->memory = segment->data.memory;
+  id->data_inode = file.st_ino;
+  id->numa = segment->data.numa;
+  id->numa_node = segment->data.node;
+  id->numa_error = segment->data.numa_error;
+  rc_store_release(&id->ready, RC_READY); /* pairs with the load in check_identity: all of the above is there */
+  *handle = (struct rc_handle){.writer = segment->writer,
+                               .control_fd = segment->control.fd,
+                               .data_fd = segment->data.fd,
+                               .token = {id->token[0], id->token[1]}};
+  return 0;
+}
+
+int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_wish *wish, struct rc_segment *out,
+                      struct rc_handle *handle) {
+  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .slots = slots};
+  int result = rc_memory_create_data(capacity, wish, &segment.data);
+  if (result != 0) return result;
+  segment.capacity = segment.data.bytes;
+  result = rc_memory_create_control(rc_control_bytes(slots), &segment.control);
+  if (result == 0) result = fill_identity(&segment, handle);
+  if (result != 0)
+    rc_segment_destroy(&segment);
+  else
+    *out = segment;
+  return result;
+}
+
+/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+
+static int fail_gone(const struct rc_handle *handle) {
+  return rc_fail(-ENOENT, "the ring is gone: process %" PRId32 " has closed it, and may have other files in its place",
+                 handle->writer.pid);
+}
+
+/* Whether the link of a descriptor names one of ringcast's files. True if it can't be read. */
+static bool may_be_ours(const char *path) {
+  static const char ours[] = "/memfd:ringcast.";
+  char target[64];
+  ssize_t length = readlink(path, target, sizeof target);
+  return length < 0 || (length >= (ssize_t)sizeof ours - 1 && memcmp(target, ours, sizeof ours - 1) == 0);
+}
+
+static int fail_to_open(const struct rc_handle *handle, const char *path, int error) {
+  if (error == EMFILE || error == ENFILE || error == ENOMEM)
+    return rc_fail(-error, "can't open the ring: %s", strerror(error));
+  if ((error == EACCES || error == EPERM) && may_be_ours(path))
+    return rc_fail(-EACCES,
+                   "process %" PRId32 " may not be looked into: ringcast attaches only processes of the same user "
+                   "(and ptrace must not be forbidden between them)",
+                   handle->writer.pid);
+  return fail_gone(handle);
+}
+
+/* Opens one of the writer's files. Returns the descriptor. */
+static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
+  char path[48];
+  snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
+  int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) return fail_to_open(handle, path, errno);
+  if (fstat(fd, file) != 0 || !S_ISREG(file->st_mode) || file->st_size <= 0) {
+    close(fd);
+    return fail_gone(handle);
+  }
+  if (file->st_uid != geteuid()) {
+    close(fd);
+    return rc_fail(-EACCES, "the ring belongs to user %u, and this process runs as user %u: both must be the same",
+                   (unsigned)file->st_uid, (unsigned)geteuid());
+  }
+  return fd;
+}
+
+/* Checks the control page against the handle and this build, and takes over what it says about sizes. */
+static int check_identity(const struct rc_handle *handle, struct rc_segment *segment, uint64_t *data_inode) {
+  struct rc_identity *shared = &rc_segment_control(segment)->id, copy, *id = &copy;
+  uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
+  memcpy(&copy, shared, sizeof copy); /* what is checked is what is used, whatever becomes of the page */
+  atomic_signal_fence(memory_order_seq_cst);
+  if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
+  if (id->layout != RC_LAYOUT)
+    return rc_fail(-EPROTO,
+                   "the writer's ringcast lays memory out in another way (%08" PRIx32 ", here %08" PRIx32
+                   "): install the same version (here %s) on both sides",
+                   id->layout, (uint32_t)RC_LAYOUT, RINGCAST_VERSION);
+  if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1])
+    return fail_gone(handle);
+  uint64_t capacity = id->capacity, page = id->page_size;
+  uint32_t slots = id->slots;
+  bool fits = capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
+              (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
+              slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB && id->memory <= RINGCAST_MEMORY_PAGES && rc_control_bytes(slots) <= segment->control.bytes;
+  if (!fits) return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
+  segment->writer = handle->writer;
+  segment->capacity = capacity;
+  segment->slots = slots;
+  segment->data.page_size = page;
+  segment->data.memory = id->memory;
+  segment->data.numa = id->numa;
+  segment->data.node = id->numa_node;
+  segment->data.numa_error = id->numa_error;
+  *data_inode = id->data_inode;
+  return 0;
+}
+
+/* Until the magic and the token are seen, whatever is wrong with the file says that it is another one. */
+static int attach_control(const struct rc_handle *handle, struct rc_segment *segment, uint64_t *data_inode) {
+  struct stat file;
+  int fd = open_file(handle, handle->control_fd, O_RDWR, &file);
+  if (fd < 0) return fd;
+  uint64_t bytes = (uint64_t)file.st_size;
+  bool fits = bytes >= sizeof(struct rc_control) && bytes % rc_small_page() == 0;
+  int result = fits ? rc_memory_map_control(fd, bytes, &segment->control) : -EPROTO;
+  close(fd);
+  if (result == -EPROTO) return fail_gone(handle);
+  return result != 0 ? result : check_identity(handle, segment, data_inode);
+}
+
+static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc_segment *segment) {
+  struct stat file;
+  const struct rc_memory told = segment->data; /* what the identity says of it */
+  int fd = open_file(handle, handle->data_fd, O_RDONLY, &file);
+  if (fd < 0) return fd;
+  uint64_t bytes = (uint64_t)file.st_size;
+  int result;
+  if (file.st_ino != inode)
+    result = fail_gone(handle); /* closed since the control segment was opened */
+  else if (bytes != segment->capacity)
+    result = rc_fail(-EPROTO, "the ring's data segment is %" PRIu64 " bytes, its control page says %" PRIu64, bytes,
+                     segment->capacity);
+  else
+    result = rc_memory_map_data(fd, bytes, segment->data.page_size, &segment->data);
+  close(fd);
+  segment->data.memory = told.memory;
+  segment->data.numa = told.numa;
+  segment->data.node = told.node;
+  segment->data.numa_error = told.numa_error;
+  return result;
+}
+
+int rc_segment_attach(const char *text, struct rc_segment *out) {
+  struct rc_handle handle;
+  if (rc_handle_parse(text, &handle) != 0)
+    return rc_fail(-EINVAL, "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's handle whole");
+  struct rc_process found = {0};
+  int result = rc_process_find(handle.writer.pid, &found);
+  if (result != 0 && result != -ENOENT)
+    return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s; ringcast needs /proc", handle.writer.pid,
+                   strerror(-result));
+  if (result != 0 || found.start != handle.writer.start)
+    return rc_fail(-ENOENT, "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "
+                            "namespace: writer and readers must share one)", handle.writer.pid);
+  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}};
+  uint64_t inode = 0;
+  result = attach_control(&handle, &segment, &inode);
+  if (result == 0) result = attach_data(&handle, inode, &segment);
+  if (result != 0)
+    rc_segment_destroy(&segment);
+  else
+    *out = segment;
+  return result;
+}

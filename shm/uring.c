@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shm/uring.h"
+
+#include <errno.h>
+
+#include "shm/disable.h"
+
+#if RINGCAST_HAVE_LIBURING
+
+#include <liburing.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+/* From linux/io_uring.h and linux/futex.h of 6.7; older headers lack them. */
+#define OP_FUTEX_WAIT    51
+#define FUTEX_SIZE_U32   0x02 /* FUTEX2_SIZE_U32; without FUTEX2_PRIVATE: across processes */
+#define FUTEX_MATCH_ANY  0xffffffffu
+
+#define ENTRIES 8u
+
+/* What an entry is known by. Each wait has a number of its own, so that the end of an old one is not taken for the end
+ * of the present one. */
+enum { NAME_WATCH, NAME_CANCEL, NAME_FIRST_WAIT };
+
+struct rc_uring {
+  struct io_uring ring;
+  uint64_t wait; /* the name of the latest wait */
+  bool waiting, fired, ended;
+  int error;
+};
+
+static int check_operation(struct io_uring *ring) {
+  struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
+  if (!probe) return -EOPNOTSUPP;
+  bool known = io_uring_opcode_supported(probe, OP_FUTEX_WAIT);
+  io_uring_free_probe(probe);
+  return known ? 0 : -EOPNOTSUPP;
+}
+
+int rc_uring_open(int event_fd, struct rc_uring **out) {
+  if (rc_disabled("io_uring")) return -ENOSYS;
+  struct rc_uring *uring = calloc(1, sizeof *uring);
+  if (!uring) return -ENOMEM;
+  struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
+  int result = io_uring_queue_init_params(ENTRIES, &uring->ring, &params);
+  if (result < 0) {
+    free(uring);
+    return result == -EINVAL ? -EOPNOTSUPP : result; /* flags that came with 6.1 */
+  }
+  result = check_operation(&uring->ring);
+  if (result == 0) result = io_uring_register_eventfd(&uring->ring, event_fd);
+  if (result < 0) {
+    rc_uring_close(uring);
+    return result;
+  }
+  uring->wait = NAME_FIRST_WAIT;
+  *out = uring;
+  return 0;
+}
+
+void rc_uring_close(struct rc_uring *uring) {
+  io_uring_queue_exit(&uring->ring);
+  free(uring);
+}
+
+int rc_uring_probe(void) {
+  int fd = eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) return -errno;
+  struct rc_uring *uring;
+  int result = rc_uring_open(fd, &uring);
+  if (result == 0) rc_uring_close(uring);
+  close(fd);
+  return result;
+}
+
+static void take_wait(struct rc_uring *uring, int result) {
+  uring->waiting = false;
+  if (result == 0 || result == -EAGAIN) uring->fired = true; /* woken; or the word had another value */
+  else if (result != -ECANCELED) uring->error = result;
+}
+
+static void take_watch(struct rc_uring *uring, int result) {
+  if (result > 0) uring->ended = true;
+  else uring->error = result < 0 ? result : -EIO;
+}
+
+/* Hands the new entries to the kernel, has it finish what it put off, and takes in all that has completed. */
+static int enter(struct rc_uring *uring) {
+  int result = io_uring_submit_and_get_events(&uring->ring);
+  if (result < 0) return result;
+  struct io_uring_cqe *entry;
+  while (io_uring_peek_cqe(&uring->ring, &entry) == 0) {
+    uint64_t name = io_uring_cqe_get_data64(entry);
+    if (name == NAME_WATCH) take_watch(uring, entry->res);
+    else if (name == uring->wait && uring->waiting) take_wait(uring, entry->res);
+    io_uring_cqe_seen(&uring->ring, entry);
+  }
+  return uring->error;
+}
+
+int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value) {
+  struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
+  if (!entry) return -EBUSY;
+  io_uring_prep_rw(OP_FUTEX_WAIT, entry, FUTEX_SIZE_U32, (const void *)word, 0, value);
+  entry->addr3 = FUTEX_MATCH_ANY;
+  io_uring_sqe_set_data64(entry, ++uring->wait);
+  uring->waiting = true;
+  uring->fired = false;
+  int result = enter(uring);
+  return result < 0 ? result : uring->fired || uring->ended;
+}
+
+int rc_uring_cancel(struct rc_uring *uring) {
+  int result = enter(uring); /* most often it has come to its end, and all that is left is to take that in */
+  if (result < 0 || !uring->waiting) return result;
+  struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
+  if (!entry) return -EBUSY;
+  io_uring_prep_cancel64(entry, uring->wait, 0);
+  io_uring_sqe_set_data64(entry, NAME_CANCEL);
+  result = enter(uring);
+  uring->waiting = false; /* if it is being woken right now, its end comes in later and has nobody's name */
+  return result;
+}
+
+int rc_uring_watch(struct rc_uring *uring, int pidfd) {
+  struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
+  if (!entry) return -EBUSY;
+  io_uring_prep_poll_add(entry, pidfd, POLLIN);
+  io_uring_sqe_set_data64(entry, NAME_WATCH);
+  return enter(uring);
+}
+
+#else
+
+int rc_uring_probe(void) { return -ENOSYS; }
+
+int rc_uring_open(int event_fd, struct rc_uring **out) {
+  (void)event_fd, (void)out;
+  return -ENOSYS;
+}
+
+void rc_uring_close(struct rc_uring *uring) { (void)uring; }
+
+int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value) {
+  (void)uring, (void)word, (void)value;
+  return -ENOSYS;
+}
+
+int rc_uring_cancel(struct rc_uring *uring) {
+  (void)uring;
+  return -ENOSYS;
+}
+
+int rc_uring_watch(struct rc_uring *uring, int pidfd) {
+  (void)uring, (void)pidfd;
+  return -ENOSYS;
+}
+
+#endif

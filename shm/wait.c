@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if it ends in sleep all the same. So a
+ * waiter keeps a credit: each wait that was over within the spin time (or would have been: a sleep has its own cost taken
+ * off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt by
+ * spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never spins:
+ * what it waits for needs the CPU.
+ */
+#include "shm/wait.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "shm/crowd.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+#include "shm/fence.h"
+#include "shm/os.h"
+
+#define MOST_CREDIT 8u
+#define SLEEP_COST_NS ((int64_t)60 * 1000) /* generous: from the signal to running again */
+
+int64_t rc_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory"); /* yield does nothing on most cores; isb stalls for about as long as pause */
+#endif
+}
+
+/* ---- Whether to spin -------------------------------------------------------------------------------------------- */
+
+/* RINGCAST_SPIN_US speaks for those who can't touch the code. *out stays where it says nothing. */
+static int spin_from_environment(int64_t *out) {
+  const char *text = getenv("RINGCAST_SPIN_US");
+  if (!text || !*text) return 0;
+  char *end;
+  errno = 0;
+  long long microseconds = strtoll(text, &end, 10);
+  if (errno != 0 || *end != '\0' || microseconds < 0 || microseconds > 1000000)
+    return rc_fail(-EINVAL, "RINGCAST_SPIN_US is '%.40s': it must be a whole number of microseconds, 0 (never) to 1000000",
+                   text);
+  *out = microseconds > 0 ? microseconds * 1000 : -1;
+  return 0;
+}
+
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns) {
+  if (spin_ns == 0) {
+    int result = spin_from_environment(&spin_ns);
+    if (result != 0) return result;
+  }
+  bool asked = spin_ns != 0;
+  if (!asked) spin_ns = rc_os.online_cpus() > 1 && !rc_disabled("spin") ? RC_DEFAULT_SPIN_NS : 0;
+  *waiter = (struct rc_waiter){.event = event,
+                               .crowd = crowd,
+                               .spin_ns = spin_ns > 0 ? spin_ns : 0,
+                               .spin_asked = asked,
+                               .credit = MOST_CREDIT / 2};
+  return 0;
+}
+
+static bool should_spin(struct rc_waiter *waiter) {
+  if (waiter->spin_ns == 0 || waiter->spin_asked) return waiter->spin_ns > 0;
+  uint32_t parties = rc_load_relaxed(&waiter->crowd->parties); /* relaxed: advice */
+  if (parties != waiter->parties) {
+    waiter->parties = parties;
+    waiter->crowded = parties > rc_crowd_cpus(waiter->crowd);
+  }
+  return waiter->credit > 0 && !waiter->crowded;
+}
+
+static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
+  if (waited - (slept ? SLEEP_COST_NS : 0) <= waiter->spin_ns)
+    waiter->credit += waiter->credit < MOST_CREDIT;
+  else
+    waiter->credit -= waiter->credit > 0;
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+
+bool rc_wake(struct rc_event *event, bool fenced) {
+  if (!rc_event_is_asleep(event, fenced) || !rc_event_advance(event)) return false;
+  rc_os.futex_wake(&event->word, INT_MAX);
+  return true;
+}
+
+void rc_waiter_cancel(struct rc_waiter *waiter) {
+  rc_store_release(&waiter->cancelled, 1); /* pairs with the load in look */
+  rc_wake(waiter->event, true);            /* others that sleep on it look, and sleep on */
+}
+
+static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
+  int result = wait->poll(wait->context);
+  return result == -EAGAIN && rc_load_acquire(&waiter->cancelled) ? -ECANCELED : result;
+}
+
+/* Asks check if a slice has passed since it last had nothing to say. */
+static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t now) {
+  if (now - waiter->checked < RC_SLICE_NS) return -EAGAIN;
+  int result = wait->check(wait->context);
+  if (result == -EAGAIN) waiter->checked = now;
+  return result;
+}
+
+static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until) {
+  int result;
+  int64_t now;
+  do {
+    for (int i = 0; i < 32; i++) { /* a clock read costs as much as several looks */
+      if ((result = look(waiter, wait)) != -EAGAIN) return result;
+      relax();
+    }
+    now = rc_now_ns();
+    if ((result = check_now_and_then(waiter, wait, now)) != -EAGAIN) return result;
+  } while (now < until);
+  return -EAGAIN;
+}
+
+/* One slice of sleep, at most `most` long. -EAGAIN: not yet. */
+static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
+  uint32_t value = rc_event_prepare(waiter->event);
+  int result = look(waiter, wait);
+  if (result != -EAGAIN) return result;
+  waiter->sleeps++;
+  int slept = rc_os.futex_wait(&waiter->event->word, value, most < RC_SLICE_NS ? most : RC_SLICE_NS);
+  result = look(waiter, wait);
+  return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
+}
+
+static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t now, int64_t deadline) {
+  while (now < deadline) {
+    int result = doze(waiter, wait, deadline - now);
+    if (result != -EAGAIN) return result;
+    now = rc_now_ns();
+    result = check_now_and_then(waiter, wait, now);
+    if (result != -EAGAIN) return result;
+  }
+  return -EAGAIN;
+}
+
+static int64_t after(int64_t now, int64_t ns) { return ns < 0 || ns > INT64_MAX - now ? INT64_MAX : now + ns; }
+
+int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
+  int result = look(waiter, wait);
+  if (result != -EAGAIN) return result;
+  int64_t began = rc_now_ns(), deadline = after(began, timeout_ns);
+  if (timeout_ns != 0) {
+    waiter->waits++;
+    uint64_t sleeps = waiter->sleeps;
+    int64_t until = after(began, waiter->spin_ns);
+    if (should_spin(waiter)) result = spin(waiter, wait, until < deadline ? until : deadline);
+    if (result == -EAGAIN) result = sleep_until(waiter, wait, rc_now_ns(), deadline);
+    learn(waiter, rc_now_ns() - began, waiter->sleeps != sleeps);
+    if (result != -EAGAIN) return result;
+  }
+  result = check_now_and_then(waiter, wait, rc_now_ns());
+  return result == -EAGAIN && timeout_ns != 0 ? -ETIMEDOUT : result;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event in slices,
+ * looking between them whether the other side still lives.
+ */
+#ifndef RC_SHM_WAIT_H
+#define RC_SHM_WAIT_H
+
+#include <stdint.h>
+
+#include "ring/event.h"
+
+#define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* how soon a death, or a wake-up lost with its waker, is noticed */
+#define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
+
+/* A handle's way of waiting, and what it has learnt. One thread at a time, but for cancelling. */
+struct rc_waiter {
+  struct rc_event *event; /* what it sleeps on */
+  struct rc_crowd *crowd;
+  int64_t spin_ns;   /* 0: never spins */
+  bool spin_asked;   /* by option or environment: then it always spins, learns nothing and minds no crowd */
+  bool crowded;      /* fewer CPUs than parties, when last looked */
+  uint32_t parties;  /* when last looked */
+  uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
+  int64_t checked;   /* when a check last had nothing to say */
+  uint64_t waits, sleeps; /* counted */
+  _Atomic uint32_t cancelled;
+};
+
+/* One wait. `poll` returns -EAGAIN to go on waiting, anything else to end with that. `check` does too, and looks at what
+ * takes longer (does the other side live?); it is asked once a slice, counted across waits, also while spinning; a
+ * verdict other than -EAGAIN is not kept back for a slice. */
+struct rc_wait {
+  int (*poll)(void *context);
+  int (*check)(void *context);
+  void *context;
+};
+
+/* `spin_ns` is the option: -1 never, 0 the default (RINGCAST_SPIN_US, else 20 us, but none on a machine of one CPU), or
+ * what is asked for. -EINVAL, with its text: RINGCAST_SPIN_US is no number. */
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns);
+
+/* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
+ * what poll or check gave. */
+int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns);
+
+/* Ends the wait that another thread is in, and every later one that would have to wait, with -ECANCELED. Any thread. */
+void rc_waiter_cancel(struct rc_waiter *waiter);
+
+/* Wakes all that sleep on the event, if any do: one system call then, none else. True if it made it. `fenced`: this
+ * process could not register with rc_fence_register. */
+bool rc_wake(struct rc_event *event, bool fenced);
+
+int64_t rc_now_ns(void);
+
+#endif

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The installed library serves a stranger: by find_package and by pkg-config, shared and static, also when the installed
+# tree has been moved.
+#   installed.sh <build folder> <cmake> <cc> <cflags>
+set -euo pipefail
+build=$1 cmake=$2 cc=$3 cflags=$4
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+"$cmake" --install "$build" --prefix "$dir/first" >"$dir/log"
+mv "$dir/first" "$dir/moved"
+prefix=$dir/moved
+libdir=$(dirname "$(find "$prefix" -name libringcast.a)")
+
+mkdir "$dir/consumer"
+cat >"$dir/consumer/main.c" <<'EOF'
+#include <ringcast/ringcast.h>
+#include <stdio.h>
+#include <string.h>
+
+int main(void) {
+  ringcast_reader *reader;
+  puts(ringcast_version());
+  /* One call that goes all the way down, so that a static link needs every library. */
+  return strcmp(ringcast_version(), RINGCAST_VERSION) != 0 || ringcast_reader_attach("not a handle", &reader) >= 0;
+}
+EOF
+cat >"$dir/consumer/CMakeLists.txt" <<'EOF'
+cmake_minimum_required(VERSION 3.22)
+project(consumer LANGUAGES C)
+find_package(ringcast ${WANTED} REQUIRED)
+foreach(library ringcast ringcast_static)
+  add_executable(with_${library} main.c)
+  target_link_libraries(with_${library} PRIVATE ringcast::${library})
+endforeach()
+EOF
+version=$(sed -n 's/#define RINGCAST_VERSION "\(.*\)"/\1/p' "$prefix/include/ringcast/version.h")
+
+check() { # check NAME PROGRAM: it runs and says the version
+  local said
+  said=$("$2") || { echo "$1: failed" >&2; exit 1; }
+  [ "$said" = "$version" ] || { echo "$1: says $said, not $version" >&2; exit 1; }
+  echo "$1: $said"
+}
+
+"$cmake" -S "$dir/consumer" -B "$dir/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+  -DCMAKE_C_FLAGS="$cflags" -DWANTED="$version" >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }
+"$cmake" --build "$dir/cmake" >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }
+check "find_package, shared" "$dir/cmake/with_ringcast"
+check "find_package, static" "$dir/cmake/with_ringcast_static"
+
+export PKG_CONFIG_PATH=$libdir/pkgconfig
+# shellcheck disable=SC2046,SC2086
+"$cc" $cflags "$dir/consumer/main.c" -o "$dir/shared" $(pkg-config --cflags --libs ringcast) -Wl,-rpath,"$libdir"
+check "pkg-config, shared" "$dir/shared"
+# shellcheck disable=SC2046,SC2086
+"$cc" $cflags "$dir/consumer/main.c" -o "$dir/static" $(pkg-config --cflags ringcast) "$libdir/libringcast.a" \
+  $(pkg-config --static --libs-only-l --libs-only-other ringcast | sed 's/-lringcast//')
+check "pkg-config, static" "$dir/static"
+
+"$cmake" -S "$dir/consumer" -B "$dir/other" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" -DWANTED=99.0 \
+  >"$dir/log" 2>&1 && { echo "find_package takes version $version for 99.0" >&2; exit 1; }
+echo "find_package, wrong version: refused"

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the folders: a C file includes only what stands before it. Prints each include that breaks the order."""
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# The public headers are included as "ringcast/x.h", all others as "folder/x.h", from the root.
+ORDER = ["include", "ring", "shm", "channel", "gpu"]
+# Outside of the library: the public headers and their own files.
+OUTSIDE = ["python", "tools", "bench", "examples"]
+# Under tests/ anything goes.
+TESTS = ["tests"]
+
+# ring/ is arithmetic on the caller's memory: no header that brings a system call or an allocation.
+RING_HEADERS = {f"{name}.h" for name in "assert errno limits math stdatomic stdbool stddef stdint string".split()}
+
+SOURCES = {".c", ".h", ".cc", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def allowed(folder):
+    """The folders that a file in `folder` may include from."""
+    if folder in ORDER:
+        return ORDER[: ORDER.index(folder) + 1]
+    return ["include", folder]
+
+
+def complaint(path, quote, header):
+    """What is wrong with this include in the file at `path` (from the root), or None."""
+    folder = path.parts[0]
+    top = header.split("/")[0] if "/" in header else None
+    target = "include" if top == "ringcast" else top
+    ours = target in ORDER + OUTSIDE + TESTS
+    if ours and target not in allowed(folder):
+        return f"{folder}/ stands before {target}/ or apart from it"
+    if quote == '"' and not ours:
+        if folder in ORDER:
+            return 'is neither "ringcast/x.h" nor "folder/x.h"'
+        if not (ROOT / path.parent / header).is_file():
+            return "is not a file beside it"
+    if folder == "ring" and quote == "<" and not ours and header not in RING_HEADERS:
+        return "ring/ takes no such system header: it makes no system call and allocates nothing"
+    return None
+
+
+def main():
+    files = complaints = 0
+    for folder in ORDER + OUTSIDE:
+        for file in sorted((ROOT / folder).rglob("*")):
+            if file.suffix not in SOURCES:
+                continue
+            files += 1
+            path = file.relative_to(ROOT)
+            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+                found = INCLUDE.match(line)
+                why = found and complaint(path, found[1], found[2])
+                if why:
+                    complaints += 1
+                    print(f"{path}:{number}: {line.strip()}: {why}")
+    print(f"{files} files, {complaints} includes out of order")
+    return 1 if complaints or not files else 0
+
+
+sys.exit(main())

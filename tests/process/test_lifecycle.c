@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Processes that die, leave, stall or have no business here: who is left gets told, and nothing stays behind. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ringcast/ringcast.h"
+#include "tests/support/children.h"
+#include "tests/support/leaks.h"
+#include "tests/support/suite.h"
+
+static ringcast_writer *make_writer(uint64_t capacity) {
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .readers = 8};
+  ringcast_writer *writer;
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  return writer;
+}
+
+struct party {
+  char handle[96];
+  ringcast_writer *writer;
+  struct gate gate, done;
+};
+
+static struct party make_party(ringcast_writer *writer) {
+  struct party party = {.writer = writer, .gate = gate_make(), .done = gate_make()};
+  if (writer) strcpy(party.handle, ringcast_writer_handle(writer));
+  return party;
+}
+
+static void free_party(struct party *party) {
+  gate_free(&party->gate);
+  gate_free(&party->done);
+}
+
+/* ---- The writer goes -------------------------------------------------------------------------------------------- */
+
+/* A writer in a child: hands its handle over, sends three frames when the reader is there, opens a fourth, and waits. */
+static void be_a_writer_that_stops_halfway(void *context) {
+  struct party *party = context;
+  struct ringcast_span span;
+  ringcast_writer *writer;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536};
+  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
+  child_must(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER) == 1);
+  for (int i = 0; i < 3; i++) child_must(ringcast_writer_send(writer, &i, sizeof i, 0, RINGCAST_FOREVER) == 0);
+  child_must(ringcast_writer_reserve(writer, 1000, RINGCAST_FOREVER, &span) == 0);
+  memset(span.data, 0xff, 1000);
+  gate_wait(&party->gate);
+}
+
+START_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end) {
+  struct party party = make_party(NULL);
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  pid_t pid = start_child(be_a_writer_that_stops_halfway, &party);
+  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
+  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = _i == 0 ? 0 : (int64_t)1 << 60};
+  ck_assert_int_eq(ringcast_reader_attach_ex(party.handle, &options, &reader), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  uint64_t lag;
+  do ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
+  while (lag < 128); /* until all three are there */
+  kill_child(pid);
+  for (int i = 1; i < 3; i++) {
+    ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
+    ck_assert_mem_eq(frame.data, &i, sizeof i);
+    ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  }
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(ringcast_reader_attach(party.handle, &reader), -ENOENT);
+  free_party(&party);
+}
+END_TEST
+
+/* ---- A reader goes ---------------------------------------------------------------------------------------------- */
+
+static void be_a_reader_that_stalls(void *context) {
+  struct party *party = context;
+  struct ringcast_reader_options options = {.size = sizeof options, .name = "stalled"};
+  ringcast_reader *reader;
+  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  gate_wait(&party->gate);
+  ringcast_reader_close(reader);
+}
+
+static void fill(ringcast_writer *writer) {
+  int result;
+  while ((result = ringcast_writer_send(writer, "x", 1, 0, 0)) == 0) {}
+  ck_assert_int_eq(result, -EAGAIN);
+}
+
+START_TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
+  ringcast_writer *writer = make_writer(4096);
+  struct party party = make_party(writer);
+  struct ringcast_peer peer;
+  struct ringcast_span span;
+  pid_t pid = start_child(be_a_reader_that_stalls, &party);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+  fill(writer);
+  ck_assert_int_eq(kill(pid, SIGKILL), 0); /* a zombie from here on: nobody has waited for it */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, RINGCAST_FOREVER, &span), -EOWNERDEAD);
+  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "stalled"));
+  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "died"));
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ck_assert_int_eq(peer.pid, pid);
+  ck_assert_uint_eq(peer.state, RINGCAST_PEER_DEAD);
+  for (int i = 0; i < 3; i++) /* and again, however short the wait */
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 1, i, &span), -EOWNERDEAD);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN); /* the dead do not count */
+  ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), -EAGAIN);
+  free_party(&party);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
+
+START_TEST(a_reader_that_leaves_frees_a_writer_that_is_blocked) {
+  ringcast_writer *writer = make_writer(4096);
+  struct party party = make_party(writer);
+  struct ringcast_span span;
+  pid_t pid = start_child(be_a_reader_that_stalls, &party);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+  fill(writer);
+  pid_t opener = start_child(open_the_gate, &party);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), 0);
+  child_must_succeed(pid);
+  child_must_succeed(opener);
+  free_party(&party);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_stopped_reader_is_slow_and_not_dead) {
+  ringcast_writer *writer = make_writer(4096);
+  struct party party = make_party(writer);
+  struct ringcast_span span;
+  pid_t pid = start_child(be_a_reader_that_stalls, &party);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+  ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+  fill(writer);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, 120 * 1000000, &span), -ETIMEDOUT);
+  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "active"));
+  kill_child(pid);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, RINGCAST_FOREVER, &span), -EOWNERDEAD);
+  free_party(&party);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Signals ---------------------------------------------------------------------------------------------------- */
+
+static void note_signal(int number) { (void)number; }
+
+/* Until told to stop, interrupts its parent: one signal may come just before the sleep, so there must be more. */
+static void interrupt_parent(void *context) {
+  (void)context;
+  for (;;) kill(getppid(), SIGUSR1);
+}
+
+START_TEST(a_signal_ends_a_wait_and_loses_nothing) {
+  ringcast_writer *writer = make_writer(4096);
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
+  sigaction(SIGUSR1, &(struct sigaction){.sa_handler = note_signal}, NULL);
+  pid_t pid = start_child(interrupt_parent, NULL);
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EINTR);
+  fill(writer);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), -EINTR);
+  kill(pid, SIGKILL);
+  while (waitpid(pid, NULL, 0) < 0 && errno == EINTR) {}
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Rights ----------------------------------------------------------------------------------------------------- */
+
+static void attach_as_nobody(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader;
+  child_must(setgid(65534) == 0 && setuid(65534) == 0);
+  child_must(ringcast_reader_attach(party->handle, &reader) == -EACCES);
+  child_must(strstr(ringcast_last_error(), "same user"));
+}
+
+START_TEST(another_users_ring_is_refused) {
+  if (geteuid() != 0) {
+    tell_skipped("another_users_ring_is_refused", "only root can become another user");
+    return;
+  }
+  ringcast_writer *writer = make_writer(4096);
+  struct party party = make_party(writer);
+  child_must_succeed(start_child(attach_as_nobody, &party));
+  free_party(&party);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static void try_to_write(void *context) {
+  struct party *party = context;
+  int pid, control, data;
+  unsigned long long start;
+  char path[64];
+  child_must(sscanf(party->handle, "rc1:%d:%llu:%d:%d:", &pid, &start, &control, &data) == 4);
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, data);
+  int fd = open(path, O_RDWR);
+  child_must(fd >= 0);
+  child_must(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+  child_must(write(fd, "x", 1) < 0);
+  child_must(ftruncate(fd, 0) < 0);
+  child_must(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) < 0);
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  child_must(ringcast_reader_attach(party->handle, &reader) == 0);
+  gate_open(&party->done);
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
+  void *page = (void *)((uintptr_t)frame.data & ~(uintptr_t)4095);
+  child_must(mprotect(page, 4096, PROT_READ | PROT_WRITE) < 0);
+  ringcast_reader_close(reader);
+}
+
+START_TEST(a_reader_cannot_get_at_the_data_to_write_it) {
+  ringcast_writer *writer = make_writer(4096);
+  struct party party = make_party(writer);
+  pid_t pid = start_child(try_to_write, &party);
+  gate_wait(&party.done);
+  ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
+  child_must_succeed(pid);
+  free_party(&party);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
+
+static long shared_memory_in_use(void) {
+  char line[128];
+  long kilobytes = -1;
+  FILE *file = fopen("/proc/meminfo", "re");
+  while (fgets(line, sizeof line, file))
+    if (sscanf(line, "Shmem: %ld kB", &kilobytes) == 1) break;
+  fclose(file);
+  return kilobytes;
+}
+
+static void be_a_reader_for_ever(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  child_must(ringcast_reader_attach(party->handle, &reader) == 0);
+  gate_open(&party->done);
+  ringcast_reader_next(reader, RINGCAST_FOREVER, &frame);
+  for (;;) pause();
+}
+
+static void be_a_big_writer_for_ever(void *context) {
+  struct party *party = context;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 512 << 20, .memory = RINGCAST_MEMORY_PAGES};
+  ringcast_writer *writer;
+  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
+  for (;;) pause();
+}
+
+START_TEST(the_memory_goes_with_the_last_process_however_they_die) {
+  long before = shared_memory_in_use();
+  for (int order = 0; order < 2; order++) {
+    struct party party = make_party(NULL);
+    pid_t writer = start_child(be_a_big_writer_for_ever, &party);
+    ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
+    pid_t reader = start_child(be_a_reader_for_ever, &party);
+    gate_wait(&party.done);
+    ck_assert_int_ge(shared_memory_in_use(), before + 300 * 1024);
+    kill_child(order == 0 ? writer : reader);
+    kill_child(order == 0 ? reader : writer);
+    ck_assert_int_lt(shared_memory_in_use(), before + 200 * 1024); /* others on the machine use some, too */
+    free_party(&party);
+  }
+}
+END_TEST
+
+START_TEST(a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping) {
+  int descriptors = open_descriptors(), mappings = ring_mappings();
+  for (int i = 0; i < 1000; i++) {
+    ringcast_writer *writer = make_writer(4096);
+    ringcast_reader *reader;
+    ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
+    if (i % 2) ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+    if (i % 2 == 0) ringcast_reader_close(reader);
+  }
+  ck_assert_int_eq(open_descriptors(), descriptors);
+  ck_assert_int_eq(ring_mappings(), mappings);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("lifecycle");
+  TCase *tests = add_case(suite, "lifecycle");
+  tcase_add_loop_test(tests, a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 2); /* asleep, and spinning */
+  tcase_add_test(tests, a_dead_reader_that_holds_the_ring_back_is_named);
+  tcase_add_test(tests, a_reader_that_leaves_frees_a_writer_that_is_blocked);
+  tcase_add_test(tests, a_stopped_reader_is_slow_and_not_dead);
+  tcase_add_test(tests, a_signal_ends_a_wait_and_loses_nothing);
+  tcase_add_test(tests, another_users_ring_is_refused);
+  tcase_add_test(tests, a_reader_cannot_get_at_the_data_to_write_it);
+  tcase_add_test(tests, the_memory_goes_with_the_last_process_however_they_die);
+  tcase_add_test(tests, a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping);
+  return run_suite(suite);
+}

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that run a function as the ranks of a torch.distributed group.
+
+Importing torch takes seconds, so the processes are kept from test to test; each job makes a group of its own and
+destroys it again. After each job no memory and no descriptor of a ring may be left. A rank that hangs is killed and
+shows where it hung.
+"""
+
+import contextlib
+import datetime
+import faulthandler
+import gc
+import multiprocessing
+import multiprocessing.connection
+import os
+import tempfile
+import traceback
+from typing import Any, Callable, Iterator, List
+
+from values import assert_same
+
+JOB_SECONDS = 60
+
+
+class Ranks:
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._workers: List[Any] = []
+        self._start()
+
+    def run(self, world: int, function: Callable[..., Any], *args: Any) -> List[Any]:
+        """function(*args) on each rank of a new gloo group; the results by rank. AssertionError: what a rank raised."""
+        with tempfile.TemporaryDirectory() as folder:
+            for rank, (_, connection) in enumerate(self._workers[:world]):
+                connection.send((os.path.join(folder, "store"), rank, world, function, args))
+            return self._collect(world)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        for _ in range(self._most):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+
+    def _collect(self, world: int) -> List[Any]:
+        results: List[Any] = [None] * world
+        waiting = {connection: rank for rank, (_, connection) in enumerate(self._workers[:world])}
+        while waiting:
+            for connection in multiprocessing.connection.wait(list(waiting)):
+                rank = waiting.pop(connection)
+                try:
+                    ok, results[rank] = connection.recv()
+                except EOFError:
+                    ok, results[rank] = False, "the process ended; see its output"
+                if not ok:
+                    self.stop()  # the other ranks may wait for this one
+                    self._start()
+                    raise AssertionError(f"on rank {rank} of {world}:\n{results[rank]}")
+        return results
+
+    def stop(self) -> None:
+        for process, connection in self._workers:
+            process.kill()
+            process.join()
+            process.close()
+            connection.close()
+        self._workers.clear()
+
+
+def _serve(connection: Any) -> None:
+    import torch
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError):
+        while True:
+            store, rank, world, function, args = connection.recv()
+            faulthandler.dump_traceback_later(JOB_SECONDS, exit=True)
+            try:
+                answer = (True, _run(store, rank, world, function, args))
+            except BaseException:
+                answer = (False, traceback.format_exc())
+            faulthandler.cancel_dump_traceback_later()
+            connection.send(answer)
+
+
+def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: Any) -> Any:
+    import torch.distributed as dist
+
+    before = os.environ.copy()
+    join_group(store, rank, world)
+    result = function(*args)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    os.environ.clear()
+    os.environ.update(before)
+    gc.collect()
+    assert not memory_of_rings(), memory_of_rings()
+    return result
+
+
+def join_group(store: str, rank: int, world: int) -> None:
+    import torch.distributed as dist
+
+    timeout = datetime.timedelta(seconds=JOB_SECONDS)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
+
+
+def memory_of_rings() -> List[str]:
+    """What this process has of rings: descriptors, and lines of its memory map."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    with open("/proc/self/maps") as maps:
+        found += maps.read().splitlines()
+    return [line for line in found if "memfd:ringcast" in line]
+
+
+# ---- For the tests of ringcast.torch, on the ranks and here ----------------------------------------------------------
+
+
+def four_ranks() -> Iterator[Ranks]:
+    ranks = Ranks(4)
+    yield ranks
+    ranks.stop()
+
+
+def text_of(error: type, call: Callable[[], Any]) -> str:
+    try:
+        value = call()
+    except BaseException as raised:
+        assert type(raised) is error, f"{raised!r} is not {error}"
+        return str(raised)
+    raise AssertionError(f"no {error.__name__}: {value!r}")
+
+
+def check_usable(src: int = 0, group: Any = None) -> None:
+    import torch
+
+    import ringcast.torch as rt
+
+    got = rt.broadcast_object({"still": torch.arange(4)}, src, group)
+    assert_same(got, {"still": torch.arange(4)})

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input: an error at once that says what is wrong, and a ring that goes on for the others."""
+
+import copy
+import errno
+import pickle
+import random
+import struct
+
+import numpy as np
+import pytest
+import values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import torch
+from peers import attach, call_all, close_writer, detach, make_writer, receive, still_works
+
+import ringcast
+
+
+# ---- Handles -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("handle", [
+    "", " ", "x", "rc1", "rc1:", "rc1:1:2:3:4:5", "rc9:1:1:1:1:" + "0" * 32, "rc1:" + "9" * 90, "a" * 100_000,
+    "rc1:-1:1:1:1:" + "0" * 32, "rc1:1:1:1:1:" + "g" * 32, "ré1", "/proc/self/fd/0", "rc1:%s:%n:1:1:" + "0" * 32,
+])
+def test_garbage_is_no_handle(handle):
+    with pytest.raises(ValueError):
+        ringcast.Reader(handle)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_no_text_is_a_handle(text):
+    with pytest.raises((ValueError, ringcast.Error)):
+        ringcast.Reader(text)
+
+
+def test_a_handle_with_any_character_changed_finds_no_ring(ring):
+    writer, reader = ring
+    for index, character in enumerate(writer.handle):
+        for other in {"0", "1", "f", ":", "\0", "é"} - {character}:
+            with pytest.raises((ValueError, ringcast.Error)):
+                ringcast.Reader(writer.handle[:index] + other + writer.handle[index + 1 :])
+    assert still_works(writer, reader)
+
+
+@pytest.mark.parametrize("handle", [None, b"rc1", 7, object()], ids=type)
+def test_a_handle_is_a_str(handle):
+    with pytest.raises(TypeError):
+        ringcast.Reader(handle)
+
+
+def test_a_writer_is_no_handle(ring):
+    for given_, name in zip(ring, ("writer", "reader")):
+        with pytest.raises(TypeError, match=f"pass {name}.handle"):
+            ringcast.Reader(given_)
+    with pytest.raises(TypeError, match="handle must be a str, not bytes"):
+        ringcast.Reader(b"rc1")
+
+
+@pytest.mark.parametrize("before, after", [("", "\n"), (" ", ""), ("\t", " "), ("'", "'"), ("", "\u2003"), ("", ",")])
+def test_a_handle_with_something_around_it_is_shown(ring, before, after):
+    writer, reader = ring
+    handle = before + writer.handle + after
+    with pytest.raises(ValueError, match="there is something before or after it") as raised:
+        ringcast.Reader(handle)
+    assert repr(handle) in str(raised.value)
+
+
+def test_what_is_no_handle_is_shown_shortened():
+    with pytest.raises(ValueError, match="not a ringcast handle") as raised:
+        ringcast.Reader("tcp://localhost:5555" + "x" * 100_000)
+    assert "'tcp://localhost:5555xxx" in str(raised.value) and len(str(raised.value)) < 400
+
+
+def test_a_writer_or_reader_can_not_be_copied_or_pickled(ring):
+    for handle, name in zip(ring, ("Writer", "Reader")):
+        for take in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError) as raised:
+                take(handle)
+            text = str(raised.value)
+            assert text.startswith(f"a {name} can't go to another process") and f"pass {name.lower()}.handle" in text
+    with pytest.raises(TypeError, match=r"^value\['w'\]: a Writer can't go"):
+        ring[0].send({"w": ring[0]}, 0)
+
+
+def test_the_handle_of_a_closed_writer_is_stale():
+    with ringcast.Writer(1 << 16) as writer:
+        handle = writer.handle
+    with pytest.raises(ringcast.RingNotFound) as raised:
+        ringcast.Reader(handle)
+    assert raised.value.errno == errno.ENOENT
+
+
+def test_the_handle_of_a_writer_that_was_killed_is_stale(peer):
+    handle = peer.call(make_writer, 1 << 16)
+    peer.process.kill()
+    peer.process.join()
+    with pytest.raises(ringcast.RingNotFound):
+        ringcast.Reader(handle)
+
+
+def test_a_writer_that_is_killed_leaves_what_it_sent(peer):
+    handle = peer.call(make_writer, 1 << 16)
+    with ringcast.Reader(handle) as reader:
+        peer.call(send_and_die_later)
+        peer.process.kill()
+        peer.process.join()
+        assert reader.recv(60) == {"last": "words"}
+        with pytest.raises(ringcast.WriterGone):
+            reader.recv(60)
+
+
+def send_and_die_later(state):
+    state["writer"].send({"last": "words"})
+
+
+def test_more_readers_than_slots(crew):
+    with ringcast.Writer(1 << 16, readers=2) as writer:
+        call_all(crew[:2], attach, writer.handle)
+        with pytest.raises(ringcast.NoFreeSlot, match="all 2 reader slots") as raised:
+            crew[2].call(attach, writer.handle)
+        assert raised.value.errno == errno.EUSERS
+        with pytest.raises(ringcast.NoFreeSlot):
+            ringcast.Reader(writer.handle)
+        with pytest.raises(ValueError, match="2 slots"):
+            writer.wait_readers(3, 0)
+        writer.send("x")
+        assert call_all(crew[:2], receive) == ["x", "x"]
+        crew[0].call(detach)
+        crew[2].call(attach, writer.handle)
+        writer.send("y")
+        assert call_all(crew[1:], receive) == ["y", "y"]
+        call_all(crew[1:], detach)
+
+
+# ---- Values ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_larger_than_the_ring_is_refused_at_once(ring):
+    writer, reader = ring
+    large = np.zeros(writer.capacity, np.uint8)
+    for send in (
+        lambda: writer.send({"a": large}),
+        lambda: writer.send([large]),
+        lambda: writer.send(bytes(large)),
+        lambda: writer.send_bytes(large),
+        lambda: writer.send_error("x" * writer.capacity),
+        lambda: writer.reserve(writer.capacity),
+        lambda: writer.reserve(2**62),
+        lambda: writer.send({"a": np.broadcast_to(np.zeros(1), (2**30, 2**20))}),
+    ):
+        with pytest.raises(ringcast.FrameTooLarge) as raised:
+            send()
+        assert raised.value.errno == errno.EMSGSIZE
+    assert still_works(writer, reader)
+
+
+def test_a_frame_that_is_too_large_tells_the_capacity_that_it_needs(ring):
+    writer, reader = ring
+    for send in (
+        lambda writer: writer.send({"a": np.zeros(3 << 20, np.uint8)}, 0),
+        lambda writer: writer.send_bytes(bytes(3 << 20), 0),
+        lambda writer: writer.send_error("x" * (3 << 20), 0),
+        lambda writer: writer.reserve(3 << 20),
+        lambda writer: writer.reserve((4 << 20) - 80),
+    ):
+        with pytest.raises(ringcast.FrameTooLarge) as raised:
+            send(writer)
+        assert raised.value.capacity == 8 << 20
+        with ringcast.Writer(raised.value.capacity, memory="pages") as larger:
+            send(larger)
+    for size in (2**60, 2**62):
+        with pytest.raises(ringcast.FrameTooLarge) as raised:
+            writer.reserve(size)
+        assert raised.value.capacity is None  # no ring can be so large
+
+
+def test_the_largest_frame_arrives(ring):
+    writer, reader = ring
+    writer.send_bytes(bytes(writer.max_frame), 0)
+    assert len(reader.recv(0)) == writer.max_frame
+
+
+def test_an_error_that_was_sent_is_raised(ring):
+    writer, reader = ring
+    writer.send_error("no space left on the moon", 0)
+    writer.send_error("\udcff", 0)
+    with pytest.raises(ringcast.SendError, match="^no space left on the moon$"):
+        reader.recv(0)
+    with pytest.raises(ringcast.SendError, match="udcff"):
+        reader.recv(0)
+    assert still_works(writer, reader)
+
+
+# ---- Arguments ---------------------------------------------------------------------------------------------------
+
+
+def test_timeouts_are_seconds(ring):
+    writer, reader = ring
+    calls = [
+        reader.recv,
+        reader.recv_tagged,
+        reader.next,
+        lambda timeout: writer.send(1, timeout),
+        lambda timeout: writer.send_bytes(b"", timeout),
+        lambda timeout: writer.send_error("", timeout),
+        lambda timeout: writer.reserve(1, timeout),
+        lambda timeout: writer.wait_readers(1, timeout),
+    ]
+    for call in calls:
+        for bad in (-1, -1e-9, float("nan"), -float("inf"), 10**400):
+            with pytest.raises(ValueError, match="timeout"):
+                call(bad)
+        for bad in ("1", b"", [], object()):
+            with pytest.raises(TypeError, match="timeout"):
+                call(bad)
+    for wait in (None, float("inf"), 1e300, 5, True):
+        writer.send(1, wait)
+        assert reader.recv(wait) == 1
+
+
+def test_wrong_arguments_are_refused(ring):
+    writer, reader = ring
+    for call in (
+        lambda: ringcast.Writer("64k"),
+        lambda: ringcast.Writer(1.5),
+        lambda: ringcast.Writer(readers=None),
+        lambda: ringcast.Writer(memory=3),
+        lambda: ringcast.Writer(1, 2, "pages"),
+        lambda: ringcast.Writer(spin="x"),
+        lambda: ringcast.Reader(),
+        lambda: ringcast.Reader(writer.handle, "name"),
+        lambda: ringcast.Reader(writer.handle, name=7),
+        lambda: writer.send(),
+        lambda: writer.send(1, 0, 0),
+        lambda: writer.send(1, tag="x"),
+        lambda: writer.send(1, obj=1),
+        lambda: writer.send(1, colour=1),
+        lambda: writer.send_bytes("text", 0),
+        lambda: writer.send_bytes(7, 0),
+        lambda: writer.send_error(b"bytes", 0),
+        lambda: writer.reserve("n"),
+        lambda: writer.reserve(1.0),
+        lambda: writer.wait_readers("n", 0),
+        lambda: ringcast.Span(),
+        lambda: ringcast.Frame(),
+        lambda: copy.copy(writer),
+        lambda: pickle.dumps(reader),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    for call in (
+        lambda: ringcast.Writer(0),
+        lambda: ringcast.Writer(-1),
+        lambda: ringcast.Writer(2**63),
+        lambda: ringcast.Writer(readers=0),
+        lambda: ringcast.Writer(readers=10**6),
+        lambda: ringcast.Writer(memory="gold"),
+        lambda: ringcast.Writer(spin=-1),
+        lambda: ringcast.Writer(spin=float("nan")),
+        lambda: ringcast.Writer(spin=float("inf")),
+        lambda: ringcast.Reader(writer.handle, name="a\0b"),
+        lambda: writer.send(1, tag=-1),
+        lambda: writer.send(1, tag=2**32),
+        lambda: writer.reserve(-1),
+        lambda: writer.commit(-1),
+        lambda: writer.commit(kind=2**16),
+        lambda: writer.wait_readers(-1, 0),
+        lambda: writer.wait_readers(2**40, 0),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    assert still_works(writer, reader)
+
+
+# ---- Frames that nobody should have sent ---------------------------------------------------------------------------
+
+
+def send_raw(writer, data, kind=ringcast.KIND_TENSORS):
+    span = writer.reserve(len(data), 0)
+    memoryview(span)[:] = data
+    span.commit(kind=kind)
+
+
+def raw_frame(writer, reader, value):
+    writer.send(value, 0)
+    with reader.next(0) as frame:
+        return bytes(frame)
+
+
+HEADER = struct.Struct("<IHHIIQQQQ")
+ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
+DATA, LEAF, PICKLE, BUFFER = 48, 10, 8, 9
+
+
+def frame_of(root, entries, data=b""):
+    """A frame by hand: entries are (kind, flags, scalar, bytes of data), all with the data at the same place."""
+    offset = -(-(48 + 64 * len(entries) + 16) // 64) * 64 - 16
+    packed = b"".join(
+        ENTRY.pack(0, 0, kind, ndim, 0, *dtype, 0, flags, offset if size else 0, size, scalar, 0, 0)
+        for kind, flags, scalar, size, ndim, dtype in (entry + (0, (0, 0, 0))[len(entry) - 4 :] for entry in entries)
+    )
+    frame = bytearray(offset + len(data))
+    frame[: 48 + len(packed)] = HEADER.pack(0x31464352, 1, root, 0, len(entries), len(frame), 0, 0, 0) + packed
+    frame[offset:] = data
+    return bytes(frame)
+
+
+LIST = pickle.dumps(["x"])
+HOSTILE = {
+    "nothing": b"",
+    "too short": b"RCF1",
+    "garbage": b"\xff" * 200,
+    "no entries": frame_of(2, []),
+    "leaf without pickle": frame_of(1, [(LEAF, 1, 0, 0)]),
+    "leaf out of range": frame_of(1, [(LEAF, 1, 1, 0), (PICKLE, 0, 0, len(LIST))], LIST),
+    "leaf far out of range": frame_of(1, [(LEAF, 1, 2**62, 0), (PICKLE, 0, 0, len(LIST))], LIST),
+    "leaves of no list": frame_of(1, [(LEAF, 1, 0, 0), (PICKLE, 0, 0, 4)], pickle.dumps(None, 2)),
+    "leaf as the value": frame_of(2, [(LEAF, 0, 0, 0), (PICKLE, 0, 0, len(LIST))], LIST),
+    "two pickles": frame_of(1, [(PICKLE, 0, 0, len(LIST)), (PICKLE, 0, 0, len(LIST))], LIST),
+    "item after the pickle": frame_of(1, [(PICKLE, 0, 0, len(LIST)), (1, 1, 0, 0)], LIST),
+    "buffer without pickle": frame_of(1, [(BUFFER, 0, 0, 4)], b"abcd"),
+    "two values": frame_of(2, [(1, 0, 0, 0), (1, 0, 0, 0)]),
+    "item without key": frame_of(1, [(1, 0, 0, 0)]),
+    "a key twice": frame_of(1, [(1, 1, 0, 0), (1, 1, 0, 0)]),
+    "text that is no UTF-8": frame_of(2, [(5, 0, 0, 2)], b"\xff\xff"),
+    "shared bytes": frame_of(2, [(PICKLE, 0, 0, 1000)] + [(BUFFER, 0, 0, 1000)] * 20, bytes(1000)),
+    "unknown kind": frame_of(2, [(99, 0, 0, 0)]),
+    "gradient of integers": frame_of(2, [(7, 4 | 8, 0, 8, 0, (0, 64, 1))], bytes(8)),
+    "a dtype of nobody": frame_of(2, [(7, 4, 0, 8, 0, (2, 8, 8))], bytes(8)),
+    "bfloat16 of NumPy": frame_of(2, [(7, 2, 0, 2, 0, (4, 16, 1))], bytes(2)),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_damaged_frame_is_refused(ring, name):
+    if name == "gradient of integers" and not torch:
+        pytest.skip("torch is not installed here")
+    writer, reader = ring
+    send_raw(writer, HOSTILE[name])
+    with pytest.raises(ringcast.ProtocolError) as raised:
+        reader.recv(0)
+    assert raised.value.errno == errno.EPROTO and reader.lag == 0
+    assert still_works(writer, reader)
+
+
+def test_the_frames_by_hand_are_otherwise_good(ring):
+    writer, reader = ring
+    send_raw(writer, frame_of(2, [(5, 0, 0, 2)], b"ab"))
+    send_raw(writer, frame_of(1, [(LEAF, 1, 0, 0), (PICKLE, 0, 0, len(LIST))], LIST))
+    send_raw(writer, frame_of(2, [(7, 0, 0, 8, 0, (0, 64, 1))], struct.pack("<q", 7)))
+    assert [reader.recv(0) for _ in range(3)] == ["ab", {"": "x"}, np.array(7)]
+
+
+def test_a_frame_of_an_unknown_kind_can_be_looked_at_but_not_received(ring):
+    writer, reader = ring
+    send_raw(writer, b"abc", 77)
+    send_raw(writer, b"abc", 77)
+    with pytest.raises(ringcast.ProtocolError, match="77"):
+        reader.recv(0)
+    with reader.next(0) as frame:
+        assert (frame.kind, bytes(frame)) == (77, b"abc")
+
+
+def test_frames_with_any_bytes_changed_do_no_harm(ring):
+    """They arrive, changed or not, or are refused. The pickles are left whole: they may do anything by nature."""
+    writer, reader = ring
+    whole = {"a": 1, "b": 1.5, "c": "text", "d": b"bytes", "n": np.arange(6).reshape(2, 3), "e": None, "f": True}
+    if torch:
+        whole["t"] = torch.nn.Parameter(torch.ones(2, 3))
+    frame = raw_frame(writer, reader, whole)
+    dice, refused = random.Random(1), 0
+    for round_ in range(4000):
+        damaged = bytearray(frame)
+        for _ in range(dice.choice((1, 1, 2, 8))):
+            damaged[dice.randrange(len(damaged))] = dice.choice((0, 1, 2, 4, 8, 0x7F, 0x80, 0xFF, dice.randrange(256)))
+        if any(damaged[48 + 64 * i + 8] == PICKLE for i in range(len(whole))):
+            continue
+        send_raw(writer, damaged if round_ % 4 else damaged[: dice.randrange(len(damaged))])
+        try:
+            values.scribble(reader.recv(0))
+        except (ringcast.ProtocolError, ringcast.SendError):
+            refused += 1
+    assert refused > 1000 and still_works(writer, reader)
+
+
+# ---- The others ----------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_dies_in_the_way_is_named(peer):
+    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reader:
+        peer.call(attach, writer.handle, "the late one")
+        peer.process.kill()
+        peer.process.join()
+        with pytest.raises(ringcast.ReaderDied, match="the late one") as raised:
+            while True:
+                writer.send_bytes(bytes(1000), 60)
+                reader.recv(0)
+        assert raised.value.errno == errno.EOWNERDEAD and str(peer.pid) in str(raised.value)
+
+
+def test_bad_input_of_one_does_not_reach_the_others(crew):
+    with ringcast.Writer(1 << 20) as writer:
+        call_all(crew, attach, writer.handle)
+        writer.send({"n": 1})
+        for bad in (lambda: None, np.zeros(1 << 20)):
+            with pytest.raises(Exception, match="pickle|larger"):
+                writer.send({"a": np.arange(1000), "b": bad}, 60)
+        writer.send({"n": 2})
+        assert call_all(crew, receive) == [{"n": 1}] * 3
+        assert call_all(crew, receive) == [{"n": 2}] * 3
+        call_all(crew, detach)
+
+
+def test_readers_of_a_writer_elsewhere_outlive_it(crew):
+    handle = crew[0].call(make_writer, 1 << 16)
+    with ringcast.Reader(handle) as reader:
+        crew[0].call(send_and_die_later)
+        crew[0].call(close_writer)
+        assert reader.recv(60) == {"last": "words"}
+        with pytest.raises(ringcast.WriterGone):
+            reader.recv(60)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation shows runs as it is written."""
+
+import glob
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from needs import needs_torch
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGES = ["README.md", "docs/python.md", "docs/torch.md"]
+BLOCKS = [
+    pytest.param(
+        match[1],
+        id=f"{page}:{text.count(chr(10), 0, match.start()) + 2}",
+        marks=[needs_torch] if "import torch" in match[1] else [],
+    )
+    for page in PAGES
+    for text in [(ROOT / page).read_text(encoding="utf-8")]
+    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.S | re.M)
+]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+
+def output_of(command, **options):
+    result = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, timeout=120, check=False, **options
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_the_pages_show_runs(tmp_path, block):
+    file = tmp_path / "block.py"
+    is_group = "init_process_group" in block
+    # What broadcast_tensor_dict gives must be there on each rank.
+    file.write_text(block + ("\nassert (batch if 'batch' in dir() else inputs)['step'] == 7\n" if is_group else ""))
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    output_of([sys.executable, *(TORCHRUN if is_group else []), file], env=environment, cwd=tmp_path)
+
+
+def test_every_page_has_blocks():
+    assert {page for page in PAGES for block in BLOCKS if block.id.startswith(page)} == set(PAGES)
+
+
+def test_the_comments_of_the_page_say_what_is_printed(tmp_path):
+    (block,) = [block.values[0] for block in BLOCKS if "error.capacity" in block.values[0]]
+    (tmp_path / "block.py").write_text(block)
+    capacity, text = output_of([sys.executable, tmp_path / "block.py"]).splitlines()
+    assert int(capacity) == 2 << 20 and f"# {text}" in block
+
+
+def test_hello_in_python_prints_what_arrived_at_both_readers():
+    lines = output_of([sys.executable, ROOT / "examples" / "hello.py"]).splitlines()
+    wanted = [
+        f"reader {reader} received {{'step': {step}, 'ids': array([{step}, {step + 1}, {step + 2}, {step + 3}])}}"
+        for reader in (1, 2)
+        for step in range(3)
+    ]
+    assert sorted(lines) == wanted
+
+
+COMPILER = shutil.which(os.environ.get("CC", "cc"))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
+def test_hello_in_c_prints_what_arrived(tmp_path):
+    sources = [file for folder in ("ring", "shm", "channel") for file in glob.glob(f"{ROOT}/{folder}/*.c")]
+    assert sources
+    hello = tmp_path / "hello"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", f"-I{ROOT}/include", "-pthread"]
+    output_of([COMPILER, *flags, ROOT / "examples" / "hello.c", *sources, "-o", hello])
+    assert output_of([hello]).splitlines() == ["received step 0", "received step 1", "received step 2"]

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing, forking, dropping: nothing is used after its end, and nothing is left."""
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import threading
+import tracemalloc
+import weakref
+
+import numpy as np
+import pytest
+from conftest import descriptors, ring_mappings
+from needs import needs_torch, torch
+from peers import WATCHDOG
+
+import ringcast
+import ringcast.exceptions
+
+WRITER_CALLS = [
+    lambda writer: writer.send(1),
+    lambda writer: writer.send_bytes(b""),
+    lambda writer: writer.send_error(""),
+    lambda writer: writer.reserve(1),
+    lambda writer: writer.commit(),
+    lambda writer: writer.abort(),
+    lambda writer: writer.wait_readers(0),
+    lambda writer: writer.readers(),
+]
+READER_CALLS = [
+    lambda reader: reader.recv(),
+    lambda reader: reader.recv_tagged(),
+    lambda reader: reader.next(),
+    lambda reader: reader.lag,
+    next,
+]
+
+
+def test_what_is_closed_is_closed(ring):
+    writer, reader = ring
+    for handle, calls in ((reader, READER_CALLS), (writer, WRITER_CALLS)):
+        handle.close()
+        handle.close()
+        assert handle.closed and "closed" in repr(handle)
+        for call in [*calls, lambda handle: handle.__enter__()]:
+            with pytest.raises(ValueError, match="is closed"):
+                call(handle)
+        assert handle.capacity == 1 << 20
+
+
+def test_leaving_the_block_closes():
+    with ringcast.Writer(1 << 16) as writer:
+        with ringcast.Reader(writer.handle) as reader:
+            assert not reader.closed
+        assert reader.closed and not writer.closed
+    assert writer.closed
+
+
+def test_closing_ends_a_reservation_and_a_frame(ring):
+    writer, reader = ring
+    writer.send_bytes(b"x", 0)
+    frame, span = reader.next(0), writer.reserve(10)
+    reader.close()
+    writer.close()
+    for use in (lambda: len(frame), lambda: len(span), span.commit, lambda: memoryview(frame)):
+        with pytest.raises(ValueError):
+            use()
+    frame.release()
+
+
+def test_dropping_them_lets_go_of_the_ring():
+    before = descriptors(), ring_mappings()
+    writer = ringcast.Writer(1 << 16)
+    reader = ringcast.Reader(writer.handle)
+    assert (descriptors(), ring_mappings()) != before
+    del writer, reader
+    assert (descriptors(), ring_mappings()) == before
+
+
+def test_a_view_keeps_its_ring():
+    writer = ringcast.Writer(1 << 16)
+    reader = ringcast.Reader(writer.handle)
+    writer.send_bytes(b"abc", 0)
+    view, span = memoryview(reader.next(0)), memoryview(writer.reserve(3))
+    del writer, reader
+    span[:] = b"xyz"
+    assert view == b"abc"
+
+
+def test_a_failed_writer_or_reader_leaves_nothing():
+    before = descriptors(), ring_mappings()
+    with ringcast.Writer(1 << 16, readers=1) as writer, ringcast.Reader(writer.handle):
+        inside = descriptors(), ring_mappings()
+        for _ in range(3):
+            with pytest.raises(ringcast.NoFreeSlot):
+                ringcast.Reader(writer.handle)
+            with pytest.raises((ringcast.Error, ValueError)):
+                ringcast.Writer(1 << 60)
+        assert (descriptors(), ring_mappings()) == inside
+    assert (descriptors(), ring_mappings()) == before
+
+
+def test_a_cycle_through_a_span_or_a_frame_is_collected(ring):
+    writer, reader = ring
+    writer.send_bytes(b"x", 0)
+    assert gc.is_tracked(writer.reserve(1)) and gc.is_tracked(reader.next(0))
+
+
+@needs_torch
+def test_what_arrived_is_freed_with_its_last_reference(ring):
+    writer, reader = ring
+    writer.send({"t": torch.arange(1000), "n": np.arange(1000), "in": [torch.arange(1000)]}, 0)
+    got = reader.recv(0)
+    watched = [weakref.ref(item) for item in (got["t"], got["n"], got["in"][0])]
+    del got
+    assert [reference() for reference in watched] == [None] * 3
+
+
+def test_memory_does_not_grow(ring):
+    writer, reader = ring
+    value = {"a": np.zeros(5000, np.uint8), "b": [np.zeros(5000, np.uint8), {"x"}], "c" * 100: b"y" * 500, "d": "z"}
+
+    def work(rounds):
+        for _ in range(rounds):
+            writer.send(value, 0)
+            reader.recv(0)
+            with pytest.raises(TypeError):
+                writer.send({**value, "e": (i for i in ())}, 0)
+            writer.send_error("no", 0)
+            with pytest.raises(ringcast.SendError):
+                reader.recv(0)
+
+    tracemalloc.start()
+    try:
+        work(50)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        work(1000)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20 * 1000  # bytes: less than any object kept in each round
+
+
+# ---- Fork ----------------------------------------------------------------------------------------------------------
+
+
+def in_a_fork(function):
+    """What `function` gives in a child made by fork."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answer = b""
+        try:
+            signal.alarm(WATCHDOG)
+            answer = pickle.dumps(function())
+        finally:
+            os.write(writing, answer)
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    assert answer, "the child died"
+    return pickle.loads(answer)
+
+
+def outcomes(calls, handle):
+    results = []
+    for call in calls:
+        try:
+            results.append(call(handle))
+        except Exception as error:
+            results.append(type(error))
+    return results
+
+
+def test_a_forked_child_is_told_so(ring):
+    writer, reader = ring
+
+    def child():
+        found = outcomes(WRITER_CALLS, writer), outcomes(READER_CALLS, reader)
+        writer.close()
+        reader.close()
+        return found, writer.closed and reader.closed
+
+    (of_writer, of_reader), closed = in_a_fork(child)
+    assert set(of_writer) == set(of_reader) == {ringcast.ForkedError} and closed
+    writer.send({"a": 1}, 0)
+    assert reader.recv(0) == {"a": 1} and len(writer.readers()) == 1
+
+
+def test_a_child_forked_while_a_thread_waits_is_told_so(ring):
+    writer, reader = ring
+    thread = threading.Thread(target=reader.recv)
+    thread.start()
+    with pytest.raises(RuntimeError):
+        while thread.is_alive():
+            assert reader.lag == 0
+
+    def child():
+        found = outcomes(READER_CALLS, reader)
+        reader.close()
+        return found
+
+    try:
+        assert set(in_a_fork(child)) == {ringcast.ForkedError}
+    finally:
+        writer.send(1, 0)
+        thread.join()
+
+
+def test_a_forked_child_can_attach(ring):
+    writer, _ = ring
+    attached = os.pipe()
+
+    def child():
+        with ringcast.Reader(writer.handle) as mine:
+            os.write(attached[1], b"!")
+            return mine.writer_pid, mine.recv(WATCHDOG)
+
+    def send():
+        os.read(attached[0], 1)
+        writer.send("to the child", WATCHDOG)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert in_a_fork(child) == (os.getpid(), "to the child")
+    thread.join()
+    for end in attached:
+        os.close(end)
+    assert len(writer.readers()) == 1
+
+
+# ---- Errors --------------------------------------------------------------------------------------------------------
+
+
+def test_errors_tell_their_errno_and_their_sentence():
+    for number, kind in ringcast.exceptions._BY_ERRNO.items():
+        error = kind(number, "what went wrong")
+        assert (error.errno, str(error)) == (number, "what went wrong")
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), again.errno, str(again)) == (kind, number, "what went wrong")
+        assert issubclass(kind, ringcast.Error) and issubclass(kind, OSError)
+    assert issubclass(ringcast.AccessDenied, PermissionError)
+    assert str(ringcast.Error("only text")) == "only text"
+
+
+def test_everything_public_is_documented():
+    for name in ringcast.__all__:
+        item = getattr(ringcast, name)
+        if not isinstance(item, type):
+            continue
+        assert item.__doc__, name
+        for attribute, value in vars(item).items():
+            if not attribute.startswith("_") and value is not None:
+                assert value.__doc__, f"{name}.{attribute}"
+    assert all(getattr(ringcast, name) is not None for name in ringcast.__all__)
+    assert sys.modules["ringcast"].__doc__

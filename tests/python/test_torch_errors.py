@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast.torch when ranks don't agree, or something can't be sent, received or made: an error on every rank that is
+concerned, at once, and afterwards all goes on. A function whose name starts with `ranks_` runs on every rank."""
+
+import os
+import signal
+import sys
+from typing import Any, List
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import _dist
+import torch
+import torch.distributed as dist
+from _dist import check_usable, text_of
+
+import ringcast
+import ringcast.torch as rt
+
+ranks = pytest.fixture(_dist.four_ranks, scope="module")
+
+
+# ---- Ranks that don't agree ------------------------------------------------------------------------------------------
+
+
+def ranks_other_source() -> str:
+    rank = dist.get_rank()
+    text = text_of(RuntimeError, lambda: rt.broadcast_object(1, src=1 if rank == 2 else 0))
+    assert rt.rings() == {} and not _dist.memory_of_rings()
+    check_usable()
+    return text
+
+
+def test_a_rank_with_another_source_is_named_on_all_ranks(ranks):
+    texts = ranks.run(4, ranks_other_source)
+    assert len(set(texts)) == 1
+    assert "mismatched ranks: src is 0 on ranks 0 (pid" in texts[0] and "but 1 on rank 2 (pid" in texts[0]
+
+
+def ranks_other_version() -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(ringcast, "__version__", "0.0.0-old")
+        return text_of(RuntimeError, lambda: rt.broadcast_object(1))
+
+
+def test_a_rank_with_another_version_is_named_on_all_ranks(ranks):
+    texts = ranks.run(2, ranks_other_version)
+    assert texts[0] == texts[1] and "0.0.0-old on rank 1" in texts[0]
+
+
+def ranks_other_operation() -> None:
+    check_usable()
+    if dist.get_rank() == 0:
+        rt.broadcast_tensor_dict({"a": 1})
+        rt.broadcast_object(2)
+    else:
+        text = text_of(RuntimeError, rt.broadcast_object)
+        assert "call 1 of the source, rank 0, was broadcast_tensor_dict" in text, text
+        assert f"on rank {dist.get_rank()}, call 1 is broadcast_object:" in text, text
+        text = text_of(RuntimeError, lambda: rt.broadcast_object_list([0]))
+        assert "call 2 of the source, rank 0, was broadcast_object;" in text, text
+    check_usable()
+
+
+def test_a_rank_that_calls_another_operation_than_the_source_is_told_both(ranks):
+    ranks.run(4, ranks_other_operation)
+
+
+def ranks_lost_frame() -> None:
+    check_usable()
+    rt.broadcast_object("one")
+    if dist.get_rank() == 1:
+        rt.rings()[0].recv()  # behind the back of ringcast.torch
+    else:
+        rt.broadcast_object("two")
+    if dist.get_rank() == 1:
+        text = text_of(RuntimeError, rt.broadcast_object)
+        assert "call 3 of the source" in text and "call 2 is" in text, text
+    else:
+        rt.broadcast_object("three")
+    check_usable()
+
+
+def test_a_call_that_a_rank_has_missed_is_noticed(ranks):
+    ranks.run(2, ranks_lost_frame)
+
+
+def ranks_many_calls() -> None:
+    check_usable()
+    rt._rings[dist.group.WORLD][0]._call = 2**24 - 2
+    for step in range(4):
+        assert rt.broadcast_object(step) == step
+
+
+def test_the_number_of_the_call_wraps_around(ranks):
+    ranks.run(2, ranks_many_calls)
+
+
+def ranks_wrong_lists() -> None:
+    if dist.get_rank() == 0:
+        assert rt.broadcast_object_list([1, 2, 3]) == [1, 2, 3]
+        rt.broadcast_object_list([4])
+    else:
+        mine = ["a", "b"]
+        text = text_of(ValueError, lambda: rt.broadcast_object_list(mine))
+        assert "list of 3" in text and "has 2" in text and mine == ["a", "b"]
+        text_of(TypeError, lambda: rt.broadcast_object_list(("a",)))
+    check_usable()
+
+
+def test_a_list_of_another_length_is_refused_and_left_as_it_was(ranks):
+    ranks.run(2, ranks_wrong_lists)
+
+
+# ---- What can't be sent ----------------------------------------------------------------------------------------------
+
+
+class BadText:
+    def __reduce__(self) -> Any:
+        raise OverflowError("no " * 5000)
+
+
+def refused(name: str) -> Any:
+    return {
+        "unpicklable": (AttributeError if sys.version_info < (3, 14) else Exception, {"f": lambda: 0}),
+        "device": (TypeError, {"x": {"y": torch.ones(2, device="meta")}}),
+        "no dict": (TypeError, [("a", 1)]),
+        "nothing": (TypeError, None),
+        "too large": (ringcast.FrameTooLarge, {"x": torch.zeros(100_000)}),
+        "long text": (OverflowError, {"x": BadText()}),
+    }[name]
+
+
+def ranks_failing_send(names: List[str]) -> List[str]:
+    os.environ["RINGCAST_CAPACITY"] = "4096"
+    texts = []
+    for name in names:
+        error, value = refused(name)
+        if dist.get_rank() == 1:
+            texts.append(text_of(error, lambda value=value: rt.broadcast_tensor_dict(value, src=1)))
+        else:
+            texts.append(text_of(ringcast.SendError, lambda: rt.broadcast_tensor_dict(src=1)))
+        check_usable(1)
+    return texts
+
+
+def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_works(ranks):
+    names = ["unpicklable", "device", "no dict", "nothing", "too large", "long text"]
+    other, source, third = ranks.run(3, ranks_failing_send, names)
+    assert other == third
+    for name, mine, theirs in zip(names, source, other):
+        start = f"broadcast_tensor_dict failed at the source, rank 1: {refused(name)[0].__name__}: "
+        assert theirs.startswith(start) and theirs[len(start) :].rstrip(".")[:200] in mine, (name, mine, theirs)
+        assert len(theirs) <= 400
+    assert source[0].startswith("value['f']: ")
+    assert "meta" in source[1] and "dict" in source[2] and "NoneType" in source[3]
+    knob = ": set RINGCAST_CAPACITY on rank 1 to at least 1048576 before the ring is made"
+    assert source[4].endswith(knob) and other[4].endswith(knob)
+
+
+class Explosive:
+    """Its unpickling fails."""
+
+    def __reduce__(self) -> Any:
+        return explode, ()
+
+
+def explode() -> None:
+    raise LookupError("boom")
+
+
+def ranks_failing_receive() -> None:
+    check_usable()
+    if dist.get_rank() == 0:
+        rt.broadcast_object(Explosive())
+    else:
+        assert text_of(LookupError, rt.broadcast_object) == "boom"
+    check_usable()
+
+
+def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(ranks):
+    ranks.run(2, ranks_failing_receive)
+
+
+class InterruptError(Exception):
+    pass
+
+
+def ranks_interrupted() -> None:
+    check_usable()
+    if dist.get_rank() == 0:
+        dist.barrier()
+    else:
+
+        def interrupt(*_: Any) -> None:
+            raise InterruptError
+
+        saved = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        text_of(InterruptError, rt.broadcast_object)
+        signal.signal(signal.SIGALRM, saved)
+        dist.barrier()
+    check_usable()
+
+
+def test_an_interrupted_wait_loses_nothing(ranks):
+    ranks.run(2, ranks_interrupted)
+
+
+# ---- Rings that can't be made ----------------------------------------------------------------------------------------
+
+
+def ranks_no_ring(variable: str, value: str) -> str:
+    if dist.get_rank() == 0:
+        os.environ[variable] = value
+    error = ValueError if dist.get_rank() == 0 else RuntimeError
+    text = text_of(error, lambda: rt.broadcast_object(1))
+    os.environ.pop(variable, None)
+    check_usable()
+    return text
+
+
+@pytest.mark.parametrize("variable", ["RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT"])
+@pytest.mark.parametrize("value", ["banana", "-1"])
+def test_a_source_that_cannot_make_the_ring_tells_all_ranks(ranks, variable, value):
+    source, *others = ranks.run(2, ranks_no_ring, variable, value)
+    assert variable in source and repr(value) in source
+    for text in others:
+        assert text == f"the source, rank 0, could not make the ring: ValueError: {source}"
+
+
+@pytest.mark.parametrize("value", ["1e9", "0", "16.5", "16M"])
+def test_a_capacity_is_a_whole_number_of_bytes(ranks, value):
+    source, _ = ranks.run(2, ranks_no_ring, "RINGCAST_CAPACITY", value)
+    wanted = f"the environment's RINGCAST_CAPACITY is '{value}': it must be a whole number of bytes, such as 16777216"
+    assert source == wanted
+
+
+def ranks_enough_capacity() -> None:
+    os.environ["RINGCAST_CAPACITY"] = "1048576"  # as the error says
+    assert len(rt.broadcast_tensor_dict({"x": torch.zeros(100_000)})["x"]) == 100_000
+
+
+def test_the_capacity_that_the_error_names_is_enough(ranks):
+    ranks.run(2, ranks_enough_capacity)
+
+
+def ranks_wrong_src() -> None:
+    for _ in range(2):  # before a ring is there, and after
+        for src in ([], 0.0, "0", None):
+            text = text_of(TypeError, lambda src=src: rt.broadcast_object(1, src=src))
+            assert text == f"src must be an int, a rank in the group, not {type(src).__name__}", text
+        check_usable()
+
+
+def test_a_source_that_is_no_int_is_refused(ranks):
+    ranks.run(2, ranks_wrong_src)
+
+
+def ranks_cannot_attach() -> str:
+    rank = dist.get_rank()
+    os.environ["RINGCAST_ATTACH_TIMEOUT"] = "0.3"
+
+    def no_reader(*args: Any, **keywords: Any) -> Any:
+        raise PermissionError("not here")
+
+    error = {0: TimeoutError, 2: PermissionError}.get(rank, ringcast.WriterGone)
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 2:
+            patch.setattr(ringcast, "Reader", no_reader)
+        text = text_of(error, lambda: rt.broadcast_object(1))
+    os.environ.pop("RINGCAST_ATTACH_TIMEOUT")
+    check_usable()
+    return text
+
+
+def test_a_rank_that_cannot_attach_is_named_at_the_source(ranks):
+    source, _, failed, _ = ranks.run(4, ranks_cannot_attach)
+    assert "2 of 3 ranks attached to the ring within 0.3 s; missing: rank 2." in source
+    assert failed == "not here"

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo compares every byte, and ends with an error when something differs, dies or hangs."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import torch
+
+DEMO = pathlib.Path(__file__).parents[2] / "examples" / "tp_workers.py"
+
+
+@pytest.fixture(scope="module")
+def demo():
+    spec = importlib.util.spec_from_file_location("tp_workers", DEMO)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_demo(folder, *arguments, at_start=""):
+    """Runs it on two processes; `at_start` is Python that each process runs first."""
+    (folder / "sitecustomize.py").write_text(at_start)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, str(DEMO), "--world", "2", "--steps", "6", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def one_bit(inputs):
+    inputs["features"].view(torch.uint8)[1023, 2047] ^= 1
+
+
+def order(inputs):
+    inputs["input_ids"] = inputs.pop("input_ids")
+
+
+EDITS = {
+    "one bit of the features": one_bit,
+    "a dtype": lambda inputs: inputs.update(block_tables=inputs["block_tables"].view(torch.uint32)),
+    "a shape": lambda inputs: inputs.update(positions=inputs["positions"].unsqueeze(0)),
+    "an array for a tensor": lambda inputs: inputs.update(positions=inputs["positions"].numpy()),
+    "the order of the keys": order,
+    "a key more": lambda inputs: inputs.update(more=None),
+    "a key less": lambda inputs: inputs.pop("lora"),
+    "an int for a bool": lambda inputs: inputs.update(is_prompt=int(inputs["is_prompt"])),
+    "an int": lambda inputs: inputs.update(step=1),
+    "a request": lambda inputs: inputs["request_ids"].__setitem__(-1, "chatcmpl"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_any_difference_is_found(demo, edit):
+    inputs, wanted = demo.make_inputs(1, 0), demo.make_inputs(1, 0)
+    assert demo.difference(inputs, wanted, "step") is None
+    EDITS[edit](inputs)
+    assert "step" in demo.difference(inputs, wanted, "step")
+
+
+def test_floats_are_compared_by_their_bits(demo):
+    nan, zero, minus_zero = (torch.tensor([value]) for value in (float("nan"), 0.0, -0.0))
+    assert demo.difference({"x": nan}, {"x": nan.clone()}, "step") is None
+    assert demo.difference({"x": minus_zero}, {"x": zero}, "step") == "step['x']: other bytes"
+
+
+def test_inputs_depend_on_seed_and_step(demo):
+    assert demo.difference(demo.make_inputs(1, 2), demo.make_inputs(1, 3), "step")
+    assert demo.difference(demo.make_inputs(1, 2), demo.make_inputs(2, 2), "step")
+
+
+def test_a_run_reports_figures_of_both_ways_and_what_was_verified(tmp_path):
+    done = run_demo(tmp_path, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert list(summary["ways"]) == ["ringcast", "gloo"]
+    for figures in summary["ways"].values():
+        assert 0 < figures["median_us"] <= figures["p99_us"] and figures["steps_per_s"] > 0
+    assert (summary["verified_steps"], summary["verified_workers"]) == (2 * 3 * 6, 1)
+
+
+FLIP_A_BYTE = """
+import ringcast.torch
+broadcast = ringcast.torch.broadcast_tensor_dict
+def flipping(inputs=None, src=0):
+    got = broadcast(inputs, src)
+    if inputs is None and got["step"] == 5:
+        got["positions"][-1] ^= 1 << 40
+    return got
+ringcast.torch.broadcast_tensor_dict = flipping
+"""
+
+DIE = """
+import os, torch.distributed
+broadcast = torch.distributed.broadcast_object_list
+def dying(metadata, src=0):
+    if metadata != [None]:
+        return broadcast(metadata, src)
+    os._exit(9)
+torch.distributed.broadcast_object_list = dying
+"""
+
+
+def test_a_flipped_bit_fails_the_run(tmp_path):
+    done = run_demo(tmp_path, at_start=FLIP_A_BYTE)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "rank 1: received something else than was sent: step 5 by ringcast['positions']: other bytes" in done.stderr
+
+
+def test_a_worker_that_dies_ends_the_run(tmp_path):
+    done = run_demo(tmp_path, at_start=DIE)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "rank 1: the process died" in done.stderr or "rank 0: " in done.stderr, done.stderr
+
+
+def test_the_deadline_ends_the_run(tmp_path):
+    done = run_demo(tmp_path, "--deadline", "0.1")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr == "no answer in time from rank 0, 1\n"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stubs say what the extension does, and code that uses the API passes a strict check."""
+
+import os
+import site
+import subprocess
+import sys
+
+import pytest
+
+import ringcast
+
+SAMPLE = '''
+from typing import Any, List, Tuple
+
+import ringcast
+from ringcast import Frame, Reader, ReaderStatus, Span, Writer
+
+
+def send(writer: Writer) -> str:
+    count: int = writer.wait_readers(1, timeout=2.5)
+    writer.send({"a": count}, None, tag=7)
+    writer.send_bytes(b"x")
+    writer.send_bytes(memoryview(b"x"), 1)
+    writer.send_error("no")
+    with writer.reserve(10, timeout=1) as span:
+        view: memoryview = memoryview(span)
+        view[:] = bytes(10)
+        view.release()
+        span.commit(3, kind=ringcast.KIND_BYTES)
+    span = writer.reserve(len(view))
+    taken: Span = span
+    taken.abort()
+    states: List[str] = [status.state for status in writer.readers()]
+    first: ReaderStatus = writer.readers()[0]
+    return writer.handle + states[0] + first.name + str(writer.capacity + writer.max_frame + writer.page_size)
+
+
+def receive(handle: str) -> Tuple[Any, int]:
+    with Reader(handle, name="rank 1", spin=0) as reader:
+        try:
+            frame: Frame = reader.next(0)
+            data: bytes = bytes(frame)
+            frame.release()
+        except ringcast.WriterGone as gone:
+            print(gone.errno, data)
+        except ringcast.Error:
+            pass
+        except TimeoutError:
+            pass
+        for item in reader:
+            print(item)
+        print(reader.lag, reader.memory, reader.closed, reader.writer_pid)
+        return reader.recv_tagged(timeout=None)
+
+
+with Writer(1 << 20, readers=4, memory="pages", spin=None) as writer:
+    send(writer)
+'''
+
+WRONG = '''
+import ringcast
+
+ringcast.Writer("64k")
+ringcast.Reader(7)
+ringcast.Span()  # OK here: mypy does not know that it can't be made
+ringcast.Writer().send(1, 2, 3)
+ringcast.Writer().capacity = 5
+ringcast.Writer().sned(1)
+ringcast.Writer().send_bytes("text")
+class Mine(ringcast.Reader): ...
+'''
+
+
+def check(tmp_path, *arguments):
+    home = os.path.dirname(os.path.dirname(os.path.abspath(ringcast.__file__)))
+    installed = home in site.getsitepackages() + [site.getusersitepackages()]
+    environment = dict(os.environ, MYPY_CACHE_DIR=str(tmp_path / "cache"))
+    environment.update({} if installed else {"MYPYPATH": home, "PYTHONPATH": home})
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+
+def test_code_that_uses_the_api_passes_a_strict_check(tmp_path):
+    (tmp_path / "sample.py").write_text(SAMPLE)
+    result = check(tmp_path, "mypy", "--strict", "sample.py")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_misuse_does_not_pass(tmp_path):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    result = check(tmp_path, "mypy", "--strict", "wrong.py")
+    assert result.stdout.count("error:") == 7, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])
+def test_the_stubs_agree_with_the_modules(tmp_path, module):
+    allowed = tmp_path / "allowed.txt"
+    # Python has no name for the buffer protocol before 3.12.
+    allowed.write_text("ringcast\\._ringcast\\.(Span|Frame)\\.__buffer__\n")
+    result = check(tmp_path, "mypy.stubtest", module, "--allowlist", str(allowed), "--ignore-unused-allowlist")
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes, spans, frames, waiting and signals: the ring as Python sees it."""
+
+import errno
+import os
+import signal
+import statistics
+import threading
+import time
+
+import numpy as np
+import pytest
+from peers import WATCHDOG, attach, call_all, close_writer, detach, make_writer, receive, receive_all
+
+import ringcast
+
+# ---- Bytes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [
+    b"",
+    b"x" * 100_000,
+    bytearray(b"abc"),
+    memoryview(b"abcdef")[::2],
+    np.arange(6).reshape(2, 3).T,
+    np.array(1.5),
+], ids=["empty", "large", "bytearray", "strided", "transposed", "0-d"])
+def test_bytes_of_any_buffer_arrive(ring, data):
+    writer, reader = ring
+    writer.send_bytes(data, 0)
+    assert reader.recv(0) == memoryview(data).tobytes()
+
+
+def test_frames_arrive_in_order_at_every_reader(crew):
+    with ringcast.Writer(1 << 16) as writer:
+        call_all(crew, attach, writer.handle)
+        assert writer.wait_readers(3, WATCHDOG) == 3
+        for peer in crew:
+            peer.start(receive_all)
+        sent = [bytes([i % 251]) * (i % 3000) for i in range(2000)]
+        for data in sent:
+            writer.send_bytes(data, WATCHDOG)
+        writer.close()
+        for peer in crew:
+            assert peer.finish() == sent
+        call_all(crew, detach)
+
+
+def test_a_reader_gets_what_is_sent_after_it_attached(ring):
+    writer, reader = ring
+    writer.send_bytes(b"1", 0)
+    with ringcast.Reader(writer.handle) as late:
+        writer.send_bytes(b"2", 0)
+        assert late.recv(0) == b"2"
+    assert [reader.recv(0), reader.recv(0)] == [b"1", b"2"]
+
+
+def test_iterating_ends_with_the_writer(ring):
+    writer, reader = ring
+    for i in range(3):
+        writer.send(i, 0)
+    writer.close()
+    assert list(reader) == [0, 1, 2]
+    with pytest.raises(ringcast.WriterGone) as raised:
+        reader.recv()
+    assert raised.value.errno == errno.EPIPE and str(os.getpid()) in str(raised.value)
+
+
+# ---- In place ----------------------------------------------------------------------------------------------------
+
+
+def test_a_span_is_written_in_place_and_a_frame_read_in_place(ring):
+    writer, reader = ring
+    span = writer.reserve(1000)
+    array = np.asarray(span)
+    array[:] = 7
+    assert len(span) == 1000 and array.ctypes.data % 64 == 16
+    with pytest.raises(ringcast.Error) as raised:
+        writer.reserve(1)
+    assert raised.value.errno == errno.EBUSY
+    del array
+    span.commit(10)
+    with reader.next(0) as frame:
+        assert (len(frame), frame.kind, frame.position) == (10, ringcast.KIND_BYTES, 0)
+        assert bytes(frame) == b"\7" * 10
+        with memoryview(frame) as view:
+            assert view.readonly
+        with pytest.raises(ringcast.Error) as raised:
+            reader.recv(0)
+        assert raised.value.errno == errno.EBUSY
+    for use in (len, memoryview):
+        with pytest.raises(ValueError, match="released"):
+            use(frame)
+        with pytest.raises(ValueError, match="committed or aborted"):
+            use(span)
+    frame.release()
+    with pytest.raises(ValueError, match="committed or aborted"):
+        span.commit()
+
+
+def test_the_writer_commits_a_span_that_was_dropped(ring):
+    writer, reader = ring
+    memoryview(writer.reserve(3))[:] = b"abc"
+    writer.commit()
+    assert reader.recv(0) == b"abc"
+    writer.reserve(3)
+    writer.abort()
+    for end in (writer.commit, writer.abort, lambda: writer.commit(5)):
+        with pytest.raises(ValueError, match="^no reservation is open$"):
+            end()
+
+
+def test_the_forms_that_the_docstrings_show_work(ring):
+    writer, reader = ring
+    with writer.reserve(16) as span, memoryview(span) as view:
+        view[:] = b"x" * 16
+    with reader.next(0) as frame, memoryview(frame) as view:
+        assert view == b"x" * 16
+    assert reader.lag == 0
+    for kind in (ringcast.Span, ringcast.Frame):
+        assert ", memoryview(" in kind.__doc__ and "BufferError" in kind.__doc__
+
+
+def test_after_a_buffererror_the_span_and_the_frame_are_still_open(ring):
+    writer, reader = ring
+    with pytest.raises(BufferError), writer.reserve(4) as span:
+        view = memoryview(span)
+        view[:] = b"abcd"
+    view[:2] = b"AB"
+    with pytest.raises(TimeoutError):
+        reader.recv(0)
+    view.release()
+    span.commit()
+    with pytest.raises(BufferError), reader.next(0) as frame:
+        array = np.asarray(frame)
+    assert bytes(array) == b"ABcd"
+    del array
+    frame.release()
+    assert reader.lag == 0
+
+
+def test_a_span_or_a_frame_of_what_was_closed_says_so(ring):
+    writer, reader = ring
+    writer.send_bytes(b"x", 0)
+    span, frame = writer.reserve(4), reader.next(0)
+    writer.close()
+    reader.close()
+    for use in (span.commit, span.abort, lambda: len(span), lambda: memoryview(span)):
+        with pytest.raises(ValueError, match="the Writer was closed"):
+            use()
+    for use in (lambda: len(frame), lambda: memoryview(frame)):
+        with pytest.raises(ValueError, match="the Reader was closed"):
+            use()
+
+
+def test_committing_more_than_was_reserved_leaves_it_open(ring):
+    writer, reader = ring
+    span = writer.reserve(3)
+    with pytest.raises(ValueError, match="more than was reserved"):
+        span.commit(4)
+    memoryview(span)[:] = b"abc"
+    span.commit()
+    assert reader.recv(0) == b"abc"
+
+
+def test_a_span_commits_at_the_end_of_its_block_and_aborts_after_an_exception(ring):
+    writer, reader = ring
+    with writer.reserve(3) as span:
+        memoryview(span)[:] = b"abc"
+    assert reader.recv(0) == b"abc"
+    with pytest.raises(KeyError), writer.reserve(3) as span:
+        view = memoryview(span)
+        raise KeyError
+    with pytest.raises(ringcast.Error):  # the view still sees the ring
+        writer.reserve(3)
+    view.release()
+    writer.send_bytes(b"next", 0)
+    assert reader.recv(0) == b"next"
+
+
+def test_a_frame_is_released_at_the_end_of_its_block_when_its_views_are(ring):
+    writer, reader = ring
+    writer.send_bytes(b"1", 0)
+    writer.send_bytes(b"2", 0)
+    with pytest.raises(KeyError), reader.next(0) as frame:
+        view = memoryview(frame)
+        raise KeyError
+    assert view == b"1"
+    view.release()
+    assert reader.recv(0) == b"2"
+
+
+def test_a_frame_that_is_dropped_is_released(ring):
+    writer, reader = ring
+    writer.send_bytes(b"1", 0)
+    writer.send_bytes(b"2", 0)
+    assert bytes(reader.next(0)) == b"1"
+    assert bytes(reader.next(0)) == b"2"
+    assert reader.lag == 0
+
+
+def test_views_in_use_hold_up_their_end_and_say_so(ring):
+    writer, reader = ring
+    span = writer.reserve(8)
+    views = [memoryview(span), np.asarray(span)]
+    for end in (span.commit, span.abort, writer.commit, writer.abort, writer.close):
+        with pytest.raises(BufferError, match="2 memoryviews of the Span are in use"):
+            end()
+    views.clear()
+    span.commit()
+    frame = reader.next(0)
+    view = memoryview(frame)
+    for end in (frame.release, reader.close):
+        with pytest.raises(BufferError, match="1 memoryview of the Frame is in use"):
+            end()
+    view.release()
+    frame.release()
+
+
+def test_a_frame_can_be_passed_on_to_another_ring(ring):
+    writer, reader = ring
+    value = {"a": np.arange(5), "b": [1, 2]}
+    with ringcast.Writer(1 << 16) as second, ringcast.Reader(second.handle) as end:
+        writer.send(value, 0, tag=9)
+        with reader.next(0) as frame, second.reserve(len(frame)) as span:
+            memoryview(span)[:] = frame
+            span.commit(kind=frame.kind)
+        got, tag = end.recv_tagged(0)
+    assert tag == 9 and got["b"] == [1, 2] and got["a"].tolist() == [0, 1, 2, 3, 4]
+
+
+# ---- Looking -----------------------------------------------------------------------------------------------------
+
+
+def test_facts_are_told(ring):
+    writer, reader = ring
+    assert writer.capacity == reader.capacity == 1 << 20
+    assert 0 < writer.max_frame < writer.capacity
+    assert writer.memory == reader.memory and writer.memory in ("hugetlb", "shmem-huge", "pages")
+    assert writer.page_size >= 4096 and reader.writer_pid == os.getpid()
+    assert writer.handle == reader.handle and writer.handle in repr(writer) and writer.handle in repr(reader)
+    assert "open" in repr(writer) and not writer.closed and not reader.closed
+    writer.send_bytes(b"", 0)
+    assert reader.lag > 0
+    (status,) = writer.readers()
+    assert (status.pid, status.state, status.name, status.lag) == (os.getpid(), "active", "", reader.lag)
+    reader.close()
+    assert writer.readers() == [] and reader.closed and "closed" in repr(reader)
+
+
+def test_readers_are_known_by_name(peer):
+    with ringcast.Writer(1 << 16) as writer:
+        peer.call(attach, writer.handle, "rank 1")
+        (status,) = writer.readers()
+        assert (status.pid, status.name) == (peer.pid, "rank 1")
+        with ringcast.Reader(writer.handle, name="é" * 20):  # more than fits, cut inside a character
+            assert writer.readers()[1].name == "é" * 15
+        with pytest.raises(TimeoutError, match="rank 1"):
+            while True:
+                writer.send_bytes(bytes(1000), 0.01)
+        peer.call(detach)
+
+
+def test_the_memory_can_be_chosen():
+    with ringcast.Writer(1 << 16, 1, memory="pages", spin=0) as writer:
+        assert writer.memory == "pages"
+
+
+# ---- Waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_receive_times_out(ring):
+    _, reader = ring
+    for timeout in (0, 0.0, 1e-12, 0.01, 0.12):
+        with pytest.raises(TimeoutError):
+            reader.recv(timeout)
+
+
+def test_waiting_for_readers_times_out(ring):
+    writer, _ = ring
+    assert writer.wait_readers(1, 0) == 1
+    for timeout in (0, 0.01):
+        with pytest.raises(TimeoutError, match="1 of 2"):
+            writer.wait_readers(2, timeout)
+
+
+def test_a_full_ring_times_out_and_goes_on_when_there_is_room(ring):
+    writer, reader = ring
+    sent = 0
+    with pytest.raises(TimeoutError):
+        while True:
+            writer.send_bytes(bytes(100_000), 0)
+            sent += 1
+    with pytest.raises(TimeoutError, match=f"pid {os.getpid()}"):
+        writer.send({"a": np.zeros(100_000, np.uint8)}, 0.01)
+    for _ in range(sent):
+        assert reader.recv(0) == bytes(100_000)
+    writer.send_bytes(b"x", 0)
+    assert reader.recv(0) == b"x"
+
+
+def test_a_waiting_thread_lets_the_others_run(ring):
+    writer, reader = ring
+    got = []
+    thread = threading.Thread(target=lambda: got.append(reader.recv(WATCHDOG)))
+    thread.start()
+    with pytest.raises(RuntimeError, match="in use"):  # as soon as the thread waits
+        while thread.is_alive():
+            assert reader.lag == 0
+    for use in (reader.close, reader.recv, reader.next):
+        with pytest.raises(RuntimeError, match="in use"):
+            use()
+    writer.send_bytes(b"x", 0)
+    thread.join()
+    assert got == [b"x"]
+
+
+class SendsItself:
+    def __init__(self, writer):
+        self.writer = writer
+
+    def __reduce__(self):
+        self.writer.send_bytes(b"inner")
+        return int, ()
+
+
+def test_a_writer_is_not_entered_twice(ring):
+    writer, reader = ring
+    with pytest.raises(RuntimeError, match="in use"):
+        writer.send(SendsItself(writer))
+    writer.send(1, 0)
+    assert reader.recv(0) == 1
+
+
+# ---- Signals -----------------------------------------------------------------------------------------------------
+
+
+def wait_for_interrupt(state, handle):
+    """Waits in recv; then in send, with the ring full. Tells when Ctrl-C was heard."""
+    with ringcast.Reader(handle) as reader, ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle):
+        for wait in (reader.recv, lambda: [writer.send_bytes(bytes(1000)) for _ in range(100)]):
+            state["pipe"].send("waiting")
+            try:
+                wait()
+            except KeyboardInterrupt:
+                state["pipe"].send(time.monotonic())
+    return "unharmed"
+
+
+def sleeps(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "S"
+
+
+def test_ctrl_c_ends_a_wait_at_once(peer, record_property):
+    delays = []
+    with ringcast.Writer(1 << 16) as writer:
+        for _ in range(3):
+            peer.start(wait_for_interrupt, writer.handle)
+            for _ in range(2):
+                assert peer.message() == "waiting"
+                while not sleeps(peer.pid):
+                    os.sched_yield()
+                start = time.monotonic()
+                os.kill(peer.pid, signal.SIGINT)
+                delays.append(peer.message() - start)
+            assert peer.finish() == "unharmed"
+    record_property("seconds from SIGINT to KeyboardInterrupt", delays)
+    print("seconds from SIGINT to KeyboardInterrupt, in recv and send by turns:", [f"{delay:.6f}" for delay in delays])
+    assert statistics.median(delays[0::2]) < 0.2 and statistics.median(delays[1::2]) < 0.2
+
+
+def count_signals(state, handle):
+    signals = []
+    signal.signal(signal.SIGUSR1, lambda *_: (signals.append(1), state["pipe"].send("signal")))
+    with ringcast.Reader(handle) as reader:
+        state["pipe"].send("waiting")
+        return reader.recv(WATCHDOG), len(signals)
+
+
+def test_a_signal_that_is_handled_does_not_end_a_wait(peer):
+    with ringcast.Writer(1 << 16) as writer:
+        peer.start(count_signals, writer.handle)
+        assert peer.message() == "waiting"
+        for _ in range(3):
+            os.kill(peer.pid, signal.SIGUSR1)
+            assert peer.message() == "signal"
+        writer.send("x")
+        assert peer.finish() == ("x", 3)
+
+
+# ---- The other way round: the writer elsewhere -------------------------------------------------------------------
+
+
+def test_a_writer_that_closes_wakes_its_readers(crew):
+    owner, first, second = crew
+    handle = owner.call(make_writer, 1 << 16)
+    call_all([first, second], attach, handle)
+    for peer in (first, second):
+        peer.start(receive)
+    owner.call(close_writer)
+    for peer in (first, second):
+        with pytest.raises(ringcast.WriterGone):
+            peer.finish()
+    call_all([first, second], detach)

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every C test program shares: how it runs, and how it says that something could not be tested here. */
+#ifndef RC_TESTS_SUITE_H
+#define RC_TESTS_SUITE_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Runs the suite and returns the program's exit status. Each test runs in a process of its own (check's default). */
+static inline int run_suite(Suite *suite) {
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* A test case with a time limit that only a hang can meet. */
+static inline TCase *add_case(Suite *suite, const char *name) {
+  TCase *tests = tcase_create(name);
+  tcase_set_timeout(tests, 100);
+  suite_add_tcase(suite, tests);
+  return tests;
+}
+
+/* For what this machine lacks. Never silent, and never counted as a failure or as shown. */
+static inline void tell_skipped(const char *test, const char *reason) {
+  fprintf(stderr, "SKIPPED %s: %s\n", test, reason);
+}
+
+#endif

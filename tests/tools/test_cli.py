@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line, run as people run it. Says nothing of how fast: only that the figures are there and make sense.
+
+test_cli.py <path of the tool> [unittest's arguments]
+"""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+TOOL = None
+CPUS = sorted(os.sched_getaffinity(0))
+SHORT = ["--seconds", "0.05", "--capacity", "1M"]
+LEVELS = {"ok", "note", "problem"}
+MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "scale": "40"}
+
+
+def run(*arguments, **environment):
+    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, **environment})
+
+
+class Case(unittest.TestCase):
+    def succeed(self, *arguments, **environment):
+        done = run(*arguments, **environment)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def json(self, *arguments, **environment):
+        return json.loads(self.succeed(*arguments, "--format", "json", **environment))
+
+    def refused(self, *arguments, says):
+        done = run(*arguments)
+        self.assertEqual(done.returncode, 2, done)
+        self.assertEqual(done.stdout, "")
+        self.assertIn("usage: ringcast", done.stderr)
+        self.assertIn(says, done.stderr)
+
+    def positive(self, value):
+        self.assertIsInstance(value, (int, float))
+        self.assertNotIsInstance(value, bool)
+        self.assertTrue(math.isfinite(value) and value > 0, value)
+
+    def ratio(self, value, above, below):
+        """The printed figures are rounded to four digits, at the most."""
+        self.positive(value)
+        self.assertAlmostEqual(value / (above / below), 1, delta=0.002)
+
+
+class CommandLine(Case):
+    def test_version_is_the_librarys(self):
+        header = os.path.join(os.path.dirname(__file__), "../../include/ringcast/version.h")
+        with open(header, encoding="utf-8") as file:
+            version = re.search(r'#define RINGCAST_VERSION "(.*)"', file.read())[1]
+        self.assertEqual(self.succeed("--version"), f"ringcast {version}\n")
+
+    def test_help_names_every_command_and_gives_examples(self):
+        for arguments in (["--help"], ["-h"], ["help"]):
+            text = self.succeed(*arguments)
+            for word in ("doctor", "perf", "EXAMPLES"):
+                self.assertIn(word, text)
+
+    def test_each_command_has_help_with_defaults_and_examples(self):
+        for arguments in (["doctor", "--help"], ["help", "doctor"]):
+            text = self.succeed(*arguments)
+            for word in ("usage: ringcast doctor", "(default text)", "EXIT STATUS", "EXAMPLES"):
+                self.assertIn(word, text)
+        for arguments in (["perf", "--help"], ["help", "perf"], ["perf", "latency", "--help"]):
+            text = self.succeed(*arguments)
+            for word in ("usage: ringcast perf", "(default 40;", "(default text)", "(default 2;", "EXAMPLES"):
+                self.assertIn(word, text)
+            for option in ("size", "readers", "seconds", "capacity", "cpus", "format"):
+                self.assertRegex(text, rf"--{option} .*\n?.*default")
+
+    def test_bad_usage_is_refused_with_the_usage(self):
+        self.refused(says="no command")
+        self.refused("frobnicate", says="frobnicate")
+        self.refused("help", "frobnicate", says="frobnicate")
+        self.refused("--frobnicate", says="--frobnicate")
+        self.refused("perf", says="what to measure")
+        self.refused("perf", "frobnicate", says="frobnicate")
+
+    def test_unknown_options_and_words_are_refused(self):
+        for command in (["doctor"], *(["perf", name] for name in MEASUREMENTS)):
+            self.refused(*command, "--frobnicate", says="--frobnicate")
+            self.refused(*command, "--format", "xml", says="xml")
+            self.refused(*command, "--format", says="--format needs a value")
+            self.refused(*command, "frobnicate", says="frobnicate")
+
+    def test_values_that_will_not_do_are_refused(self):
+        for option, values in {
+            "--size": ["0", "7", "-1", "x", "4Q", "99999999999G", ""],
+            "--readers": ["0", "-1", "257", "x", "1.5"],
+            "--seconds": ["0", "-1", "nan", "inf", "x"],
+            "--capacity": ["-1", "x"],
+            "--cpus": ["", "x", "0,", "4095", f"{CPUS[0]},{CPUS[0]}", f"{CPUS[0]}"],
+        }.items():
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    self.refused("perf", "latency", option, value, says=option)
+
+    def test_output_that_can_not_be_written_is_a_failure(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run([TOOL, "doctor"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("can't write", done.stderr)
+
+
+class Doctor(Case):
+    def test_json_has_every_line_with_its_level(self):
+        found = self.json("doctor")
+        self.assertIs(found["healthy"], True)
+        names = [line["name"] for line in found["lines"]]
+        self.assertEqual(len(names), len(set(names)))
+        for name in ("ring", "attach", "kernel", "huge pages", "shmem huge", "container memory", "locked memory",
+                     "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "io_uring", "/proc", "seccomp",
+                     "ptrace_scope", "environment"):
+            self.assertIn(name, names)
+        for line in found["lines"]:
+            self.assertIn(line["level"], LEVELS)
+            self.assertTrue(line["found"])
+            self.assertIsInstance(line["mend"], str)
+            self.assertTrue(all(isinstance(value, int) for value in line["facts"].values()), line)
+
+    def test_text_and_json_tell_the_same(self):
+        text = self.succeed("doctor")
+        for line in self.json("doctor")["lines"]:
+            self.assertRegex(text, rf"(?m)^{line['level']} +{re.escape(line['name'])} ")
+
+    def test_facts_are_the_kernels(self):
+        facts = {line["name"]: line["facts"] for line in self.json("doctor")["lines"]}
+        self.assertEqual(facts["cores"]["allowed"], len(CPUS))
+        self.assertEqual(facts["cores"]["online"], os.sysconf("SC_NPROCESSORS_ONLN"))
+        self.assertEqual([facts["kernel"]["major"], facts["kernel"]["minor"]],
+                         [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]])
+        self.assertGreater(facts["ring"]["capacity"], 0)
+        self.assertGreater(facts["ring"]["files"], 0)
+
+    def test_a_machine_that_can_make_no_ring_is_a_problem(self):
+        done = run("doctor", "--format", "json", RINGCAST_MEMORY="frobnicate")
+        self.assertEqual(done.returncode, 1)
+        found = json.loads(done.stdout)
+        self.assertIs(found["healthy"], False)
+        lines = {line["name"]: line for line in found["lines"]}
+        self.assertEqual(lines["ring"]["level"], "problem")
+        self.assertIn("frobnicate", lines["ring"]["found"])
+        self.assertIn("RINGCAST_MEMORY=frobnicate", lines["environment"]["found"])
+
+    def test_the_ring_is_as_the_environment_asks(self):
+        facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
+        self.assertEqual(facts["ring"]["page_size"], os.sysconf("SC_PAGESIZE"))
+
+
+class Perf(Case):
+    def measure(self, name, *arguments):
+        found = self.json("perf", name, *SHORT, *arguments)
+        self.assertEqual(found["measurement"], name)
+        self.assertTrue(found["version"] and found["cpu"] and found["memory"])
+        self.assertEqual(found["capacity"], 1 << 20)
+        self.assertTrue(set(found["cpus"]) <= set(CPUS) and found["cpus"])
+        self.assertIsInstance(found["pinned"], bool)
+        return found
+
+    def test_latency(self):
+        if len(CPUS) < 2:
+            done = run("perf", "latency", *SHORT)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("needs a CPU for each", done.stderr)
+            return
+        found = self.measure("latency")
+        self.assertIs(found["pinned"], True)
+        self.assertEqual(found["cpus"], [CPUS[0], CPUS[-1]])
+        for key in ("one_way_ns", "floor_ns", "flag_ns"):
+            for percentile in ("p50", "p99", "p999"):
+                self.positive(found[key][percentile])
+            self.assertLessEqual(found[key]["p50"], found[key]["p99"])
+            self.assertLessEqual(found[key]["p99"], found[key]["p999"])
+        self.ratio(found["ratio"], found["one_way_ns"]["p50"], found["floor_ns"]["p50"])
+        self.ratio(found["ratio_flag"], found["one_way_ns"]["p50"], found["flag_ns"]["p50"])
+        self.assertGreater(found["round_trips"], 0)
+        self.assertIsInstance(found["clusters"], list)
+
+    def test_latency_refuses_more_processes_than_cpus(self):
+        done = run("perf", "latency", *SHORT, "--readers", str(min(len(CPUS), 256)))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("needs a CPU for each", done.stderr)
+
+    def test_throughput(self):
+        for size in ("8", "40", "64K", "100003"):
+            found = self.measure("throughput", "--size", size)
+            for key in ("frames_per_s", "bytes_per_s", "memcpy_bytes_per_s", "memcpy_alone_bytes_per_s"):
+                self.positive(found[key])
+            self.assertAlmostEqual(found["bytes_per_s"] / (found["frames_per_s"] * found["size"]), 1, delta=0.01)
+            self.ratio(found["ratio"], found["bytes_per_s"], found["memcpy_bytes_per_s"])
+
+    def test_throughput_with_more_readers_than_cpus(self):
+        found = self.measure("throughput", "--readers", str(min(len(CPUS), 8)))
+        self.positive(found["frames_per_s"])
+
+    def test_a_frame_that_does_not_fit_is_told(self):
+        done = run("perf", "throughput", "--size", "1G", "--capacity", "64K", "--seconds", "0.05")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout, "")
+        self.assertIn("--capacity", done.stderr)
+
+    def test_wake(self):
+        for readers in (1, 3):
+            found = self.measure("wake", "--readers", str(readers))
+            self.assertEqual(found["readers"], readers)
+            for key in ("wake_us", "futex_us"):
+                self.positive(found[key]["p50"])
+                self.assertLessEqual(found[key]["p50"], found[key]["p99"])
+            self.ratio(found["ratio"], found["wake_us"]["p50"], found["futex_us"]["p50"])
+            self.assertGreaterEqual(found["idle_cpu_percent"], 0)
+            self.assertLessEqual(found["idle_cpu_percent"], 100)
+            self.assertGreater(found["wakes"], 0)
+
+    def test_scale(self):
+        readers = min(len(CPUS), 4)  # the last step has more readers than CPUs, where there are few
+        found = self.measure("scale", "--readers", str(readers))
+        self.assertEqual([step["readers"] for step in found["scale"]], list(range(1, readers + 1)))
+        for step in found["scale"]:
+            self.positive(step["writer_ns_per_frame"])
+            self.positive(step["frames_per_s"])
+            self.assertEqual(step["pinned"], step["readers"] < len(CPUS))
+            self.assertEqual(step.get("note"), None if step["pinned"] else "more readers than CPUs")
+
+    def test_text_has_the_figures_too(self):
+        words = {"latency": "ratio to one line", "throughput": "GB/s", "wake": "% of a CPU", "scale": "ns per frame"}
+        for name, word in words.items():
+            if name != "latency" or len(CPUS) > 1:
+                self.assertIn(word, self.succeed("perf", name, *SHORT))
+
+    def test_given_cpus_are_used(self):
+        if len(CPUS) > 1:
+            found = self.measure("wake", "--cpus", f"{CPUS[1]},{CPUS[0]}")
+            self.assertEqual(found["cpus"], [CPUS[1], CPUS[0]])
+        else:
+            self.refused("perf", "wake", "--cpus", str(CPUS[0]), says="--cpus")
+
+    def test_an_interrupt_ends_it_and_its_readers(self):
+        process = subprocess.Popen([TOOL, "perf", "wake", "--seconds", "600", "--readers", "2"], stderr=subprocess.PIPE)
+        children = f"/proc/{process.pid}/task/{process.pid}/children"
+        readers = []
+        while len(readers) < 2 and process.poll() is None:
+            with open(children, encoding="ascii") as file:
+                readers = file.read().split()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 128 + signal.SIGINT)
+        self.assertIn(b"interrupted", said)
+        for reader in readers:
+            await_end(int(reader))
+
+
+def await_end(pid):
+    """Returns when the process is gone; a process that never goes ends the test by its time limit."""
+    while True:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] in "ZX":
+                    return
+        except (FileNotFoundError, ProcessLookupError):
+            return
+
+
+if __name__ == "__main__":
+    TOOL = os.path.abspath(sys.argv.pop(1))
+    unittest.main()

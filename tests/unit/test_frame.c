@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames: what is built is what is read, in exactly the bytes of the plan, and what can't be built is refused. */
+#include <check.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ringcast/frame.h"
+
+static const struct ringcast_dtype U8 = {1, 8, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
+
+static uint64_t seed = 0x2545f4914f6cdd1du;
+
+static uint64_t random_below(uint64_t bound) {
+  seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+  return (seed * 0x9e3779b97f4a7c15u >> 16) % bound;
+}
+
+/* One entry's content, to be planned, built and compared with what is read. */
+struct content {
+  uint16_t kind;
+  bool keyed;
+  char key[24];
+  size_t key_bytes;
+  uint32_t flags;
+  uint8_t data[200];
+  uint64_t bytes;
+  union {
+    int64_t i;
+    double f;
+  } scalar;
+  struct ringcast_dtype dtype;
+  int32_t ndim;
+  int64_t shape[RINGCAST_MAX_NDIM];
+};
+
+static const char *key_of(const struct content *content) {
+  return content->keyed ? content->key : NULL;
+}
+
+static struct ringcast_tensor tensor_of(const struct content *content) {
+  return (struct ringcast_tensor){.data = content->data,
+                                  .dtype = content->dtype,
+                                  .ndim = content->ndim,
+                                  .shape = content->shape,
+                                  .flags = content->flags};
+}
+
+static void plan(struct ringcast_frame_plan *plan, const struct content *content) {
+  if (content->kind == RINGCAST_ITEM_TENSOR)
+    ringcast_plan_tensor(plan, content->key_bytes, content->ndim, content->bytes);
+  else
+    ringcast_plan_item(plan, content->key_bytes, content->bytes);
+}
+
+static int build(struct ringcast_frame_builder *builder, const struct content *content) {
+  struct ringcast_tensor tensor = tensor_of(content);
+  const char *key = key_of(content);
+  switch (content->kind) {
+  case RINGCAST_ITEM_TENSOR:
+    return ringcast_build_tensor(builder, key, content->key_bytes, &tensor);
+  case RINGCAST_ITEM_FLOAT:
+    return ringcast_build_float(builder, key, content->key_bytes, content->scalar.f);
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_BOOL:
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_LEAF:
+    return ringcast_build_scalar(builder, content->kind, key, content->key_bytes, content->scalar.i);
+  default:
+    return ringcast_build_data(builder, content->kind, key, content->key_bytes, content->data, content->bytes,
+                               content->flags, NULL);
+  }
+}
+
+/* A frame's memory as the ring lends it: 16 bytes into a line, full of an earlier frame's bytes, and not one longer. */
+static uint8_t *memory_new(uint64_t bytes, uint8_t stale) {
+  uint8_t *block = NULL;
+  ck_assert_int_eq(posix_memalign((void **)&block, 64, 16 + bytes), 0);
+  memset(block, stale, 16 + bytes);
+  return block + 16;
+}
+
+static void memory_free(uint8_t *memory) {
+  free(memory - 16);
+}
+
+static uint8_t *frame_new(const struct content *contents, uint32_t count, enum ringcast_root root, uint8_t stale,
+                          size_t *out_bytes) {
+  struct ringcast_frame_plan sum = {0};
+  struct ringcast_frame_builder builder;
+  for (uint32_t i = 0; i < count; i++) plan(&sum, &contents[i]);
+  uint8_t *memory = memory_new(ringcast_plan_bytes(&sum), stale);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, root, 0xfeedu), 0);
+  for (uint32_t i = 0; i < count; i++) ck_assert_int_eq(build(&builder, &contents[i]), 0);
+  ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
+  ck_assert_uint_eq(*out_bytes, ringcast_plan_bytes(&sum));
+  return memory;
+}
+
+static void item_compare(const struct ringcast_item *item, const struct content *content) {
+  int64_t stride = 1;
+  ck_assert_uint_eq(item->kind, content->kind);
+  ck_assert_uint_eq(item->flags, content->flags | (content->keyed ? RINGCAST_ITEM_KEYED : 0));
+  ck_assert_int_eq(item->key != NULL, content->keyed);
+  ck_assert_uint_eq(item->key_bytes, content->key_bytes);
+  if (item->key_bytes > 0) ck_assert_mem_eq(item->key, content->key, content->key_bytes);
+  ck_assert_uint_eq(item->bytes, content->bytes);
+  ck_assert_ptr_nonnull(item->data);
+  if (item->bytes > 0) ck_assert_mem_eq(item->data, content->data, content->bytes);
+  ck_assert_int_eq(item->scalar.i, content->scalar.i);
+  ck_assert_mem_eq(&item->dtype, &content->dtype, sizeof item->dtype);
+  ck_assert_int_eq(item->ndim, content->ndim);
+  for (int32_t i = item->ndim; i-- > 0;) {
+    ck_assert_int_eq(item->shape[i], content->shape[i]);
+    ck_assert_int_eq(item->strides[i], stride);
+    if (item->shape[i] > 0) stride *= item->shape[i];
+  }
+  ck_assert_uint_eq((uintptr_t)item->data % (item->kind == RINGCAST_ITEM_TENSOR ? 64 : 8), 0);
+}
+
+static void round_trip(const struct content *contents, uint32_t count, enum ringcast_root root) {
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  size_t bytes, again;
+  uint8_t *frame = frame_new(contents, count, root, 0xaa, &bytes);
+  ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
+  ck_assert_uint_eq(reader.tag, 0xfeedu);
+  ck_assert_uint_eq(reader.root, root);
+  ck_assert_uint_eq(reader.count, count);
+  for (uint32_t i = 0; i < count; i++) {
+    ck_assert_int_eq(ringcast_frame_item(&reader, i, &item), 0);
+    item_compare(&item, &contents[i]);
+  }
+  ck_assert_int_eq(ringcast_frame_item(&reader, count, &item), -ENOENT);
+  ck_assert_int_eq(ringcast_frame_item(&reader, UINT32_MAX, &item), -ENOENT);
+
+  /* Nothing of what stood in the memory before is left. */
+  uint8_t *other = frame_new(contents, count, root, 0x55, &again);
+  ck_assert_uint_eq(again, bytes);
+  ck_assert_mem_eq(other, frame, bytes);
+  memory_free(frame), memory_free(other);
+}
+
+static void content_random(struct content *content, bool keyed) {
+  static const struct ringcast_dtype dtypes[] = {{1, 8, 1}, {4, 16, 1}, {2, 32, 1}, {0, 64, 1}, {5, 128, 1}, {0, 4, 1}};
+  *content = (struct content){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_ERROR)), .keyed = keyed};
+  if (keyed) content->key_bytes = random_below(sizeof content->key + 1);
+  for (size_t i = 0; i < content->key_bytes; i++) content->key[i] = (char)random_below(256);
+  for (size_t i = 0; i < sizeof content->data; i++) content->data[i] = (uint8_t)random_below(256);
+  switch (content->kind) {
+  case RINGCAST_ITEM_NONE:
+    break;
+  case RINGCAST_ITEM_BOOL:
+    content->scalar.i = (int64_t)random_below(2);
+    break;
+  case RINGCAST_ITEM_LEAF:
+    content->scalar.i = (int64_t)random_below(1000);
+    break;
+  case RINGCAST_ITEM_INT:
+    content->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu);
+    break;
+  case RINGCAST_ITEM_FLOAT:
+    content->scalar.f = (double)random_below(1u << 30) / 1024.0 - 7.0;
+    break;
+  case RINGCAST_ITEM_TENSOR: {
+    content->dtype = dtypes[random_below(sizeof dtypes / sizeof *dtypes)];
+    content->ndim = (int32_t)random_below(4);
+    for (int32_t i = 0; i < content->ndim; i++) content->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
+    content->flags = (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY;
+    struct ringcast_tensor tensor = tensor_of(content);
+    ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &content->bytes), 0);
+    break;
+  }
+  default:
+    content->bytes = random_below(4) ? random_below(sizeof content->data + 1) : 0;
+    content->flags = (uint32_t)random_below(2) * RINGCAST_ITEM_READONLY;
+  }
+}
+
+START_TEST(every_kind_survives_the_round_trip) {
+  struct content contents[] = {
+      {.kind = RINGCAST_ITEM_NONE, .keyed = true, .key = "none", .key_bytes = 4},
+      {.kind = RINGCAST_ITEM_BOOL, .keyed = true, .key = "yes", .key_bytes = 3, .scalar.i = 1},
+      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "low", .key_bytes = 3, .scalar.i = INT64_MIN},
+      {.kind = RINGCAST_ITEM_FLOAT, .keyed = true, .key = "pi", .key_bytes = 2, .scalar.f = 3.14159},
+      {.kind = RINGCAST_ITEM_STR, .keyed = true, .key = "s", .key_bytes = 1, .data = "d\xc3\xa9j\xc3\xa0", .bytes = 6},
+      {.kind = RINGCAST_ITEM_BYTES, .keyed = true, .key = "", .key_bytes = 0, .data = {0, 255, 0}, .bytes = 3},
+      {.kind = RINGCAST_ITEM_TENSOR,
+       .keyed = true,
+       .key = "t",
+       .key_bytes = 1,
+       .dtype = F32,
+       .ndim = 2,
+       .shape = {2, 3},
+       .data = "abcdefghijklmnopqrstuvw",
+       .bytes = 24,
+       .flags = RINGCAST_ITEM_TORCH},
+      {.kind = RINGCAST_ITEM_TENSOR, .keyed = true, .key = "0-d", .key_bytes = 3, .dtype = F32, .bytes = 4},
+      {.kind = RINGCAST_ITEM_TENSOR,
+       .keyed = true,
+       .key = "empty",
+       .key_bytes = 5,
+       .dtype = F32,
+       .ndim = 3,
+       .shape = {2, 0, 3}},
+      {.kind = RINGCAST_ITEM_TENSOR,
+       .keyed = true,
+       .key = "int4",
+       .key_bytes = 4,
+       .dtype = INT4,
+       .ndim = 1,
+       .shape = {5},
+       .data = {0x21, 0x43, 0x05},
+       .bytes = 3},
+      {.kind = RINGCAST_ITEM_LEAF, .keyed = true, .key = "leaf", .key_bytes = 4, .scalar.i = 3},
+      {.kind = RINGCAST_ITEM_PICKLE, .data = "\x80\x05N.", .bytes = 4},
+      {.kind = RINGCAST_ITEM_BUFFER, .data = "x", .bytes = 1, .flags = RINGCAST_ITEM_READONLY},
+      {.kind = RINGCAST_ITEM_ERROR, .data = "no such thing", .bytes = 13},
+  };
+  round_trip(contents, sizeof contents / sizeof *contents, RINGCAST_ROOT_DICT);
+}
+END_TEST
+
+START_TEST(a_frame_may_be_empty_or_one_value) {
+  struct content value = {.kind = RINGCAST_ITEM_PICKLE, .data = "\x80\x05N.", .bytes = 4};
+  round_trip(NULL, 0, RINGCAST_ROOT_DICT);
+  round_trip(&value, 1, RINGCAST_ROOT_VALUE);
+}
+END_TEST
+
+START_TEST(sixty_four_dimensions_survive_the_round_trip) {
+  struct content content = {.kind = RINGCAST_ITEM_TENSOR,
+                            .dtype = U8,
+                            .ndim = RINGCAST_MAX_NDIM,
+                            .bytes = 64,
+                            .keyed = true,
+                            .key = "many",
+                            .key_bytes = 4};
+  for (int i = 0; i < RINGCAST_MAX_NDIM; i++) content.shape[i] = i % 11 == 3 ? 2 : 1, content.data[i] = (uint8_t)i;
+  round_trip(&content, 1, RINGCAST_ROOT_DICT);
+}
+END_TEST
+
+START_TEST(random_frames_fill_their_plan_exactly) {
+  static struct content contents[24];
+  for (int round = 0; round < 2000; round++) {
+    uint32_t count = (uint32_t)random_below(25);
+    for (uint32_t i = 0; i < count; i++) content_random(&contents[i], random_below(4) != 0);
+    round_trip(contents, count, RINGCAST_ROOT_DICT);
+  }
+}
+END_TEST
+
+START_TEST(a_strided_tensor_arrives_in_c_order) {
+  float source[] = {0, 1, 2, 3, 4, 5}, expected[] = {5, 2, 4, 1, 3, 0};
+  struct ringcast_tensor tensor = {
+      .data = source + 5, .dtype = F32, .ndim = 2, .shape = (int64_t[]){3, 2}, .strides = (int64_t[]){-1, -3}};
+  struct ringcast_frame_plan sum = {0};
+  struct ringcast_frame_builder builder;
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  uint8_t memory[512];
+  size_t bytes;
+  ringcast_plan_tensor(&sum, 1, 2, sizeof source);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, sizeof memory, &sum, RINGCAST_ROOT_DICT, 0), 0);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensor), 0);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
+  ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
+  ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
+  ck_assert_mem_eq(item.data, expected, sizeof expected);
+  ck_assert_int_eq(item.strides[0], 2);
+  ck_assert_int_eq(item.strides[1], 1);
+}
+END_TEST
+
+START_TEST(data_can_be_written_in_place) {
+  struct ringcast_frame_plan sum = {0};
+  struct ringcast_frame_builder builder;
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  struct ringcast_tensor tensor = {.dtype = F32, .ndim = 1, .shape = (int64_t[]){3}};
+  void *place = NULL;
+  uint64_t room = 0;
+  size_t bytes;
+  ringcast_plan_item(&sum, 1, 5);
+  ringcast_plan_item(&sum, 1, 0);
+  ringcast_plan_tensor(&sum, 1, 1, 12);
+  uint8_t *memory = memory_new(ringcast_plan_bytes(&sum), 0xaa);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, RINGCAST_ROOT_DICT, 0), 0);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "b", 1, NULL, 5, 0, &place), 0);
+  memcpy(place, "bytes", 5);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "e", 1, NULL, 0, 0, &place), 0);
+  ck_assert_ptr_nonnull(place);
+  ck_assert_int_eq(ringcast_build_tensor_in_place(&builder, "t", 1, &tensor, &place, &room), 0);
+  ck_assert_uint_eq(room, 12);
+  memcpy(place, "tensor bytes", 12);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
+  ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "b", 1, &item), 0);
+  ck_assert_mem_eq(item.data, "bytes", 5);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "t", 1, &item), 0);
+  ck_assert_mem_eq(item.data, "tensor bytes", 12);
+  memory_free(memory);
+}
+END_TEST
+
+START_TEST(find_goes_by_the_whole_key_and_takes_the_first) {
+  struct content contents[] = {
+      {.kind = RINGCAST_ITEM_INT, .scalar.i = 0}, /* no item of the dict */
+      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "ab", .key_bytes = 2, .scalar.i = 1},
+      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "abc", .key_bytes = 3, .scalar.i = 2},
+      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "abd", .key_bytes = 3, .scalar.i = 3},
+      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "ab", .key_bytes = 2, .scalar.i = 4},
+      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "", .key_bytes = 0, .scalar.i = 5},
+  };
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item = {.kind = 77};
+  size_t bytes;
+  uint8_t *frame = frame_new(contents, 6, RINGCAST_ROOT_DICT, 0xaa, &bytes);
+  ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "a", 1, &item), -ENOENT);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "abx", 3, &item), -ENOENT);
+  ck_assert_uint_eq(item.kind, 77);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "abd", 3, &item), 0);
+  ck_assert_int_eq(item.scalar.i, 3);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "ab", 2, &item), 0);
+  ck_assert_int_eq(item.scalar.i, 1);
+  ck_assert_int_eq(ringcast_frame_item(&reader, 4, &item), 0);
+  ck_assert_int_eq(item.scalar.i, 4);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "", 0, &item), 0);
+  ck_assert_int_eq(item.scalar.i, 5);
+  memory_free(frame);
+
+  frame = frame_new(contents, 1, RINGCAST_ROOT_VALUE, 0xaa, &bytes);
+  ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "", 0, &item), -ENOENT);
+  memory_free(frame);
+}
+END_TEST
+
+START_TEST(a_plan_too_large_for_any_frame_is_never_met) {
+  struct ringcast_frame_plan many = {.count = RINGCAST_MAX_ENTRIES}, sum = {0};
+  struct ringcast_frame_builder builder;
+  uint8_t memory[256];
+  ck_assert_uint_eq(ringcast_plan_bytes(&many), 48 + 64 * (uint64_t)RINGCAST_MAX_ENTRIES);
+  ringcast_plan_item(&many, 0, 0);
+  ck_assert_uint_eq(ringcast_plan_bytes(&many), UINT64_MAX);
+  many.count = UINT32_MAX;
+  ringcast_plan_item(&many, 0, 0); /* does not wrap */
+  ck_assert_uint_eq(ringcast_plan_bytes(&many), UINT64_MAX);
+
+  ringcast_plan_item(&sum, 0, UINT64_MAX - 100);
+  ringcast_plan_tensor(&sum, 0, 1, 200);
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, SIZE_MAX, &sum, RINGCAST_ROOT_DICT, 0), -EMSGSIZE);
+  sum = (struct ringcast_frame_plan){0};
+  ringcast_plan_item(&sum, SIZE_MAX, 0);
+  ringcast_plan_tensor(&sum, SIZE_MAX, 1, 8);
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
+  sum = (struct ringcast_frame_plan){0};
+  ringcast_plan_item(&sum, UINT32_MAX - 48 - 64, 0); /* the last byte that an offset of 32 bits reaches */
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT32_MAX);
+  ringcast_plan_item(&sum, 0, 0);
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
+  sum = (struct ringcast_frame_plan){0};
+  ringcast_plan_tensor(&sum, 0, RINGCAST_MAX_NDIM + 1, 0);
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
+}
+END_TEST
+
+START_TEST(begin_refuses_what_cannot_become_a_frame) {
+  struct ringcast_frame_plan sum = {0};
+  struct ringcast_frame_builder builder;
+  uint8_t memory[256];
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, RINGCAST_ROOT_DICT, 0), 0);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 47, &sum, RINGCAST_ROOT_DICT, 0), -EMSGSIZE);
+  ck_assert_int_eq(ringcast_build_begin(&builder, NULL, 48, &sum, RINGCAST_ROOT_DICT, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, (enum ringcast_root)3, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 48, &sum, RINGCAST_ROOT_VALUE, 0), -EINVAL);
+  ringcast_plan_item(&sum, 0, 1);
+  ck_assert_uint_eq(ringcast_plan_bytes(&sum), 113);
+  ck_assert_int_eq(ringcast_build_begin(&builder, memory, 112, &sum, RINGCAST_ROOT_VALUE, 0), -EMSGSIZE);
+}
+END_TEST
+
+/* A builder for `sum` in `memory`, which has 1 KiB. */
+static void begin(struct ringcast_frame_builder *builder, uint8_t *memory, const struct ringcast_frame_plan *sum,
+                  enum ringcast_root root) {
+  ck_assert_int_eq(ringcast_build_begin(builder, memory, 1024, sum, root, 0), 0);
+}
+
+START_TEST(what_the_plan_did_not_count_has_no_room) {
+  struct ringcast_frame_plan sum = {0};
+  struct ringcast_frame_builder builder, before;
+  struct ringcast_tensor tensor = {.data = "x", .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
+  uint8_t memory[1024];
+  size_t bytes = 77;
+  ringcast_plan_item(&sum, 3, 8);
+  begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
+  before = builder;
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "four", 4, 1), -ENOSPC);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &tensor), -ENOSPC); /* no room for its shape */
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, memory, 9, 0, NULL), -ENOSPC);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "k", 1, "", UINT64_MAX, 0, NULL), -ENOSPC);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", SIZE_MAX, 1), -ENOSPC);
+  ck_assert_mem_eq(&builder, &before, sizeof builder); /* a refusal changes nothing */
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), -EINVAL);
+  ck_assert_uint_eq(bytes, 77);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "key", 3, "12345678", 8, 0, NULL), 0);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, NULL, 0, 0), -ENOSPC); /* one entry too many */
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
+  ck_assert_uint_eq(bytes, ringcast_plan_bytes(&sum));
+}
+END_TEST
+
+START_TEST(the_builder_refuses_what_no_reader_would_take) {
+  struct ringcast_frame_plan sum = {.count = 4, .meta = 400, .data = 200};
+  struct ringcast_frame_builder builder, before;
+  struct ringcast_tensor tensor = {.data = NULL, .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
+  uint8_t memory[1024];
+  begin(&builder, memory, &sum, RINGCAST_ROOT_VALUE);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "k", 1, 1), -EINVAL); /* a key, but no dict */
+  begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
+  before = builder;
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, NULL, 1, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_FLOAT, "k", 1, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_STR, "k", 1, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "k", 1, -1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_INT, "k", 1, "x", 1, 0, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_TENSOR, "k", 1, "x", 1, 0, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, NULL, 1, 0, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, 64, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "x", 1, RINGCAST_ITEM_KEYED, NULL),
+                   -EINVAL);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL); /* no data */
+  tensor.ndim = 65;
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL);
+  ck_assert_mem_eq(&builder, &before, sizeof builder);
+}
+END_TEST
+
+START_TEST(a_plan_may_be_more_than_is_used) {
+  struct ringcast_frame_plan sum = {0};
+  struct ringcast_frame_builder builder;
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  uint8_t memory[1024];
+  size_t bytes;
+  memset(memory, 0xaa, sizeof memory);
+  ringcast_plan_tensor(&sum, 40, 2, 500);
+  begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "text", 4, 0, NULL), 0);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
+  ck_assert_uint_lt(bytes, ringcast_plan_bytes(&sum));
+  ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "k", 1, &item), 0);
+  ck_assert_mem_eq(item.data, "text", 4);
+  for (const uint8_t *at = memory + 113; at < (const uint8_t *)item.data; at++) ck_assert_uint_eq(*at, 0);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("frame");
+  TCase *tests = tcase_create("frame");
+  tcase_set_timeout(tests, 120);
+  tcase_add_test(tests, every_kind_survives_the_round_trip);
+  tcase_add_test(tests, a_frame_may_be_empty_or_one_value);
+  tcase_add_test(tests, sixty_four_dimensions_survive_the_round_trip);
+  tcase_add_test(tests, random_frames_fill_their_plan_exactly);
+  tcase_add_test(tests, a_strided_tensor_arrives_in_c_order);
+  tcase_add_test(tests, data_can_be_written_in_place);
+  tcase_add_test(tests, find_goes_by_the_whole_key_and_takes_the_first);
+  tcase_add_test(tests, a_plan_too_large_for_any_frame_is_never_met);
+  tcase_add_test(tests, begin_refuses_what_cannot_become_a_frame);
+  tcase_add_test(tests, what_the_plan_did_not_count_has_no_room);
+  tcase_add_test(tests, the_builder_refuses_what_no_reader_would_take);
+  tcase_add_test(tests, a_plan_may_be_more_than_is_used);
+  suite_add_tcase(suite, tests);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors: counting their bytes, and packing any strides into C order, against a reference that copies one element at a
+ * time. Sources and results stand in blocks of exactly their size, so a sanitizer sees each byte too far. */
+#include <check.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ringcast/frame.h"
+
+static const struct ringcast_dtype U8 = {1, 8, 1}, I64 = {0, 64, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
+static const struct ringcast_dtype WHOLE[] = {{1, 8, 1}, {2, 16, 1}, {2, 32, 1}, {2, 64, 1}, {5, 128, 1},
+                                              {1, 8, 3}, {2, 32, 5}, {6, 8, 1},  {17, 4, 2}, {0, 12, 2}};
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static uint64_t seed = 0x9e3779b97f4a7c15u;
+
+static uint64_t random_below(uint64_t bound) {
+  seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+  return (seed * 0x2545f4914f6cdd1du >> 16) % bound;
+}
+
+static struct ringcast_tensor tensor_of(struct ringcast_dtype dtype, int32_t ndim, const int64_t *shape,
+                                        const int64_t *strides, const void *data) {
+  return (struct ringcast_tensor){.data = data, .dtype = dtype, .ndim = ndim, .shape = shape, .strides = strides};
+}
+
+static uint64_t bytes_of(struct ringcast_tensor tensor) {
+  uint64_t bytes = UINT64_MAX;
+  ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &bytes), 0);
+  return bytes;
+}
+
+static int refusal_of(struct ringcast_tensor tensor) {
+  uint64_t bytes = 77;
+  int rc = ringcast_tensor_bytes(&tensor, &bytes);
+  ck_assert_uint_eq(bytes, 77); /* outputs are set only on success */
+  return rc;
+}
+
+/* Packs into a block of exactly the right size and compares with the element-wise copy. */
+static void pack_and_compare(const struct ringcast_tensor *tensor, int64_t item) {
+  uint64_t bytes = bytes_of(*tensor);
+  uint8_t *packed = malloc(bytes), *expected = malloc(bytes);
+  int64_t index[RINGCAST_MAX_NDIM] = {0};
+  memset(packed, 0xa5, bytes);
+  for (uint64_t at = 0; at < bytes; at += (uint64_t)item) {
+    int64_t offset = 0;
+    for (int32_t i = 0; i < tensor->ndim; i++) offset += index[i] * tensor->strides[i];
+    memcpy(expected + at, (const uint8_t *)tensor->data + offset * item, (size_t)item);
+    for (int32_t i = tensor->ndim; i-- > 0;) {
+      if (++index[i] < tensor->shape[i]) break;
+      index[i] = 0;
+    }
+  }
+  ck_assert_int_eq(ringcast_tensor_pack(tensor, packed), 0);
+  ck_assert_int_eq(bytes ? memcmp(packed, expected, bytes) : 0, 0);
+  free(packed), free(expected);
+}
+
+/* Gives the tensor data that reaches exactly from its lowest to its highest element, and packs it. */
+static void pack_in_exact_memory(struct ringcast_tensor tensor) {
+  int64_t item = tensor.dtype.bits * tensor.dtype.lanes / 8, low = 0, high = 0;
+  bool empty = false;
+  for (int32_t i = 0; i < tensor.ndim; i++) empty |= tensor.shape[i] == 0;
+  for (int32_t i = 0; i < tensor.ndim && !empty; i++) {
+    if (tensor.shape[i] == 1) continue;
+    int64_t reach = (tensor.shape[i] - 1) * tensor.strides[i];
+    *(reach < 0 ? &low : &high) += reach;
+  }
+  size_t bytes = empty ? 0 : (size_t)((high - low + 1) * item);
+  uint8_t *memory = malloc(bytes);
+  for (size_t i = 0; i < bytes; i++) memory[i] = (uint8_t)random_below(256);
+  tensor.data = empty ? memory : memory - low * item;
+  pack_and_compare(&tensor, item);
+  free(memory);
+}
+
+START_TEST(bytes_are_elements_times_their_size) {
+  int64_t shape[] = {3, 5, 2};
+  ck_assert_uint_eq(bytes_of(tensor_of(U8, 3, shape, NULL, NULL)), 30);
+  ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, shape, NULL, NULL)), 120);
+  ck_assert_uint_eq(bytes_of(tensor_of(F32, 0, NULL, NULL, NULL)), 4);
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){5, 128, 1}, 1, shape, NULL, NULL)), 48);
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){2, 255, 65535}, 1, (int64_t[]){8}, NULL, NULL)),
+                    255u * 65535);
+}
+END_TEST
+
+START_TEST(bytes_of_less_than_eight_bits_round_up_once) {
+  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL)), 3);
+  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){3, 3}, NULL, NULL)), 5); /* not a byte up in each row */
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){0, 1, 1}, 1, (int64_t[]){17}, NULL, NULL)), 3);
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){15, 6, 1}, 1, (int64_t[]){9}, NULL, NULL)), 7);
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){17, 4, 2}, 1, (int64_t[]){9}, NULL, NULL)), 9);
+  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 0, NULL, NULL, NULL)), 1);
+  /* The bits of all elements need not fit in 64. */
+  ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){0, 7, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL)),
+                    8070450532247928832u);
+}
+END_TEST
+
+START_TEST(bytes_of_an_empty_tensor_are_none) {
+  ck_assert_uint_eq(bytes_of(tensor_of(F32, 1, (int64_t[]){0}, NULL, NULL)), 0);
+  ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, (int64_t[]){4, 0, 7}, NULL, NULL)), 0);
+  ck_assert_uint_eq(bytes_of(tensor_of(F32, 2, (int64_t[]){INT64_MAX, 0}, NULL, NULL)), 0);
+  ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){0, 3}, NULL, NULL)), 0);
+}
+END_TEST
+
+START_TEST(bytes_that_cannot_be_counted_are_refused) {
+  const int64_t big = (int64_t)1 << 32;
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){big, big}, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8 + 1}, NULL, NULL)), -EINVAL);
+  ck_assert_uint_eq(bytes_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8}, NULL, NULL)), INT64_MAX - 7);
+  ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX}, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 4, (int64_t[]){big, 3, big, 1}, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 3, (int64_t[]){big, big, 0}, NULL, NULL)), -EINVAL); /* nor its strides */
+}
+END_TEST
+
+START_TEST(shapes_and_dtypes_out_of_range_are_refused) {
+  int64_t ones[RINGCAST_MAX_NDIM + 1];
+  for (int i = 0; i <= RINGCAST_MAX_NDIM; i++) ones[i] = 1;
+  ck_assert_uint_eq(bytes_of(tensor_of(U8, RINGCAST_MAX_NDIM, ones, NULL, NULL)), 1);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, RINGCAST_MAX_NDIM + 1, ones, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, -1, ones, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 1, NULL, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 1, (int64_t[]){-1}, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){-1, -1}, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){0, INT64_MIN}, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 0, 1}, 0, NULL, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 32, 0}, 0, NULL, NULL, NULL)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){18, 8, 1}, 0, NULL, NULL, NULL)), -EINVAL);
+}
+END_TEST
+
+START_TEST(less_than_eight_bits_go_in_c_order_only) {
+  uint8_t data[3] = {0x21, 0x43, 0x05}, out[3] = {0};
+  struct ringcast_tensor tensor = tensor_of(INT4, 2, (int64_t[]){1, 5}, (int64_t[]){99, 1}, data);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0); /* a stride that nobody takes does not matter */
+  ck_assert_mem_eq(out, data, 3);
+  ck_assert_int_eq(refusal_of(tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){2}, data)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){0}, data)), -EINVAL);
+  ck_assert_int_eq(refusal_of(tensor_of(INT4, 2, (int64_t[]){2, 3}, (int64_t[]){1, 2}, data)), -EINVAL);
+  tensor = tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){-1}, data + 2);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL);
+}
+END_TEST
+
+START_TEST(named_layouts_pack_as_the_reference_does) {
+  static const struct {
+    int32_t ndim;
+    int64_t shape[4], strides[4];
+  } cases[] = {
+      {0, {0}, {0}},                                      /* 0-d */
+      {2, {3, 4}, {4, 1}},                                /* C order */
+      {2, {3, 4}, {1, 3}},                                /* transposed */
+      {2, {3, 4}, {7, 1}},                                /* rows of a wider one */
+      {2, {3, 4}, {8, 2}},                                /* every second, the axes merge */
+      {3, {2, 3, 4}, {30, 4, 1}},                         /* planes */
+      {3, {2, 3, 4}, {4, 8, 1}},                          /* rows permuted */
+      {4, {2, 1, 3, 1}, {3, INT64_MAX, 1, INT64_MIN}},    /* strides of size 1 may be anything */
+      {4, {2, 1, 3, 1}, {1, INT64_MAX, 2, INT64_MIN}},    /* ... */
+      {1, {5}, {0}},                                      /* expanded */
+      {2, {3, 4}, {0, 1}},                                /* one row again and again */
+      {2, {3, 4}, {1, 0}},                                /* each element again and again */
+      {2, {3, 4}, {0, 0}},                                /* one element */
+      {1, {5}, {-1}},                                     /* reversed */
+      {2, {3, 4}, {-4, -1}},                              /* reversed, both */
+      {2, {3, 4}, {-4, 1}},                               /* rows from last to first */
+      {2, {3, 4}, {4, -1}},                               /* each row reversed */
+      {3, {2, 2, 2}, {-1, 0, 5}},                         /* of each one */
+      {2, {0, 4}, {4, 1}},                                /* empty */
+      {2, {4, 0}, {3, INT64_MAX}},                        /* empty, and its strides point anywhere */
+      {3, {INT64_MAX, 0, 1}, {INT64_MIN, INT64_MAX, -1}}, /* ... */
+  };
+  for (int i = 0; i < COUNT(cases); i++)
+    pack_in_exact_memory(tensor_of(WHOLE[_i], cases[i].ndim, cases[i].shape, cases[i].strides, NULL));
+}
+END_TEST
+
+START_TEST(random_strides_pack_as_the_reference_does) {
+  for (int round = 0; round < 4000; round++) {
+    int64_t shape[6], strides[6], step = 1;
+    int32_t ndim = (int32_t)random_below(7), order[6] = {0, 1, 2, 3, 4, 5};
+    for (int32_t i = ndim; i > 1; i--) { /* shuffled half of the time */
+      int32_t j = round % 2 ? i - 1 : (int32_t)random_below((uint64_t)i), swap = order[i - 1];
+      order[i - 1] = order[j], order[j] = swap;
+    }
+    for (int32_t i = ndim; i-- > 0;) {
+      int32_t axis = order[i];
+      shape[axis] = random_below(40) == 0 ? 0 : 1 + (int64_t)random_below(4);
+      if (random_below(6) == 0) step += (int64_t)random_below(3); /* a gap */
+      strides[axis] = random_below(8) == 0 ? 0 : random_below(5) == 0 ? -step : step;
+      step *= shape[axis] ? shape[axis] : 1;
+    }
+    pack_in_exact_memory(tensor_of(WHOLE[random_below(COUNT(WHOLE))], ndim, shape, strides, NULL));
+  }
+}
+END_TEST
+
+START_TEST(sixty_four_dimensions_pack) {
+  int64_t shape[RINGCAST_MAX_NDIM], strides[RINGCAST_MAX_NDIM], step = 1;
+  for (int i = 0; i < RINGCAST_MAX_NDIM; i++) { /* Fortran order; eleven of them have two elements */
+    shape[i] = i % 6 == 0 ? 2 : 1;
+    strides[i] = shape[i] == 1 ? INT64_MIN : step;
+    step *= shape[i];
+  }
+  ck_assert_int_eq(step, 2048);
+  for (int i = 0; i < COUNT(WHOLE); i++)
+    pack_in_exact_memory(tensor_of(WHOLE[i], RINGCAST_MAX_NDIM, shape, strides, NULL));
+}
+END_TEST
+
+START_TEST(no_strides_mean_c_order) {
+  uint8_t data[24], out[24] = {0};
+  for (int i = 0; i < 24; i++) data[i] = (uint8_t)i;
+  struct ringcast_tensor tensor = tensor_of(F32, 2, (int64_t[]){2, 3}, NULL, data);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0);
+  ck_assert_mem_eq(out, data, 24);
+}
+END_TEST
+
+START_TEST(memory_need_not_be_aligned) {
+  uint8_t data[1 + 48], out[1 + 24];
+  for (int i = 0; i < (int)sizeof data; i++) data[i] = (uint8_t)i;
+  struct ringcast_tensor tensor = tensor_of(I64, 1, (int64_t[]){3}, (int64_t[]){2}, data + 1);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out + 1), 0);
+  for (int i = 0; i < 3; i++) ck_assert_mem_eq(out + 1 + 8 * i, data + 1 + 16 * i, 8);
+}
+END_TEST
+
+START_TEST(packing_refuses_what_it_cannot_copy) {
+  uint8_t data[8] = {0}, out[8];
+  struct ringcast_tensor tensor = tensor_of(F32, 1, (int64_t[]){2}, NULL, NULL);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL); /* no data */
+  tensor.data = data;
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, NULL), -EINVAL);
+  tensor.strides = (int64_t[]){INT64_MAX / 2};
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL); /* a stride that no memory has */
+  tensor.ndim = -1;
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL);
+  tensor = tensor_of(F32, 1, (int64_t[]){0}, NULL, NULL);
+  ck_assert_int_eq(ringcast_tensor_pack(&tensor, NULL), 0); /* nothing to copy */
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("tensor");
+  TCase *bytes = tcase_create("bytes"), *pack = tcase_create("pack");
+  tcase_add_test(bytes, bytes_are_elements_times_their_size);
+  tcase_add_test(bytes, bytes_of_less_than_eight_bits_round_up_once);
+  tcase_add_test(bytes, bytes_of_an_empty_tensor_are_none);
+  tcase_add_test(bytes, bytes_that_cannot_be_counted_are_refused);
+  tcase_add_test(bytes, shapes_and_dtypes_out_of_range_are_refused);
+  tcase_set_timeout(pack, 60);
+  tcase_add_test(pack, less_than_eight_bits_go_in_c_order_only);
+  tcase_add_loop_test(pack, named_layouts_pack_as_the_reference_does, 0, COUNT(WHOLE));
+  tcase_add_test(pack, random_strides_pack_as_the_reference_does);
+  tcase_add_test(pack, sixty_four_dimensions_pack);
+  tcase_add_test(pack, no_strides_mean_c_order);
+  tcase_add_test(pack, memory_need_not_be_aligned);
+  tcase_add_test(pack, packing_refuses_what_it_cannot_copy);
+  suite_add_tcase(suite, bytes);
+  suite_add_tcase(suite, pack);
+  SRunner *runner = srunner_create(suite);
+  srunner_run_all(runner, CK_NORMAL);
+  int failed = srunner_ntests_failed(runner);
+  srunner_free(runner);
+  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The subcommands of the command line, and what they share. */
+#ifndef TOOLS_CLI_H
+#define TOOLS_CLI_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Exit statuses. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* argv[0] is the subcommand's name. Each returns the exit status. */
+int doctor_main(int argc, char **argv);
+int perf_main(int argc, char **argv);
+
+/* Says on stderr what is wrong with the command line, then `usage`; returns CLI_USAGE. */
+__attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);
+
+/* "text" or "json". False: neither. */
+bool cli_format(const char *text, bool *json);
+
+/* The first line of a file without its end, "" if it can't be read. Returns `out`. */
+char *cli_read_line(const char *path, char *out, size_t size);
+
+/* The processor's name, as the kernel gives it. */
+char *cli_cpu_model(char *out, size_t size);
+
+/* Flushes `out`; a full disk or a closed pipe is a failure that must not pass for success. */
+int cli_finish(FILE *out, int status);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ringcast doctor`: runs the probes and prints their lines. */
+#define _GNU_SOURCE
+#include "tools/doctor.h"
+
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli.h"
+#include "tools/json.h"
+
+static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
+
+static const char help[] =
+    "\n"
+    "What this machine offers, what ringcast makes of it, and how to mend what is missing. Makes a ring with default\n"
+    "options and has another process attach to it, so the answer is not a guess. Changes nothing.\n"
+    "\n"
+    "LEVELS\n"
+    "  ok        nothing to do\n"
+    "  note      it works, but something is slower than it could be, or not usual\n"
+    "  problem   rings can't be made, or others can't attach to them\n"
+    "\n"
+    "OPTIONS\n"
+    "  --format FORMAT   text or json (default text)\n"
+    "  --help            this text\n"
+    "\n"
+    "EXIT STATUS\n"
+    "  0 if rings can be made and attached to, 1 if not, 2 for a wrong command line\n"
+    "\n"
+    "EXAMPLES\n"
+    "  ringcast doctor\n"
+    "  ringcast doctor --format json | jq '.lines[] | select(.level != \"ok\")'\n"
+    "  docker run ... ringcast doctor\n";
+
+static const char *const levels[] = {"ok", "note", "problem"};
+
+/* ---- Lines ------------------------------------------------------------------------------------------------------ */
+
+void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level, const char *format, ...) {
+  if (doctor->count == DOCTOR_LINES) abort();
+  struct doctor_line *line = &doctor->lines[doctor->count++];
+  va_list arguments;
+  line->name = name;
+  line->level = level;
+  va_start(arguments, format);
+  vsnprintf(line->found, sizeof line->found, format, arguments);
+  va_end(arguments);
+}
+
+void doctor_mend(struct doctor *doctor, const char *format, ...) {
+  struct doctor_line *line = &doctor->lines[doctor->count - 1];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line->mend, sizeof line->mend, format, arguments);
+  va_end(arguments);
+}
+
+void doctor_fact(struct doctor *doctor, const char *key, int64_t value) {
+  struct doctor_line *line = &doctor->lines[doctor->count - 1];
+  if (line->facts == DOCTOR_FACTS) abort();
+  line->fact[line->facts].key = key;
+  line->fact[line->facts++].value = value;
+}
+
+/* ---- Files of the kernel ---------------------------------------------------------------------------------------- */
+
+int64_t doctor_read_number(const char *path) {
+  char text[128], *end;
+  cli_read_line(path, text, sizeof text);
+  long long value = strtoll(text, &end, 10);
+  return end == text ? -1 : value;
+}
+
+/* Whether `list` ("cpu,cpuacct") names `controller`. */
+static bool names(const char *list, size_t length, const char *controller) {
+  size_t wanted = strlen(controller);
+  while (length >= wanted) {
+    const char *comma = memchr(list, ',', length);
+    size_t word = comma ? (size_t)(comma - list) : length;
+    if (word == wanted && memcmp(list, controller, wanted) == 0) return true;
+    if (!comma) return false;
+    length -= word + 1;
+    list = comma + 1;
+  }
+  return false;
+}
+
+/* A container often sees its own group as the root of the hierarchy, whatever /proc/self/cgroup says: both are tried. */
+bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size) {
+  char line[512], group[512] = "", root[64] = "/sys/fs/cgroup";
+  FILE *file = fopen("/proc/self/cgroup", "re");
+  while (file && fgets(line, sizeof line, file)) {
+    char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+    if (!path) continue;
+    path[strcspn(path, "\n")] = '\0';
+    if (path == list + 1 && !*group) snprintf(group, sizeof group, "%s", path + 1);
+    if (!names(list + 1, (size_t)(path - list - 1), controller)) continue;
+    snprintf(group, sizeof group, "%s", path + 1);
+    snprintf(root, sizeof root, "/sys/fs/cgroup/%s", controller);
+    break;
+  }
+  if (file) fclose(file);
+  snprintf(out, size, "%s%s/%s", root, group, name);
+  if ((file = fopen(out, "re")) == NULL) {
+    snprintf(out, size, "%s/%s", root, name);
+    file = fopen(out, "re");
+  }
+  if (!file) return false;
+  fclose(file);
+  return true;
+}
+
+/* ---- Printing --------------------------------------------------------------------------------------------------- */
+
+static void print_json(const struct doctor *doctor, bool healthy) {
+  struct json json = {.out = stdout};
+  char cpu[256];
+  json_open(&json, NULL, '{');
+  json_string(&json, "version", ringcast_version());
+  json_string(&json, "cpu", cli_cpu_model(cpu, sizeof cpu));
+  json_boolean(&json, "healthy", healthy);
+  json_open(&json, "lines", '[');
+  for (size_t i = 0; i < doctor->count; i++) {
+    const struct doctor_line *line = &doctor->lines[i];
+    json_open(&json, NULL, '{');
+    json_string(&json, "name", line->name);
+    json_string(&json, "level", levels[line->level]);
+    json_string(&json, "found", line->found);
+    json_string(&json, "mend", line->mend);
+    json_open(&json, "facts", '{');
+    for (size_t f = 0; f < line->facts; f++) json_integer(&json, line->fact[f].key, line->fact[f].value);
+    json_close(&json, '}');
+    json_close(&json, '}');
+  }
+  json_close(&json, ']');
+  json_close(&json, '}');
+}
+
+static void print_text(const struct doctor *doctor, bool healthy) {
+  char cpu[256];
+  printf("ringcast %s on %s\n\n", ringcast_version(), cli_cpu_model(cpu, sizeof cpu));
+  for (size_t i = 0; i < doctor->count; i++) {
+    const struct doctor_line *line = &doctor->lines[i];
+    printf("%-8s %-16s %s\n", levels[line->level], line->name, line->found);
+    if (*line->mend) printf("%25s  to mend: %s\n", "", line->mend);
+  }
+  printf("\n%s\n", healthy ? "Rings can be made here." : "Rings can't be used here: see the problems above.");
+}
+
+/* ---- Command line ----------------------------------------------------------------------------------------------- */
+
+static int parse(int argc, char **argv, bool *json, bool *asks_help) {
+  static const struct option known[] = {{"format", 1, NULL, 'f'}, {"help", 0, NULL, 'h'}, {0}};
+  int option;
+  opterr = 0;
+  while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
+    switch (option) {
+    case 'f':
+      if (!cli_format(optarg, json)) return cli_misused(usage, "'%s' will not do for --format", optarg);
+      break;
+    case 'h': *asks_help = true; break;
+    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
+    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
+    }
+  }
+  return optind < argc ? cli_misused(usage, "'%s' is one word too many", argv[optind]) : 0;
+}
+
+int doctor_main(int argc, char **argv) {
+  static void (*const probes[])(struct doctor *) = {
+      doctor_probe_ring,    doctor_probe_kernel,     doctor_probe_huge_pages, doctor_probe_limits,
+      doctor_probe_numa,    doctor_probe_cores,      doctor_probe_wait,       doctor_probe_membarrier,
+      doctor_probe_io_uring, doctor_probe_proc,      doctor_probe_sandbox};
+  static struct doctor doctor;
+  bool json = false, asks_help = false, healthy = true;
+  int result = parse(argc, argv, &json, &asks_help);
+  if (result != 0) return result;
+  if (asks_help) {
+    printf("%s%s", usage, help);
+    return cli_finish(stdout, CLI_OK);
+  }
+  for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) probes[i](&doctor);
+  for (size_t i = 0; i < doctor.count; i++) healthy &= doctor.lines[i].level != DOCTOR_PROBLEM;
+  json ? print_json(&doctor, healthy) : print_text(&doctor, healthy);
+  return cli_finish(stdout, healthy ? CLI_OK : CLI_FAILED);
+}

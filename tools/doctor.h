@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a probe finds is one line: a name, how grave it is, what was found, how to mend it, and the numbers behind it. */
+#ifndef TOOLS_DOCTOR_H
+#define TOOLS_DOCTOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ringcast/ringcast.h"
+
+enum doctor_level { DOCTOR_OK, DOCTOR_NOTE, DOCTOR_PROBLEM };
+enum { DOCTOR_LINES = 32, DOCTOR_FACTS = 6 };
+
+struct doctor_line {
+  const char *name;
+  enum doctor_level level;
+  char found[384];
+  char mend[384]; /* empty: nothing to mend */
+  size_t facts;
+  struct {
+    const char *key;
+    int64_t value; /* -1: unknown, or no limit */
+  } fact[DOCTOR_FACTS];
+};
+
+struct doctor {
+  struct doctor_line lines[DOCTOR_LINES];
+  size_t count;
+  bool can_make;            /* a ring was made */
+  struct ringcast_info ring; /* what it is like */
+};
+
+/* Each adds a line, or speaks of the last one. */
+__attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level,
+                                                      const char *format, ...);
+__attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format, ...);
+void doctor_fact(struct doctor *doctor, const char *key, int64_t value);
+
+/* The number a file starts with; -1 if there is none ("max" too). */
+int64_t doctor_read_number(const char *path);
+
+/* The file `name` of this process's control group, in `controller`'s hierarchy (or the only one, of version 2). False:
+ * there is none. */
+bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size);
+
+/* The probes, in the order of the lines. */
+void doctor_probe_kernel(struct doctor *doctor);     /* doctor_system.c from here */
+void doctor_probe_cores(struct doctor *doctor);
+void doctor_probe_wait(struct doctor *doctor);
+void doctor_probe_membarrier(struct doctor *doctor);
+void doctor_probe_io_uring(struct doctor *doctor);
+void doctor_probe_sandbox(struct doctor *doctor);
+void doctor_probe_proc(struct doctor *doctor);
+void doctor_probe_ring(struct doctor *doctor);       /* doctor_memory.c from here */
+void doctor_probe_huge_pages(struct doctor *doctor);
+void doctor_probe_limits(struct doctor *doctor);
+void doctor_probe_numa(struct doctor *doctor);
+
+#endif

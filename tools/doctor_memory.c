@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory: a ring made for proof, huge pages, limits, NUMA, /dev/shm. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/cli.h"
+#include "tools/doctor.h"
+
+#define HUGE_DIR "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+#define MIB      ((int64_t)1 << 20)
+
+/* ---- A ring ----------------------------------------------------------------------------------------------------- */
+
+static int64_t open_files(void) {
+  DIR *dir = opendir("/proc/self/fd");
+  int64_t count = 0;
+  if (!dir) return -1;
+  while (readdir(dir)) count++;
+  closedir(dir);
+  return count;
+}
+
+/* Another process attaches, as a reader would; its error comes back through the pipe. Returns 0 or the -errno. */
+static int attach_from_outside(const char *handle, char *words, size_t size) {
+  int ends[2], status = 0;
+  size_t got = 0;
+  ssize_t bytes;
+  if (pipe(ends) != 0) return -errno;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    ringcast_reader *reader;
+    int result = ringcast_reader_attach(handle, &reader);
+    const char *text = result < 0 ? ringcast_last_error() : "";
+    if (write(ends[1], text, strlen(text)) < 0) _exit(1);
+    if (result == 0) ringcast_reader_close(reader);
+    _exit(-result & 0xff);
+  }
+  close(ends[1]);
+  while (pid > 0 && got + 1 < size && (bytes = read(ends[0], words + got, size - 1 - got)) > 0) got += (size_t)bytes;
+  words[got] = '\0';
+  close(ends[0]);
+  if (pid < 0 || waitpid(pid, &status, 0) != pid) return -ECHILD;
+  return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
+}
+
+static void probe_attach(struct doctor *doctor, const char *handle) {
+  char words[256] = "";
+  int result = attach_from_outside(handle, words, sizeof words);
+  if (result == 0) {
+    doctor_add(doctor, "attach", DOCTOR_OK, "another process of this user has attached to that ring");
+    return;
+  }
+  doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s", *words ? words : strerror(-result));
+  doctor_mend(doctor, "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc mounted, and "
+                      "a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+}
+
+void doctor_probe_ring(struct doctor *doctor) {
+  ringcast_writer *writer;
+  int64_t files = open_files();
+  int result = ringcast_writer_create(&writer);
+  if (result != 0) {
+    doctor_add(doctor, "ring", DOCTOR_PROBLEM, "can't make a ring: %s", ringcast_last_error());
+    doctor_mend(doctor, "the sentence says what is missing; the lines below say how much of it there is");
+    return;
+  }
+  int64_t held = open_files() - files;
+  doctor->can_make = ringcast_writer_info(writer, &doctor->ring) == 0;
+  const struct ringcast_info *ring = &doctor->ring;
+  doctor_add(doctor, "ring", DOCTOR_OK, "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, and "
+                                        "spins for at most %.0f us before it sleeps",
+             (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
+             (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
+  doctor_fact(doctor, "capacity", (int64_t)ring->capacity);
+  doctor_fact(doctor, "max_frame", (int64_t)ring->max_frame);
+  doctor_fact(doctor, "memory", ring->memory);
+  doctor_fact(doctor, "page_size", (int64_t)ring->page_size);
+  doctor_fact(doctor, "spin_ns", ring->spin_ns);
+  doctor_fact(doctor, "files", held);
+  probe_attach(doctor, ringcast_writer_handle(writer));
+  ringcast_writer_close(writer);
+}
+
+/* ---- Huge pages ------------------------------------------------------------------------------------------------- */
+
+static void probe_pool(struct doctor *doctor) {
+  int64_t pool = doctor_read_number(HUGE_DIR "nr_hugepages"), spare = doctor_read_number(HUGE_DIR "free_hugepages");
+  int64_t reserved = doctor_read_number(HUGE_DIR "resv_hugepages");
+  int64_t overcommit = doctor_read_number(HUGE_DIR "nr_overcommit_hugepages");
+  bool used = doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_HUGETLB;
+  int64_t wanted = doctor->can_make ? (int64_t)(doctor->ring.capacity / (2 * (uint64_t)MIB)) : 8;
+  if (pool < 0)
+    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages");
+  else
+    doctor_add(doctor, "huge pages", used || (doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_SHMEM_HUGE)
+                                         ? DOCTOR_OK : DOCTOR_NOTE,
+               "%lld pages of 2 MiB in the pool, %lld free; a default ring takes %lld and gets %s", (long long)pool,
+               (long long)(spare - reserved), (long long)wanted,
+               used ? "them" : doctor->can_make ? ringcast_memory_name(doctor->ring.memory) : "nothing");
+  if (!used && pool >= 0)
+    doctor_mend(doctor, "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also raise "
+                        "its hugetlb.2MB.max", (long long)(pool + wanted));
+  doctor_fact(doctor, "pool", pool);
+  doctor_fact(doctor, "free", spare < 0 ? -1 : spare - (reserved > 0 ? reserved : 0));
+  doctor_fact(doctor, "overcommit", overcommit);
+}
+
+/* "always [never] advise" -> "never". */
+static const char *chosen(char *text) {
+  char *open = strchr(text, '['), *end = open ? strchr(open, ']') : NULL;
+  if (!end) return "unknown";
+  *end = '\0';
+  return open + 1;
+}
+
+static void probe_transparent(struct doctor *doctor) {
+  char text[256];
+  const char *shmem = chosen(cli_read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", text, sizeof text));
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .memory = RINGCAST_MEMORY_SHMEM_HUGE, .capacity = 2 * (uint64_t)MIB};
+  ringcast_writer *writer;
+  bool works = ringcast_writer_create_ex(&options, &writer) == 0;
+  if (works) ringcast_writer_close(writer);
+  doctor_add(doctor, "shmem huge", works ? DOCTOR_OK : DOCTOR_NOTE,
+             "transparent huge pages of shared memory: shmem_enabled is '%s', and a ring of 2 MiB that asks for them %s",
+             shmem, works ? "gets them (MADV_COLLAPSE)" : "does not get them");
+  if (!works)
+    doctor_mend(doctor, "needs Linux 6.1 with CONFIG_TRANSPARENT_HUGEPAGE, shmem_enabled other than 'deny', and free "
+                        "memory that is not in pieces (echo 1 > /proc/sys/vm/compact_memory)");
+  doctor_fact(doctor, "works", works);
+}
+
+void doctor_probe_huge_pages(struct doctor *doctor) {
+  probe_pool(doctor);
+  probe_transparent(doctor);
+}
+
+/* ---- Limits ----------------------------------------------------------------------------------------------------- */
+
+static int64_t limit_of(int resource) {
+  struct rlimit limit;
+  return getrlimit((__rlimit_resource_t)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY
+             ? -1 : (int64_t)limit.rlim_cur;
+}
+
+static void probe_locked(struct doctor *doctor) {
+  int64_t limit = limit_of(RLIMIT_MEMLOCK);
+  if (limit < 0)
+    doctor_add(doctor, "locked memory", DOCTOR_OK, "no limit (ulimit -l); a ring does not lock its memory");
+  else
+    doctor_add(doctor, "locked memory", DOCTOR_OK, "%lld KiB (ulimit -l); does not matter: a ring does not lock its memory",
+               (long long)(limit >> 10));
+  doctor_fact(doctor, "limit", limit);
+}
+
+static void probe_files(struct doctor *doctor) {
+  int64_t limit = limit_of(RLIMIT_NOFILE), used = open_files();
+  bool few = limit >= 0 && limit - used < 64;
+  doctor_add(doctor, "open files", few ? DOCTOR_NOTE : DOCTOR_OK,
+             "at most %lld (ulimit -n), %lld open; each writer holds some for as long as it lives (the ring's facts say "
+             "how many)", (long long)limit, (long long)used);
+  if (few) doctor_mend(doctor, "ulimit -n 1024");
+  doctor_fact(doctor, "limit", limit);
+  doctor_fact(doctor, "open", used);
+}
+
+static void probe_group_memory(struct doctor *doctor) {
+  char path[640];
+  int64_t limit = -1, used = -1, ring = doctor->can_make ? (int64_t)doctor->ring.capacity : 16 * MIB;
+  if (doctor_cgroup_path("memory", "memory.max", path, sizeof path) ||
+      doctor_cgroup_path("memory", "memory.limit_in_bytes", path, sizeof path))
+    limit = doctor_read_number(path);
+  if (doctor_cgroup_path("memory", "memory.current", path, sizeof path) ||
+      doctor_cgroup_path("memory", "memory.usage_in_bytes", path, sizeof path))
+    used = doctor_read_number(path);
+  if (limit > INT64_MAX / 2) limit = -1; /* how version 1 says that there is none */
+  if (limit < 0) {
+    doctor_add(doctor, "container memory", DOCTOR_OK, "the control group sets no limit, as far as it can be seen from here");
+  } else {
+    bool tight = used >= 0 && limit - used < 4 * ring;
+    doctor_add(doctor, "container memory", tight ? DOCTOR_NOTE : DOCTOR_OK,
+               "the control group allows %lld MiB, of which %lld are in use; a ring counts towards it, all at once when "
+               "it is made", (long long)(limit / MIB), (long long)(used / MIB));
+    if (tight) doctor_mend(doctor, "give the container more memory (docker run --memory), or make smaller rings");
+  }
+  doctor_fact(doctor, "limit", limit);
+  doctor_fact(doctor, "used", used);
+}
+
+static void probe_dev_shm(struct doctor *doctor) {
+  struct statvfs shm;
+  int64_t bytes = statvfs("/dev/shm", &shm) == 0 ? (int64_t)(shm.f_blocks * shm.f_frsize) : -1;
+  if (bytes < 0)
+    doctor_add(doctor, "/dev/shm", DOCTOR_OK, "not mounted; not used by ringcast: its memory has no name");
+  else
+    doctor_add(doctor, "/dev/shm", DOCTOR_OK,
+               "%lld MiB; not used by ringcast, its size does not matter: a ring's memory has no name (memfd)",
+               (long long)(bytes / MIB));
+  doctor_fact(doctor, "bytes", bytes);
+}
+
+void doctor_probe_limits(struct doctor *doctor) {
+  probe_group_memory(doctor);
+  probe_locked(doctor);
+  probe_files(doctor);
+  probe_dev_shm(doctor);
+}
+
+/* ---- NUMA ------------------------------------------------------------------------------------------------------- */
+
+void doctor_probe_numa(struct doctor *doctor) {
+  int64_t nodes = 0;
+  DIR *dir = opendir("/sys/devices/system/node");
+  for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)
+    nodes += strncmp(entry->d_name, "node", 4) == 0 && entry->d_name[4] >= '0' && entry->d_name[4] <= '9';
+  if (dir) closedir(dir);
+  if (nodes > 1) {
+    doctor_add(doctor, "NUMA", DOCTOR_NOTE, "%lld nodes; a ring lies on the node of the CPU that makes it; libnuma is %s",
+               (long long)nodes, RINGCAST_HAVE_NUMA ? "built in" : "not built in");
+    doctor_mend(doctor, "make the ring on the node where its writer runs: numactl --cpunodebind=0 ...");
+  } else {
+    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node: nothing to place; libnuma is %s",
+               RINGCAST_HAVE_NUMA ? "built in" : "not built in");
+  }
+  doctor_fact(doctor, "nodes", nodes);
+  doctor_fact(doctor, "libnuma", RINGCAST_HAVE_NUMA);
+}

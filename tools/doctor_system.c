@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel and the CPU: cores, waiting, io_uring, sandboxes, /proc. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+#include "tools/cli.h"
+#include "tools/doctor.h"
+
+/* ---- Kernel ----------------------------------------------------------------------------------------------------- */
+
+void doctor_probe_kernel(struct doctor *doctor) {
+  struct utsname name;
+  int major = 0, minor = 0;
+  uname(&name);
+  if (sscanf(name.release, "%d.%d", &major, &minor) != 2) major = minor = 0;
+  int version = major * 1000 + minor;
+  doctor_add(doctor, "kernel", version < 5001 ? DOCTOR_PROBLEM : version < 6001 ? DOCTOR_NOTE : DOCTOR_OK,
+             "%s %s on %s; 5.1 is needed to seal a ring's memory, 5.14 to fill it quickly, 6.1 for transparent huge pages",
+             name.sysname, name.release, name.machine);
+  if (version < 6001) doctor_mend(doctor, "a newer kernel");
+  doctor_fact(doctor, "major", major);
+  doctor_fact(doctor, "minor", minor);
+}
+
+/* ---- Cores ------------------------------------------------------------------------------------------------------ */
+
+/* How many CPUs' worth of time the control group grants; INFINITY if it sets no limit. */
+static double cpu_quota(void) {
+  char path[640], text[64];
+  double quota, period;
+  if (doctor_cgroup_path("cpu", "cpu.max", path, sizeof path))
+    return sscanf(cli_read_line(path, text, sizeof text), "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period
+                                                                                                       : INFINITY;
+  if (!doctor_cgroup_path("cpu", "cpu.cfs_quota_us", path, sizeof path)) return INFINITY;
+  quota = (double)doctor_read_number(path);
+  if (!doctor_cgroup_path("cpu", "cpu.cfs_period_us", path, sizeof path)) return INFINITY;
+  period = (double)doctor_read_number(path);
+  return quota > 0 && period > 0 ? quota / period : INFINITY;
+}
+
+void doctor_probe_cores(struct doctor *doctor) {
+  cpu_set_t allowed;
+  long online = sysconf(_SC_NPROCESSORS_ONLN);
+  int usable = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : (int)online;
+  double quota = cpu_quota(), least = quota < usable ? quota : usable;
+  char limit[64] = "no quota";
+  if (isfinite(quota)) snprintf(limit, sizeof limit, "a quota of %.2f CPUs", quota);
+  doctor_add(doctor, "cores", least < 2 ? DOCTOR_NOTE : DOCTOR_OK,
+             "%ld CPUs online, %d allowed to this process, %s: enough for a writer and %d reader%s that spin at a time",
+             online, usable, limit, least < 2 ? 0 : (int)least - 1, (int)least == 2 ? "" : "s");
+  if (least < 2)
+    doctor_mend(doctor, "with one CPU every wait must sleep, some 10 us a frame; allow two or more (taskset, docker run "
+                        "--cpus and --cpuset-cpus)");
+  doctor_fact(doctor, "online", online);
+  doctor_fact(doctor, "allowed", usable);
+  doctor_fact(doctor, "quota_percent", isfinite(quota) ? (int64_t)(100 * quota) : -1);
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+
+void doctor_probe_wait(struct doctor *doctor) {
+  bool waitpkg = false, monitorx = false, wfe = false;
+#if defined(__x86_64__) || defined(__i386__)
+  unsigned a, b, c, d;
+  waitpkg = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & (1u << 5));
+  monitorx = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & (1u << 29));
+#elif defined(__aarch64__)
+  wfe = true;
+#endif
+  const char *names = waitpkg ? "tpause and umwait" : monitorx ? "monitorx and mwaitx" : wfe ? "wfe" : "none";
+  doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; not used by this version, which "
+                                            "spins with pause", names);
+  doctor_fact(doctor, "waitpkg", waitpkg);
+  doctor_fact(doctor, "monitorx", monitorx);
+  doctor_fact(doctor, "wfe", wfe);
+}
+
+void doctor_probe_membarrier(struct doctor *doctor) {
+  long offered = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+  bool there = offered > 0 && (offered & MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  doctor_add(doctor, "membarrier", DOCTOR_OK, "GLOBAL_EXPEDITED is %s: %s",
+             there ? "there" : offered < 0 ? strerror(errno) : "missing",
+             there ? "a sleeper pays for the fence, a send has none" : "each send has a fence of its own, some 5 ns");
+  if (!there) doctor_mend(doctor, "Linux 4.16 or newer, and a seccomp profile that lets membarrier through");
+  doctor_fact(doctor, "global_expedited", there);
+}
+
+/* io_uring's numbers, for headers that are older than the kernel. */
+enum { REGISTER_PROBE = 8, OP_SUPPORTED = 1, OP_FUTEX_WAIT = 51, PROBED = 64 };
+
+struct uring_probe {
+  uint8_t last_op, ops_len;
+  uint16_t reserved;
+  uint32_t reserved2[3];
+  struct {
+    uint8_t op, reserved;
+    uint16_t flags;
+    uint32_t reserved2;
+  } ops[PROBED];
+};
+
+void doctor_probe_io_uring(struct doctor *doctor) {
+  static struct uring_probe probe;
+  uint64_t params[15] = {0}; /* struct io_uring_params is 120 bytes */
+  int64_t disabled = doctor_read_number("/proc/sys/kernel/io_uring_disabled");
+  int fd = (int)syscall(SYS_io_uring_setup, 2, params), error = errno;
+  bool futex = fd >= 0 && syscall(SYS_io_uring_register, fd, REGISTER_PROBE, &probe, PROBED) == 0 &&
+               probe.last_op >= OP_FUTEX_WAIT && (probe.ops[OP_FUTEX_WAIT].flags & OP_SUPPORTED);
+  if (fd >= 0) close(fd);
+  const char *why = disabled > 0     ? ", kernel.io_uring_disabled is set"
+                    : error == EPERM ? ", perhaps a container's seccomp profile"
+                                     : "";
+  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s%s: a reader's pollable descriptor is served by %s",
+             fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
+             fd >= 0 ? "" : why, RINGCAST_HAVE_LIBURING ? "" : ", and liburing is not built in",
+             futex && RINGCAST_HAVE_LIBURING ? "it" : "a helper thread");
+  if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that lets "
+                                  "io_uring_setup through; plain waits do without");
+  doctor_fact(doctor, "available", fd >= 0);
+  doctor_fact(doctor, "futex_wait", futex);
+  doctor_fact(doctor, "disabled", disabled);
+  doctor_fact(doctor, "liburing", RINGCAST_HAVE_LIBURING);
+}
+
+/* ---- Sandboxes -------------------------------------------------------------------------------------------------- */
+
+/* A number of /proc/self/status; -1 if it is not there. */
+static int64_t status_of(const char *key) {
+  char line[256];
+  int64_t value = -1;
+  size_t length = strlen(key);
+  FILE *file = fopen("/proc/self/status", "re");
+  while (file && value < 0 && fgets(line, sizeof line, file))
+    if (strncmp(line, key, length) == 0 && line[length] == ':') value = strtoll(line + length + 1, NULL, 10);
+  if (file) fclose(file);
+  return value;
+}
+
+static void probe_seccomp(struct doctor *doctor) {
+  static const char *const modes[] = {"off", "strict", "filter"};
+  int64_t mode = status_of("Seccomp");
+  doctor_add(doctor, "seccomp", DOCTOR_OK, "%s%s", mode >= 0 && mode <= 2 ? modes[mode] : "unknown",
+             mode == 2 ? ": system calls are filtered, as in a container; the lines above say what came through" : "");
+  doctor_fact(doctor, "mode", mode);
+}
+
+/* Opening /proc/<pid>/fd/<n> asks for PTRACE_MODE_READ (proc(5)); Yama looks at PTRACE_MODE_ATTACH alone. */
+static void probe_yama(struct doctor *doctor) {
+  int64_t scope = doctor_read_number("/proc/sys/kernel/yama/ptrace_scope");
+  if (scope < 0)
+    doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "this kernel has no Yama; it would not matter: a reader opens the "
+                                                  "writer's files, it does not trace it");
+  else
+    doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "%lld; does not matter: it limits tracing, and a reader only opens the "
+                                                  "writer's files", (long long)scope);
+  doctor_fact(doctor, "scope", scope);
+}
+
+static void probe_environment(struct doctor *doctor) {
+  char text[320] = "";
+  size_t used = 0;
+  int64_t count = 0;
+  for (char **at = environ; *at; at++)
+    if (strncmp(*at, "RINGCAST_", strlen("RINGCAST_")) == 0) {
+      if (used < sizeof text) used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", count ? ", " : "", *at);
+      count++;
+    }
+  doctor_add(doctor, "environment", count ? DOCTOR_NOTE : DOCTOR_OK, "%s", count ? text : "no RINGCAST_ variable is set");
+  if (count) doctor_mend(doctor, "these change what is said above; unset those that are not meant");
+  doctor_fact(doctor, "variables", count);
+}
+
+void doctor_probe_sandbox(struct doctor *doctor) {
+  probe_seccomp(doctor);
+  probe_yama(doctor);
+  probe_environment(doctor);
+}
+
+/* ---- /proc ------------------------------------------------------------------------------------------------------ */
+
+/* hidepid's value: 0 to 2, or 4 for "ptraceable"; the options of a mount stand behind commas. */
+static int64_t hidepid_of(const char *options) {
+  static const char *const names[] = {"off", "noaccess", "invisible", "?", "ptraceable"};
+  const char *at = strstr(options, "hidepid=");
+  if (!at) return 0;
+  at += strlen("hidepid=");
+  for (int64_t i = 0; i < 5; i++)
+    if (strncmp(at, names[i], strlen(names[i])) == 0) return i;
+  return strtoll(at, NULL, 10);
+}
+
+void doctor_probe_proc(struct doctor *doctor) {
+  char line[1024], device[256], point[256], type[64], options[512];
+  int64_t hidepid = -1;
+  FILE *file = fopen("/proc/self/mounts", "re");
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "%255s %255s %63s %511s", device, point, type, options) == 4 && strcmp(point, "/proc") == 0 &&
+        strcmp(type, "proc") == 0)
+      hidepid = hidepid_of(options);
+  if (file) fclose(file);
+  if (hidepid < 0) {
+    doctor_add(doctor, "/proc", DOCTOR_PROBLEM, "not mounted");
+    doctor_mend(doctor, "mount -t proc proc /proc: readers attach by the writer's entry there");
+  } else {
+    doctor_add(doctor, "/proc", DOCTOR_OK, "mounted, hidepid=%lld: %s", (long long)hidepid,
+               hidepid == 0 ? "all processes are seen" : "a user sees its own processes, which is enough");
+  }
+  doctor_fact(doctor, "hidepid", hidepid);
+}

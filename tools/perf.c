@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ringcast perf`: its options. */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli.h"
+#include "tools/perf.h"
+
+static const char usage[] =
+    "usage: ringcast perf latency|throughput|wake|scale [--size BYTES] [--readers N] [--seconds S] [--capacity BYTES]\n"
+    "                     [--cpus A,B,...] [--format text|json]\n";
+
+static const char help[] =
+    "\n"
+    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in turn with it.\n"
+    "\n"
+    "MEASUREMENTS\n"
+    "  latency      one way from process to process: half a round trip over two rings, while both sides spin\n"
+    "               floor_ns: one cache line that both write in turn; flag_ns: a line each way, each with one writer\n"
+    "  throughput   frames written (copied) by one process and read in place, every byte, by another\n"
+    "               memcpy: the same copying and reading in the same kind of memory, handed over by a bare flag\n"
+    "  wake         from a send to the moment when a sleeping reader runs; futex: the same with a bare futex;\n"
+    "               and the CPU time that a reader takes while nothing comes\n"
+    "  scale        the writer's time per frame, for each number of readers from 1 on\n"
+    "\n"
+    "OPTIONS\n"
+    "  --size BYTES       of a frame, at least 8; K, M and G are understood (default 40; throughput: 64K)\n"
+    "  --readers N        1 to 256 (default 1; scale: the most readers, by default one per CPU but the writer's,\n"
+    "                     at most 14)\n"
+    "  --seconds S        how long to measure (default 2; wake: and as long again with nothing sent; scale: for each\n"
+    "                     number of readers, default 1)\n"
+    "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
+    "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first for\n"
+    "                     the writer and the last ones for the readers; nobody is pinned if there are too few)\n"
+    "  --format FORMAT    text or json (default text)\n"
+    "  --help             this text\n"
+    "\n"
+    "EXAMPLES\n"
+    "  ringcast perf latency\n"
+    "  ringcast perf latency --cpus 0,8 --size 1K\n"
+    "  ringcast perf throughput --size 40 --seconds 5\n"
+    "  ringcast perf wake --readers 8 --format json\n"
+    "  ringcast perf scale --readers 14\n";
+
+struct measurement {
+  const char *name;
+  int (*run)(const struct perf_options *options);
+  size_t size;
+  double seconds;
+};
+
+static const struct measurement measurements[] = {
+    {"latency", perf_latency, 40, 2},
+    {"throughput", perf_throughput, 65536, 2},
+    {"wake", perf_wake, 40, 2},
+    {"scale", perf_scale, 40, 1},
+};
+
+static const struct measurement *find(const char *name) {
+  for (size_t i = 0; i < sizeof measurements / sizeof *measurements; i++)
+    if (strcmp(name, measurements[i].name) == 0) return &measurements[i];
+  return NULL;
+}
+
+/* "64K" -> 65536. */
+static bool parse_bytes(const char *text, uint64_t *out) {
+  char *end;
+  errno = 0;
+  if (!isdigit((unsigned char)*text)) return false;
+  unsigned long long value = strtoull(text, &end, 10);
+  const char *suffixes = "KMG", *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+  unsigned shift = suffix ? 10 * (unsigned)(suffix - suffixes + 1) : 0;
+  if (suffix) end++;
+  if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
+  *out = (uint64_t)value << shift;
+  return true;
+}
+
+static bool parse_readers(const char *text, uint32_t *out) {
+  char *end;
+  unsigned long value = strtoul(text, &end, 10);
+  if (!isdigit((unsigned char)*text) || *end || value < 1 || value > PERF_MAX_READERS) return false;
+  *out = (uint32_t)value;
+  return true;
+}
+
+static bool parse_seconds(const char *text, double *out) {
+  char *end;
+  double value = strtod(text, &end);
+  if (end == text || *end || !isfinite(value) || value < 0.001 || value > 86400) return false;
+  *out = value;
+  return true;
+}
+
+/* "0,3": each a CPU that this process may use, none twice. */
+static bool parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_options *options) {
+  cpu_set_t seen;
+  CPU_ZERO(&seen);
+  options->cpu_count = 0;
+  options->cpus_given = true;
+  for (;;) {
+    char *end;
+    unsigned long cpu = strtoul(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, allowed) || CPU_ISSET(cpu, &seen))
+      return false;
+    CPU_SET(cpu, &seen);
+    options->cpus[options->cpu_count++] = (int)cpu;
+    if (*end == '\0') return true;
+    if (*end != ',') return false;
+    text = end + 1;
+  }
+}
+
+static void take_all_cpus(const cpu_set_t *allowed, struct perf_options *options) {
+  for (int cpu = 0; cpu < PERF_MAX_CPUS; cpu++)
+    if (CPU_ISSET(cpu, allowed)) options->cpus[options->cpu_count++] = cpu;
+}
+
+/* What follows from the others, once all are read. 0, or CLI_USAGE. */
+static int settle(const struct measurement *measurement, struct perf_options *options) {
+  bool scale = measurement->run == perf_scale;
+  uint32_t others = options->cpu_count > 1 ? (uint32_t)options->cpu_count - 1 : 1;
+  if (options->readers == 0) options->readers = !scale ? 1 : others < 14 ? others : 14;
+  if (options->size < 8 || options->size > SIZE_MAX / 8)
+    return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
+  if (options->cpus_given && (uint32_t)options->cpu_count <= options->readers)
+    return cli_misused(usage, "--cpus names %d CPUs: the writer and %u readers need %u", options->cpu_count,
+                       options->readers, options->readers + 1);
+  return 0;
+}
+
+static int parse(int argc, char **argv, struct perf_options *options) {
+  enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, HELP };
+  static const struct option known[] = {
+      {"size", 1, NULL, SIZE}, {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
+      {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS}, {"format", 1, NULL, FORMAT},
+      {"help", 0, NULL, HELP}, {0}};
+  cpu_set_t allowed;
+  uint64_t size = options->size;
+  bool good = true;
+  int option;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
+  opterr = 0;
+  while ((option = getopt_long(argc, argv, ":", known, NULL)) >= 0) {
+    switch (option) {
+    case SIZE: good = parse_bytes(optarg, &size) && size > 0; break;
+    case READERS: good = parse_readers(optarg, &options->readers); break;
+    case SECONDS: good = parse_seconds(optarg, &options->seconds); break;
+    case CAPACITY: good = parse_bytes(optarg, &options->capacity); break;
+    case CPUS: good = parse_cpus(optarg, &allowed, options); break;
+    case FORMAT: good = cli_format(optarg, &options->json); break;
+    case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
+    default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
+    }
+    if (!good) return cli_misused(usage, "'%s' will not do for --%s", optarg, known[option - 1].name);
+  }
+  if (optind < argc) return cli_misused(usage, "'%s' is one word too many", argv[optind]);
+  options->size = size;
+  if (!options->cpus_given) take_all_cpus(&allowed, options);
+  return 0;
+}
+
+static bool asks_help(int argc, char **argv) {
+  for (int i = 1; i < argc; i++)
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return true;
+  return false;
+}
+
+int perf_main(int argc, char **argv) {
+  if (asks_help(argc, argv)) {
+    printf("%s%s", usage, help);
+    return cli_finish(stdout, CLI_OK);
+  }
+  if (argc < 2 || argv[1][0] == '-') return cli_misused(usage, "say first what to measure");
+  const struct measurement *measurement = find(argv[1]);
+  if (!measurement) return cli_misused(usage, "there is no measurement '%s'", argv[1]);
+  struct perf_options options = {
+      .name = measurement->name, .size = measurement->size, .seconds = measurement->seconds};
+  int result = parse(argc - 1, argv + 1, &options);
+  if (result == 0) result = settle(measurement, &options);
+  if (result != 0) return result;
+  perf_watch_children();
+  return cli_finish(stdout, measurement->run(&options));
+}

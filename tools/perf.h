@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the four measurements share: options, processes on CPUs of their own, the clock, and the printing of a head. */
+#ifndef TOOLS_PERF_H
+#define TOOLS_PERF_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ringcast/ringcast.h"
+#include "tools/json.h"
+
+#define PERF_MAX_CPUS    1024
+#define PERF_MAX_READERS 256
+#define PERF_LINE        128 /* apart by this, two words share no line and no pair of lines that is fetched as one */
+
+struct perf_options {
+  const char *name; /* of the measurement */
+  size_t size;
+  uint32_t readers;
+  double seconds;
+  uint64_t capacity; /* 0: the library's default */
+  bool json;
+  bool cpus_given;
+  int cpu_count;
+  int cpus[PERF_MAX_CPUS]; /* that may be used; the writer's first */
+};
+
+/* Each measures, prints, and returns the exit status. */
+int perf_latency(const struct perf_options *options);
+int perf_throughput(const struct perf_options *options);
+int perf_wake(const struct perf_options *options);
+int perf_scale(const struct perf_options *options);
+
+/* ---- Processes (perf_process.c) --------------------------------------------------------------------------------- */
+
+/* Zeroed memory that children share. */
+void *perf_shared(size_t bytes);
+
+/* Ends the process, with its children, in words. */
+__attribute__((noreturn, format(printf, 1, 2))) void perf_die(const char *format, ...);
+
+/* Dies with the library's own words if `result` is negative. */
+int perf_must(int result, const char *what);
+
+/* Children die with the parent, the parent ends when a child does, and an interrupt ends all of them. */
+void perf_watch_children(void);
+
+/* The CPU of a party (0 is the writer, then the readers): the writer has the first, the readers the last ones. -1 when
+ * there are fewer CPUs than `parties`: then nobody is pinned. */
+int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties);
+void perf_pin(int cpu);                                  /* -1: leaves the process alone */
+void perf_unpin(const struct perf_options *options); /* back to all the CPUs that may be used */
+
+struct perf_children {
+  uint32_t count;
+  pid_t pids[PERF_MAX_READERS];
+};
+
+/* Starts reader `index` on its CPU. `body` never returns. */
+void perf_start(struct perf_children *children, const struct perf_options *options, uint32_t parties,
+                void (*body)(void *context, uint32_t index), void *context);
+void perf_stop(struct perf_children *children);
+
+ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity, int64_t spin_ns);
+ringcast_reader *perf_attach(const char *handle, int64_t spin_ns);
+
+/* ---- Clock and waiting ------------------------------------------------------------------------------------------ */
+
+int64_t perf_now_ns(void);
+
+/* The finest clock there is: its ticks, their length, and what reading it costs. */
+uint64_t perf_ticks(void);
+struct perf_clock {
+  const char *name;
+  double ns_per_tick;
+  double cost_ns;
+};
+struct perf_clock perf_clock_measure(void);
+
+/* One turn of a spinning wait. `crowded`: there are fewer CPUs than parties, so the CPU is handed on. */
+static inline void perf_relax(bool crowded) {
+  if (crowded) sched_yield();
+#if defined(__x86_64__) || defined(__i386__)
+  else
+    __builtin_ia32_pause();
+#endif
+}
+
+static inline uint64_t perf_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+static inline void perf_store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+/* ---- Figures ---------------------------------------------------------------------------------------------------- */
+
+/* Sums all bytes as 8-byte words: reads every one of them. */
+uint64_t perf_sum(const void *data, size_t bytes);
+void *perf_source(size_t bytes); /* bytes to send, not all zero */
+
+void perf_sort(double *values, size_t count);
+double perf_quantile(const double *sorted, size_t count, double share);
+
+/* A line on stderr, if that is a terminal, some times a second. `done` of 1 wipes it out. */
+void perf_progress(const struct perf_options *options, double done);
+
+/* What is known before and beside the figures: opens the object, or prints a head line. */
+void perf_print_head(struct json *json, const struct perf_options *options, const struct ringcast_info *info,
+                     uint32_t parties);
+
+#endif

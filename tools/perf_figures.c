@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#include "tools/cli.h"
+#include "tools/perf.h"
+
+/* ---- Clock ------------------------------------------------------------------------------------------------------ */
+
+int64_t perf_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+#if defined(__x86_64__)
+/* The time stamp counter ticks evenly and never stops, on all CPUs alike. */
+static bool counter_is_steady(void) {
+  static int steady = -1;
+  char line[8192];
+  FILE *file = steady < 0 ? fopen("/proc/cpuinfo", "re") : NULL;
+  while (file && fgets(line, sizeof line, file))
+    if (strncmp(line, "flags", 5) == 0) {
+      steady = strstr(line, " constant_tsc") && strstr(line, " nonstop_tsc");
+      break;
+    }
+  if (file) fclose(file);
+  return steady > 0;
+}
+
+uint64_t perf_ticks(void) {
+  static int use = -1;
+  if (__builtin_expect(use < 0, 0)) use = counter_is_steady();
+  return use ? __rdtsc() : (uint64_t)perf_now_ns();
+}
+#else
+static bool counter_is_steady(void) { return false; }
+uint64_t perf_ticks(void) { return (uint64_t)perf_now_ns(); }
+#endif
+
+struct perf_clock perf_clock_measure(void) {
+  enum { READS = 2001 };
+  double costs[READS];
+  int64_t start = perf_now_ns();
+  uint64_t first = perf_ticks(), last;
+  while (perf_now_ns() - start < 20000000) continue;
+  int64_t passed = perf_now_ns() - start;
+  double ns_per_tick = (double)passed / (double)(perf_ticks() - first);
+  last = perf_ticks();
+  for (int i = 0; i < READS; i++) {
+    uint64_t now = perf_ticks();
+    costs[i] = (double)(now - last) * ns_per_tick;
+    last = now;
+  }
+  perf_sort(costs, READS);
+  return (struct perf_clock){.name = counter_is_steady() ? "rdtsc" : "CLOCK_MONOTONIC",
+                             .ns_per_tick = ns_per_tick,
+                             .cost_ns = costs[READS / 2]};
+}
+
+/* ---- Data ------------------------------------------------------------------------------------------------------- */
+
+typedef uint64_t vector __attribute__((vector_size(16), aligned(8), may_alias));
+
+uint64_t perf_sum(const void *data, size_t bytes) {
+  const uint8_t *at = data;
+  vector sums[4] = {{0}};
+  uint64_t sum = 0;
+  for (; bytes >= sizeof sums; bytes -= sizeof sums, at += sizeof sums)
+    for (size_t i = 0; i < 4; i++) sums[i] += ((const vector *)(const void *)at)[i];
+  for (size_t i = 0; i < 4; i++) sum += sums[i][0] + sums[i][1];
+  for (; bytes > 0; bytes -= bytes < 8 ? bytes : 8, at += 8) {
+    uint64_t word = 0;
+    memcpy(&word, at, bytes < 8 ? bytes : 8);
+    sum += word;
+  }
+  return sum;
+}
+
+void *perf_source(size_t bytes) {
+  uint8_t *source = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+  if (!source) perf_die("no memory for %zu bytes", bytes);
+  for (size_t i = 0; i < bytes; i++) source[i] = (uint8_t)(i * 131 + 7);
+  return source;
+}
+
+static int compare(const void *left, const void *right) {
+  double a = *(const double *)left, b = *(const double *)right;
+  return (a > b) - (a < b);
+}
+
+void perf_sort(double *values, size_t count) { qsort(values, count, sizeof *values, compare); }
+
+double perf_quantile(const double *sorted, size_t count, double share) {
+  return count == 0 ? NAN : sorted[(size_t)(share * (double)(count - 1) + 0.5)];
+}
+
+/* ---- Printing --------------------------------------------------------------------------------------------------- */
+
+void perf_progress(const struct perf_options *options, double done) {
+  static int64_t shown;
+  int64_t now = perf_now_ns();
+  if (!isatty(STDERR_FILENO)) return;
+  if (done >= 1) {
+    if (shown) fputs("\r\033[K", stderr);
+    shown = 0;
+  } else if (now - shown > 200000000) {
+    fprintf(stderr, "\r%s: %3.0f %%", options->name, 100 * done);
+    shown = now;
+  }
+}
+
+static void print_text_head(const struct perf_options *options, const struct ringcast_info *info, uint32_t parties,
+                            const char *cpu) {
+  printf("ringcast %s, %s of %zu bytes, %u reader%s, ring of %llu bytes (%s)\n", ringcast_version(), options->name,
+         options->size, options->readers, options->readers == 1 ? "" : "s", (unsigned long long)info->capacity,
+         ringcast_memory_name(info->memory));
+  printf("%s; ", cpu);
+  if (perf_cpu_of(options, 0, parties) < 0) {
+    printf("not pinned: %u processes on %d CPU%s\n\n", parties, options->cpu_count, options->cpu_count == 1 ? "" : "s");
+    return;
+  }
+  printf("pinned to CPUs");
+  for (uint32_t i = 0; i < parties; i++) printf("%s %d", i ? "," : "", perf_cpu_of(options, i, parties));
+  printf("\n\n");
+}
+
+void perf_print_head(struct json *json, const struct perf_options *options, const struct ringcast_info *info,
+                     uint32_t parties) {
+  char cpu[256];
+  bool pinned = perf_cpu_of(options, 0, parties) >= 0;
+  cli_cpu_model(cpu, sizeof cpu);
+  if (!options->json) {
+    print_text_head(options, info, parties, cpu);
+    return;
+  }
+  json_open(json, NULL, '{');
+  json_string(json, "measurement", options->name);
+  json_string(json, "version", ringcast_version());
+  json_string(json, "cpu", cpu);
+  json_boolean(json, "pinned", pinned);
+  json_open(json, "cpus", '[');
+  for (int i = 0; i < (pinned ? (int)parties : options->cpu_count); i++)
+    json_integer(json, NULL, pinned ? perf_cpu_of(options, (uint32_t)i, parties) : options->cpus[i]);
+  json_close(json, ']');
+  json_string(json, "memory", ringcast_memory_name(info->memory));
+  json_integer(json, "capacity", (int64_t)info->capacity);
+  json_integer(json, "size", (int64_t)options->size);
+  json_integer(json, "readers", options->readers);
+  json_number(json, "seconds", options->seconds);
+}

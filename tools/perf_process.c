@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/cli.h"
+#include "tools/perf.h"
+
+static volatile sig_atomic_t stopping; /* children may end now */
+
+void *perf_shared(size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) perf_die("can't map %zu bytes: %s", bytes, strerror(errno));
+  return memory;
+}
+
+void perf_die(const char *format, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "ringcast: %s\n", text);
+  _exit(CLI_FAILED);
+}
+
+int perf_must(int result, const char *what) {
+  if (result < 0) perf_die("%s: %s", what, ringcast_last_error());
+  return result;
+}
+
+/* ---- Signals ---------------------------------------------------------------------------------------------------- */
+
+static void say(const char *text) {
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody listens, and nothing more can be done */
+}
+
+/* The children die with this process (PR_SET_PDEATHSIG), and a ring's memory with the last of them. */
+static void on_interrupt(int signal) {
+  say("\nringcast: interrupted\n");
+  _exit(128 + signal);
+}
+
+/* Without this, the parent would spin for ever on a word that nobody sets any more. */
+static void on_child(int signal) {
+  (void)signal;
+  if (stopping) return;
+  say("ringcast: a reader process has ended before its time; nothing was measured\n");
+  _exit(CLI_FAILED);
+}
+
+void perf_watch_children(void) {
+  struct sigaction child = {.sa_handler = on_child, .sa_flags = SA_NOCLDSTOP | SA_RESTART};
+  struct sigaction interrupt = {.sa_handler = on_interrupt};
+  sigaction(SIGCHLD, &child, NULL);
+  sigaction(SIGINT, &interrupt, NULL);
+  sigaction(SIGTERM, &interrupt, NULL);
+}
+
+/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+
+int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties) {
+  uint32_t count = (uint32_t)options->cpu_count;
+  if (count < parties) return -1;
+  if (party == 0 || options->cpus_given) return options->cpus[party];
+  return options->cpus[count - party];
+}
+
+void perf_pin(int cpu) {
+  cpu_set_t set;
+  if (cpu < 0) return;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) perf_die("can't run on CPU %d: %s", cpu, strerror(errno));
+}
+
+void perf_unpin(const struct perf_options *options) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int i = 0; i < options->cpu_count; i++) CPU_SET(options->cpus[i], &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) perf_die("can't run on all CPUs: %s", strerror(errno));
+}
+
+/* ---- Children --------------------------------------------------------------------------------------------------- */
+
+void perf_start(struct perf_children *children, const struct perf_options *options, uint32_t parties,
+                void (*body)(void *context, uint32_t index), void *context) {
+  pid_t parent = getpid();
+  stopping = 0;
+  fflush(NULL); /* what is buffered must not be printed by the child too */
+  pid_t pid = fork();
+  if (pid < 0) perf_die("can't start a process: %s", strerror(errno));
+  if (pid > 0) {
+    children->pids[children->count++] = pid;
+    return;
+  }
+  signal(SIGINT, SIG_IGN); /* the parent says when */
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGCHLD, SIG_DFL);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(CLI_FAILED); /* it died before the line above */
+  perf_pin(perf_cpu_of(options, children->count + 1, parties));
+  body(context, children->count);
+  _exit(CLI_FAILED);
+}
+
+void perf_stop(struct perf_children *children) {
+  stopping = 1;
+  for (uint32_t i = 0; i < children->count; i++) kill(children->pids[i], SIGKILL);
+  for (uint32_t i = 0; i < children->count; i++)
+    while (waitpid(children->pids[i], NULL, 0) < 0 && errno == EINTR) continue;
+  children->count = 0;
+}
+
+/* ---- Rings ------------------------------------------------------------------------------------------------------ */
+
+ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity, int64_t spin_ns) {
+  struct ringcast_writer_options asked = {
+      .size = sizeof asked, .capacity = capacity, .spin_ns = spin_ns, .readers = options->readers};
+  ringcast_writer *writer;
+  struct ringcast_info info;
+  perf_must(ringcast_writer_create_ex(&asked, &writer), "can't make a ring");
+  perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
+  if (options->size > info.max_frame)
+    perf_die("a frame of %zu bytes does not fit: a ring of %llu bytes takes up to %llu; give --capacity", options->size,
+             (unsigned long long)info.capacity, (unsigned long long)info.max_frame);
+  return writer;
+}
+
+ringcast_reader *perf_attach(const char *handle, int64_t spin_ns) {
+  struct ringcast_reader_options asked = {.size = sizeof asked, .spin_ns = spin_ns, .name = "perf"};
+  ringcast_reader *reader;
+  perf_must(ringcast_reader_attach_ex(handle, &asked, &reader), "can't attach to the ring");
+  return reader;
+}
