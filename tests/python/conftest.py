@@ -26,6 +26,16 @@ def ring_mappings():
         return sorted(line.split()[0] for line in maps if "memfd:ringcast" in line)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def what_is_there_already():
+    """Modules, torch's above all, are a million objects that no test drops: looking through them twice a test would take
+    more time than the tests."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left():
     gc.collect()
