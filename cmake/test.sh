@@ -5,39 +5,100 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/test
-summary=() failed=0
+rm -f build/test/*.log
+summary=() steps=() failed=0
 jobs=$(nproc)
 
-# step NAME FUNCTION: runs it, and takes the closing line of ctest or pytest into the summary
+# step NAME COMMAND...: runs it, and takes the closing line of ctest or pytest into the summary
 step() {
-  local name=$1 log=build/test/$1.log result=passed closing
+  local name=$1 log=build/test/$1.log result=passed closing began=$SECONDS
+  shift
   printf '\n==== %s\n' "$name"
-  "$2" 2>&1 | tee "$log" || { result=FAILED && failed=1; }
+  "$@" 2>&1 | tee "$log" || { result=FAILED && failed=1; }
   closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" | tail -n 1 | sed 's/^=* *//; s/ *=*$//')
-  summary+=("$(printf '%-8s %-7s %s' "$name" "$result" "${closing:-no closing line; see $log}")")
+  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" $((SECONDS - began)) "${closing:-no closing line; see $log}")")
+  steps+=("$name")
 }
 
-dev() { cmake --preset dev && cmake --build --preset dev && ctest --preset dev -j "$jobs"; }
-asan() { cmake --preset asan && cmake --build --preset asan && ctest --preset asan -j "$jobs"; }
+# check PRESET NAME OPTIONS...: ctest, whose own log holds what tests say that pass
+check() {
+  local preset=$1 name=$2 status=0
+  shift 2
+  ctest --preset "$preset" "$@" || status=$?
+  cp "build/$preset/Testing/Temporary/LastTest.log" "build/test/$name.tests.log"
+  return "$status"
+}
+
+dev() { cmake --preset dev && cmake --build --preset dev && check dev dev -j "$jobs"; }
+asan() { cmake --preset asan && cmake --build --preset asan && check asan asan -j "$jobs"; }
 # ThreadSanitizer of older compilers cannot work with all the randomness that a kernel may give to addresses.
 tsan() {
   local fixed=()
   setarch -R true 2>/dev/null && fixed=(setarch -R)
   cmake --preset tsan && cmake --build --preset tsan && ${fixed[@]+"${fixed[@]}"} ctest --preset tsan
 }
-python() { build/venv/bin/python -m pytest; }
+python() { build/venv/bin/python -m pytest "$@"; }
 
 step dev dev
 step asan asan
 step tsan tsan
 step python python
 
+# ---- Again, as on machines that have less, or more --------------------------------------------------------------------
+# test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
+
+# again NAME: what depends on the machine (not labelled "alike" or "house", not marked "alike"), with a tenth of each loop
+again() {
+  export RINGCAST_TEST_SHARE=10 RINGCAST_TEST_EXAMPLES=15
+  step "$1" check dev "$1" -LE '^(alike|house)$' -j "$jobs"
+  step "$1-python" python -m 'not alike'
+  unset RINGCAST_TEST_SHARE RINGCAST_TEST_EXAMPLES
+}
+
+switches=(hugetlb shmem-huge numa membarrier io_uring spin) # shm/disable.h
+for switch in "${switches[@]}"; do
+  RINGCAST_DISABLE=$switch again "no-$switch"
+done
+
+# Without all of them: the whole suite.
+export RINGCAST_DISABLE
+RINGCAST_DISABLE=$(IFS=, && echo "${switches[*]}")
+step no-extras check dev no-extras -j "$jobs"
+step no-extras-python python
+unset RINGCAST_DISABLE
+
+# With 2 MiB pages reserved, which are given back however this ends.
+pool=/proc/sys/vm/nr_hugepages pages=64 before=0
+before=$(cat "$pool" 2>/dev/null) || before=0
+give_back() { [ ! -w "$pool" ] || echo "$before" 2>/dev/null >"$pool"; }
+trap give_back EXIT
+trap 'exit 130' INT TERM HUP
+if [ -w "$pool" ] && echo $((before + pages)) 2>/dev/null >"$pool" && [ "$(cat "$pool")" -ge $((before + pages)) ]; then
+  RINGCAST_TEST_MEMORY=hugetlb again with-hugetlb
+else
+  summary+=("$(printf '%-25s %-7s         %s' with-hugetlb SKIPPED "can't reserve $pages pages of 2 MiB here: not root, or no free memory")")
+fi
+give_back
+
+# ---- What came of it --------------------------------------------------------------------------------------------------
+
+# What each step had to leave out: "<step>", a tab, and the reason.
+left_out() {
+  local name
+  for name in "${steps[@]}"; do
+    sed -nE 's/^SKIPPED (\[[0-9]+\] )?([^:]*)_fn:/SKIPPED \2:/; s/^SKIPPED (\[[0-9]+\] )?//p' \
+      "build/test/$name.log" "build/test/$name.tests.log" 2>/dev/null | sort -u | sed "s/^/$name\t/"
+  done
+}
+
 printf '\n==== summary\n'
 printf '%s\n' "${summary[@]}"
-# ctest keeps the output of tests that pass to itself; what they had to leave out is said here.
-for preset in dev asan tsan; do
-  sed -n "s/^SKIPPED /Not tested ($preset): /p" "build/$preset/Testing/Temporary/LastTest.log" 2>/dev/null
-done
+left_out | awk -F '\t' '
+  !($2 in steps) { order[++count] = $2 }
+  { steps[$2] = steps[$2] (steps[$2] == "" ? "" : ", ") $1 }
+  END { for (i = 1; i <= count; i++) print "Not tested (" steps[order[i]] "): " order[i] }'
+echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
+echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages. no-extras repeats all."
 if [ -e build/venv/.without-torch ]; then
   echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."
 fi

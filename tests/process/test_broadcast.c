@@ -9,6 +9,7 @@
 #include "tests/support/leaks.h"
 #include "tests/support/pattern.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { MANY = 100000, SOME = 20000 };
@@ -73,12 +74,14 @@ static void broadcast(uint32_t readers, uint64_t capacity, uint64_t frames, int6
   for (uint32_t i = 0; i < readers; i++) child_must_succeed(children[i]);
 }
 
-START_TEST(a_million_frames_reach_1_to_8_processes) { broadcast((uint32_t)_i, 64 * 1024, _i == 8 ? MANY : SOME, 0); }
+START_TEST(a_million_frames_reach_1_to_8_processes) {
+  broadcast((uint32_t)_i, 64 * 1024, (uint64_t)share_of(_i == 8 ? MANY : SOME), 0);
+}
 END_TEST
 
 START_TEST(rings_of_all_sizes_and_both_ways_of_waiting) {
   const uint64_t capacities[] = {4096, 16 * 1024, 1 << 20, 16 << 20};
-  broadcast(3, capacities[_i / 2], SOME / 4, _i % 2 ? -1 : 0);
+  broadcast(3, capacities[_i / 2], (uint64_t)share_of(SOME / 4), _i % 2 ? -1 : 0);
 }
 END_TEST
 

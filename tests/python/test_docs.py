@@ -12,6 +12,8 @@ import sys
 import pytest
 from needs import needs_torch
 
+pytestmark = pytest.mark.alike
+
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = ["README.md", "docs/python.md", "docs/torch.md"]
 BLOCKS = [

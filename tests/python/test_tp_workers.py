@@ -16,6 +16,8 @@ if needs.torch is None:
 
 import torch
 
+pytestmark = pytest.mark.alike
+
 DEMO = pathlib.Path(__file__).parents[2] / "examples" / "tp_workers.py"
 
 

@@ -10,6 +10,8 @@ import pytest
 
 import ringcast
 
+pytestmark = pytest.mark.alike
+
 SAMPLE = '''
 from typing import Any, List, Tuple
 

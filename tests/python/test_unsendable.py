@@ -12,6 +12,8 @@ from peers import still_works
 
 import ringcast
 
+pytestmark = pytest.mark.alike
+
 
 class Unpicklable:
     def __reduce__(self):

@@ -13,6 +13,7 @@
 #include "shm/uring.h"
 #include "shm/wait.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
 /* No slice ever ends, so none hides a lost wake-up. A loss is a hang, which the time limit ends. */
 #define NEVER ((int64_t)100000 * 1000000000)
@@ -26,7 +27,7 @@ static int uring_result;
 /* Whether the test can run this way. */
 static inline bool choose(int way, const char *test) {
   if (way == BY_THREAD) {
-    ck_assert_int_eq(setenv("RINGCAST_DISABLE", "io_uring", 1), 0);
+    disable_too("io_uring");
     return true;
   }
   char reason[100] = "";

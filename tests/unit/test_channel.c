@@ -13,6 +13,7 @@
 #include "tests/support/leaks.h"
 #include "tests/support/pattern.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
 static int descriptors, mappings;
 
@@ -375,7 +376,7 @@ static bool is_readable(int fd, int timeout_ms) { return poll(&(struct pollfd){.
 
 /* By io_uring where it is to be had, and by a thread. */
 START_TEST(a_descriptor_tells_when_to_look) {
-  if (_i == 1) setenv("RINGCAST_DISABLE", "io_uring", 1);
+  if (_i == 1) disable_too("io_uring");
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;

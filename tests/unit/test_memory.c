@@ -15,6 +15,7 @@
 #include "shm/os.h"
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -255,7 +256,7 @@ END_TEST
 
 START_TEST(what_the_environment_forbids_is_not_taken) {
   struct rc_memory memory;
-  setenv("RINGCAST_DISABLE", "hugetlb,shmem-huge", 1);
+  disable_too("hugetlb,shmem-huge");
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOSYS);
   ck_assert_ptr_nonnull(strstr(rc_error_text(), "RINGCAST_DISABLE"));
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory), -ENOSYS);
@@ -295,7 +296,7 @@ START_TEST(without_huge_pages_plain_ones_are_taken) {
   struct rc_memory memory;
   int expected = rc_disabled("shmem-huge") ? -ENOSYS : -EINVAL;
   rc_os.advise = no_collapse;
-  setenv("RINGCAST_DISABLE", rc_disabled("shmem-huge") ? "hugetlb,shmem-huge" : "hugetlb", 1);
+  disable_too("hugetlb");
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory), expected);
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_AUTO, &memory), 0);
   ck_assert_uint_eq(memory.memory, RINGCAST_MEMORY_PAGES);

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RINGCAST_DISABLE, by what rings do and not by what they were told: each thing that it names is not used, and each that
+ * it does not name is, where the machine has it. The suite is run again under each name: this shows that such a run does
+ * force what it says.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "channel/channel.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+#include "shm/fence.h"
+#include "shm/os.h"
+#include "shm/uring.h"
+#include "tests/support/fake_files.h"
+#include "tests/support/suite.h"
+
+static int uring_result; /* found out before any test, see tests/support/notifier.h */
+static struct rc_os real;
+static int calls;
+
+static void prepare(void) {
+  unsetenv("RINGCAST_MEMORY");
+  unsetenv("RINGCAST_SPIN_US");
+  real = rc_os;
+  calls = 0;
+}
+
+static ringcast_writer *make_writer(uint64_t capacity) {
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity};
+  ringcast_writer *writer;
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  return writer;
+}
+
+static ringcast_reader *attach(ringcast_writer *writer) {
+  ringcast_reader *reader;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
+  return reader;
+}
+
+START_TEST(each_name_is_one_that_the_library_knows) {
+  static const char known[] = ",hugetlb,shmem-huge,numa,membarrier,io_uring,spin,";
+  const char *list = getenv("RINGCAST_DISABLE");
+  char copy[256], word[270], *rest = copy;
+  snprintf(copy, sizeof copy, "%s", list ? list : "");
+  for (char *name; (name = strtok_r(rest, " ,", &rest));) {
+    snprintf(word, sizeof word, ",%s,", name);
+    ck_assert_msg(strstr(known, word), "RINGCAST_DISABLE has '%s', which switches nothing off", name);
+  }
+}
+END_TEST
+
+/* RINGCAST_TEST_MEMORY says what it must be, for runs on a machine that was made to have it. */
+START_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
+  static const uint32_t kinds[] = {RINGCAST_MEMORY_SHMEM_HUGE, RINGCAST_MEMORY_HUGETLB};
+  const char *expected = getenv("RINGCAST_TEST_MEMORY");
+  uint32_t best = RINGCAST_MEMORY_PAGES;
+  for (int i = 0; i < 2; i++) {
+    struct rc_memory memory;
+    int result = rc_memory_create_data(4 << 20, &(struct rc_memory_wish){.memory = kinds[i]}, &memory);
+    if (rc_disabled(ringcast_memory_name(kinds[i]))) {
+      ck_assert_int_eq(result, -ENOSYS);
+    } else if (result != 0) {
+      tell_skipped(__func__, rc_error_text());
+    } else {
+      best = kinds[i];
+      rc_memory_destroy(&memory);
+    }
+  }
+  struct ringcast_info info;
+  ringcast_writer *writer = make_writer(4 << 20);
+  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  ck_assert_str_eq(ringcast_memory_name(info.memory), ringcast_memory_name(best));
+  if (expected) ck_assert_str_eq(ringcast_memory_name(info.memory), expected);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static int count_places(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
+  (void)address, (void)bytes, (void)nodes, (void)count, (void)interleaved;
+  calls++;
+  return 0;
+}
+
+START_TEST(a_node_is_asked_for_unless_switched_off) {
+  static const struct fake_file two_nodes[] = {
+      {"/sys/devices/system/node/has_memory", "0-1\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"}, {0}};
+  use_fake_files(two_nodes);
+  rc_os.place = count_places;
+  struct ringcast_info info;
+  struct ringcast_writer_options options = {.size = sizeof options, .numa = RINGCAST_NUMA_NODE, .numa_node = 1};
+  ringcast_writer *writer;
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
+  ck_assert_int_eq(calls > 0, !rc_disabled("numa"));
+  ck_assert_uint_eq(info.numa, rc_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
+  ck_assert_int_eq(info.numa_error, rc_disabled("numa") ? -ENOSYS : 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static int count_membarriers(int command) {
+  calls++;
+  return real.membarrier(command);
+}
+
+START_TEST(a_sleeper_calls_membarrier_or_else_signals_are_fenced) {
+  int offered = rc_os.membarrier(MEMBARRIER_CMD_QUERY);
+  bool off = rc_disabled("membarrier");
+  if (!off && (offered < 0 || !(offered & MEMBARRIER_CMD_GLOBAL_EXPEDITED))) {
+    tell_skipped(__func__, "this kernel, or its sandbox, has no membarrier");
+    return;
+  }
+  rc_os.membarrier = count_membarriers;
+  struct ringcast_frame frame;
+  ringcast_writer *writer = make_writer(4096);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
+  ck_assert_int_eq(calls == 0, off);
+  ck_assert_int_eq(writer->fenced, off);
+  ck_assert_int_eq(reader->fenced, off);
+  ck_assert_uint_eq(reader->waiter.event->fences, off);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
+  bool off = rc_disabled("io_uring") || rc_disabled("membarrier"); /* io_uring is used with membarrier alone */
+  if (!off && (uring_result != 0 || !rc_fence_register())) {
+    tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
+    return;
+  }
+  ringcast_writer *writer = make_writer(4096);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_ge(ringcast_reader_fd(reader), 0);
+  ck_assert_int_eq(rc_notifier_uses_uring(reader->notifier), !off);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static int pretended_cpus(void) { return 2; }
+
+START_TEST(waits_spin_unless_switched_off) {
+  rc_os.online_cpus = pretended_cpus;
+  struct ringcast_info of_writer, of_reader;
+  ringcast_writer *writer = make_writer(4096);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(ringcast_writer_info(writer, &of_writer), 0);
+  ck_assert_int_eq(ringcast_reader_info(reader, &of_reader), 0);
+  ck_assert_int_eq(of_writer.spin_ns > 0, !rc_disabled("spin"));
+  ck_assert_int_eq(of_reader.spin_ns > 0, !rc_disabled("spin"));
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+int main(void) {
+  uring_result = rc_uring_probe();
+  Suite *suite = suite_create("switches");
+  TCase *tests = add_case(suite, "switches");
+  tcase_add_checked_fixture(tests, prepare, NULL);
+  tcase_add_test(tests, each_name_is_one_that_the_library_knows);
+  tcase_add_test(tests, a_ring_is_of_the_best_memory_that_is_not_switched_off);
+  tcase_add_test(tests, a_node_is_asked_for_unless_switched_off);
+  tcase_add_test(tests, a_sleeper_calls_membarrier_or_else_signals_are_fenced);
+  tcase_add_test(tests, a_descriptor_is_served_by_io_uring_unless_switched_off);
+  tcase_add_test(tests, waits_spin_unless_switched_off);
+  return run_suite(suite);
+}
