@@ -5,20 +5,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 
 #include "shm/os.h"
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/notifier.h"
+#include "tests/support/seccomp.h"
 
 /* ---- The peer --------------------------------------------------------------------------------------------------- */
 
@@ -295,22 +291,9 @@ START_TEST(without_descriptors_it_fails_or_does_with_one) {
 }
 END_TEST
 
-/* As Docker's default profile does. */
-static int forbid(uint32_t call) {
-  struct sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -errno;
-  return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0 ? -errno : 0;
-}
-
 START_TEST(where_io_uring_is_forbidden_the_thread_serves) {
   if (!choose(BY_URING, __func__)) return;
-  int result = forbid(SYS_io_uring_setup);
+  int result = forbid_call(SYS_io_uring_setup);
   if (result != 0) {
     tell_skipped(__func__, "no seccomp");
     return;
@@ -332,7 +315,7 @@ START_TEST(where_pidfds_are_forbidden_the_thread_watches) {
   struct rc_process peer;
   pid_t child = start_peer(&peer);
   struct rc_notifier *notifier = make(BY_URING, &event, SLICE);
-  if (forbid(SYS_pidfd_open) != 0) {
+  if (forbid_call(SYS_pidfd_open) != 0) {
     tell_skipped(__func__, "no seccomp");
     return;
   }
