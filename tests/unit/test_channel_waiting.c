@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waiting by the public API, within one process: how it ends, what is counted, the descriptor. */
+#include <errno.h>
+#include <poll.h>
+
+#include "tests/support/channel.h"
+#include "tests/support/switches.h"
+
+START_TEST(waiting_for_readers_in_vain_says_how_many_came) {
+  ringcast_writer *writer = make_writer(4096, 4);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 1000000), -ETIMEDOUT);
+  ck_says("1 of 2");
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EAGAIN);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static bool is_readable(int fd, int timeout_ms) { return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1; }
+
+/* By io_uring where it is to be had, and by a thread. */
+START_TEST(a_descriptor_tells_when_to_look) {
+  if (_i == 1) disable_too("io_uring");
+  ringcast_writer *writer = make_writer(4096, 2);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_frame frame;
+  int fd = ringcast_reader_fd(reader);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(ringcast_reader_fd(reader), fd);
+  ck_assert(is_readable(fd, 0));
+  for (int i = 0; i < 200; i++) {
+    ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+    ck_assert(!is_readable(fd, 0));
+    for (int k = 0; k <= i % 3; k++) ck_assert_int_eq(ringcast_writer_send(writer, &i, sizeof i, 0, 0), 0);
+    ck_assert(is_readable(fd, -1));
+    for (int k = 0; k <= i % 3; k++) {
+      ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+      ck_assert_mem_eq(frame.data, &i, sizeof i);
+      ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+    }
+  }
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+  ringcast_writer_close(writer);
+  ck_assert(is_readable(fd, -1));
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
+  ringcast_reader_close(reader);
+}
+END_TEST
+
+START_TEST(what_was_done_is_counted) {
+  ringcast_writer *writer = make_writer(4096, 2);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  struct ringcast_stats stats;
+  struct ringcast_peer peer;
+  uint64_t sent = 0, waits = 0;
+  ck_assert_int_eq(ringcast_reader_next(reader, 2000000, &frame), -ETIMEDOUT);
+  while (ringcast_writer_send(writer, "12345", 5, 0, 0) == 0) sent++;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5, 2000000, &span), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
+  ck_assert_uint_eq(stats.frames, sent);
+  ck_assert_uint_eq(stats.bytes, sent * 5);
+  ck_assert_uint_eq(stats.waits, 1);
+  ck_assert_uint_ge(stats.waited_ns, 2000000);
+  ck_assert_uint_ge(stats.sleeps, 1);
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ck_assert_uint_eq(peer.stalls, 1);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
+  ck_assert_uint_eq(stats.frames, 1);
+  ck_assert_uint_eq(stats.bytes, 5);
+  ck_assert_uint_eq(stats.waits, 1);
+  for (int i = 0; i < 16; i++) waits += stats.histogram[i];
+  ck_assert_uint_eq(waits, 1);
+  for (int i = 0; i < 11; i++) ck_assert_uint_eq(stats.histogram[i], 0); /* it took 2 ms at least */
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_cancelled_handle_waits_no_more) {
+  ringcast_writer *writer = make_writer(4096, 2);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
+  ringcast_reader_cancel(reader);
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0); /* it had not to wait */
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -ECANCELED);
+  ck_says("cancelled");
+  while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
+  ringcast_writer_cancel(writer);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, RINGCAST_FOREVER, &span), -ECANCELED);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, RINGCAST_FOREVER), -ECANCELED);
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
+  ringcast_writer *writer = make_writer(4096, 2), *other = NULL;
+  ringcast_reader *reader = attach(writer), *never = NULL;
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  ck_assert_int_eq(ringcast_reader_next(reader, -2, &frame), -EINVAL);
+  ck_says("negative");
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 8, INT64_MIN, &span), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, -3), -EINVAL);
+  struct ringcast_writer_options writer_options = {.size = sizeof writer_options, .spin_ns = -2};
+  struct ringcast_reader_options reader_options = {.size = sizeof reader_options, .spin_ns = -2};
+  ck_assert_int_eq(ringcast_writer_create_ex(&writer_options, &other), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &reader_options, &never), -EINVAL);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("channel, waiting");
+  TCase *tests = add_case(suite, "channel, waiting");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_test(tests, waiting_for_readers_in_vain_says_how_many_came);
+  tcase_add_loop_test(tests, a_descriptor_tells_when_to_look, 0, 2);
+  tcase_add_test(tests, what_was_done_is_counted);
+  tcase_add_test(tests, a_cancelled_handle_waits_no_more);
+  tcase_add_test(tests, a_timeout_that_is_negative_by_mistake_is_refused);
+  return run_suite(suite);
+}
