@@ -5,6 +5,9 @@
  * off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt by
  * spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never spins:
  * what it waits for needs the CPU.
+ *
+ * Reading a clock takes as long as a cache line takes from core to core. So a spin begins with a glance: some looks
+ * without a clock, and a wait that ends there is counted as one of no time at all.
  */
 #include "shm/wait.h"
 
@@ -21,6 +24,7 @@
 
 #define MOST_CREDIT 8u
 #define SLEEP_COST_NS ((int64_t)60 * 1000) /* generous: from the signal to running again */
+#define LOOKS         32                   /* between two looks at the clock, and in a glance: about a microsecond */
 
 int64_t rc_now_ns(void) {
   struct timespec now;
@@ -78,6 +82,7 @@ static bool should_spin(struct rc_waiter *waiter) {
 }
 
 static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
+  waiter->waited_ns = (uint64_t)waited;
   if (waited - (slept ? SLEEP_COST_NS : 0) <= waiter->spin_ns)
     waiter->credit += waiter->credit < MOST_CREDIT;
   else
@@ -110,17 +115,23 @@ static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wa
   return result;
 }
 
-static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until) {
+static int glance(struct rc_waiter *waiter, const struct rc_wait *wait) {
+  int result = -EAGAIN;
+  for (int i = 0; i < LOOKS && result == -EAGAIN; i++) {
+    relax();
+    result = look(waiter, wait);
+  }
+  return result;
+}
+
+/* *now is the time when it last looked at the clock. */
+static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
   int result;
-  int64_t now;
   do {
-    for (int i = 0; i < 32; i++) { /* a clock read costs as much as several looks */
-      if ((result = look(waiter, wait)) != -EAGAIN) return result;
-      relax();
-    }
-    now = rc_now_ns();
-    if ((result = check_now_and_then(waiter, wait, now)) != -EAGAIN) return result;
-  } while (now < until);
+    if ((result = glance(waiter, wait)) != -EAGAIN) return result;
+    *now = rc_now_ns();
+    if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
+  } while (*now < until);
   return -EAGAIN;
 }
 
@@ -135,12 +146,12 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t mo
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
-static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t now, int64_t deadline) {
-  while (now < deadline) {
-    int result = doze(waiter, wait, deadline - now);
+static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
+  while (*now < deadline) {
+    int result = doze(waiter, wait, deadline - *now);
+    *now = rc_now_ns();
     if (result != -EAGAIN) return result;
-    now = rc_now_ns();
-    result = check_now_and_then(waiter, wait, now);
+    result = check_now_and_then(waiter, wait, *now);
     if (result != -EAGAIN) return result;
   }
   return -EAGAIN;
@@ -151,16 +162,19 @@ static int64_t after(int64_t now, int64_t ns) { return ns < 0 || ns > INT64_MAX 
 int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   int result = look(waiter, wait);
   if (result != -EAGAIN) return result;
-  int64_t began = rc_now_ns(), deadline = after(began, timeout_ns);
-  if (timeout_ns != 0) {
-    waiter->waits++;
-    uint64_t sleeps = waiter->sleeps;
-    int64_t until = after(began, waiter->spin_ns);
-    if (should_spin(waiter)) result = spin(waiter, wait, until < deadline ? until : deadline);
-    if (result == -EAGAIN) result = sleep_until(waiter, wait, rc_now_ns(), deadline);
-    learn(waiter, rc_now_ns() - began, waiter->sleeps != sleeps);
-    if (result != -EAGAIN) return result;
+  if (timeout_ns == 0) return check_now_and_then(waiter, wait, rc_now_ns());
+  waiter->waits++;
+  bool spins = should_spin(waiter);
+  if (spins && (result = glance(waiter, wait)) != -EAGAIN) {
+    learn(waiter, 0, false);
+    return result;
   }
-  result = check_now_and_then(waiter, wait, rc_now_ns());
-  return result == -EAGAIN && timeout_ns != 0 ? -ETIMEDOUT : result;
+  int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns), until = after(began, waiter->spin_ns);
+  uint64_t sleeps = waiter->sleeps;
+  if (spins) result = spin(waiter, wait, until < deadline ? until : deadline, &now);
+  if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
+  learn(waiter, now - began, waiter->sleeps != sleeps);
+  if (result != -EAGAIN) return result;
+  result = check_now_and_then(waiter, wait, now);
+  return result == -EAGAIN ? -ETIMEDOUT : result;
 }

@@ -24,6 +24,7 @@ struct rc_waiter {
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
   int64_t checked;   /* when a check last had nothing to say */
   uint64_t waits, sleeps; /* counted */
+  uint64_t waited_ns; /* how long the last wait took; 0 also for one that was over in about a microsecond */
   _Atomic uint32_t cancelled;
 };
 
