@@ -6,8 +6,9 @@
  * spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never spins:
  * what it waits for needs the CPU.
  *
- * Reading a clock takes as long as a cache line takes from core to core. So a spin begins with a glance: some looks
- * without a clock, and a wait that ends there is counted as one of no time at all.
+ * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
+ * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond look
+ * on their own first, as long as rc_waiter_is_eager.
  */
 #include "shm/wait.h"
 
@@ -24,20 +25,11 @@
 
 #define MOST_CREDIT 8u
 #define SLEEP_COST_NS ((int64_t)60 * 1000) /* generous: from the signal to running again */
-#define LOOKS         32                   /* between two looks at the clock, and in a glance: about a microsecond */
 
 int64_t rc_now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("isb" ::: "memory"); /* yield does nothing on most cores; isb stalls for about as long as pause */
-#endif
 }
 
 /* ---- Whether to spin -------------------------------------------------------------------------------------------- */
@@ -72,13 +64,12 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_c
 }
 
 static bool should_spin(struct rc_waiter *waiter) {
-  if (waiter->spin_ns == 0 || waiter->spin_asked) return waiter->spin_ns > 0;
   uint32_t parties = rc_load_relaxed(&waiter->crowd->parties); /* relaxed: advice */
-  if (parties != waiter->parties) {
+  if (waiter->spin_ns > 0 && !waiter->spin_asked && parties != waiter->parties) {
     waiter->parties = parties;
     waiter->crowded = parties > rc_crowd_cpus(waiter->crowd);
   }
-  return waiter->credit > 0 && !waiter->crowded;
+  return rc_waiter_is_eager(waiter);
 }
 
 static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
@@ -115,20 +106,14 @@ static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wa
   return result;
 }
 
-static int glance(struct rc_waiter *waiter, const struct rc_wait *wait) {
-  int result = -EAGAIN;
-  for (int i = 0; i < LOOKS && result == -EAGAIN; i++) {
-    relax();
-    result = look(waiter, wait);
-  }
-  return result;
-}
-
 /* *now is the time when it last looked at the clock. */
 static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
   int result;
   do {
-    if ((result = glance(waiter, wait)) != -EAGAIN) return result;
+    for (int i = 0; i < RC_LOOKS; i++) {
+      rc_relax();
+      if ((result = look(waiter, wait)) != -EAGAIN) return result;
+    }
     *now = rc_now_ns();
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
   } while (*now < until);
@@ -164,14 +149,9 @@ int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeou
   if (result != -EAGAIN) return result;
   if (timeout_ns == 0) return check_now_and_then(waiter, wait, rc_now_ns());
   waiter->waits++;
-  bool spins = should_spin(waiter);
-  if (spins && (result = glance(waiter, wait)) != -EAGAIN) {
-    learn(waiter, 0, false);
-    return result;
-  }
   int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns), until = after(began, waiter->spin_ns);
   uint64_t sleeps = waiter->sleeps;
-  if (spins) result = spin(waiter, wait, until < deadline ? until : deadline, &now);
+  if (should_spin(waiter)) result = spin(waiter, wait, until < deadline ? until : deadline, &now);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
   learn(waiter, now - began, waiter->sleeps != sleeps);
   if (result != -EAGAIN) return result;
