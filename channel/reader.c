@@ -49,7 +49,7 @@ static int join(ringcast_reader *reader, const char *name) {
     return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died: make the "
                            "ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_parties(&ring);
-  rc_wake(&ring.control->room, reader->fenced);
+  rc_wake(&ring.control->room);
   return 0;
 }
 
@@ -58,7 +58,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
-  reader->fenced = !rc_fence_register();
+  if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
   if (result == 0 && options->leases != 0) reader->ring.leases = options->leases;
@@ -92,7 +92,7 @@ void ringcast_reader_close(ringcast_reader *reader) {
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     rc_slot_free(&reader->ring.ring, reader->ring.slot);
     rc_ring_parties(&reader->ring.ring);
-    rc_wake(&reader->ring.ring.control->room, reader->fenced);
+    rc_wake(&reader->ring.ring.control->room);
   }
   rc_notifier_destroy(reader->notifier);
   rc_segment_destroy(&reader->segment);
@@ -173,30 +173,56 @@ int ringcast_reader_fd(ringcast_reader *reader) {
   return rc_notifier_fd(notifier);
 }
 
-int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+/* Nothing is there yet, or something is wrong. */
+static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
-  struct rc_ring_frame frame;
-  struct reader_wait wait = {.reader = reader, .out = &frame};
-  result = rc_ring_next(&reader->ring, &frame);
-  if (result == -EAGAIN) {
-    const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .context = &wait};
-    struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
-    result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-    if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
-  }
-  if (result != 0) return fail_to_read(reader, result);
+  struct reader_wait wait = {.reader = reader, .out = frame};
+  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .context = &wait};
+  struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
+  if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
+  return result == 0 ? 0 : fail_to_read(reader, result);
+}
+
+static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame *out) {
   *out = (struct ringcast_frame){
-      .data = frame.data, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+      .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
+}
+
+static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct rc_ring_frame frame;
+  int result = wait_for_frame(reader, timeout_ns, &frame);
+  if (result == 0) lend(&frame, out);
+  return result;
+}
+
+int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct rc_ring_frame frame;
+  int result = rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count())
+                   ? -EINVAL
+                   : rc_ring_next(&reader->ring, &frame);
+  /* The first microsecond of a wait is spent here: looks, and nothing else. */
+  if (result == -EAGAIN && timeout_ns != 0 && rc_waiter_is_eager(&reader->waiter))
+    for (int i = 0; i < RC_LOOKS && result == -EAGAIN; i++) {
+      rc_relax();
+      result = rc_ring_next(&reader->ring, &frame);
+    }
+  if (result != 0) return next_slowly(reader, timeout_ns, out);
+  lend(&frame, out);
   return 0;
 }
 
-int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+static int fail_to_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
+  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+}
+
+int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
-  if (rc_ring_release(&reader->ring, frame->position) != 0)
-    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+  if (rc_unlikely(reader->forks != rc_fork_count() || rc_ring_release(&reader->ring, frame->position) != 0))
+    return fail_to_release(reader, frame);
   struct rc_control *control = reader->ring.ring.control;
   struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
   rc_store_relaxed(&counts->frames, ++reader->frames); /* relaxed: numbers to look at, on the cursor's line */
@@ -204,8 +230,8 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
   /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
    * either this finds the newest wish or the writer finds the cursor. */
-  if (rc_event_is_asleep(&control->room, reader->fenced) && reader->ring.cursor >= rc_load_relaxed(&control->wanted) &&
-      rc_wake(&control->room, reader->fenced))
+  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
+      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
     rc_store_relaxed(&counts->wakes, ++reader->wakes);
   return 0;
 }
