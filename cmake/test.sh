@@ -93,10 +93,24 @@ left_out() {
 
 printf '\n==== summary\n'
 printf '%s\n' "${summary[@]}"
+# One line for each reason: the steps, the tests or how many they are, the reason.
 left_out | awk -F '\t' '
   !($2 in steps) { order[++count] = $2 }
   { steps[$2] = steps[$2] (steps[$2] == "" ? "" : ", ") $1 }
-  END { for (i = 1; i <= count; i++) print "Not tested (" steps[order[i]] "): " order[i] }'
+  END {
+    for (i = 1; i <= count; i++) {
+      text = order[i]
+      colon = index(text, ": ")
+      why = steps[text] "\t" substr(text, colon + 2)
+      if (!(why in tests)) reasons[++different] = why
+      tests[why] = tests[why] (tests[why] == "" ? "" : ", ") substr(text, 1, colon - 1)
+      many[why]++
+    }
+    for (i = 1; i <= different; i++) {
+      split(reasons[i], part, "\t")
+      print "Not tested (" part[1] "): " (many[reasons[i]] > 3 ? many[reasons[i]] " tests" : tests[reasons[i]]) ": " part[2]
+    }
+  }'
 echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
 echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages. no-extras repeats all."
 if [ -e build/venv/.without-torch ]; then

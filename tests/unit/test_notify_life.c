@@ -31,14 +31,21 @@ static pid_t start_peer(struct rc_process *out) {
 
 #define SLICE ((int64_t)5 * 1000 * 1000)
 
+/* A notifier that watches for the end of a new child. */
+static struct rc_notifier *watch_a_child(int way, struct rc_event *event, pid_t *child) {
+  struct rc_process peer;
+  *child = start_peer(&peer);
+  struct rc_notifier *notifier = make(way, event, SLICE);
+  ck_assert_int_eq(rc_notifier_watch(notifier, &peer), 0);
+  ck_assert_int_eq(rc_notifier_uses_uring(notifier), way == BY_URING);
+  return notifier;
+}
+
 START_TEST(the_end_of_the_peer_makes_it_readable_and_keeps_it_so) {
   if (!choose(_i, __func__)) return;
   struct rc_event event = {0};
-  struct rc_process peer;
-  pid_t child = start_peer(&peer);
-  struct rc_notifier *notifier = make(_i, &event, SLICE);
-  ck_assert_int_eq(rc_notifier_watch(notifier, &peer), 0);
-  ck_assert_int_eq(rc_notifier_uses_uring(notifier), _i == BY_URING);
+  pid_t child;
+  struct rc_notifier *notifier = watch_a_child(_i, &event, &child);
   arm(notifier, &event);
   must_stay_quiet(notifier);
   ck_assert_int_eq(kill(child, SIGKILL), 0);
@@ -57,10 +64,8 @@ END_TEST
 START_TEST(an_end_while_not_armed_is_told_by_the_next_arm) {
   if (!choose(_i, __func__)) return;
   struct rc_event event = {0};
-  struct rc_process peer;
-  pid_t child = start_peer(&peer);
-  struct rc_notifier *notifier = make(_i, &event, SLICE);
-  ck_assert_int_eq(rc_notifier_watch(notifier, &peer), 0);
+  pid_t child;
+  struct rc_notifier *notifier = watch_a_child(_i, &event, &child);
   arm(notifier, &event);
   rc_notifier_clear(notifier);
   kill_child(child);
@@ -91,10 +96,8 @@ END_TEST
 START_TEST(signals_are_seen_beside_a_living_peer) {
   if (!choose(_i, __func__)) return;
   struct rc_event event = {0};
-  struct rc_process peer;
-  pid_t child = start_peer(&peer);
-  struct rc_notifier *notifier = make(_i, &event, SLICE);
-  ck_assert_int_eq(rc_notifier_watch(notifier, &peer), 0);
+  pid_t child;
+  struct rc_notifier *notifier = watch_a_child(_i, &event, &child);
   for (int i = 0; i < 100; i++) {
     arm(notifier, &event);
     ck_assert(!readable_within(notifier, 0));
@@ -221,10 +224,8 @@ static void *clear_and_arm(void *context) {
 START_TEST(it_may_move_to_another_thread_and_outlive_the_one_that_armed_it) {
   if (!choose(_i, __func__)) return;
   struct rc_event event = {0};
-  struct rc_process peer;
-  pid_t child = start_peer(&peer);
-  struct rc_notifier *notifier = make(_i, &event, SLICE);
-  ck_assert_int_eq(rc_notifier_watch(notifier, &peer), 0);
+  pid_t child;
+  struct rc_notifier *notifier = watch_a_child(_i, &event, &child);
   int descriptors = open_descriptors();
   for (int i = 0; i < 20; i++) {
     pthread_t thread;
