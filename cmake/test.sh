@@ -16,7 +16,8 @@ step() {
   printf '\n==== %s\n' "$name"
   "$@" 2>&1 | tee "$log" || { result=FAILED && failed=1; }
   closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" | tail -n 1 | sed 's/^=* *//; s/ *=*$//')
-  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" $((SECONDS - began)) "${closing:-no closing line; see $log}")")
+  closing=${closing:-no closing line; see $log}
+  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" $((SECONDS - began)) "$closing")")
   steps+=("$name")
 }
 
@@ -44,10 +45,10 @@ step asan asan
 step tsan tsan
 step python python
 
-# ---- Again, as on machines that have less, or more --------------------------------------------------------------------
+# ---- Again, as on machines that have less, or more -------------------------------------------------------------------
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
 
-# again NAME: what depends on the machine (not labelled "alike" or "house", not marked "alike"), with a tenth of each loop
+# again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop
 again() {
   export RINGCAST_TEST_SHARE=10 RINGCAST_TEST_EXAMPLES=15
   step "$1" check dev "$1" -LE '^(alike|house)$' -j "$jobs"
@@ -76,11 +77,12 @@ trap 'exit 130' INT TERM HUP
 if [ -w "$pool" ] && echo $((before + pages)) 2>/dev/null >"$pool" && [ "$(cat "$pool")" -ge $((before + pages)) ]; then
   RINGCAST_TEST_MEMORY=hugetlb again with-hugetlb
 else
-  summary+=("$(printf '%-25s %-7s         %s' with-hugetlb SKIPPED "can't reserve $pages pages of 2 MiB here: not root, or no free memory")")
+  why="can't reserve $pages pages of 2 MiB here: not root, or no free memory"
+  summary+=("$(printf '%-25s %-7s         %s' with-hugetlb SKIPPED "$why")")
 fi
 give_back
 
-# ---- What came of it --------------------------------------------------------------------------------------------------
+# ---- What came of it -------------------------------------------------------------------------------------------------
 
 # What each step had to leave out: "<step>", a tab, and the reason.
 left_out() {
@@ -108,7 +110,8 @@ left_out | awk -F '\t' '
     }
     for (i = 1; i <= different; i++) {
       split(reasons[i], part, "\t")
-      print "Not tested (" part[1] "): " (many[reasons[i]] > 3 ? many[reasons[i]] " tests" : tests[reasons[i]]) ": " part[2]
+      which = many[reasons[i]] > 3 ? many[reasons[i]] " tests" : tests[reasons[i]]
+      print "Not tested (" part[1] "): " which ": " part[2]
     }
   }'
 echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"

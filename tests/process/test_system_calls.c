@@ -58,9 +58,9 @@ static ringcast_reader *attach(void) {
 
 /* ---- Nobody sleeps: no call ------------------------------------------------------------------------------------- */
 
-/* What must not be called by who spins. What it may call is what the look whether the other lives takes, once a slice. */
-static const uint32_t waiting_calls[] = {SYS_futex,         SYS_membarrier, SYS_sched_yield,    SYS_nanosleep,
-                                         SYS_clock_nanosleep, SYS_ppoll,    SYS_io_uring_enter, SYS_write};
+/* What must not be called by who spins. It may call what the look whether the other lives takes, once a slice. */
+static const uint32_t waiting_calls[] = {SYS_futex,           SYS_membarrier, SYS_sched_yield,    SYS_nanosleep,
+                                         SYS_clock_nanosleep, SYS_ppoll,      SYS_io_uring_enter, SYS_write};
 
 /* Two ways: strictly nothing, where each side has what it needs before it asks; and with real waits, which spin. */
 struct way {
@@ -113,6 +113,7 @@ static void write_confined(void *nothing) {
     rc_store_release(&board->sent, n + 2);
   }
   while (rc_load_acquire(&board->read) < way->frames) {} /* the end would be seen by a reader that waits */
+  exit_at_once(0);
 }
 
 static void read_confined(void *nothing) {
@@ -128,6 +129,7 @@ static void read_confined(void *nothing) {
     child_must(ringcast_reader_release(reader, &frame) == 0);
     rc_store_release(&board->read, n + 1);
   }
+  exit_at_once(0);
 }
 
 static void frames_fly_without_calls(const char *test, const struct way *chosen) {

@@ -37,10 +37,15 @@ static inline int forbid_call(uint32_t call) {
 
 static int *caught_call; /* in memory that outlives the process */
 
+/* Ends the process by one call: what a sanitizer does at _exit takes more. */
+static inline void exit_at_once(int status) {
+  for (;;) syscall(SYS_exit_group, status);
+}
+
 static inline void tell_call(int number, siginfo_t *info, void *context) {
   (void)number, (void)context;
   *caught_call = info->si_syscall;
-  _exit(2);
+  exit_at_once(2);
 }
 
 static inline int catch_calls(int *caught) {
@@ -49,7 +54,7 @@ static inline int catch_calls(int *caught) {
   return sigaction(SIGSYS, &action, NULL) != 0 ? -errno : 0;
 }
 
-/* From now on: none but _exit. What was caught is its number, which the test has set to -1. */
+/* From now on: none but exit_at_once. What was caught is its number, which the test has set to -1. */
 static inline int allow_no_call(int *caught) {
   const uint32_t exits[] = {SYS_exit_group};
   int result = catch_calls(caught);

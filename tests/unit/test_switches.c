@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RINGCAST_DISABLE, by what rings do and not by what they were told: each thing that it names is not used, and each that
- * it does not name is, where the machine has it. The suite is run again under each name: this shows that such a run does
- * force what it says.
+ * RINGCAST_DISABLE, by what rings do and not by what they were told: each thing that it names is not used, and each
+ * that it does not name is, where the machine has it. The suite is run again under each name: this shows that such a
+ * run does force what it says.
  */
 #define _GNU_SOURCE
 #include <errno.h>
