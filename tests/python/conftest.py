@@ -28,8 +28,8 @@ def ring_mappings():
 
 @pytest.fixture(scope="session", autouse=True)
 def what_is_there_already():
-    """Modules, torch's above all, are many objects that no test drops: looking through them twice a test would take more
-    time than the tests."""
+    """Modules, torch's above all, are many objects that no test drops: to look through them twice a test would take
+    more time than the tests."""
     gc.collect()
     gc.freeze()
     yield

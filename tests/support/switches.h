@@ -15,7 +15,7 @@ static inline void disable_too(const char *what) {
   ck_assert_int_eq(setenv("RINGCAST_DISABLE", list, 1), 0);
 }
 
-/* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, where the suite is repeated. */
+/* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, in repeated runs. */
 static inline int share_of(int times) {
   const char *share = getenv("RINGCAST_TEST_SHARE");
   return share && atoi(share) > 1 ? times / atoi(share) : times;
