@@ -285,5 +285,5 @@ def ranks_cannot_attach() -> str:
 
 def test_a_rank_that_cannot_attach_is_named_at_the_source(ranks):
     source, _, failed, _ = ranks.run(4, ranks_cannot_attach)
-    assert "2 of 3 ranks attached to the ring within 2 s; missing: rank 2." in source
+    assert "2 of 3 ranks attached to the ring within 2.0 s; missing: rank 2." in source
     assert failed == "not here"
