@@ -68,23 +68,6 @@ struct perf_clock perf_clock_measure(void) {
 
 /* ---- Data ------------------------------------------------------------------------------------------------------- */
 
-typedef uint64_t vector __attribute__((vector_size(16), aligned(8), may_alias));
-
-uint64_t perf_sum(const void *data, size_t bytes) {
-  const uint8_t *at = data;
-  vector sums[4] = {{0}};
-  uint64_t sum = 0;
-  for (; bytes >= sizeof sums; bytes -= sizeof sums, at += sizeof sums)
-    for (size_t i = 0; i < 4; i++) sums[i] += ((const vector *)(const void *)at)[i];
-  for (size_t i = 0; i < 4; i++) sum += sums[i][0] + sums[i][1];
-  for (; bytes > 0; bytes -= bytes < 8 ? bytes : 8, at += 8) {
-    uint64_t word = 0;
-    memcpy(&word, at, bytes < 8 ? bytes : 8);
-    sum += word;
-  }
-  return sum;
-}
-
 void *perf_source(size_t bytes) {
   uint8_t *source = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
   if (!source) perf_die("no memory for %zu bytes", bytes);

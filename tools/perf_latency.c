@@ -61,7 +61,7 @@ static inline void pass(struct side *side, uint64_t value) {
 static inline void take(struct side *side, uint64_t value) {
   struct ringcast_frame frame;
   perf_must(ringcast_reader_next(side->in, RINGCAST_FOREVER, &frame), "can't receive");
-  uint64_t sum = perf_sum(frame.data, frame.bytes);
+  uint64_t sum = sum_bytes(frame.data, frame.bytes);
   perf_must(ringcast_reader_release(side->in, &frame), "can't release");
   if (sum != side->sum + value) perf_die("frame %llu has come damaged", (unsigned long long)value);
 }
@@ -98,7 +98,7 @@ static void prepare(struct side *side) {
   uint64_t zero = 0;
   side->source = perf_source(side->options->size);
   memcpy(side->source, &zero, sizeof zero);
-  side->sum = perf_sum(side->source, side->options->size);
+  side->sum = sum_bytes(side->source, side->options->size);
 }
 
 /* Those beyond the first reader only read. */

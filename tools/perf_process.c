@@ -33,10 +33,7 @@ void perf_die(const char *format, ...) {
   _exit(CLI_FAILED);
 }
 
-int perf_must(int result, const char *what) {
-  if (result < 0) perf_die("%s: %s", what, ringcast_last_error());
-  return result;
-}
+void perf_die_of(const char *what) { perf_die("%s: %s", what, ringcast_last_error()); }
 
 /* ---- Signals ---------------------------------------------------------------------------------------------------- */
 

@@ -45,7 +45,7 @@ static void reader_body(void *context, uint32_t index) {
   for (uint64_t frames = 1;; frames++) {
     struct ringcast_frame frame;
     perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-    uint64_t sum = perf_sum(frame.data, frame.bytes);
+    uint64_t sum = sum_bytes(frame.data, frame.bytes);
     perf_must(ringcast_reader_release(reader, &frame), "can't release");
     if (sum != scale->sum) perf_die("frame %llu has come damaged", (unsigned long long)frames);
     perf_store(&scale->shared->readers[index].frames, frames);
@@ -114,7 +114,7 @@ static void run_step(const struct perf_options *options, struct step *step, stru
   struct scale scale = {.options = options, .readers = step->readers, .crowded = !step->pinned};
   scale.shared = perf_shared(sizeof *scale.shared);
   scale.source = perf_source(options->size);
-  scale.sum = perf_sum(scale.source, options->size);
+  scale.sum = sum_bytes(scale.source, options->size);
   scale.writer = perf_writer(options, options->capacity, scale.crowded ? 0 : SPIN_NS);
   strncpy(scale.shared->handle, ringcast_writer_handle(scale.writer), sizeof scale.shared->handle - 1);
   for (uint32_t i = 0; i < step->readers; i++) perf_start(&children, options, parties, reader_body, &scale);

@@ -46,10 +46,18 @@ struct bench {
   uint64_t sum;    /* of the source */
   uint64_t slots;  /* frames that the window holds */
   uint64_t stride;
-  uint64_t every;  /* frames between two stores of a counter */
+  uint64_t every;  /* frames between two stores of a counter; a power of two */
   uint64_t frames; /* through the floor so far */
+  uint64_t offset; /* of the next frame in the window */
   uint64_t released;
 };
+
+/* Where the floor's next frame lies. No division here: it would cost as much as a small frame. */
+static inline uint64_t next_place(struct bench *bench) {
+  uint64_t offset = bench->offset;
+  bench->offset = offset + bench->stride == bench->slots * bench->stride ? 0 : offset + bench->stride;
+  return offset + HEADER;
+}
 
 /* ---- Readers ---------------------------------------------------------------------------------------------------- */
 
@@ -59,7 +67,7 @@ static uint64_t read_ring(ringcast_reader *reader) {
     struct ringcast_frame frame;
     perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
     bool end = frame.bytes == 0;
-    sum += perf_sum(frame.data, frame.bytes);
+    sum += sum_bytes(frame.data, frame.bytes);
     perf_must(ringcast_reader_release(reader, &frame), "can't release");
     if (end) return sum;
   }
@@ -67,6 +75,7 @@ static uint64_t read_ring(ringcast_reader *reader) {
 
 static uint64_t read_floor(struct bench *bench, const uint8_t *window, uint32_t index) {
   struct shared *shared = bench->shared;
+  size_t size = bench->options->size;
   uint64_t sum = 0, at = bench->frames, written;
   for (;;) {
     while ((written = perf_load(&shared->written)) == at) {
@@ -77,8 +86,8 @@ static uint64_t read_floor(struct bench *bench, const uint8_t *window, uint32_t 
       perf_relax(bench->crowded);
     }
     while (at < written) {
-      sum += perf_sum(window + at % bench->slots * bench->stride + HEADER, bench->options->size);
-      if (++at % bench->every == 0 || at == written) perf_store(&shared->readers[index].read, at);
+      sum += sum_bytes(window + next_place(bench), size);
+      if ((++at & (bench->every - 1)) == 0 || at == written) perf_store(&shared->readers[index].read, at);
     }
   }
 }
@@ -103,18 +112,21 @@ static void reader_body(void *context, uint32_t index) {
 
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
-static void write_ring(struct bench *bench) {
-  struct ringcast_span span;
-  perf_must(ringcast_writer_reserve(bench->ring, bench->options->size, RINGCAST_FOREVER, &span), "can't send");
-  memcpy(span.data, bench->source, bench->options->size);
-  perf_must(ringcast_writer_commit(bench->ring, bench->options->size, RINGCAST_KIND_BYTES), "can't send");
+static void write_ring(struct bench *bench, uint64_t frames) {
+  size_t size = bench->options->size;
+  while (frames-- > 0) {
+    struct ringcast_span span;
+    perf_must(ringcast_writer_reserve(bench->ring, size, RINGCAST_FOREVER, &span), "can't send");
+    memcpy(span.data, bench->source, size);
+    perf_must(ringcast_writer_commit(bench->ring, size, RINGCAST_KIND_BYTES), "can't send");
+  }
 }
 
-static void write_window(struct bench *bench) {
-  memcpy(bench->window + bench->frames++ % bench->slots * bench->stride + HEADER, bench->source, bench->options->size);
+static void write_window(struct bench *bench, uint64_t frames) {
+  while (frames-- > 0) memcpy(bench->window + next_place(bench), bench->source, bench->options->size);
 }
 
-static void write_floor(struct bench *bench) {
+static void await_room(struct bench *bench) {
   struct shared *shared = bench->shared;
   while (bench->frames - bench->released >= bench->slots) {
     uint64_t least = UINT64_MAX;
@@ -126,8 +138,14 @@ static void write_floor(struct bench *bench) {
     bench->released = least;
     if (bench->frames - least >= bench->slots) perf_relax(bench->crowded);
   }
-  write_window(bench);
-  if (bench->frames % bench->every == 0) perf_store(&shared->written, bench->frames);
+}
+
+static void write_floor(struct bench *bench, uint64_t frames) {
+  while (frames-- > 0) {
+    if (bench->frames - bench->released >= bench->slots) await_room(bench);
+    memcpy(bench->window + next_place(bench), bench->source, bench->options->size);
+    if ((++bench->frames & (bench->every - 1)) == 0) perf_store(&bench->shared->written, bench->frames);
+  }
 }
 
 static void write_end(struct bench *bench, int kind) {
@@ -151,20 +169,20 @@ static void await_readers(struct bench *bench, uint64_t block, uint64_t sum) {
 
 /* Frames per second, counted until the last reader is done. */
 static double measure_block(struct bench *bench, uint64_t block, int kind, int64_t ns) {
-  static void (*const writes[])(struct bench *) = {write_ring, write_floor, write_window};
-  uint64_t frames = 0, alone = bench->frames;
+  static void (*const writes[])(struct bench *, uint64_t) = {write_ring, write_floor, write_window};
+  uint64_t frames = 0, alone = bench->offset;
   uint64_t batch = bench->stride < 65536 ? 65536 / bench->stride : 1; /* frames for one look at the clock */
   bench->shared->last = 0;
   perf_store(&bench->shared->command, block * KINDS + (uint64_t)kind);
   int64_t start = perf_now_ns(), now;
   do {
-    for (uint64_t i = 0; i < batch; i++) writes[kind](bench);
+    writes[kind](bench, batch);
     frames += batch;
   } while ((now = perf_now_ns()) - start < ns);
   write_end(bench, kind);
   await_readers(bench, block, kind == ALONE ? 0 : frames * bench->sum);
   if (kind != ALONE) now = perf_now_ns();
-  else bench->frames = alone; /* the floor goes on where it was */
+  else bench->offset = alone; /* the floor goes on where it was */
   return (double)frames * 1e9 / (double)(now - start);
 }
 
@@ -241,9 +259,9 @@ int perf_throughput(const struct perf_options *options) {
   double rates[KINDS];
   bench.shared = perf_shared(sizeof(struct shared) + options->readers * sizeof bench.shared->readers[0]);
   bench.crowded = perf_cpu_of(options, 0, parties) < 0;
-  bench.sum = perf_sum(bench.source, options->size);
+  bench.sum = sum_bytes(bench.source, options->size);
   bench.stride = (options->size + HEADER + 63) & ~(uint64_t)63;
-  bench.every = bench.stride < PUBLISHED ? PUBLISHED / bench.stride : 1;
+  for (bench.every = 1; bench.every * 2 * bench.stride <= PUBLISHED;) bench.every *= 2;
   bench.ring = perf_writer(options, options->capacity, 0);
   perf_must(ringcast_writer_info(bench.ring, &bench.info), "no facts of the ring");
   make_floor(&bench);
