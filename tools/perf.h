@@ -38,6 +38,7 @@ int perf_scale(const struct perf_options *options);
 
 /* Zeroed memory that children share. */
 void *perf_shared(size_t bytes);
+void perf_unshare(void *memory, size_t bytes);
 
 /* Ends the process, with its children, in words. */
 __attribute__((noreturn, format(printf, 1, 2))) void perf_die(const char *format, ...);

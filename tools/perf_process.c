@@ -23,6 +23,8 @@ void *perf_shared(size_t bytes) {
   return memory;
 }
 
+void perf_unshare(void *memory, size_t bytes) { munmap(memory, bytes); }
+
 void perf_die(const char *format, ...) {
   char text[512];
   va_list arguments;
