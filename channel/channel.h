@@ -3,7 +3,7 @@
 #ifndef RC_CHANNEL_CHANNEL_H
 #define RC_CHANNEL_CHANNEL_H
 
-#include "ring/ring.h"
+#include "ring/hot.h"
 #include "ringcast/ringcast.h"
 #include "shm/notify.h"
 #include "shm/segment.h"

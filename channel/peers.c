@@ -33,10 +33,10 @@ static void add(_Atomic uint64_t *count, uint64_t more) { rc_store_relaxed(count
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
                     struct rc_histogram *histogram) {
   if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
-  uint64_t sleeps = waiter->sleeps;
-  int64_t began = rc_now_ns();
+  uint64_t waits = waiter->waits, sleeps = waiter->sleeps;
   int result = rc_wait(waiter, wait, timeout_ns);
-  uint64_t waited = (uint64_t)(rc_now_ns() - began), us = waited / 1000;
+  if (waiter->waits == waits) return result; /* it was there already */
+  uint64_t waited = waiter->waited_ns, us = waited / 1000;
   uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
   if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
   add(&counts->waits, 1);

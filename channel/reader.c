@@ -173,30 +173,56 @@ int ringcast_reader_fd(ringcast_reader *reader) {
   return rc_notifier_fd(notifier);
 }
 
-int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+/* Nothing is there yet, or something is wrong. */
+static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
-  struct rc_ring_frame frame;
-  struct reader_wait wait = {.reader = reader, .out = &frame};
-  result = rc_ring_next(&reader->ring, &frame);
-  if (result == -EAGAIN) {
-    const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .context = &wait};
-    struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
-    result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-    if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
-  }
-  if (result != 0) return fail_to_read(reader, result);
+  struct reader_wait wait = {.reader = reader, .out = frame};
+  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .context = &wait};
+  struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
+  if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
+  return result == 0 ? 0 : fail_to_read(reader, result);
+}
+
+static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame *out) {
   *out = (struct ringcast_frame){
-      .data = frame.data, .bytes = frame.bytes, .position = frame.position, .kind = frame.kind};
+      .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
+}
+
+static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct rc_ring_frame frame;
+  int result = wait_for_frame(reader, timeout_ns, &frame);
+  if (result == 0) lend(&frame, out);
+  return result;
+}
+
+int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct rc_ring_frame frame;
+  int result = rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count())
+                   ? -EINVAL
+                   : rc_ring_next(&reader->ring, &frame);
+  /* The first microsecond of a wait is spent here: looks, and nothing else. */
+  if (result == -EAGAIN && timeout_ns != 0 && rc_waiter_is_eager(&reader->waiter))
+    for (int i = 0; i < RC_LOOKS && result == -EAGAIN; i++) {
+      rc_relax();
+      result = rc_ring_next(&reader->ring, &frame);
+    }
+  if (result != 0) return next_slowly(reader, timeout_ns, out);
+  lend(&frame, out);
   return 0;
 }
 
-int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+static int fail_to_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
+  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+}
+
+int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
-  if (rc_ring_release(&reader->ring, frame->position) != 0)
-    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+  if (rc_unlikely(reader->forks != rc_fork_count() || rc_ring_release(&reader->ring, frame->position) != 0))
+    return fail_to_release(reader, frame);
   struct rc_control *control = reader->ring.ring.control;
   struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
@@ -206,8 +232,8 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
   /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
    * either this finds the newest wish or the writer finds the cursor. */
-  if (rc_event_is_asleep(&control->room, reader->fenced) && reader->ring.cursor >= rc_load_relaxed(&control->wanted) &&
-      rc_wake(&control->room, reader->fenced))
+  if (rc_unlikely(rc_event_is_asleep(&control->room, reader->fenced)) &&
+      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room, reader->fenced))
     rc_store_relaxed(&counts->wakes, ++reader->wakes);
   return 0;
 }

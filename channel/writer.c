@@ -226,26 +226,36 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
-  return reserve(writer, bytes, timeout_ns, false, out);
+  void *data;
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() ||
+                  rc_ring_reserve(&writer->ring, bytes, &data) != 0))
+    return reserve(writer, bytes, timeout_ns, false, out);
+  *out = (struct ringcast_span){.data = data, .bytes = bytes};
+  return 0;
 }
 
 int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
   return reserve(writer, bytes, timeout_ns, true, out);
 }
 
-int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+static int fail_to_commit(ringcast_writer *writer, size_t bytes) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
   if (!writer->ring.open) return rc_fail_as(-EINVAL, "no reservation is open");
-  if (rc_ring_commit(&writer->ring, bytes, kind) != 0)
-    return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
+  return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
+}
+
+int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+  if (rc_unlikely(writer->forks != rc_fork_count() || rc_ring_commit(&writer->ring, bytes, kind) != 0))
+    return fail_to_commit(writer, bytes);
   struct rc_control *control = writer->ring.ring.control;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
   /* Relaxed: numbers to look at. On the line of the tail, which is this CPU's anyway. */
   rc_store_relaxed(&control->counts.frames, ++writer->frames);
   rc_store_relaxed(&control->counts.bytes, writer->bytes += bytes);
 #endif
-  if (rc_wake(&control->data, writer->fenced)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  if (rc_unlikely(rc_event_is_asleep(&control->data, writer->fenced)) && rc_wake(&control->data, writer->fenced))
+    rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
 }
 

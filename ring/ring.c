@@ -43,14 +43,10 @@
  * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
  * length, on a line, within one lap; a cursor must lie within one lap behind the tail.
  */
-#include "ring/ring.h"
+#include "ring/hot.h"
 
 #include <assert.h>
 #include <errno.h>
-
-static struct rc_frame_header *frame_at(const struct rc_ring *ring, uint64_t position) {
-  return (struct rc_frame_header *)(ring->data + (position & (ring->capacity - 1)));
-}
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
@@ -115,16 +111,12 @@ static int ensure(struct rc_ring_writer *writer, uint64_t bytes) {
   return writer->tail + need_of(bytes) <= writer->limit ? 0 : -EAGAIN;
 }
 
-static void *payload_at_tail(const struct rc_ring_writer *writer) { return frame_at(&writer->ring, writer->tail) + 1; }
-
-int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
+int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   assert(rc_ring_writer_is_valid(writer));
   if (writer->open) return -EBUSY;
   int result = ensure(writer, bytes);
   if (result != 0) return result;
-  writer->open = true;
-  writer->reserved = bytes;
-  *out = payload_at_tail(writer);
+  *out = rc_ring_open(writer, bytes);
   return 0;
 }
 
@@ -133,25 +125,7 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   int result = ensure(writer, bytes);
   if (result != 0) return result;
   if (bytes > writer->reserved) writer->reserved = bytes;
-  *out = payload_at_tail(writer);
-  return 0;
-}
-
-int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
-  if (!writer->open || bytes > writer->reserved) return -EINVAL;
-  struct rc_ring *ring = &writer->ring;
-  struct rc_frame_header *frame = frame_at(ring, writer->tail);
-  uint64_t end = writer->tail + rc_frame_lines(bytes);
-  rc_store_relaxed(&frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
-  rc_store_relaxed(&frame->bytes, (uint32_t)bytes);  /* W1: relaxed, W2 publishes it */
-  frame->kind = kind;
-  frame->flags = 0;
-  rc_store_release(&frame->commit, end);       /* W2 -> R1 */
-  rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
-  writer->tail = end;
-  writer->open = false;
-  writer->reserved = 0;
-  assert(rc_ring_writer_is_valid(writer));
+  *out = rc_frame_at(&writer->ring, writer->tail) + 1;
   return 0;
 }
 
@@ -178,8 +152,8 @@ int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint
 }
 
 /* The position after the frame that is committed at `tail`, or `tail` itself if there is none yet. */
-static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
-  const struct rc_frame_header *frame = frame_at(ring, tail);
+static uint64_t after_rc_frame_at(const struct rc_ring *ring, uint64_t tail) {
+  const struct rc_frame_header *frame = rc_frame_at(ring, tail);
   uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
   return end != 0 && end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes)) ? end : tail;
 }
@@ -195,10 +169,15 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, struct rc_ring_r
     rc_slot_reap(ring, slot, joining);
     return -EPROTO;
   }
-  uint64_t start = after_frame_at(ring, tail);
+  uint64_t start = after_rc_frame_at(ring, tail);
   rc_store_relaxed(&own->cursor, start);                                    /* relaxed: J4 publishes it */
   if (!rc_cas_strong_acq_rel(&own->owner, &joining, active)) return -EAGAIN; /* J4 -> G1 */
-  *out = (struct rc_ring_reader){.ring = *ring, .cursor = start, .next = start, .slot = slot, .leases = 1};
+  *out = (struct rc_ring_reader){.ring = *ring,
+                                 .cursor = start,
+                                 .next = start,
+                                 .max_frame = rc_ring_max_frame(ring->capacity),
+                                 .slot = slot,
+                                 .leases = 1};
   return 0;
 }
 
@@ -231,22 +210,7 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   return order && queue && reader->held <= reader->leases && reader->slot < reader->ring.slots;
 }
 
-int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
-  assert(rc_ring_reader_is_valid(reader));
-  if (reader->held == reader->leases) return -EBUSY;
-  const struct rc_frame_header *frame = frame_at(&reader->ring, reader->next);
-  uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
-  if (end == 0) return -EAGAIN;
-  uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
-  if (end - reader->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(reader->ring.capacity)) return -EPROTO;
-  *out = (struct rc_ring_frame){
-      .data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
-  reader->next = end;
-  reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
-  return 0;
-}
-
-int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
+int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position) {
   uint64_t start = reader->cursor;
   struct rc_lease *lease = NULL;
   for (uint32_t i = 0; i < reader->held && !lease; i++) {

@@ -58,6 +58,7 @@ struct rc_ring_reader {
   struct rc_ring ring;
   uint64_t cursor; /* all frames below this are released: the start of the oldest that is held */
   uint64_t next;   /* the frame to read next starts here */
+  uint64_t max_frame;
   uint32_t slot;
   uint32_t leases;      /* how many may be held at once */
   uint32_t first, held; /* the queue of those that are, released ones behind an older one included */
@@ -83,11 +84,17 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
+/* What runs once a frame is in ring/hot.h, which includes this:
+ *   rc_ring_reserve(writer, bytes, out)  -EAGAIN -EBUSY -EMSGSIZE -EPROTO
+ *   rc_ring_commit(writer, bytes, kind)  -EINVAL
+ *   rc_ring_next(reader, out)            -EAGAIN -EBUSY -EPROTO
+ *   rc_ring_release(reader, position)    -EINVAL: no such frame is held
+ */
+
 /* Writer. The control segment is zero but for its identity, and DATA is zero. */
 void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
-int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out); /* -EAGAIN -EBUSY -EMSGSIZE -EPROTO */
+int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out);
 int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
-int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind); /* -EINVAL */
 int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes); /* no cursor may be below this for `bytes` */
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
@@ -101,9 +108,7 @@ void rc_slot_free(const struct rc_ring *ring, uint32_t slot);
 uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and all slots in use, and keeps the count */
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /* false: it has moved on meanwhile */
 
-/* Reader. */
-int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
-int rc_ring_release(struct rc_ring_reader *reader, uint64_t position); /* -EINVAL: no such frame is held */
+int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position);
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 
 #endif

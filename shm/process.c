@@ -64,10 +64,8 @@ bool rc_process_is_alive(const struct rc_process *process) {
   return rc_process_is_alive_by(process->pid, process->start, UINT64_MAX);
 }
 
-static uint32_t fork_count;
+uint32_t rc_forks_seen;
 
-static void count_fork(void) { fork_count++; }
+static void count_fork(void) { rc_forks_seen++; }
 
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, count_fork); }
-
-uint32_t rc_fork_count(void) { return fork_count; }

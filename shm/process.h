@@ -24,6 +24,7 @@ bool rc_process_is_alive(const struct rc_process *process);
 bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask);
 
 /* Counts the forks that led to this process, so that a handle can tell that it was made before one. */
-uint32_t rc_fork_count(void);
+extern uint32_t rc_forks_seen; /* kept by a fork handler; read it by rc_fork_count */
+static inline uint32_t rc_fork_count(void) { return rc_forks_seen; }
 
 #endif

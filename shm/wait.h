@@ -24,6 +24,7 @@ struct rc_waiter {
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
   int64_t checked;   /* when a check last had nothing to say */
   uint64_t waits, sleeps; /* counted */
+  uint64_t waited_ns; /* how long the last one took, to a microsecond or so */
   _Atomic uint32_t cancelled;
 };
 
@@ -35,6 +36,24 @@ struct rc_wait {
   int (*check)(void *context);
   void *context;
 };
+
+#define RC_LOOKS 32 /* between two looks at the clock: about a microsecond */
+
+/* Between two looks. */
+static inline void rc_relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory"); /* yield does nothing on most cores; isb stalls for about as long as pause */
+#endif
+}
+
+/* Whether spinning promises something now. */
+static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
+  if (waiter->spin_ns == 0 || waiter->spin_asked) return waiter->spin_ns > 0;
+  /* Relaxed: advice. A number of parties not seen yet is for rc_wait to look at. */
+  return waiter->credit > 0 && !waiter->crowded && waiter->parties == rc_load_relaxed(&waiter->crowd->parties);
+}
 
 /* `spin_ns` is the option: -1 never, 0 the default (RINGCAST_SPIN_US, else 20 us, but none on a machine of one CPU), or
  * what is asked for. -EINVAL, with its text: RINGCAST_SPIN_US is no number. */

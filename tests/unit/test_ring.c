@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ring's behaviour, one thread, every step in a chosen order. */
-#include "ring/ring.h"
+#include "ring/hot.h"
 
 #include <errno.h>
 

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What runs once a frame, to be inlined where it is called; a call each way would cost as much as the work. What W0-W3,
+ * R1, R2 and A1 mean, and all that is done less often, stands in ring.c.
+ */
+#ifndef RC_RING_HOT_H
+#define RC_RING_HOT_H
+
+#include <assert.h>
+#include <errno.h>
+
+#include "ring/ring.h"
+
+#define rc_likely(x)   __builtin_expect(!!(x), 1)
+#define rc_unlikely(x) __builtin_expect(!!(x), 0)
+
+static inline struct rc_frame_header *rc_frame_at(const struct rc_ring *ring, uint64_t position) {
+  return (struct rc_frame_header *)(ring->data + (position & (ring->capacity - 1)));
+}
+
+/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+
+static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) {
+  writer->open = true;
+  writer->reserved = bytes;
+  return rc_frame_at(&writer->ring, writer->tail) + 1;
+}
+
+static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
+  uint64_t room = writer->limit - writer->tail; /* at most half the ring, so what fits in it is not too large either */
+  if (rc_unlikely(writer->open || bytes >= room || rc_frame_lines(bytes) + RC_LINE > room))
+    return rc_ring_reserve_slowly(writer, bytes, out);
+  *out = rc_ring_open(writer, bytes);
+  return 0;
+}
+
+static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
+  if (rc_unlikely(!writer->open || bytes > writer->reserved)) return -EINVAL;
+  struct rc_ring *ring = &writer->ring;
+  struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
+  uint64_t end = writer->tail + rc_frame_lines(bytes);
+  rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
+  rc_store_relaxed(&frame->bytes, (uint32_t)bytes);     /* W1: relaxed, W2 publishes it */
+  frame->kind = kind;
+  frame->flags = 0;
+  rc_store_release(&frame->commit, end);       /* W2 -> R1 */
+  rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
+  writer->tail = end;
+  writer->open = false;
+  writer->reserved = 0;
+  assert(rc_ring_writer_is_valid(writer));
+  return 0;
+}
+
+/* ---- Reader ----------------------------------------------------------------------------------------------------- */
+
+static inline int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
+  assert(rc_ring_reader_is_valid(reader));
+  if (rc_unlikely(reader->held == reader->leases)) return -EBUSY;
+  const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
+  uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
+  if (end == 0) return -EAGAIN;
+  uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
+  if (rc_unlikely(end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame)) return -EPROTO;
+  *out = (struct rc_ring_frame){.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
+  reader->next = end;
+  reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
+  return 0;
+}
+
+static inline int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
+  if (rc_unlikely(reader->held != 1 || position != reader->cursor)) return rc_ring_release_slowly(reader, position);
+  reader->held = 0;
+  reader->cursor = reader->next; /* the only frame that is held ends there */
+  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+  return 0;
+}
+
+#endif
