@@ -15,7 +15,6 @@ struct ringcast_writer {
   struct rc_waiter waiter; /* for room */
   uint64_t frames, bytes, wakes; /* as in the shared counts */
   uint32_t forks; /* rc_fork_count() of the process that made it */
-  bool fenced;    /* see rc_fence_register */
   char handle[RC_HANDLE_MAX];
 };
 
@@ -26,7 +25,6 @@ struct ringcast_reader {
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   uint64_t frames, bytes, wakes;
   uint32_t forks;
-  bool fenced;
 };
 
 static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {

@@ -49,7 +49,7 @@ static int join(ringcast_reader *reader, const char *name) {
     return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died: make the "
                            "ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_parties(&ring);
-  rc_wake(&ring.control->room, reader->fenced);
+  rc_wake(&ring.control->room);
   return 0;
 }
 
@@ -58,7 +58,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
-  reader->fenced = !rc_fence_register();
+  if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
   if (result == 0 && options->leases != 0) reader->ring.leases = options->leases;
@@ -92,7 +92,7 @@ void ringcast_reader_close(ringcast_reader *reader) {
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     rc_slot_free(&reader->ring.ring, reader->ring.slot);
     rc_ring_parties(&reader->ring.ring);
-    rc_wake(&reader->ring.ring.control->room, reader->fenced);
+    rc_wake(&reader->ring.ring.control->room);
   }
   rc_notifier_destroy(reader->notifier);
   rc_segment_destroy(&reader->segment);
@@ -232,8 +232,8 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
   /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
    * either this finds the newest wish or the writer finds the cursor. */
-  if (rc_unlikely(rc_event_is_asleep(&control->room, reader->fenced)) &&
-      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room, reader->fenced))
+  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
+      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
     rc_store_relaxed(&counts->wakes, ++reader->wakes);
   return 0;
 }

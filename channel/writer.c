@@ -88,7 +88,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   rc_crowd_enter(&control->crowd);
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
-  writer->fenced = !rc_fence_register();
+  if (!rc_fence_register()) rc_event_fence(&control->data);
   *out = writer;
   return 0;
 }
@@ -98,7 +98,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
   if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
     struct rc_control *control = rc_segment_control(&writer->segment);
     rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
-    rc_wake(&control->data, writer->fenced);
+    rc_wake(&control->data);
   }
   rc_segment_destroy(&writer->segment);
   free(writer);
@@ -254,7 +254,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   rc_store_relaxed(&control->counts.frames, ++writer->frames);
   rc_store_relaxed(&control->counts.bytes, writer->bytes += bytes);
 #endif
-  if (rc_unlikely(rc_event_is_asleep(&control->data, writer->fenced)) && rc_wake(&control->data, writer->fenced))
+  if (rc_unlikely(rc_event_is_asleep(&control->data)) && rc_wake(&control->data))
     rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
 }

@@ -15,9 +15,10 @@
  * Signalling is frequent and sleeping is not, so the price is moved to the sleeper: E5 only keeps the compiler from
  * reordering, and E2 makes every CPU on which a signaller runs pass a full barrier (Linux's membarrier, see
  * shm/fence.h). Then E6 either comes after that barrier and sees E1; or E4 came before it, and E3 sees E4. Where that
- * can't be had, E5 is a full fence: by the signaller's own choice (`fenced`), if its process can't be reached by
- * membarrier, or because a sleeper that can't call it has said so in `fences`. That word is stored once and for all, and
- * a signaller that has not seen it yet can cost that sleeper one time slice, once.
+ * can't be had, E5 is a full fence, for all signallers of the event: FENCED says so, in the same word, so that a look at
+ * one word is all that a signal costs. A signaller that membarrier can't reach sets it before its first signal, a
+ * sleeper that can't call it with E1. It stays set; a signaller that has not seen it yet can cost that sleeper one time
+ * slice, once.
  *
  * ASLEEP is a flag and not a count, so a sleeper that is killed costs one wake-up for nobody and no more. A signaller
  * that is killed between E7 and the wake leaves the sleeper to its time slice: sleepers never sleep without one.
@@ -30,20 +31,29 @@
 #include "ring/layout.h"
 
 #define RC_EVENT_ASLEEP 1u
-#define RC_EVENT_EPOCH  2u /* the other bits count; they only have to differ from a moment ago */
+#define RC_EVENT_FENCED 2u
+#define RC_EVENT_EPOCH  4u /* the other bits count; they only have to differ from a moment ago */
 
-/* Says that the caller is about to sleep; returns the value to sleep on. A heavy fence must follow (E2), then another
- * look, and only then sleep. */
-static inline uint32_t rc_event_announce(struct rc_event *event) {
-  return rc_or_acq_rel(&event->word, RC_EVENT_ASLEEP) | RC_EVENT_ASLEEP; /* E1 -> E6 */
+/* Says that the caller is about to sleep, and, once and for all, whether signallers must fence because it can't; returns
+ * the value to sleep on. A heavy fence must follow (E2), then another look, and only then sleep. */
+static inline uint32_t rc_event_announce(struct rc_event *event, bool fenced) {
+  uint32_t bits = RC_EVENT_ASLEEP | (fenced ? RC_EVENT_FENCED : 0);
+  return rc_or_acq_rel(&event->word, bits) | bits; /* E1 -> E6 */
 }
 
+/* A signaller that membarrier can't reach, before its first signal. */
+static inline void rc_event_fence(struct rc_event *event) { rc_or_acq_rel(&event->word, RC_EVENT_FENCED); }
+
 /* Whether somebody is asleep, or about to be. What the sleeper wrote before E1 can be read if so. */
-static inline bool rc_event_is_asleep(struct rc_event *event, bool fenced) {
+static inline bool rc_event_is_asleep(struct rc_event *event) {
   rc_fence_light(); /* E5 -> E2 */
-  /* Relaxed: it comes true once, at some time, and the sleeper that needs it bears the delay. */
-  if (fenced || rc_load_relaxed(&event->fences) != 0) rc_fence_full(); /* E5 -> E2 */
-  return rc_load_acquire(&event->word) & RC_EVENT_ASLEEP; /* E6 <- E1 */
+  uint32_t word = rc_load_acquire(&event->word); /* E6 <- E1 */
+  if ((word & (RC_EVENT_ASLEEP | RC_EVENT_FENCED)) == 0) return false;
+  if (word & RC_EVENT_FENCED) {
+    rc_fence_full(); /* E5 -> E2 */
+    word = rc_load_acquire(&event->word); /* E6 <- E1 */
+  }
+  return word & RC_EVENT_ASLEEP;
 }
 
 /* Begins the next epoch. True if somebody was asleep: then the caller must wake all that sleep on the word. False if

@@ -59,7 +59,7 @@ struct rc_identity {
 /* A word to sleep on; see ring/event.h. */
 struct rc_event {
   _Atomic uint32_t word;
-  _Atomic uint32_t fences; /* a sleeper, once: 1 = signallers must use full fences */
+  uint32_t reserved;
 };
 
 /* Who shares the CPUs; see shm/crowd.h. */
@@ -125,7 +125,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 4u
+#define RC_LAYOUT_REVISION 5u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

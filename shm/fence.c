@@ -21,9 +21,10 @@ bool rc_fence_register(void) {
 }
 
 uint32_t rc_event_prepare(struct rc_event *event) {
-  uint32_t value = rc_event_announce(event); /* E1 */
-  if (!rc_fence_register() || rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) /* E2 -> E5 */
-    rc_store_relaxed(&event->fences, 1); /* relaxed: the fence below orders it before the look that follows */
+  bool fenced = !rc_fence_register();
+  uint32_t value = rc_event_announce(event, fenced); /* E1 */
+  if (!fenced && rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) /* E2 -> E5 */
+    value = rc_event_announce(event, true);
   rc_fence_full();
   return value;
 }

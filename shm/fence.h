@@ -11,7 +11,7 @@
 #include "ring/event.h"
 
 /* Registers this process as one that sleepers can reach. False where that can't be had (an old kernel, a sandbox,
- * RINGCAST_DISABLE=membarrier): then its signals must be fenced themselves. */
+ * RINGCAST_DISABLE=membarrier): then it must rc_event_fence what it signals. */
 bool rc_fence_register(void);
 
 /* E1 and E2: announces a sleeper and fences all signallers. Returns the value to sleep on. */

@@ -82,15 +82,16 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
-bool rc_wake(struct rc_event *event, bool fenced) {
-  if (!rc_event_is_asleep(event, fenced) || !rc_event_advance(event)) return false;
+bool rc_wake(struct rc_event *event) {
+  if (!rc_event_is_asleep(event) || !rc_event_advance(event)) return false;
   rc_os.futex_wake(&event->word, INT_MAX);
   return true;
 }
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load in look */
-  rc_wake(waiter->event, true);            /* others that sleep on it look, and sleep on */
+  rc_fence_full(); /* E5: whoever cancels may run where membarrier does not reach */
+  rc_wake(waiter->event);                  /* others that sleep on it look, and sleep on */
 }
 
 static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {

@@ -66,9 +66,8 @@ int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeou
 /* Ends the wait that another thread is in, and every later one that would have to wait, with -ECANCELED. Any thread. */
 void rc_waiter_cancel(struct rc_waiter *waiter);
 
-/* Wakes all that sleep on the event, if any do: one system call then, none else. True if it made it. `fenced`: this
- * process could not register with rc_fence_register. */
-bool rc_wake(struct rc_event *event, bool fenced);
+/* Wakes all that sleep on the event, if any do: one system call then, none else. True if it made it. */
+bool rc_wake(struct rc_event *event);
 
 int64_t rc_now_ns(void);
 

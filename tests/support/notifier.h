@@ -47,7 +47,10 @@ static inline void arm(struct rc_notifier *notifier, struct rc_event *event) {
   ck_assert_int_eq(rc_notifier_arm(notifier, rc_event_prepare(event)), 0);
 }
 
-static inline void signal_now(struct rc_event *event) { rc_wake(event, !rc_fence_register()); }
+static inline void signal_now(struct rc_event *event) {
+  if (!rc_fence_register()) rc_event_fence(event);
+  rc_wake(event);
+}
 
 static inline bool readable_within(const struct rc_notifier *notifier, int ms) {
   struct pollfd look = {.fd = rc_notifier_fd(notifier), .events = POLLIN};

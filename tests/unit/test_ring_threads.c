@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "ring/hot.h"
 #include "ring/tap.h"
 #include "tests/support/pattern.h"
 #include "tests/support/suite.h"
