@@ -8,10 +8,13 @@
  *           what the cores can do when the bytes have to move from one to the other.
  *   alone   the copying without anybody who reads: `memcpy_alone_bytes_per_s`. No hand-over reaches it when a cache line
  *           that another core has read costs more to write.
+ *
+ * Counted too: the page faults of the ring's blocks. Frames in a ring cause none, since its memory is there from the start.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "tools/cli.h"
 #include "tools/perf_window.h"
@@ -24,6 +27,7 @@ struct shared {
   char ring[96];
   struct {
     _Alignas(PERF_LINE) uint64_t done; /* block number */
+    uint64_t faults;                   /* in the ring's blocks but the first */
   } readers[];
 };
 
@@ -36,7 +40,14 @@ struct bench {
   struct window window;
   uint8_t *source;
   uint64_t sum; /* of the source */
+  uint64_t frames, faults; /* through the ring and of the writer, in all blocks but the first */
 };
+
+static uint64_t page_faults(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return (uint64_t)usage.ru_minflt;
+}
 
 /* ---- Readers ---------------------------------------------------------------------------------------------------- */
 
@@ -61,7 +72,9 @@ static void reader_body(void *context, uint32_t index) {
   for (uint64_t block = 1;; block++) {
     uint64_t command;
     while ((command = perf_load(&shared->command)) / KINDS != block) perf_relax(bench.crowded);
+    uint64_t faults = page_faults();
     if (command % KINDS == RING) read_ring(&bench, ring);
+    if (command % KINDS == RING && block >= KINDS) shared->readers[index].faults += page_faults() - faults;
     if (command % KINDS == FLOOR) window_read(&bench.window, index);
     perf_store(&shared->readers[index].done, block);
   }
@@ -103,6 +116,7 @@ static double measure_block(struct bench *bench, uint64_t block, int kind, int64
   uint64_t frames = 0, stride = bench->window.stride;
   uint64_t batch = stride < 65536 ? 65536 / stride : 1; /* frames for one look at the clock */
   perf_store(&bench->shared->command, block * KINDS + (uint64_t)kind);
+  uint64_t faults = page_faults();
   int64_t start = perf_now_ns(), now;
   do {
     write_frames(bench, kind, batch);
@@ -111,6 +125,10 @@ static double measure_block(struct bench *bench, uint64_t block, int kind, int64
   write_end(bench, kind);
   await_readers(bench, block);
   if (kind != ALONE) now = perf_now_ns();
+  if (kind == RING && block >= KINDS) {
+    bench->faults += page_faults() - faults;
+    bench->frames += frames;
+  }
   return (double)frames * 1e9 / (double)(now - start);
 }
 
@@ -138,7 +156,10 @@ static void measure(struct bench *bench, double p50[KINDS]) {
 
 static void print(const struct bench *bench, const double rates[KINDS]) {
   double size = (double)bench->options->size;
+  double reader_faults = 0; /* of the one with most */
   struct json json = {.out = stdout};
+  for (uint32_t i = 0; i < bench->options->readers; i++)
+    reader_faults = fmax(reader_faults, (double)bench->shared->readers[i].faults);
   perf_print_head(&json, bench->options, &bench->info, bench->options->readers + 1);
   if (bench->options->json) {
     json_number(&json, "frames_per_s", rates[RING]);
@@ -147,6 +168,8 @@ static void print(const struct bench *bench, const double rates[KINDS]) {
     json_number(&json, "ratio", rates[RING] / rates[FLOOR]);
     json_number(&json, "memcpy_alone_bytes_per_s", rates[ALONE] * size);
     json_number(&json, "ratio_alone", rates[RING] / rates[ALONE]);
+    json_number(&json, "writer_faults_per_frame", (double)bench->faults / (double)bench->frames);
+    json_number(&json, "reader_faults_per_frame", reader_faults / (double)bench->frames);
     json_close(&json, '}');
     return;
   }
@@ -156,6 +179,8 @@ static void print(const struct bench *bench, const double rates[KINDS]) {
     printf("%-28s %14.*f %10.2f\n", labels[kind], rates[kind] < 1000 ? 2 : 0, rates[kind], rates[kind] * size / 1e9);
   printf("\nratio to memcpy, read by the others %.3f, to memcpy alone %.3f\n", rates[RING] / rates[FLOOR],
          rates[RING] / rates[ALONE]);
+  printf("page faults for a frame: writer %.4g, reader %.4g\n", (double)bench->faults / (double)bench->frames,
+         reader_faults / (double)bench->frames);
 }
 
 int perf_throughput(const struct perf_options *options) {
