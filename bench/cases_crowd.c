@@ -39,7 +39,7 @@ struct crowd {
   struct perf_children children;
   ringcast_writer *writer;
   uint8_t *source;
-  uint64_t sent;
+  uint64_t sum, sent;
   double fewest, most; /* frames of a batch */
 };
 
@@ -64,8 +64,9 @@ static void reader_body(void *context, uint32_t index) {
   for (uint64_t frames = 0;;) {
     if (reader) {
       perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-      sum_bytes(frame.data, frame.bytes);
+      uint64_t sum = sum_bytes(frame.data, frame.bytes);
       perf_must(ringcast_reader_release(reader, &frame), "can't release");
+      if (sum != crowd->sum) perf_die("frame %llu has come damaged", (unsigned long long)frames);
     } else {
       while (load(&shared->sent) == (uint32_t)frames) futex_wait(&shared->sent, (uint32_t)frames);
     }
@@ -81,6 +82,7 @@ static void *set_up(const struct bench_case *self) {
   if (!crowd) perf_die("no memory");
   *crowd = (struct crowd){.kind = *(const enum kind *)self->options, .size = self->bytes, .fewest = INFINITY,
                           .shared = perf_shared(sizeof *crowd->shared), .source = perf_source(self->bytes)};
+  crowd->sum = sum_bytes(crowd->source, crowd->size);
   if (crowd->kind != FUTEX) {
     struct ringcast_writer_options options = {.size = sizeof options, .readers = READERS};
     perf_must(ringcast_writer_create_ex(&options, &crowd->writer), "can't make a ring");
