@@ -222,7 +222,7 @@ def show_sizes(raw):
 def show_bends(raw):
     """What the figures say of the two parts, in one sentence each."""
     points = [(int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items() if "skipped" not in found]
-    flat = [(size, ns) for size, ns in points if ns < 1.5 * points[0][1]]
+    flat = [(size, ns) for size, ns in points if ns < 2 * points[0][1]]
     slopes = [((b[1] - a[1]) / (b[0] - a[0]) * 1024, b) for a, b in zip(points, points[1:]) if b[0] > flat[-1][0]]
     text = f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(ns for _, ns in flat))} to " \
            f"{time_of(max(ns for _, ns in flat))}."
