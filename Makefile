@@ -9,7 +9,7 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test bench clean distclean
+.PHONY: help deps build demo test bench bench-docs clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo 'make test       all tests: C (plain, ASan + UBSan, TSan) and Python'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
+	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 
@@ -46,6 +47,10 @@ bench: build
 	@test -x build/release/bench/ringcast_bench || \
 	  { echo 'The benchmarks need Google Benchmark (Debian: libbenchmark-dev).' >&2; exit 1; }
 	build/release/bench/ringcast_bench $(ARGS)
+
+bench-docs: build
+	$(python) -c 'import matplotlib' 2>/dev/null || $(python) -m pip install -q --disable-pip-version-check matplotlib
+	$(python) bench/report.py $(ARGS)
 
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true

@@ -1,39 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers the cases, which are written in C, with Google Benchmark.
+//   --dry-run   one iteration of each, to see that they work
 #include <benchmark/benchmark.h>
 
-#include <fstream>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
 #include <string>
+#include <thread>
 
 #include "bench/harness.h"
 #include "ringcast/ringcast.h"
 
-static void run(benchmark::State &state, const bench_case *which) {
+// Google Benchmark before 1.8 can only call it an error.
+template <class State> auto skip(State &state, const char *why, int) -> decltype(state.SkipWithMessage(why)) {
+  state.SkipWithMessage(why);
+}
+template <class State> void skip(State &state, const char *why, long) {
+  state.SkipWithError(("skipped: " + std::string(why)).c_str());
+}
+
+static void run(benchmark::State &state, const bench_case *which, uint64_t batch) {
   void *context = which->setup(which);
   if (!context) {
-    state.SkipWithError(bench_reason());
+    skip(state, bench_reason(), 0);
+    std::fprintf(stderr, "SKIPPED bench %s: %s\n", which->name, bench_reason());
     return;
   }
-  constexpr uint64_t batch = 1000;  // timed as one: a clock read costs as much as a frame
-  while (state.KeepRunningBatch(batch)) state.SetIterationTime(which->run(context, batch));
+  while (state.KeepRunningBatch(static_cast<benchmark::IterationCount>(batch)))
+    state.SetIterationTime(which->run(context, batch));
   which->teardown(context);
+  const bench_figure *figures;
+  size_t count = bench_figures(&figures);
+  for (size_t i = 0; i < count; i++) state.counters[figures[i].key] = figures[i].value;
+  state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));
   if (which->bytes) state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * which->bytes));
 }
 
-static std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  return "unknown";
+static void add(const bench_case &which, bool dry) {
+  // Timed as one: a clock read costs as much as a small frame. 16 MiB of them, so that the ring is gone round.
+  uint64_t batch = which.batch ? which.batch : std::clamp<uint64_t>((16 << 20) / (which.bytes + 1), 4, 1000);
+  uint64_t iterations = dry ? 1 : which.iterations;
+  auto *registered = benchmark::RegisterBenchmark(which.name, run, &which, dry ? 1 : batch)->UseManualTime();
+  registered->Unit(benchmark::kNanosecond);
+  if (iterations) registered->Iterations(static_cast<benchmark::IterationCount>(iterations));
+}
+
+static void add_context() {
+  utsname system;
+  std::string release = uname(&system) == 0 ? system.release : "";
+  benchmark::AddCustomContext("ringcast", ringcast_version());
+  benchmark::AddCustomContext("cpu", bench_cpu());
+  benchmark::AddCustomContext("cpus_online", std::to_string(std::thread::hardware_concurrency()));
+  benchmark::AddCustomContext("system", system.sysname + (" " + release.substr(0, release.find('-'))));
+  ringcast_writer *writer;
+  ringcast_info info;
+  if (ringcast_writer_create(&writer) != 0) return;
+  if (ringcast_writer_info(writer, &info) == 0) {
+    benchmark::AddCustomContext("default_memory", ringcast_memory_name(info.memory));
+    benchmark::AddCustomContext("default_capacity", std::to_string(info.capacity));
+  }
+  ringcast_writer_close(writer);
 }
 
 int main(int argc, char **argv) {
-  benchmark::AddCustomContext("ringcast", ringcast_version());
-  benchmark::AddCustomContext("cpu", cpu_model());
-  for (size_t i = 0; i < bench_ring_case_count; i++) {
-    const bench_case *which = &bench_ring_cases[i];
-    benchmark::RegisterBenchmark(which->name, run, which)->UseManualTime()->Unit(benchmark::kNanosecond);
-  }
+  char **end = std::remove_if(argv + 1, argv + argc, [](const char *word) { return !std::strcmp(word, "--dry-run"); });
+  bool dry = end != argv + argc;
+  argc = static_cast<int>(end - argv);
+  bench_begin(dry);
+  add_context();
+  for (const bench_group *group : {&bench_one_way, &bench_alone, &bench_stream, &bench_full, &bench_readers, &bench_crowd,
+                                   &bench_tap})
+    for (size_t i = 0; i < group->count; i++) add(group->cases[i], dry);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

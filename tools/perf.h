@@ -10,6 +10,7 @@
 
 #include "ringcast/ringcast.h"
 #include "tools/json.h"
+#include "tools/sum.h"
 
 #define PERF_MAX_CPUS    1024
 #define PERF_MAX_READERS 256
@@ -37,12 +38,17 @@ int perf_scale(const struct perf_options *options);
 
 /* Zeroed memory that children share. */
 void *perf_shared(size_t bytes);
+void perf_unshare(void *memory, size_t bytes);
 
 /* Ends the process, with its children, in words. */
 __attribute__((noreturn, format(printf, 1, 2))) void perf_die(const char *format, ...);
 
-/* Dies with the library's own words if `result` is negative. */
-int perf_must(int result, const char *what);
+/* Dies with the library's own words if `result` is negative. Inline: it stands beside each call that is measured. */
+__attribute__((noreturn, cold)) void perf_die_of(const char *what);
+static inline int perf_must(int result, const char *what) {
+  if (__builtin_expect(result < 0, 0)) perf_die_of(what);
+  return result;
+}
 
 /* Children die with the parent, the parent ends when a child does, and an interrupt ends all of them. */
 void perf_watch_children(void);
@@ -93,8 +99,6 @@ static inline void perf_store(uint64_t *word, uint64_t value) { __atomic_store_n
 
 /* ---- Figures ---------------------------------------------------------------------------------------------------- */
 
-/* Sums all bytes as 8-byte words: reads every one of them. */
-uint64_t perf_sum(const void *data, size_t bytes);
 void *perf_source(size_t bytes); /* bytes to send, not all zero */
 
 void perf_sort(double *values, size_t count);

@@ -46,44 +46,27 @@ static bool counter_is_steady(void) { return false; }
 uint64_t perf_ticks(void) { return (uint64_t)perf_now_ns(); }
 #endif
 
+/* The cost is that of many readings in a row: some counters move in steps that are longer than a reading. */
 struct perf_clock perf_clock_measure(void) {
-  enum { READS = 2001 };
-  double costs[READS];
+  enum { BATCHES = 41, READS = 100 };
+  double costs[BATCHES];
   int64_t start = perf_now_ns();
-  uint64_t first = perf_ticks(), last;
+  uint64_t first = perf_ticks();
   while (perf_now_ns() - start < 20000000) continue;
   int64_t passed = perf_now_ns() - start;
   double ns_per_tick = (double)passed / (double)(perf_ticks() - first);
-  last = perf_ticks();
-  for (int i = 0; i < READS; i++) {
-    uint64_t now = perf_ticks();
-    costs[i] = (double)(now - last) * ns_per_tick;
-    last = now;
+  for (int batch = 0; batch < BATCHES; batch++) {
+    uint64_t now = first = perf_ticks();
+    for (int i = 0; i < READS; i++) now = perf_ticks();
+    costs[batch] = (double)(now - first) * ns_per_tick / READS;
   }
-  perf_sort(costs, READS);
+  perf_sort(costs, BATCHES);
   return (struct perf_clock){.name = counter_is_steady() ? "rdtsc" : "CLOCK_MONOTONIC",
                              .ns_per_tick = ns_per_tick,
-                             .cost_ns = costs[READS / 2]};
+                             .cost_ns = costs[BATCHES / 2]};
 }
 
 /* ---- Data ------------------------------------------------------------------------------------------------------- */
-
-typedef uint64_t vector __attribute__((vector_size(16), aligned(8), may_alias));
-
-uint64_t perf_sum(const void *data, size_t bytes) {
-  const uint8_t *at = data;
-  vector sums[4] = {{0}};
-  uint64_t sum = 0;
-  for (; bytes >= sizeof sums; bytes -= sizeof sums, at += sizeof sums)
-    for (size_t i = 0; i < 4; i++) sums[i] += ((const vector *)(const void *)at)[i];
-  for (size_t i = 0; i < 4; i++) sum += sums[i][0] + sums[i][1];
-  for (; bytes > 0; bytes -= bytes < 8 ? bytes : 8, at += 8) {
-    uint64_t word = 0;
-    memcpy(&word, at, bytes < 8 ? bytes : 8);
-    sum += word;
-  }
-  return sum;
-}
 
 void *perf_source(size_t bytes) {
   uint8_t *source = aligned_alloc(64, (bytes + 63) & ~(size_t)63);

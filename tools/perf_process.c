@@ -23,6 +23,8 @@ void *perf_shared(size_t bytes) {
   return memory;
 }
 
+void perf_unshare(void *memory, size_t bytes) { munmap(memory, bytes); }
+
 void perf_die(const char *format, ...) {
   char text[512];
   va_list arguments;
@@ -33,10 +35,7 @@ void perf_die(const char *format, ...) {
   _exit(CLI_FAILED);
 }
 
-int perf_must(int result, const char *what) {
-  if (result < 0) perf_die("%s: %s", what, ringcast_last_error());
-  return result;
-}
+void perf_die_of(const char *what) { perf_die("%s: %s", what, ringcast_last_error()); }
 
 /* ---- Signals ---------------------------------------------------------------------------------------------------- */
 

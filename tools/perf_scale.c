@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a frame costs its writer, by the number of readers. Two ways of sending take turns, in short blocks:
- *   bursts   a few frames, then a wait until every reader has them all: only the sending is timed, so this is the
- *            writer's own time while its readers keep up: writer_ns_per_frame
+ *   bursts   a few frames, at most a quarter of the ring, then a wait until every reader has them all: only the sending is
+ *            timed, so this is the writer's own time while its readers keep up: writer_ns_per_frame. With fewer CPUs than
+ *            processes it is the writer's CPU time: by the clock on the wall it would be the readers' time on its CPU.
  *   flood    without a stop, so the slowest reader sets the pace once the ring is full: frames_per_s
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tools/cli.h"
 #include "tools/perf.h"
 
-enum { BURST = 64, BLOCKS = 40 };
+enum { BURST = 64, CROWDED_BURST = 1024, BLOCKS = 40 }; /* a reading of the CPU time costs as much as many frames */
 
 static const int64_t SPIN_NS = 3600000000000; /* while everyone has a CPU, nobody sleeps */
 
@@ -31,6 +33,7 @@ struct scale {
   ringcast_writer *writer;
   uint8_t *source;
   uint64_t sum, sent;
+  uint64_t burst; /* frames */
 };
 
 struct step {
@@ -45,7 +48,7 @@ static void reader_body(void *context, uint32_t index) {
   for (uint64_t frames = 1;; frames++) {
     struct ringcast_frame frame;
     perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
-    uint64_t sum = perf_sum(frame.data, frame.bytes);
+    uint64_t sum = sum_bytes(frame.data, frame.bytes);
     perf_must(ringcast_reader_release(reader, &frame), "can't release");
     if (sum != scale->sum) perf_die("frame %llu has come damaged", (unsigned long long)frames);
     perf_store(&scale->shared->readers[index].frames, frames);
@@ -65,16 +68,23 @@ static void await_readers(struct scale *scale) {
     while (perf_load(&scale->shared->readers[i].frames) != scale->sent) perf_relax(scale->crowded);
 }
 
+static int64_t writer_now_ns(const struct scale *scale) {
+  struct timespec used;
+  if (!scale->crowded) return perf_now_ns();
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
+}
+
 /* Nanoseconds of the writer for a frame. */
 static double measure_bursts(struct scale *scale, int64_t ns) {
   int64_t start = perf_now_ns(), busy = 0, before, after;
   uint64_t frames = 0;
   do {
-    before = perf_now_ns();
-    for (int i = 0; i < BURST; i++) send(scale);
-    after = perf_now_ns();
+    before = writer_now_ns(scale);
+    for (uint64_t i = 0; i < scale->burst; i++) send(scale);
+    after = writer_now_ns(scale);
     busy += after - before;
-    frames += BURST;
+    frames += scale->burst;
     await_readers(scale);
   } while (perf_now_ns() - start < ns);
   return (double)busy / (double)frames;
@@ -85,8 +95,8 @@ static double measure_flood(struct scale *scale, int64_t ns) {
   int64_t start = perf_now_ns();
   uint64_t frames = 0;
   do {
-    for (int i = 0; i < BURST; i++) send(scale);
-    frames += BURST;
+    for (uint64_t i = 0; i < scale->burst; i++) send(scale);
+    frames += scale->burst;
   } while (perf_now_ns() - start < ns);
   await_readers(scale);
   return (double)frames * 1e9 / (double)(perf_now_ns() - start);
@@ -107,6 +117,11 @@ static void measure(struct scale *scale, struct step *step) {
   step->frames_per_s = perf_quantile(floods, BLOCKS, 0.5);
 }
 
+static uint64_t most_frames(const struct scale *scale, const struct ringcast_info *info) {
+  uint64_t most = scale->crowded ? CROWDED_BURST : BURST, fit = info->capacity / 4 / (scale->options->size + PERF_LINE);
+  return fit < 1 ? 1 : fit < most ? fit : most;
+}
+
 /* A new ring and new processes for each number of readers. */
 static void run_step(const struct perf_options *options, struct step *step, struct ringcast_info *info) {
   static struct perf_children children;
@@ -114,16 +129,18 @@ static void run_step(const struct perf_options *options, struct step *step, stru
   struct scale scale = {.options = options, .readers = step->readers, .crowded = !step->pinned};
   scale.shared = perf_shared(sizeof *scale.shared);
   scale.source = perf_source(options->size);
-  scale.sum = perf_sum(scale.source, options->size);
+  scale.sum = sum_bytes(scale.source, options->size);
   scale.writer = perf_writer(options, options->capacity, scale.crowded ? 0 : SPIN_NS);
   strncpy(scale.shared->handle, ringcast_writer_handle(scale.writer), sizeof scale.shared->handle - 1);
   for (uint32_t i = 0; i < step->readers; i++) perf_start(&children, options, parties, reader_body, &scale);
   perf_must(ringcast_writer_wait_readers(scale.writer, step->readers, RINGCAST_FOREVER), "no readers");
-  measure(&scale, step);
   perf_must(ringcast_writer_info(scale.writer, info), "no facts of the ring");
+  scale.burst = most_frames(&scale, info);
+  measure(&scale, step);
   perf_stop(&children);
   ringcast_writer_close(scale.writer);
   free(scale.source);
+  perf_unshare(scale.shared, sizeof *scale.shared);
 }
 
 static void print(const struct perf_options *options, const struct ringcast_info *info, const struct step *steps) {

@@ -9,8 +9,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # The public headers are included as "ringcast/x.h", all others as "folder/x.h", from the root.
 ORDER = ["include", "ring", "shm", "channel", "gpu"]
-# Outside of the library: the public headers and their own files.
+# Outside of the library: the public headers and their own files; the benchmarks measure by the tools' own means.
 OUTSIDE = ["python", "tools", "bench", "examples"]
+ALSO = {"bench": ["tools"]}
 # Under tests/ anything goes.
 TESTS = ["tests"]
 
@@ -25,7 +26,7 @@ def allowed(folder):
     """The folders that a file in `folder` may include from."""
     if folder in ORDER:
         return ORDER[: ORDER.index(folder) + 1]
-    return ["include", folder]
+    return ["include", folder, *ALSO.get(folder, [])]
 
 
 def complaint(path, quote, header):
