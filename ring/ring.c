@@ -20,7 +20,8 @@
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
  * so nothing above any cursor is overwritten, and below limit - capacity lies all that an observer who holds nobody back
  * must not trust. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's stores
- * over it. "need" covers the next frame's header, since W0 writes there.
+ * over it. "need" covers the next frame's header, since W0 writes there. By the same look at the cursors, rc_ring_lowest,
+ * spill memory becomes free again.
  *
  * Joining. A reader must start at a position that the writer will not have overwritten by the time it looks:
  *
@@ -68,8 +69,7 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
   return shape && room && (writer->open || writer->reserved == 0) && writer->reserved <= rc_ring_max_frame(capacity);
 }
 
-/* Sets the limit anew. -EAGAIN while somebody joins; -EPROTO if a cursor can't be right. Both name the blocker. */
-static int grant(struct rc_ring_writer *writer) {
+int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   const struct rc_ring *ring = &writer->ring;
   uint64_t lowest = writer->tail;
   rc_fence_full(); /* G0 -> J2 */
@@ -89,6 +89,16 @@ static int grant(struct rc_ring_writer *writer) {
     writer->blocker = i;
     return state == RC_SLOT_JOINING ? -EAGAIN : -EPROTO;
   }
+  *out = lowest;
+  return 0;
+}
+
+/* Sets the limit anew. */
+static int grant(struct rc_ring_writer *writer) {
+  const struct rc_ring *ring = &writer->ring;
+  uint64_t lowest;
+  int result = rc_ring_lowest(writer, &lowest);
+  if (result != 0) return result;
   uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
   if (half < limit) limit = half;
   if (limit > writer->limit) writer->limit = limit; /* never back: a reader whose cursor went back is to blame itself */
@@ -137,21 +147,34 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   return 0;
 }
 
-int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
-  if (!writer->open || bytes > writer->reserved) return -EINVAL;
+static void publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
   struct rc_ring *ring = &writer->ring;
   struct rc_frame_header *frame = frame_at(ring, writer->tail);
   uint64_t end = writer->tail + rc_frame_lines(bytes);
   rc_store_relaxed(&frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
   rc_store_relaxed(&frame->bytes, (uint32_t)bytes);  /* W1: relaxed, W2 publishes it */
   frame->kind = kind;
-  frame->flags = 0;
+  rc_store_relaxed(&frame->flags, flags);            /* W1 */
   rc_store_release(&frame->commit, end);       /* W2 -> R1 */
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   writer->tail = end;
   writer->open = false;
   writer->reserved = 0;
   assert(rc_ring_writer_is_valid(writer));
+}
+
+int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
+  if (!writer->open || bytes > writer->reserved) return -EINVAL;
+  publish(writer, bytes, kind, 0);
+  return 0;
+}
+
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind) {
+  struct rc_spilled *note = payload_at_tail(writer);
+  if (!writer->open || writer->reserved < sizeof *note) return -EINVAL;
+  rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
+  rc_store_relaxed(&note->bytes, bytes);   /* W1 */
+  publish(writer, sizeof *note, kind, RC_FRAME_SPILLED);
   return 0;
 }
 
@@ -231,6 +254,18 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   return order && queue && reader->held <= reader->leases && reader->slot < reader->ring.slots;
 }
 
+bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note, uint64_t *offset,
+                     uint64_t *bytes) {
+  if (frame_bytes != sizeof *note) return false;
+  /* Relaxed: W2 published them; once, so that what was checked is what is used. */
+  uint64_t at = rc_load_relaxed(&note->offset), length = rc_load_relaxed(&note->bytes);
+  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at)
+    return false;
+  *offset = at;
+  *bytes = length;
+  return true;
+}
+
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   assert(rc_ring_reader_is_valid(reader));
   if (reader->held == reader->leases) return -EBUSY;
@@ -238,12 +273,26 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0) return -EAGAIN;
   uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
+  uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
   if (end - reader->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(reader->ring.capacity)) return -EPROTO;
-  *out = (struct rc_ring_frame){
-      .data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
+  if ((flags & ~RC_FRAME_SPILLED) != 0) return -EPROTO;
+  struct rc_ring_frame found = {.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
+  if (flags & RC_FRAME_SPILLED) {
+    found.spilled = true;
+    if (!rc_spilled_read(&reader->ring, bytes, (const struct rc_spilled *)(frame + 1), &found.offset, &found.bytes))
+      return -EPROTO;
+    found.data = reader->ring.spill + found.offset;
+  }
+  *out = found;
   reader->next = end;
   reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
   return 0;
+}
+
+void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
+  assert(reader->held > 0 && position < reader->next);
+  reader->next = position;
+  reader->held--;
 }
 
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
