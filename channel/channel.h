@@ -4,17 +4,24 @@
 #define RC_CHANNEL_CHANNEL_H
 
 #include "ring/hot.h"
+#include "ring/spill.h"
 #include "ringcast/ringcast.h"
+#include "shm/arena.h"
 #include "shm/notify.h"
 #include "shm/segment.h"
 #include "shm/wait.h"
 
 struct ringcast_writer {
   struct rc_ring_writer ring;
+  uint64_t ring_frame; /* larger frames go through spill memory */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
   uint64_t frames, bytes, wakes; /* as in the shared counts */
   uint32_t forks; /* rc_fork_count() of the process that made it */
+  bool spill_lacks; /* what the last -EAGAIN lacked: spill memory, or room in the ring */
+  uint64_t looked;  /* the ring's limit when idle memory was last looked for */
+  struct rc_arena arena;
+  struct rc_spill spill;
   char handle[RC_HANDLE_MAX];
 };
 
@@ -23,6 +30,7 @@ struct ringcast_reader {
   struct rc_segment segment;
   struct rc_waiter waiter; /* for a frame */
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
+  struct rc_arena_view view;
   uint64_t frames, bytes, wakes;
   uint32_t forks;
 };
@@ -31,8 +39,25 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
   return (struct rc_ring){.control = rc_segment_control(segment),
                           .data = segment->data.base,
                           .capacity = segment->capacity,
+                          .spill = segment->spill.base,
+                          .spill_bytes = segment->spill.bytes,
                           .slots = segment->slots};
 }
+
+/* The largest frame that stays in the ring, and the largest of all. */
+uint64_t rc_ring_frame(const struct rc_segment *segment);
+uint64_t rc_max_frame(const struct rc_segment *segment);
+
+/* Reserves, or makes the open reservation larger, in spill memory if the ring's is too small. As rc_ring_reserve and
+ * rc_ring_grow; and what rc_arena_provide gives, with its text. */
+int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
+
+/* After -EAGAIN: what is wanted is there once no cursor is below this. */
+uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
+
+/* Commits and aborts what is open, wherever it is. As rc_ring_commit and rc_ring_abort. */
+int rc_writer_give(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
+int rc_writer_drop(ringcast_writer *writer);
 
 /* Waits, and keeps the shared counts and histogram of the waiting party up to date. */
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,

@@ -150,10 +150,18 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   return 1;
 }
 
+uint64_t rc_ring_frame(const struct rc_segment *segment) { return rc_ring_max_frame(segment->capacity); }
+
+uint64_t rc_max_frame(const struct rc_segment *segment) {
+  uint64_t in_ring = rc_ring_max_frame(segment->capacity), spilled = rc_spill_max_frame(segment->spill.bytes);
+  return spilled > in_ring ? spilled : in_ring;
+}
+
 struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, int64_t spin_ns) {
   return (struct ringcast_info){
       .capacity = segment->capacity,
-      .max_frame = rc_ring_max_frame(segment->capacity),
+      .max_frame = rc_max_frame(segment),
+      .ring_frame = rc_ring_frame(segment),
       .tail = tail,
       .readers = segment->slots,
       .memory = segment->data.memory,
@@ -163,6 +171,9 @@ struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail,
       .numa = segment->data.numa,
       .numa_node = segment->data.node,
       .numa_error = segment->data.numa_error,
+      .spill_error = segment->spill_error,
+      .spill_bytes = segment->spill.bytes,
+      .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a number to look at */
   };
 }
 

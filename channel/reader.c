@@ -75,10 +75,14 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (result != 0) return result;
   ringcast_reader *reader = calloc(1, sizeof *reader);
   if (!reader) return rc_fail(-ENOMEM, "out of memory");
-  result = rc_segment_attach(handle, &reader->segment);
+  result = rc_segment_attach(handle, RC_ATTACH_READER, &reader->segment);
   if (result == 0) {
-    result = set_up(reader, &options);
-    if (result != 0) rc_segment_destroy(&reader->segment);
+    result = rc_arena_view_init(&reader->view, &reader->segment.spill);
+    if (result == 0) result = set_up(reader, &options);
+    if (result != 0) {
+      rc_arena_view_free(&reader->view);
+      rc_segment_destroy(&reader->segment);
+    }
   }
   if (result != 0)
     free(reader);
@@ -95,6 +99,7 @@ void ringcast_reader_close(ringcast_reader *reader) {
     rc_wake(&reader->ring.ring.control->room);
   }
   rc_notifier_destroy(reader->notifier);
+  rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
 }
@@ -173,6 +178,17 @@ int ringcast_reader_fd(ringcast_reader *reader) {
   return rc_notifier_fd(notifier);
 }
 
+/* Before a spilled frame is lent. After an error it is still the next one. */
+static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
+  /* Relaxed: the frame's commit, which was acquired, came after it. */
+  uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
+  int result = rc_arena_view_check(&reader->view, frame->offset, frame->bytes, epoch);
+  if (result == 0) return 0;
+  rc_ring_put_back(&reader->ring, frame->position);
+  return rc_fail(result, "can't read the frame at position %llu, %llu bytes of spill memory: %s",
+                 (unsigned long long)frame->position, (unsigned long long)frame->bytes, strerror(-result));
+}
+
 /* Nothing is there yet, or something is wrong. */
 static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
   int result = rc_check_wait(reader->forks, timeout_ns);
@@ -193,6 +209,7 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   int result = wait_for_frame(reader, timeout_ns, &frame);
+  if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result == 0) lend(&frame, out);
   return result;
 }
@@ -209,6 +226,7 @@ int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct rin
       result = rc_ring_next(&reader->ring, &frame);
     }
   if (result != 0) return next_slowly(reader, timeout_ns, out);
+  if (rc_unlikely(frame.spilled) && (result = check_spilled(reader, &frame)) != 0) return result;
   lend(&frame, out);
   return 0;
 }

@@ -4,9 +4,12 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "channel/channel.h"
 #include "shm/error.h"
+
+#define DOUBLED ((uint64_t)32 << 20) /* up to here the buffer's size doubles */
 
 struct ringcast_tap {
   struct rc_ring_tap ring;
@@ -17,10 +20,25 @@ struct ringcast_tap {
   uint32_t forks;
 };
 
+/* Reads the file and not a mapping of it: where the writer has just given the memory back, a load from a mapping would
+ * take it from the machine again, or die for want of it; this finds zeros, and the floor tells. */
+static int fetch_spilled(void *context, uint64_t offset, void *to, uint64_t bytes) {
+  const ringcast_tap *tap = context;
+  for (uint8_t *at = to; bytes > 0;) {
+    ssize_t got = pread(tap->segment.spill.fd, at, bytes, (off_t)offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return got < 0 ? -errno : -EPROTO;
+    at += got;
+    offset += (uint64_t)got;
+    bytes -= (uint64_t)got;
+  }
+  return 0;
+}
+
 int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   ringcast_tap *tap = calloc(1, sizeof *tap);
   if (!tap) return rc_fail(-ENOMEM, "out of memory");
-  int result = rc_segment_attach(handle, &tap->segment);
+  int result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
   if (result == 0) {
     struct rc_control *control = rc_segment_control(&tap->segment);
     result = rc_waiter_init(&tap->waiter, &control->data, &control->crowd, 0);
@@ -32,6 +50,8 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   }
   struct rc_ring ring = rc_segment_ring(&tap->segment);
   rc_tap_init(&tap->ring, &ring);
+  tap->ring.fetch = fetch_spilled;
+  tap->ring.context = tap;
   tap->forks = rc_fork_count();
   *out = tap;
   return 0;
@@ -51,14 +71,15 @@ struct tap_wait {
   struct rc_ring_frame *out;
 };
 
+/* Doubles while it is small; a large frame gets what it needs. */
 static int make_room(ringcast_tap *tap, uint64_t bytes) {
   uint64_t room = tap->room ? tap->room : 4096;
-  while (room < bytes) room *= 2;
-  void *buffer = realloc(tap->buffer, room);
-  if (!buffer) return -ENOMEM;
-  tap->buffer = buffer;
-  tap->room = room;
-  return 0;
+  while (room < bytes && room < DOUBLED) room *= 2;
+  if (room < bytes) room = bytes;
+  free(tap->buffer); /* what it holds is of no use any more */
+  tap->buffer = malloc(room);
+  tap->room = tap->buffer ? room : 0;
+  return tap->buffer ? 0 : -ENOMEM;
 }
 
 static int copy_next(ringcast_tap *tap, struct rc_ring_frame *out) {

@@ -27,6 +27,35 @@ static int memory_from_environment(uint32_t *memory) {
   return rc_fail(-EINVAL, "RINGCAST_MEMORY is '%.40s': it must be auto, hugetlb, shmem-huge or pages", name);
 }
 
+/* RINGCAST_SPILL_BYTES, too. It fills in for the default only; 0 there is none. */
+static int spill_from_environment(uint64_t *bytes) {
+  const char *text = getenv("RINGCAST_SPILL_BYTES");
+  if (*bytes != 0 || !text || !*text) return 0;
+  char *end;
+  errno = 0;
+  unsigned long long number = strtoull(text, &end, 10);
+  if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > RC_MAX_BYTES)
+    return rc_fail(-EINVAL, "RINGCAST_SPILL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu", text,
+                   (unsigned long long)RC_MAX_BYTES);
+  *bytes = number != 0 ? number : RINGCAST_NO_SPILL;
+  return 0;
+}
+
+/* By default as much as does no harm: it is only a bound, and none of it is taken before a frame needs it. */
+static uint64_t default_spill_bytes(void) {
+  const uint64_t most = (uint64_t)4 << 30;
+  struct rc_room room;
+  rc_machine_room(&room);
+  uint64_t half = room.bytes / 2 & ~(RC_HUGE_PAGE - 1);
+  return half < most ? half : most;
+}
+
+static struct rc_spill_wish wish_for_spill(uint64_t asked) {
+  if (asked == RINGCAST_NO_SPILL) return (struct rc_spill_wish){0};
+  if (asked == 0) return (struct rc_spill_wish){.bytes = default_spill_bytes()};
+  return (struct rc_spill_wish){.bytes = (asked + RC_HUGE_PAGE - 1) & ~(RC_HUGE_PAGE - 1), .must = true};
+}
+
 static uint64_t round_capacity(uint64_t bytes) {
   uint64_t capacity = rc_small_page();
   while (capacity < bytes) capacity *= 2;
@@ -49,8 +78,12 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
   if (options.capacity > RC_MAX_BYTES)
     return rc_fail(-EINVAL, "a capacity of %llu bytes is more than a ring can have (%llu)",
                    (unsigned long long)options.capacity, (unsigned long long)RC_MAX_BYTES);
+  if (options.spill_bytes > RC_MAX_BYTES && options.spill_bytes != RINGCAST_NO_SPILL)
+    return rc_fail(-EINVAL, "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
+                   (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   int result = rc_check_spin(options.spin_ns);
   if (result == 0) result = memory_from_environment(&options.memory);
+  if (result == 0) result = spill_from_environment(&options.spill_bytes);
   if (result != 0) return result;
   if (!ringcast_memory_name(options.memory))
     return rc_fail(-EINVAL, "options.memory is %u: it must be one of enum ringcast_memory", options.memory);
@@ -63,6 +96,13 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
 
 int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_create_ex(NULL, out); }
 
+/* What can fail once the memory is there. */
+static int set_up(ringcast_writer *writer, int64_t spin_ns) {
+  struct rc_control *control = rc_segment_control(&writer->segment);
+  int result = rc_arena_init(&writer->arena, &writer->segment.spill);
+  return result != 0 ? result : rc_waiter_init(&writer->waiter, &control->room, &control->crowd, spin_ns);
+}
+
 int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringcast_writer **out) {
   struct ringcast_writer_options options = {0};
   int result = resolve_options(given, &options);
@@ -71,19 +111,23 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   if (!writer) return rc_fail(-ENOMEM, "out of memory");
   struct rc_handle handle;
   const struct rc_memory_wish wish = {.memory = options.memory, .numa = options.numa, .node = options.numa_node};
-  result = rc_segment_create(options.capacity, options.readers, &wish, &writer->segment, &handle);
+  const struct rc_spill_wish spill = wish_for_spill(options.spill_bytes);
+  result = rc_segment_create(options.capacity, options.readers, &wish, &spill, &writer->segment, &handle);
   if (result != 0) {
     free(writer);
     return result;
   }
-  struct rc_control *control = rc_segment_control(&writer->segment);
-  result = rc_waiter_init(&writer->waiter, &control->room, &control->crowd, options.spin_ns);
+  result = set_up(writer, options.spin_ns);
   if (result != 0) {
+    rc_arena_free(&writer->arena);
     rc_segment_destroy(&writer->segment);
     free(writer);
     return result;
   }
+  struct rc_control *control = rc_segment_control(&writer->segment);
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
+  rc_spill_init(&writer->spill, writer->segment.spill.bytes);
+  writer->ring_frame = rc_ring_frame(&writer->segment);
   rc_ring_parties(&writer->ring.ring);
   rc_crowd_enter(&control->crowd);
   rc_handle_format(&handle, writer->handle);
@@ -100,6 +144,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
     rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
     rc_wake(&control->data);
   }
+  rc_arena_free(&writer->arena);
   rc_segment_destroy(&writer->segment);
   free(writer);
 }
@@ -166,8 +211,7 @@ void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer-
 
 static int poll_room(void *context) {
   struct writer_wait *wait = context;
-  struct rc_ring_writer *ring = &wait->writer->ring;
-  return wait->grow ? rc_ring_grow(ring, wait->bytes, wait->out) : rc_ring_reserve(ring, wait->bytes, wait->out);
+  return rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
 }
 
 static int check_room(void *context) {
@@ -181,9 +225,28 @@ static int check_room(void *context) {
   return peer.state == RINGCAST_PEER_DEAD ? -EOWNERDEAD : -EAGAIN;
 }
 
+static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
+  const struct rc_segment *segment = &writer->segment;
+  unsigned long long frame = bytes, most = rc_max_frame(segment), budget = segment->spill.bytes;
+  if (budget != 0)
+    return rc_fail(-EMSGSIZE, "a frame of %llu bytes is larger than this ring can ever hold (%llu): make the ring with more "
+                              "spill memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)", frame, most, budget);
+  return rc_fail(-EMSGSIZE, "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; "
+                            "make it with some (options.spill_bytes), or with a capacity of at least twice the largest frame",
+                 frame, most, segment->spill_error ? ", which could not be had: " : "",
+                 segment->spill_error ? strerror(-segment->spill_error) : "");
+}
+
+static int fail_full(const ringcast_writer *writer, int code, const char *who) {
+  if (!writer->spill_lacks) return rc_fail(code, "the ring is full: %s holds it back", who);
+  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back",
+                 (unsigned long long)writer->segment.spill.bytes, who);
+}
+
 /* Puts the reason into words, with the reader who is to blame. */
 static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
-  if (code == -EAGAIN) return rc_fail_as(code, "the ring is full right now");
+  if (code == -EAGAIN)
+    return rc_fail_as(code, writer->spill_lacks ? "the ring's spill memory is full right now" : "the ring is full right now");
   struct ringcast_peer peer;
   char who[160] = "no reader";
   if (rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) {
@@ -191,16 +254,14 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
     if (code == -ETIMEDOUT && peer.state == RINGCAST_PEER_DEAD) code = -EOWNERDEAD; /* waiting longer won't help */
   }
   switch (code) {
-  case -EMSGSIZE:
-    return rc_fail(code, "a frame of %llu bytes is larger than this ring can hold (%llu): make the ring with a capacity "
-                         "of at least twice the largest frame",
-                   (unsigned long long)bytes, (unsigned long long)rc_ring_max_frame(writer->segment.capacity));
+  case -EMSGSIZE: return fail_too_large(writer, bytes);
   case -EBUSY: return rc_fail(code, "a reservation is open already: commit or abort it first");
   case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
   case -EINVAL: return rc_fail(code, "no reservation is open");
   case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
   case -EOWNERDEAD: return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it", who);
-  default: return rc_fail(code, "the ring is full: %s holds it back", who);
+  case -ETIMEDOUT: return fail_full(writer, code, who);
+  default: return code; /* of spill memory, with its text */
   }
 }
 
@@ -212,7 +273,7 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
   result = poll_room(&wait);
   if (result == -EAGAIN) {
     /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
-    rc_store_relaxed(&writer->ring.ring.control->wanted, rc_ring_wanted(&writer->ring, bytes));
+    rc_store_relaxed(&writer->ring.ring.control->wanted, rc_writer_wanted(writer, bytes));
     struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
     if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
     result = wait_for_room_event(&wait, timeout_ns, poll_room, check_room);
@@ -227,7 +288,7 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
   void *data;
-  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() ||
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
                   rc_ring_reserve(&writer->ring, bytes, &data) != 0))
     return reserve(writer, bytes, timeout_ns, false, out);
   *out = (struct ringcast_span){.data = data, .bytes = bytes};
@@ -246,7 +307,7 @@ static int fail_to_commit(ringcast_writer *writer, size_t bytes) {
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count() || rc_ring_commit(&writer->ring, bytes, kind) != 0))
+  if (rc_unlikely(writer->forks != rc_fork_count() || rc_writer_give(writer, bytes, kind) != 0))
     return fail_to_commit(writer, bytes);
   struct rc_control *control = writer->ring.ring.control;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
@@ -262,7 +323,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
 int ringcast_writer_abort(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
-  return rc_ring_abort(&writer->ring) == 0 ? 0 : rc_fail_as(-EINVAL, "no reservation is open");
+  return rc_writer_drop(writer) == 0 ? 0 : rc_fail_as(-EINVAL, "no reservation is open");
 }
 
 int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind, int64_t timeout_ns) {

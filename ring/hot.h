@@ -34,21 +34,26 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
   return 0;
 }
 
-static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
-  if (rc_unlikely(!writer->open || bytes > writer->reserved)) return -EINVAL;
+/* Closes the reservation with what stands in its place. */
+static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
   struct rc_ring *ring = &writer->ring;
   struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
   uint64_t end = writer->tail + rc_frame_lines(bytes);
   rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
   rc_store_relaxed(&frame->bytes, (uint32_t)bytes);     /* W1: relaxed, W2 publishes it */
   frame->kind = kind;
-  frame->flags = 0;
+  rc_store_relaxed(&frame->flags, flags);      /* W1 */
   rc_store_release(&frame->commit, end);       /* W2 -> R1 */
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   writer->tail = end;
   writer->open = false;
   writer->reserved = 0;
   assert(rc_ring_writer_is_valid(writer));
+}
+
+static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {
+  if (rc_unlikely(!writer->open || bytes > writer->reserved)) return -EINVAL;
+  rc_ring_publish(writer, bytes, kind, 0);
   return 0;
 }
 
@@ -62,7 +67,9 @@ static inline int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_fra
   if (end == 0) return -EAGAIN;
   uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
   if (rc_unlikely(end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame)) return -EPROTO;
+  uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
   *out = (struct rc_ring_frame){.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
+  if (rc_unlikely(flags != 0 && rc_ring_look_up(&reader->ring, flags, out) != 0)) return -EPROTO;
   reader->next = end;
   reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
   return 0;

@@ -2,8 +2,9 @@
 /*
  * Every byte that processes share, but for a frame's payload (ringcast/frame.h).
  *
- * Two segments. CONTROL is mapped read-write by all. DATA is the writer's: readers map it read-only. Both hold numbers
- * and offsets, never pointers; each field that changes says who writes it. No line has two regular writers.
+ * Three segments. CONTROL is mapped read-write by all. DATA is the writer's: readers map it read-only. SPILL, which a
+ * ring may lack, is the writer's too: frames that are too large for DATA lie there. All hold numbers and offsets, never
+ * pointers; each field that changes says who writes it. No line has two regular writers.
  *
  * Glossary
  *   position  bytes since the ring was made; only grows; position mod capacity is the place in DATA
@@ -12,6 +13,7 @@
  *   limit     the writer may fill up to here; below limit - capacity, bytes may be overwritten at any moment
  *   cursor    a reader has released everything below it
  *   slot      one reader's place in CONTROL
+ *   spilled   of a frame: its payload lies in SPILL, and a note in DATA says where
  */
 #ifndef RC_RING_LAYOUT_H
 #define RC_RING_LAYOUT_H
@@ -33,7 +35,13 @@ struct rc_frame_header {
   _Atomic uint64_t commit; /* 0: not committed. Else the position after this frame */
   _Atomic uint32_t bytes;  /* of the payload, which follows */
   uint16_t kind;           /* enum ringcast_kind */
-  uint16_t flags;          /* 0 */
+  _Atomic uint16_t flags;  /* RC_FRAME_SPILLED, or 0 */
+};
+
+/* The payload of a spilled frame: where the true one lies in SPILL, 16 bytes into a line as in DATA. */
+#define RC_FRAME_SPILLED 1u
+struct rc_spilled {
+  _Atomic uint64_t offset, bytes;
 };
 
 /* Who made this ring, and how. Written once, before ready; never again. */
@@ -48,12 +56,13 @@ struct rc_identity {
   int32_t writer_pid;
   uint32_t slots;
   uint32_t memory; /* enum ringcast_memory */
-  uint32_t reserved0;
+  int32_t spill_fd; /* SPILL's descriptor in the writer's process */
   uint64_t data_inode; /* of DATA's file: tells it from one that took its descriptor's number later */
   uint32_t numa, numa_node; /* enum ringcast_numa; both to look at only */
   int32_t numa_error;
-  uint32_t reserved1;
-  uint64_t reserved[4];
+  int32_t spill_error; /* to look at only */
+  uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: there is none */
+  uint64_t reserved[2];
 };
 
 /* A word to sleep on; see ring/event.h. */
@@ -100,6 +109,9 @@ struct rc_control {
   _Atomic uint64_t limit;                   /* the writer, seldom */
   struct rc_counts counts;                  /* the writer */
   _Alignas(RC_LINE) _Atomic uint32_t closed; /* the writer, once, or who finds it dead: 1 = no more will come */
+  _Atomic uint32_t spill_epoch;             /* the writer: times that it gave memory of SPILL back to the machine */
+  _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
+  _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
   _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
@@ -111,6 +123,7 @@ struct rc_control {
 #define RC_READY 1u
 
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
+_Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's note");
 _Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
 _Static_assert(sizeof(struct rc_slot) == 192, "slot: three lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
@@ -125,7 +138,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 5u
+#define RC_LAYOUT_REVISION 6u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

@@ -20,7 +20,8 @@
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
  * so nothing above any cursor is overwritten, and below limit - capacity lies all that an observer who holds nobody back
  * must not trust. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's stores
- * over it. "need" covers the next frame's header, since W0 writes there.
+ * over it. "need" covers the next frame's header, since W0 writes there. By the same look at the cursors, rc_ring_lowest,
+ * spill memory becomes free again.
  *
  * Joining. A reader must start at a position that the writer will not have overwritten by the time it looks:
  *
@@ -64,8 +65,7 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
   return shape && room && (writer->open || writer->reserved == 0) && writer->reserved <= rc_ring_max_frame(capacity);
 }
 
-/* Sets the limit anew. -EAGAIN while somebody joins; -EPROTO if a cursor can't be right. Both name the blocker. */
-static int grant(struct rc_ring_writer *writer) {
+int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   const struct rc_ring *ring = &writer->ring;
   uint64_t lowest = writer->tail;
   rc_fence_full(); /* G0 -> J2 */
@@ -85,6 +85,16 @@ static int grant(struct rc_ring_writer *writer) {
     writer->blocker = i;
     return state == RC_SLOT_JOINING ? -EAGAIN : -EPROTO;
   }
+  *out = lowest;
+  return 0;
+}
+
+/* Sets the limit anew. */
+static int grant(struct rc_ring_writer *writer) {
+  const struct rc_ring *ring = &writer->ring;
+  uint64_t lowest;
+  int result = rc_ring_lowest(writer, &lowest);
+  if (result != 0) return result;
   uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
   if (half < limit) limit = half;
   if (limit > writer->limit) writer->limit = limit; /* never back: a reader whose cursor went back is to blame itself */
@@ -126,6 +136,15 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   if (result != 0) return result;
   if (bytes > writer->reserved) writer->reserved = bytes;
   *out = rc_frame_at(&writer->ring, writer->tail) + 1;
+  return 0;
+}
+
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind) {
+  struct rc_spilled *note = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
+  if (!writer->open || writer->reserved < sizeof *note) return -EINVAL;
+  rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
+  rc_store_relaxed(&note->bytes, bytes);   /* W1 */
+  rc_ring_publish(writer, sizeof *note, kind, RC_FRAME_SPILLED);
   return 0;
 }
 
@@ -208,6 +227,34 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   bool queue = reader->held == 0 ? reader->cursor == reader->next
                                  : !reader->queue[reader->first].released && reader->cursor < reader->next;
   return order && queue && reader->held <= reader->leases && reader->slot < reader->ring.slots;
+}
+
+bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note, uint64_t *offset,
+                     uint64_t *bytes) {
+  if (frame_bytes != sizeof *note) return false;
+  /* Relaxed: W2 published them; once, so that what was checked is what is used. */
+  uint64_t at = rc_load_relaxed(&note->offset), length = rc_load_relaxed(&note->bytes);
+  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at)
+    return false;
+  *offset = at;
+  *bytes = length;
+  return true;
+}
+
+int rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, struct rc_ring_frame *frame) {
+  if (flags != RC_FRAME_SPILLED) return -EPROTO;
+  uint64_t offset;
+  if (!rc_spilled_read(ring, frame->bytes, frame->data, &offset, &frame->bytes)) return -EPROTO;
+  frame->spilled = true;
+  frame->offset = offset;
+  frame->data = ring->spill + offset;
+  return 0;
+}
+
+void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
+  assert(reader->held > 0 && position < reader->next);
+  reader->next = position;
+  reader->held--;
 }
 
 int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position) {

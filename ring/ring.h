@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The broadcast ring: one writer, up to RC_MAX_SLOTS readers, frames of any length up to just under half the ring, no
- * losses. Works on memory that the caller brings (ring/layout.h); no system call, no allocation, never waits. DATA must
+ * losses; the payload of larger ones lies beside the ring (ring/spill.h). Works on memory that the caller brings (ring/layout.h); no system call, no allocation, never waits. DATA must
  * be mapped twice in a row, so that a frame that runs over the end goes on in the second mapping. The algorithm and why
  * it is right is told atop ring.c.
  */
@@ -35,6 +35,8 @@ struct rc_ring {
   struct rc_control *control;
   uint8_t *data; /* 2 * capacity bytes of address space */
   uint64_t capacity;
+  const uint8_t *spill; /* NULL where it is not mapped */
+  uint64_t spill_bytes; /* 0: there is none */
   uint32_t slots;
 };
 
@@ -65,12 +67,13 @@ struct rc_ring_reader {
   struct rc_lease queue[RC_MAX_LEASES];
 };
 
-/* One frame as found in the ring. */
+/* One frame as found in the ring, or by way of it. */
 struct rc_ring_frame {
   const void *data;
-  uint64_t position;
-  uint32_t bytes;
+  uint64_t position, bytes;
   uint16_t kind;
+  bool spilled;
+  uint64_t offset; /* in SPILL, if it is spilled */
 };
 
 static inline uint64_t rc_frame_lines(uint64_t bytes) {
@@ -84,6 +87,10 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
+/* Reads a note, once, and checks it. False: it can't be right, and nothing is set. */
+bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note, uint64_t *offset,
+                     uint64_t *bytes);
+
 /* What runs once a frame is in ring/hot.h, which includes this:
  *   rc_ring_reserve(writer, bytes, out)  -EAGAIN -EBUSY -EMSGSIZE -EPROTO
  *   rc_ring_commit(writer, bytes, kind)  -EINVAL
@@ -96,6 +103,11 @@ void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
 int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out);
 int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
 int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
+/* Commits a note instead: the payload is `bytes` at `offset` of SPILL. For ring/spill.c. */
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind); /* -EINVAL */
+/* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
+ * joins; -EPROTO if a cursor can't be right. Names the blocker, also on success unless nobody is behind. */
+int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes); /* no cursor may be below this for `bytes` */
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 
@@ -108,7 +120,10 @@ void rc_slot_free(const struct rc_ring *ring, uint32_t slot);
 uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and all slots in use, and keeps the count */
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /* false: it has moved on meanwhile */
 
+/* Reader. */
+int rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, struct rc_ring_frame *frame); /* of a note; -EPROTO */
 int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position);
+void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position); /* as if the last rc_ring_next, of that frame, had not been */
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 
 #endif

@@ -35,29 +35,65 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 #endif
 }
 
+#define PIECE ((uint64_t)1 << 20) /* of a spilled payload, copied between two looks at the floor */
+
+/* Copies a spilled payload. -ESTALE: it has been overwritten, or may have been. */
+static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
+  for (uint64_t done = 0;;) {
+    rc_fence_acquire();                                                 /* T5 <- S1 */
+    uint64_t floor = rc_load_relaxed(&tap->ring.control->spill_floor); /* T6: relaxed, the fence before it orders it */
+    if (floor > frame->position) return -ESTALE;
+    if (done == frame->bytes) return 0;
+    uint64_t piece = frame->bytes - done < PIECE ? frame->bytes - done : PIECE;
+    int result = tap->fetch(tap->context, frame->offset + done, to + done, piece); /* T4 */
+    if (result != 0) return result;
+    done += piece;
+  }
+}
+
+/* Goes on behind the frame at `next`, which was lost alone. */
+static void pass(struct rc_ring_tap *tap, uint64_t end) {
+  tap->lost_bytes += end - tap->next;
+  tap->gaps++;
+  tap->next = end;
+}
+
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out) {
   const struct rc_ring *ring = &tap->ring;
-  for (int tries = 0; tries < 3; tries++) { /* a writer that laps us each time leaves us nothing to say for now */
+  for (int tries = 0; tries < 3;) { /* a writer that laps us each time leaves us nothing to say for now */
     const struct rc_frame_header *frame =
         (const struct rc_frame_header *)(ring->data + (tap->next & (ring->capacity - 1)));
     uint64_t end = rc_load_acquire(&frame->commit); /* T1 <- W2 */
     uint32_t bytes = rc_load_relaxed(&frame->bytes);
-    uint16_t kind;
-    copy(&kind, &frame->kind, sizeof kind);
+    struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes};
+    uint16_t flags = rc_load_relaxed(&frame->flags);
+    found.spilled = flags == RC_FRAME_SPILLED;
+    /* What it says is believed only once the frame is known to be whole. */
+    bool sound = flags == 0 || (found.spilled && rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1),
+                                                                 &found.offset, &found.bytes));
+    copy(&found.kind, &frame->kind, sizeof found.kind);
     if (!is_whole(tap)) {
       if (!skip(tap)) return -EPROTO;
+      tries++;
       continue;
     }
     if (end == 0) return -EAGAIN;
-    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
-    *out = (struct rc_ring_frame){.data = buffer, .position = tap->next, .bytes = bytes, .kind = kind};
-    if (bytes > room) return -EMSGSIZE;
-    copy(buffer, frame + 1, bytes);
-    if (is_whole(tap)) {
+    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || !sound) return -EPROTO;
+    *out = found;
+    if (found.bytes > room) return -EMSGSIZE;
+    int result = 0;
+    if (found.spilled) result = fetch(tap, &found, buffer);
+    else copy(buffer, frame + 1, bytes);
+    if (result != 0 && result != -ESTALE) return result;
+    if (result == -ESTALE) {
+      pass(tap, end);
+    } else if (found.spilled || is_whole(tap)) {
       tap->next = end;
       return 0;
+    } else {
+      if (!skip(tap)) return -EPROTO;
+      tries++;
     }
-    if (!skip(tap)) return -EPROTO;
   }
   return -EAGAIN;
 }

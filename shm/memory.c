@@ -15,6 +15,14 @@
  * FUTURE_WRITE (Linux 5.1) leaves the writer's own mapping as it is and refuses any later writable one, and writing by
  * file descriptor. SEAL keeps the seals. They hold on huge pages too.
  *
+ * Spill memory is different: most of it is not there. The file is as large as it may ever get, and a part is put in
+ * place when a frame needs it, again by MADV_POPULATE_WRITE (shm/arena.c). It has no FUTURE_WRITE seal, because the
+ * kernel then refuses to punch holes, and what was once used could never go back to the machine. In its place the file's
+ * mode is 0400 and readers open it for reading: that keeps out accidents, and not a process of the same user (or root)
+ * that means harm, which could as well trace the writer. It is left out of core dumps. A process that has called
+ * mlockall(MCL_FUTURE) would get all of it put in place by mapping it; so it is mapped without access, unlocked, and then
+ * made accessible.
+ *
  * Huge pages. A hugetlb file succeeds and its mapping fails when the pool is empty, so it is tried by mapping. For
  * transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the proof: it succeeds only if all of the range is huge after
  * it. It works where shmem_enabled is "never", which is the usual setting, and not where it is "deny". One small page
@@ -35,6 +43,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "shm/disable.h"
@@ -69,6 +78,18 @@ const char *ringcast_memory_name(uint32_t memory) {
 
 /* ---- Mapping ---------------------------------------------------------------------------------------------------- */
 
+/* Maps the file once, at `at`. */
+static int map_once(const struct rc_memory *memory, uint8_t *at, int protection) {
+  void *mapped;
+  int flags = MAP_SHARED | MAP_FIXED;
+  if (!memory->sparse) return rc_os.map(at, memory->bytes, protection, flags, memory->fd, &mapped);
+  int result = rc_os.map(at, memory->bytes, PROT_NONE, flags | MAP_NORESERVE, memory->fd, &mapped);
+  if (result == 0) munlock(at, memory->bytes); /* can't fail for want of anything: it is one mapping */
+  if (result == 0) result = rc_os.protect(at, memory->bytes, protection);
+  if (result == 0) rc_os.advise(at, memory->bytes, MADV_DONTDUMP);
+  return result;
+}
+
 /* Reserves mappings * bytes of addresses, aligned for the pages that come there, and overlays them with the file. */
 static int map_file(struct rc_memory *memory, int protection) {
   uint64_t alignment = memory->bytes >= RC_HUGE_PAGE ? RC_HUGE_PAGE : memory->page_size;
@@ -83,11 +104,8 @@ static int map_file(struct rc_memory *memory, int protection) {
   if (base > start) munmap(start, (size_t)(base - start));
   uint8_t *end = start + wanted + alignment;
   if (end > base + wanted) munmap(base + wanted, (size_t)(end - (base + wanted)));
-  for (uint32_t i = 0; i < memory->mappings && result == 0; i++) {
-    void *mapped;
-    result =
-        rc_os.map(base + i * memory->bytes, memory->bytes, protection, MAP_SHARED | MAP_FIXED, memory->fd, &mapped);
-  }
+  for (uint32_t i = 0; i < memory->mappings && result == 0; i++)
+    result = map_once(memory, base + i * memory->bytes, protection);
   if (result != 0)
     munmap(base, wanted);
   else
@@ -156,7 +174,7 @@ static int touch(struct rc_memory *memory) {
   int result = rc_os.advise(memory->base, memory->bytes * memory->mappings, MADV_POPULATE_WRITE);
   if (result == -EFAULT) return -ENOMEM; /* what would have been SIGBUS */
   if (result != -EINVAL && result != -ENOSYS) return result;
-  result = rc_os.allocate(memory->fd, memory->bytes);
+  result = rc_os.allocate(memory->fd, 0, memory->bytes);
   for (uint64_t i = 0; result == 0 && i < memory->bytes; i += memory->page_size) memory->base[i] = 0;
   return result;
 }
@@ -294,6 +312,32 @@ int rc_memory_create_control(uint64_t bytes, struct rc_memory *out) {
   return seal(out, SIZE_SEALS, "control");
 }
 
+/* A wish for what was got. */
+static struct rc_memory_wish wish_for_same_place(const struct rc_memory *data) {
+  struct rc_memory_wish wish = {.numa = data->numa, .node = data->node};
+  if (wish.numa == RINGCAST_NUMA_LOCAL) wish.numa = RINGCAST_NUMA_NODE; /* this CPU may be of another node by now */
+  return wish;
+}
+
+int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out) {
+  struct plan plan;
+  struct rc_memory_wish wish = wish_for_same_place(data);
+  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = -1, .mappings = 1, .sparse = true};
+  int result = resolve_place(&wish, &plan);
+  if (result == 0) result = make_file(&memory, "ringcast.spill", 0, &plan);
+  if (result == 0 && fchmod(memory.fd, S_IRUSR) != 0) result = -errno;
+  if (result != 0) {
+    rc_memory_destroy(&memory);
+    return rc_fail(result, "can't get %llu bytes of spill memory: %s; %s", (unsigned long long)bytes, strerror(-result),
+                   result == -ENOMEM ? "raise the limit (ulimit -v, ulimit -l), or ask for less (options.spill_bytes)"
+                                     : hint_for(result, RINGCAST_MEMORY_PAGES));
+  }
+  if (!rc_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
+    rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* where shmem_enabled lets it */
+  *out = memory;
+  return seal(out, SIZE_SEALS, "spill");
+}
+
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
 static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
@@ -319,4 +363,27 @@ int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_mem
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
   struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1};
   return map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ | PROT_WRITE, out);
+}
+
+int rc_memory_check_spill(int fd) {
+  int found = rc_os.seals(fd);
+  if (found >= 0 && (found & SIZE_SEALS) == SIZE_SEALS) return 0;
+  return rc_fail(-EPROTO, "the spill segment is not sealed as ringcast seals it: whoever made it is not to be trusted");
+}
+
+int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
+  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
+  int result = rc_memory_check_spill(fd);
+  if (result != 0) return result;
+  result = map_file(&memory, PROT_READ);
+  if (result != 0)
+    return rc_fail(result,
+                   "can't map the ring's %llu bytes of spill memory: %s; raise the limit (ulimit -v, ulimit -l), or make the "
+                   "ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
+                   (unsigned long long)bytes, strerror(-result));
+  if (!rc_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
+    rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* maps huge pages that the writer got as such */
+  memory.fd = -1;
+  *out = memory;
+  return 0;
 }

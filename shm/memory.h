@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory: anonymous files, mapped twice in a row, of the largest pages to be had. */
+/* Shared memory: anonymous files of the largest pages to be had; a ring's data is mapped twice in a row. */
 #ifndef RC_SHM_MEMORY_H
 #define RC_SHM_MEMORY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,6 +27,7 @@ struct rc_memory {
   /* From here on, what was got; mapping somebody's file leaves it to the caller, but for `mappings`. */
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
+  bool sparse;        /* mapping it must put no page in place */
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to choose */
   uint32_t node;      /* for LOCAL and NODE */
   int32_t numa_error; /* why NUMA is NONE although more was asked for, or 0: -ENOSYS no libnuma or switched off,
@@ -42,9 +44,17 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
 /* Makes a control segment: plain pages, once, writable here and for those who are given it, its size sealed. */
 int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
 
+/* Makes spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, of which nothing is in place yet
+ * (shm/arena.h), on the same node as `data`. Its size is sealed. */
+int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out);
+
 /* Maps somebody's sealed file of `bytes`, which must be a multiple of page_size. Takes no ownership of fd. */
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out); /* mirrored, read-only */
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);                  /* once, read-write */
+int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out);                    /* once, read-only */
+
+/* 0, or -EPROTO if a file of spill memory is not sealed as it should be. */
+int rc_memory_check_spill(int fd);
 
 void rc_memory_destroy(struct rc_memory *memory);
 

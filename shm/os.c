@@ -23,7 +23,13 @@ static int os_memfd_create(const char *name, unsigned flags) { return result_of(
 
 static int os_truncate(int fd, uint64_t bytes) { return result_of(ftruncate(fd, (off_t)bytes)); }
 
-static int os_allocate(int fd, uint64_t bytes) { return result_of(fallocate(fd, 0, 0, (off_t)bytes)); }
+static int os_allocate(int fd, uint64_t offset, uint64_t bytes) {
+  return result_of(fallocate(fd, 0, (off_t)offset, (off_t)bytes));
+}
+
+static int os_punch(int fd, uint64_t offset, uint64_t bytes) {
+  return result_of(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes));
+}
 
 static int os_map(void *address, size_t bytes, int protection, int flags, int fd, void **out) {
   void *mapped = mmap(address, bytes, protection, flags, fd, 0);
@@ -33,6 +39,10 @@ static int os_map(void *address, size_t bytes, int protection, int flags, int fd
 }
 
 static int os_advise(void *address, size_t bytes, int advice) { return result_of(madvise(address, bytes, advice)); }
+
+static int os_protect(void *address, size_t bytes, int protection) {
+  return result_of(mprotect(address, bytes, protection));
+}
 
 static int os_seal(int fd, int seals) { return result_of(fcntl(fd, F_ADD_SEALS, seals)); }
 
@@ -94,12 +104,20 @@ static int os_place(void *address, size_t bytes, const unsigned long *nodes, uns
 #endif
 }
 
+static uint32_t os_seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return (uint32_t)now.tv_sec;
+}
+
 struct rc_os rc_os = {
     .memfd_create = os_memfd_create,
     .truncate = os_truncate,
     .allocate = os_allocate,
+    .punch = os_punch,
     .map = os_map,
     .advise = os_advise,
+    .protect = os_protect,
     .seal = os_seal,
     .seals = os_seals,
     .futex_wait = os_futex_wait,
@@ -111,4 +129,5 @@ struct rc_os rc_os = {
     .configured = os_configured,
     .read_file = os_read_file,
     .place = os_place,
+    .seconds = os_seconds,
 };

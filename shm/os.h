@@ -16,9 +16,11 @@
 struct rc_os {
   int (*memfd_create)(const char *name, unsigned flags);
   int (*truncate)(int fd, uint64_t bytes);
-  int (*allocate)(int fd, uint64_t bytes); /* reserves all of the file's memory */
+  int (*allocate)(int fd, uint64_t offset, uint64_t bytes); /* reserves that part of the file's memory */
+  int (*punch)(int fd, uint64_t offset, uint64_t bytes);    /* gives it back: it reads as zero from then on */
   int (*map)(void *address, size_t bytes, int protection, int flags, int fd, void **out);
   int (*advise)(void *address, size_t bytes, int advice);
+  int (*protect)(void *address, size_t bytes, int protection);
   int (*seal)(int fd, int seals);
   int (*seals)(int fd); /* those that are set */
   /* Sleeps until woken, while *word == value, at most timeout_ns. 0, or -EAGAIN (another value), -ETIMEDOUT, -EINTR.
@@ -34,6 +36,7 @@ struct rc_os {
   /* Asks for memory of these NUMA nodes for pages that are not there yet: in turns if interleaved, else of the first.
    * -ENOSYS without libnuma or without NUMA, -EPERM where it is forbidden (containers), -EINVAL for a missing node. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
+  uint32_t (*seconds)(void); /* of some clock that only goes on */
 };
 
 extern struct rc_os rc_os;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's process (pid and
- * start time) -> its two files, by /proc/<pid>/fd, which the kernel opens only for those who may trace that process ->
- * owner and seals -> control: magic, ready, layout, token -> sizes -> data: inode, seals. A file descriptor of the writer
- * that has been closed and reused since shows as a wrong seal, magic, token or inode.
+ * start time) -> its files, by /proc/<pid>/fd, which the kernel opens only for those who may trace that process -> owner
+ * and seals -> control: magic, ready, layout, token -> sizes -> data and spill: inode, size, seals. A file descriptor of
+ * the writer that has been closed and reused since shows as a wrong seal, magic, token or inode. All is opened now, so
+ * that what was committed can be read when the writer is dead.
  */
 #define _GNU_SOURCE
 #include "shm/segment.h"
@@ -20,16 +21,25 @@
 #include "shm/error.h"
 
 void rc_segment_destroy(struct rc_segment *segment) {
+  rc_memory_destroy(&segment->spill);
   rc_memory_destroy(&segment->data);
   rc_memory_destroy(&segment->control);
+}
+
+static int inode_of(int fd, uint64_t *out) {
+  struct stat file;
+  if (fstat(fd, &file) != 0) return rc_fail(-errno, "can't look at a segment: %s", strerror(errno));
+  *out = file.st_ino;
+  return 0;
 }
 
 static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   struct rc_identity *id = &rc_segment_control(segment)->id;
   int result = rc_process_self(&segment->writer);
   if (result != 0) return rc_fail(result, "can't read /proc/self/stat: %s; ringcast needs /proc", strerror(-result));
-  struct stat file;
-  if (fstat(segment->data.fd, &file) != 0) return rc_fail(-errno, "can't look at the data segment: %s", strerror(errno));
+  result = inode_of(segment->data.fd, &id->data_inode);
+  if (result == 0 && segment->spill.bytes != 0) result = inode_of(segment->spill.fd, &id->spill_inode);
+  if (result != 0) return result;
   if (getrandom(id->token, sizeof id->token, 0) != sizeof id->token)
     return rc_fail(-errno, "can't get random bytes: %s", strerror(errno));
   id->magic = RC_MAGIC;
@@ -40,7 +50,9 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->writer_pid = segment->writer.pid;
   id->slots = segment->slots;
   id->memory = segment->data.memory;
-  id->data_inode = file.st_ino;
+  id->spill_fd = segment->spill.fd;
+  id->spill_bytes = segment->spill.bytes;
+  id->spill_error = segment->spill_error;
   id->numa = segment->data.numa;
   id->numa_node = segment->data.node;
   id->numa_error = segment->data.numa_error;
@@ -52,13 +64,23 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   return 0;
 }
 
-int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_wish *wish, struct rc_segment *out,
-                      struct rc_handle *handle) {
-  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .slots = slots};
+/* Spill memory that nobody has asked for may fail to be had. */
+static int create_spill(const struct rc_spill_wish *wish, struct rc_segment *segment) {
+  if (wish->bytes == 0) return 0;
+  int result = rc_memory_create_spill(wish->bytes, &segment->data, &segment->spill);
+  if (result == 0 || wish->must) return result;
+  segment->spill_error = result;
+  return 0;
+}
+
+int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_wish *wish,
+                      const struct rc_spill_wish *spill, struct rc_segment *out, struct rc_handle *handle) {
+  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}, .slots = slots};
   int result = rc_memory_create_data(capacity, wish, &segment.data);
   if (result != 0) return result;
   segment.capacity = segment.data.bytes;
   result = rc_memory_create_control(rc_control_bytes(slots), &segment.control);
+  if (result == 0) result = create_spill(spill, &segment);
   if (result == 0) result = fill_identity(&segment, handle);
   if (result != 0)
     rc_segment_destroy(&segment);
@@ -111,11 +133,12 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
   return fd;
 }
 
-/* Checks the control page against the handle and this build, and takes over what it says about sizes. */
-static int check_identity(const struct rc_handle *handle, struct rc_segment *segment, uint64_t *data_inode) {
-  struct rc_identity *shared = &rc_segment_control(segment)->id, copy, *id = &copy;
+/* Checks the control page against the handle and this build, and takes over what it says about sizes. `id` is a copy of
+ * what was checked. */
+static int check_identity(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
+  struct rc_identity *shared = &rc_segment_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
-  memcpy(&copy, shared, sizeof copy); /* what is checked is what is used, whatever becomes of the page */
+  memcpy(id, shared, sizeof *id); /* what is checked is what is used, whatever becomes of the page */
   atomic_signal_fence(memory_order_seq_cst);
   if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
   if (id->layout != RC_LAYOUT)
@@ -129,7 +152,9 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   uint32_t slots = id->slots;
   bool fits = capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&
               (page == rc_small_page() || page == RC_HUGE_PAGE) && capacity % page == 0 && slots >= 1 &&
-              slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB && id->memory <= RINGCAST_MEMORY_PAGES && rc_control_bytes(slots) <= segment->control.bytes;
+              slots <= RC_MAX_SLOTS && id->memory >= RINGCAST_MEMORY_HUGETLB && id->memory <= RINGCAST_MEMORY_PAGES &&
+              rc_control_bytes(slots) <= segment->control.bytes && id->spill_bytes <= RC_MAX_BYTES &&
+              id->spill_bytes % RC_HUGE_PAGE == 0;
   if (!fits) return rc_fail(-EPROTO, "the ring's control page is damaged: its sizes can't be right");
   segment->writer = handle->writer;
   segment->capacity = capacity;
@@ -139,12 +164,12 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   segment->data.numa = id->numa;
   segment->data.node = id->numa_node;
   segment->data.numa_error = id->numa_error;
-  *data_inode = id->data_inode;
+  segment->spill_error = id->spill_error;
   return 0;
 }
 
 /* Until the magic and the token are seen, whatever is wrong with the file says that it is another one. */
-static int attach_control(const struct rc_handle *handle, struct rc_segment *segment, uint64_t *data_inode) {
+static int attach_control(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
   struct stat file;
   int fd = open_file(handle, handle->control_fd, O_RDWR, &file);
   if (fd < 0) return fd;
@@ -153,23 +178,30 @@ static int attach_control(const struct rc_handle *handle, struct rc_segment *seg
   int result = fits ? rc_memory_map_control(fd, bytes, &segment->control) : -EPROTO;
   close(fd);
   if (result == -EPROTO) return fail_gone(handle);
-  return result != 0 ? result : check_identity(handle, segment, data_inode);
+  return result != 0 ? result : check_identity(handle, segment, id);
+}
+
+/* Opens a file that the control page speaks of. Returns the descriptor. */
+static int open_told_file(const struct rc_handle *handle, int32_t number, uint64_t inode, uint64_t bytes,
+                          const char *what) {
+  struct stat file;
+  int fd = open_file(handle, number, O_RDONLY, &file), result = 0;
+  if (fd < 0) return fd;
+  if (file.st_ino != inode)
+    result = fail_gone(handle); /* closed since the control segment was opened */
+  else if ((uint64_t)file.st_size != bytes)
+    result = rc_fail(-EPROTO, "the ring's %s segment is %" PRIu64 " bytes, its control page says %" PRIu64, what,
+                     (uint64_t)file.st_size, bytes);
+  if (result == 0) return fd;
+  close(fd);
+  return result;
 }
 
 static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc_segment *segment) {
-  struct stat file;
   const struct rc_memory told = segment->data; /* what the identity says of it */
-  int fd = open_file(handle, handle->data_fd, O_RDONLY, &file);
+  int fd = open_told_file(handle, handle->data_fd, inode, segment->capacity, "data");
   if (fd < 0) return fd;
-  uint64_t bytes = (uint64_t)file.st_size;
-  int result;
-  if (file.st_ino != inode)
-    result = fail_gone(handle); /* closed since the control segment was opened */
-  else if (bytes != segment->capacity)
-    result = rc_fail(-EPROTO, "the ring's data segment is %" PRIu64 " bytes, its control page says %" PRIu64, bytes,
-                     segment->capacity);
-  else
-    result = rc_memory_map_data(fd, bytes, segment->data.page_size, &segment->data);
+  int result = rc_memory_map_data(fd, segment->capacity, segment->data.page_size, &segment->data);
   close(fd);
   segment->data.memory = told.memory;
   segment->data.numa = told.numa;
@@ -178,7 +210,21 @@ static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc
   return result;
 }
 
-int rc_segment_attach(const char *text, struct rc_segment *out) {
+static int attach_spill(const struct rc_handle *handle, const struct rc_identity *id, enum rc_attach as,
+                        struct rc_segment *segment) {
+  if (id->spill_bytes == 0) return 0;
+  int fd = open_told_file(handle, id->spill_fd, id->spill_inode, id->spill_bytes, "spill");
+  if (fd < 0) return fd;
+  int result = as == RC_ATTACH_READER ? rc_memory_map_spill(fd, id->spill_bytes, &segment->spill)
+                                      : rc_memory_check_spill(fd);
+  if (as == RC_ATTACH_READER || result != 0)
+    close(fd);
+  else
+    segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
+  return result;
+}
+
+int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *out) {
   struct rc_handle handle;
   if (rc_handle_parse(text, &handle) != 0)
     return rc_fail(-EINVAL, "not a ringcast handle: it should look like rc1:<pid>:...; take the writer's handle whole");
@@ -190,10 +236,11 @@ int rc_segment_attach(const char *text, struct rc_segment *out) {
   if (result != 0 || found.start != handle.writer.start)
     return rc_fail(-ENOENT, "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "
                             "namespace: writer and readers must share one)", handle.writer.pid);
-  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}};
-  uint64_t inode = 0;
-  result = attach_control(&handle, &segment, &inode);
-  if (result == 0) result = attach_data(&handle, inode, &segment);
+  struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}};
+  struct rc_identity id;
+  result = attach_control(&handle, &segment, &id);
+  if (result == 0) result = attach_data(&handle, id.data_inode, &segment);
+  if (result == 0) result = attach_spill(&handle, &id, as, &segment);
   if (result != 0)
     rc_segment_destroy(&segment);
   else

@@ -18,6 +18,10 @@
  *            spins, or just before it sleeps, it goes on. No function may be called from a signal handler.
  *   Lending  A frame's bytes stay as they are until it is released; a span's until it is committed or aborted. The
  *            writer can change what it has written: a reader that distrusts it copies first and checks the copy.
+ *   Large    A frame that is too large for the ring goes through spill memory, without the caller's doing: memory of its
+ *            own beside the ring, taken from the machine when it is first needed, used again when all readers have passed,
+ *            and given back when it has lain idle. The writer waits when it is used up (options.spill_bytes), as it does
+ *            when the ring is full.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to no others.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
@@ -34,7 +38,7 @@
  *   -EINTR       a signal handler ran while waiting
  *   -EPIPE       the writer is gone and everything it committed has been read
  *   -EOWNERDEAD  a reader that holds the writer back has died
- *   -EMSGSIZE    the frame is larger than the ring can ever hold
+ *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
@@ -44,7 +48,8 @@
  *   -EPROTO      the other side is of an incompatible build, or has written what it must not
  *   -ENOBUFS     the descriptor of ringcast_reader_fd can't wait any more; ask for it anew
  *   -ECHILD      the handle was made before a fork, by the parent
- *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching
+ *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching, or when spill
+ *                memory was needed that the machine does not have
  */
 #ifndef RINGCAST_RINGCAST_H
 #define RINGCAST_RINGCAST_H
@@ -105,7 +110,13 @@ struct ringcast_writer_options {
                         * 20 us or RINGCAST_SPIN_US; -1: never; more: always that long */
   uint32_t numa;       /* enum ringcast_numa */
   uint32_t numa_node;  /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
+  uint64_t spill_bytes; /* the most memory for frames that are too large for the ring; rounded up to 2 MiB. 0: what
+                         * RINGCAST_SPILL_BYTES says, else 4 GiB or half of what the machine or the container has free,
+                         * and none if that can't be had; RINGCAST_NO_SPILL: none. It costs addresses in every process,
+                         * and memory only as it is used */
 };
+
+#define RINGCAST_NO_SPILL UINT64_MAX
 
 struct ringcast_reader_options {
   uint32_t size;
@@ -116,13 +127,13 @@ struct ringcast_reader_options {
   uint32_t reserved; /* must be 0 */
 };
 
-/* Memory lent to the writer, in the ring: write here. */
+/* Memory lent to the writer, in the ring or in spill memory: write here. */
 struct ringcast_span {
   void *data; /* 16 bytes into a 64-byte line */
   size_t bytes;
 };
 
-/* A frame lent to a reader, in the ring: read here. */
+/* A frame lent to a reader, in the ring or in spill memory: read here. */
 struct ringcast_frame {
   const void *data; /* 16 bytes into a 64-byte line */
   size_t bytes;
@@ -156,7 +167,7 @@ struct ringcast_peer {
 
 struct ringcast_info {
   uint64_t capacity;  /* bytes of the ring, all usable */
-  uint64_t max_frame; /* the largest frame's bytes */
+  uint64_t max_frame; /* the largest frame's bytes, spill memory included */
   uint64_t tail;      /* bytes committed so far, headers and rounding included */
   uint32_t readers;   /* slots */
   uint32_t memory;    /* enum ringcast_memory: what was got */
@@ -166,12 +177,16 @@ struct ringcast_info {
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE where one node leaves nothing to choose */
   uint32_t numa_node; /* for LOCAL and NODE */
   int32_t numa_error; /* why NUMA is NONE although more was asked for: a negative errno, or 0 */
+  int32_t spill_error;  /* why there is no spill memory although none was asked to be left out: a negative errno, or 0 */
+  uint64_t ring_frame;  /* the largest frame's bytes that stays in the ring */
+  uint64_t spill_bytes; /* the most spill memory there can be; 0: there is none */
+  uint64_t spill_used;  /* how much of it the ring has from the machine now */
 };
 
 /* ---- Writer: lifecycle ------------------------------------------------------------------------------------------ */
 
 /* Makes a ring with default options, or with `options` (NULL = defaults). Blocks while the kernel hands out and clears
- * the memory, all of which is reserved here: a frame never meets a full machine later.
+ * the memory, all of which is reserved here: a frame that stays in the ring never meets a full machine later.
  * -EINVAL, -ENOMEM, -ENOSPC, -EFBIG (RLIMIT_FSIZE), -EMFILE, -ENOSYS. Any thread. */
 RINGCAST_API int ringcast_writer_create(ringcast_writer **out);
 RINGCAST_API int ringcast_writer_create_ex(const struct ringcast_writer_options *options, ringcast_writer **out);
@@ -193,14 +208,17 @@ RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
 
 /* ---- Writer: hot path ------------------------------------------------------------------------------------------- */
 
-/* Lends `bytes` of the ring, contiguous. Wait-free while the room already granted lasts; else looks at the readers'
- * cursors, and blocks up to the timeout when the slowest is a ring behind. No reader sees anything before commit.
+/* Lends `bytes`, contiguous. Wait-free while the room already granted lasts; else looks at the readers' cursors, and
+ * blocks up to the timeout when the slowest is a ring behind. No reader sees anything before commit. More than
+ * ringcast_info.ring_frame is lent of spill memory: then it always looks at the cursors, blocks while that is used up, and
+ * in the kernel while the machine hands it out (-ENOMEM, -ENOSPC: it can't; nothing is lost).
  * -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an error nothing is open. */
 RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                          struct ringcast_span *out);
 
-/* Makes the open reservation `bytes` long in all, keeping what was written; use the new span from here on. Errors as
- * reserve; -EINVAL if none is open. After an error the reservation is as it was. */
+/* Makes the open reservation `bytes` long in all, keeping what was written; use the new span from here on: it may have
+ * moved. What outgrows the ring, or its place in spill memory, is copied, to where it can double. Errors as reserve;
+ * -EINVAL if none is open. After an error the reservation is as it was. */
 RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                       struct ringcast_span *out);
 
@@ -246,8 +264,10 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
 
 /* ---- Reader: hot path ------------------------------------------------------------------------------------------- */
 
-/* Lends the next frame. Wait-free when one is there; else blocks up to the timeout.
- * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -EPROTO, -ECHILD. */
+/* Lends the next frame. Wait-free when one is there, but for one call to the kernel when it lies in spill memory that this
+ * reader has not read from before; else blocks up to the timeout.
+ * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't
+ * be read: then the frame is still the next one. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
 /* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
@@ -272,7 +292,8 @@ RINGCAST_API int ringcast_reader_info(const ringcast_reader *reader, struct ring
 /* ---- Tap -------------------------------------------------------------------------------------------------------- */
 
 /* An observer that nobody waits for: it copies frames, takes no slot, and when it is too slow it loses some and counts
- * them. It never falls behind by more than a ring, and loses nothing as long as it is less than half a ring behind. */
+ * them. It never falls behind by more than a ring, and loses nothing as long as it is less than half a ring behind; but
+ * for frames in spill memory, which it may lose as soon as all readers have released them. */
 typedef struct ringcast_tap ringcast_tap;
 
 /* As ringcast_reader_attach, but for -EUSERS: there is always room for a tap. */

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's reservations: in the ring, or beside it when they are too large. */
+#include <errno.h>
+#include <string.h>
+
+#include "channel/channel.h"
+
+#define NOTE sizeof(struct rc_spilled)
+
+/* Gives idle spill memory back to the machine, and tells who must know. Nothing on the hot path: called where the cursors
+ * have just been looked at, or memory been taken. */
+static void trim(ringcast_writer *writer) {
+  struct rc_control *control = writer->ring.ring.control;
+  writer->looked = writer->ring.limit;
+  if (writer->arena.excess == 0) return;
+  rc_spill_reclaim(&writer->spill, &writer->ring); /* where somebody joins just now, a little later */
+  if (!rc_arena_trim(&writer->arena, &writer->spill)) return;
+  /* Relaxed: for readers, the commit of any frame that comes into this memory publishes it. */
+  rc_store_relaxed(&control->spill_epoch, rc_load_relaxed(&control->spill_epoch) + 1);
+  rc_store_relaxed(&control->spill_used, writer->arena.in_place); /* relaxed: a number to look at */
+}
+
+static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
+  return writer->segment.spill.base + offset + RC_SPILL_PHASE;
+}
+
+/* Finds a region, puts it in place, and moves the open reservation there, whose first `filled` bytes at `from` count. */
+static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled, void **out) {
+  uint64_t offset;
+  struct rc_spill *spill = &writer->spill;
+  int looked = rc_spill_reclaim(spill, &writer->ring);
+  int result = rc_spill_find(spill, bytes, grow, &offset);
+  writer->spill_lacks = result == -EAGAIN;
+  if (result == -EAGAIN && looked != 0) return looked;
+  if (result != 0) return result;
+  result = rc_arena_provide(&writer->arena, offset, rc_spill_room(bytes));
+  rc_store_relaxed(&writer->ring.ring.control->spill_used, writer->arena.in_place); /* relaxed: a number to look at */
+  if (result != 0) return result;
+  uint8_t *to = payload_at(writer, offset);
+  if (filled != 0 && to != from) memmove(to, from, filled);
+  rc_spill_open(spill, offset, bytes);
+  trim(writer);
+  *out = to;
+  return 0;
+}
+
+/* The same with the room for the note in the ring, which comes first. After an error all is as it was. */
+static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+  struct rc_ring_writer *ring = &writer->ring;
+  if (rc_spill_room(bytes) > writer->spill.bytes) return -EMSGSIZE;
+  uint64_t before = ring->reserved;
+  void *in_ring;
+  writer->spill_lacks = false;
+  int result = grow ? rc_ring_grow(ring, NOTE, &in_ring) : rc_ring_reserve(ring, NOTE, &in_ring);
+  if (result != 0) return result;
+  if (!grow)
+    result = move_to_spill(writer, bytes, false, NULL, 0, out);
+  else if (writer->spill.is_open)
+    result = move_to_spill(writer, bytes, true, payload_at(writer, writer->spill.open.offset), writer->spill.reserved, out);
+  else
+    result = move_to_spill(writer, bytes, true, in_ring, before, out);
+  if (result == 0) return 0;
+  if (grow) ring->reserved = before;
+  else rc_ring_abort(ring);
+  return result;
+}
+
+int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+  struct rc_ring_writer *ring = &writer->ring;
+  if (grow ? writer->spill.is_open || bytes > writer->ring_frame : bytes > writer->ring_frame) {
+    if (grow && !ring->open) return -EINVAL;
+    if (!grow && ring->open) return -EBUSY;
+    return take_spill(writer, bytes, grow, out);
+  }
+  writer->spill_lacks = false;
+  int result = grow ? rc_ring_grow(ring, bytes, out) : rc_ring_reserve(ring, bytes, out);
+  if (writer->arena.excess != 0 && ring->limit != writer->looked) trim(writer);
+  return result;
+}
+
+uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes) {
+  return writer->spill_lacks ? rc_spill_wanted(&writer->spill, bytes)
+                             : rc_ring_wanted(&writer->ring, bytes > writer->ring_frame ? NOTE : bytes);
+}
+
+int rc_writer_give(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
+  return writer->spill.is_open ? rc_spill_commit(&writer->spill, &writer->ring, bytes, kind)
+                               : rc_ring_commit(&writer->ring, bytes, kind);
+}
+
+int rc_writer_drop(ringcast_writer *writer) {
+  if (writer->spill.is_open) rc_spill_abort(&writer->spill);
+  return rc_ring_abort(&writer->ring);
+}

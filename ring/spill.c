@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames beside the ring.
+ *
+ * A frame that is too large for the ring goes through SPILL: the writer takes a region of it, fills it, and commits a
+ * small frame to the ring, the note, which says where the payload lies. So all of the ring's order and publishing holds
+ * for it: W2 -> R1 covers the payload as it covers the note.
+ *
+ * Whose is it? A region belongs to its frame's readers until all cursors are past the note, and only the writer needs to
+ * know which regions there are. They stand in a queue in the order of their frames, so they become free in that order,
+ * by the same look at the cursors as for room in the ring (rc_ring_lowest, G0 to G2 in ring.c): a region whose `end` is
+ * not above the lowest cursor is needed by nobody. That also holds for who joins: either the look sees it joining and
+ * gives nothing, or it starts at a tail not older than the look's, which is above every `end` that is freed.
+ *
+ * Where? First fit from the lowest offset on: memory that was used lately is in place and in the cache, and the upper end
+ * falls idle, so that it can be given back. All regions free at last, so a frame that fits SPILL at all finds room once
+ * the readers have passed; a reservation that grows may even move over itself.
+ *
+ * Observers hold nobody back. Before a region is used again, or its memory is given back to the machine,
+ *
+ *     S0  store floor = its end                -> T6 (ring/tap.h)
+ *     S1  release fence                        -> T5
+ *     S2  write to it, or give it back
+ *
+ * and who has copied any of S2's bytes finds a floor above its frame's position.
+ */
+#include "ring/spill.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+void rc_spill_init(struct rc_spill *spill, uint64_t bytes) {
+  *spill = (struct rc_spill){.bytes = bytes & ~(uint64_t)(RC_SPILL_UNIT - 1)};
+}
+
+bool rc_spill_is_valid(const struct rc_spill *spill) {
+  if (spill->count > RC_SPILL_REGIONS || spill->first >= RC_SPILL_REGIONS) return false;
+  uint64_t position = spill->floor, offset = 0;
+  for (uint32_t i = 0; i < spill->count; i++) {
+    uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
+    if (end <= position) return false; /* the queue is in the order of the frames, and none of it is gone */
+    position = end;
+  }
+  for (uint32_t i = 0; i < spill->count; i++) {
+    const struct rc_spill_region *region = &spill->regions[spill->order[i]];
+    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS >= spill->count) return false;
+    if (region->offset < offset || region->bytes == 0 || (region->offset | region->bytes) % RC_SPILL_UNIT != 0)
+      return false; /* by offset, and none over another */
+    offset = region->offset + region->bytes;
+    if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes && spill->open.offset < offset)
+      return false;
+  }
+  if (spill->is_open && (spill->open.bytes != rc_spill_room(spill->reserved) ||
+                         spill->open.offset + spill->open.bytes > spill->bytes))
+    return false;
+  return offset <= spill->bytes;
+}
+
+/* ---- Freeing ---------------------------------------------------------------------------------------------------- */
+
+static void drop_oldest(struct rc_spill *spill) {
+  uint32_t i = 0;
+  while (spill->order[i] != spill->first) i++;
+  spill->count--;
+  memmove(&spill->order[i], &spill->order[i + 1], (spill->count - i) * sizeof *spill->order);
+  spill->first = (spill->first + 1) % RC_SPILL_REGIONS;
+}
+
+int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
+  uint64_t lowest, floor = spill->floor;
+  int result = rc_ring_lowest(ring, &lowest);
+  if (result != 0) return result;
+  for (; spill->count > 0 && spill->regions[spill->first].end <= lowest; drop_oldest(spill))
+    floor = spill->regions[spill->first].end;
+  if (floor == spill->floor) return 0;
+  spill->floor = floor;
+  rc_store_relaxed(&ring->ring.control->spill_floor, floor); /* S0 -> T6: relaxed, the fence after it orders it */
+  rc_fence_release();                                        /* S1 -> T5 */
+  assert(rc_spill_is_valid(spill));
+  return 0;
+}
+
+/* ---- Finding ---------------------------------------------------------------------------------------------------- */
+
+/* The lowest gap of `room` bytes between the regions in flight, without the `passed` oldest. */
+static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t room, uint64_t *offset) {
+  uint64_t at = 0;
+  if (room > spill->bytes) return false;
+  for (uint32_t i = 0; i < spill->count; i++) {
+    const struct rc_spill_region *region = &spill->regions[spill->order[i]];
+    if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS < passed) continue;
+    if (region->offset - at >= room) break;
+    at = region->offset + region->bytes;
+  }
+  /* Behind a gap that was found there is more than that, so this holds of it, too. */
+  if (spill->bytes - at < room) return false;
+  *offset = at;
+  return true;
+}
+
+/* Whether the open region can have `room` bytes where it is. */
+static bool fits_in_place(const struct rc_spill *spill, uint64_t room) {
+  uint64_t until = spill->bytes;
+  for (uint32_t i = spill->count; i > 0; i--) {
+    uint64_t offset = spill->regions[spill->order[i - 1]].offset;
+    if (offset < spill->open.offset) break;
+    until = offset;
+  }
+  return room <= until - spill->open.offset;
+}
+
+int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint64_t *offset) {
+  uint64_t room = rc_spill_room(bytes);
+  if (room > spill->bytes) return -EMSGSIZE;
+  if (spill->count == RC_SPILL_REGIONS) return -EAGAIN;
+  if (spill->is_open && fits_in_place(spill, room)) {
+    *offset = spill->open.offset;
+    return 0;
+  }
+  if (grows && find_gap(spill, 0, 2 * room, offset)) return 0;
+  return find_gap(spill, 0, room, offset) ? 0 : -EAGAIN;
+}
+
+uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
+  uint64_t room = rc_spill_room(bytes), offset;
+  uint32_t few = 0, enough = spill->count; /* to be passed by all; with more of them gone there is no less room */
+  if (enough == 0) return 0;
+  while (enough - few > 1) {
+    uint32_t middle = few + (enough - few) / 2;
+    if (find_gap(spill, middle, room, &offset)) enough = middle;
+    else few = middle;
+  }
+  return spill->regions[(spill->first + enough - 1) % RC_SPILL_REGIONS].end;
+}
+
+/* ---- Using ------------------------------------------------------------------------------------------------------ */
+
+void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes) {
+  if (!spill->is_open || bytes > spill->reserved) spill->reserved = bytes;
+  spill->is_open = true;
+  spill->open = (struct rc_spill_region){.offset = offset, .bytes = rc_spill_room(spill->reserved)};
+  assert(rc_spill_is_valid(spill));
+}
+
+static void enqueue(struct rc_spill *spill, struct rc_spill_region region) {
+  uint32_t index = (spill->first + spill->count) % RC_SPILL_REGIONS, i = spill->count++;
+  spill->regions[index] = region;
+  for (; i > 0 && spill->regions[spill->order[i - 1]].offset > region.offset; i--) spill->order[i] = spill->order[i - 1];
+  spill->order[i] = (uint16_t)index;
+}
+
+int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes, uint16_t kind) {
+  if (!spill->is_open || bytes > spill->reserved) return -EINVAL;
+  int result = rc_ring_commit_spilled(ring, spill->open.offset + RC_SPILL_PHASE, bytes, kind);
+  if (result != 0) return result;
+  enqueue(spill, (struct rc_spill_region){
+                     .offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
+  rc_spill_abort(spill);
+  assert(rc_spill_is_valid(spill));
+  return 0;
+}
+
+void rc_spill_abort(struct rc_spill *spill) {
+  spill->is_open = false;
+  spill->open = (struct rc_spill_region){0};
+  spill->reserved = 0;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks are of 2 MiB: large enough that a table of them is small and that huge pages can fill one, small enough that
+ * little is put in place for nothing.
+ *
+ * Writer. Before memory is asked for, the machine's and the container's room is looked at, as for a ring: where it is
+ * wanting, the kernel would kill instead of refusing. That costs some 50 us, beside the clearing of the pages, which
+ * costs several hundred for each chunk; memory that is in place costs nothing.
+ *
+ * Reader. A hole where there should be none (a hostile writer) must not be a signal at the first load: MADV_POPULATE_READ
+ * (Linux 5.14) reports what a load would die of, and fills the page tables in one go. What has been looked at need not be
+ * again until the writer has given memory back, which it tells by its epoch: the epoch is stored before the commit of any
+ * frame that lies in memory put in place anew, so who reads that frame has seen it. Whole chunks are looked at, also where
+ * the frame has a part of one: an honest writer puts whole ones in place. A writer that punches a hole after that look
+ * makes loads find zeros, and a signal at worst where the machine has no memory left.
+ */
+#include "shm/arena.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "shm/error.h"
+#include "shm/machine.h"
+#include "shm/os.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static uint64_t first_chunk(uint64_t offset) { return offset / RC_ARENA_CHUNK; }
+
+/* Behind the last one of a range. */
+static uint64_t end_chunk(uint64_t end) { return (end + RC_ARENA_CHUNK - 1) / RC_ARENA_CHUNK; }
+
+/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+
+int rc_arena_init(struct rc_arena *arena, const struct rc_memory *memory) {
+  *arena = (struct rc_arena){.memory = memory, .keep = RC_ARENA_KEEP};
+  if (memory->bytes == 0) return 0;
+  arena->used = calloc(first_chunk(memory->bytes), sizeof *arena->used);
+  return arena->used ? 0 : rc_fail(-ENOMEM, "out of memory");
+}
+
+void rc_arena_free(struct rc_arena *arena) {
+  free(arena->used);
+  arena->used = NULL;
+}
+
+static int fail_to_provide(int code, uint64_t bytes) {
+  return rc_fail(code, "can't get %llu bytes more of spill memory for this frame: %s; free memory or raise the limit",
+                 (unsigned long long)bytes, strerror(-code));
+}
+
+static int touch(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
+  int result = rc_os.advise(memory->base + offset, bytes, MADV_POPULATE_WRITE);
+  if (result == -EFAULT) return -ENOMEM; /* what would have been SIGBUS */
+  if (result != -EINVAL && result != -ENOSYS) return result;
+  result = rc_os.allocate(memory->fd, offset, bytes);
+  for (uint64_t i = 0; result == 0 && i < bytes; i += memory->page_size) memory->base[offset + i] = 0;
+  return result;
+}
+
+/* Puts chunks in place of which none is. */
+static int provide_run(struct rc_arena *arena, uint64_t first, uint64_t end) {
+  uint64_t offset = first * RC_ARENA_CHUNK, bytes = (end - first) * RC_ARENA_CHUNK;
+  struct rc_room room;
+  rc_machine_room(&room);
+  if (bytes > room.bytes)
+    return rc_fail(-ENOMEM,
+                   "can't get %llu bytes more of spill memory for this frame: %s has room for %llu; free memory or raise "
+                   "the limit",
+                   (unsigned long long)bytes, room.limit, (unsigned long long)room.bytes);
+  int result = touch(arena->memory, offset, bytes);
+  if (result != 0) {
+    rc_os.punch(arena->memory->fd, offset, bytes); /* what has been put there so far */
+    return fail_to_provide(result, bytes);
+  }
+  arena->in_place += bytes;
+  for (uint64_t i = first; i < end; i++)
+    if (i * RC_ARENA_CHUNK >= arena->keep) arena->excess += RC_ARENA_CHUNK;
+  return 0;
+}
+
+static void stamp(struct rc_arena *arena, uint64_t offset, uint64_t bytes, uint32_t now) {
+  for (uint64_t i = first_chunk(offset); i < end_chunk(offset + bytes); i++) arena->used[i] = now + 1;
+}
+
+int rc_arena_provide(struct rc_arena *arena, uint64_t offset, uint64_t bytes) {
+  uint64_t end = end_chunk(offset + bytes);
+  uint32_t now = rc_os.seconds();
+  for (uint64_t i = first_chunk(offset); i < end;) {
+    uint64_t run = i;
+    while (run < end && arena->used[run] == 0) run++;
+    int result = run > i ? provide_run(arena, i, run) : 0;
+    if (result != 0) return result;
+    stamp(arena, i * RC_ARENA_CHUNK, (run - i) * RC_ARENA_CHUNK, now);
+    i = run > i ? run : i + 1;
+  }
+  stamp(arena, offset, bytes, now);
+  return 0;
+}
+
+/* Gives the idle chunks from `first` on back, up to the first that is not. Returns that one. */
+static uint64_t trim_run(struct rc_arena *arena, uint64_t first, uint64_t chunks, uint32_t now) {
+  uint64_t end = first, bytes = 0;
+  /* Those that are not in place have their part punched too: somebody may have read there, and so put a page there. */
+  for (; end < chunks && (arena->used[end] == 0 || now + 1 - arena->used[end] >= RC_ARENA_IDLE_S); end++)
+    bytes += arena->used[end] != 0 ? RC_ARENA_CHUNK : 0;
+  if (bytes == 0 ||
+      rc_os.punch(arena->memory->fd, first * RC_ARENA_CHUNK, (end - first) * RC_ARENA_CHUNK) != 0)
+    return end;
+  memset(&arena->used[first], 0, (end - first) * sizeof *arena->used);
+  arena->in_place -= bytes;
+  arena->excess -= bytes;
+  return end;
+}
+
+bool rc_arena_trim(struct rc_arena *arena, const struct rc_spill *spill) {
+  if (arena->excess == 0) return false;
+  uint32_t now = rc_os.seconds();
+  if (now == arena->looked) return false;
+  arena->looked = now;
+  for (uint32_t i = 0; i < spill->count; i++) {
+    const struct rc_spill_region *region = &spill->regions[spill->order[i]];
+    stamp(arena, region->offset, region->bytes, now);
+  }
+  if (spill->is_open) stamp(arena, spill->open.offset, spill->open.bytes, now);
+  uint64_t before = arena->in_place, chunks = first_chunk(arena->memory->bytes);
+  for (uint64_t i = end_chunk(arena->keep); i < chunks; i++) i = trim_run(arena, i, chunks, now);
+  return arena->in_place != before;
+}
+
+/* ---- Reader ----------------------------------------------------------------------------------------------------- */
+
+int rc_arena_view_init(struct rc_arena_view *view, const struct rc_memory *memory) {
+  *view = (struct rc_arena_view){.memory = memory};
+  if (memory->bytes == 0) return 0;
+  view->seen = calloc(first_chunk(memory->bytes) / 64 + 1, sizeof *view->seen);
+  return view->seen ? 0 : rc_fail(-ENOMEM, "out of memory");
+}
+
+void rc_arena_view_free(struct rc_arena_view *view) {
+  free(view->seen);
+  view->seen = NULL;
+}
+
+static bool has_seen(const struct rc_arena_view *view, uint64_t chunk) {
+  return view->seen[chunk / 64] >> chunk % 64 & 1;
+}
+
+int rc_arena_view_check(struct rc_arena_view *view, uint64_t offset, uint64_t bytes, uint32_t epoch) {
+  const struct rc_memory *memory = view->memory;
+  if (epoch != view->epoch) memset(view->seen, 0, (first_chunk(memory->bytes) / 64 + 1) * sizeof *view->seen);
+  view->epoch = epoch;
+  uint64_t end = end_chunk(offset + bytes);
+  for (uint64_t i = first_chunk(offset), run; i < end; i = run + 1) {
+    for (run = i; run < end && !has_seen(view, run);) run++;
+    if (run == i) continue;
+    int result = rc_os.advise(memory->base + i * RC_ARENA_CHUNK, (run - i) * RC_ARENA_CHUNK, MADV_POPULATE_READ);
+    if (result != 0 && result != -EINVAL && result != -ENOSYS) return result; /* an older kernel maps as it is read */
+    for (uint64_t chunk = i; chunk < run; chunk++) view->seen[chunk / 64] |= (uint64_t)1 << chunk % 64;
+  }
+  return 0;
+}
