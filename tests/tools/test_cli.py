@@ -197,6 +197,12 @@ class Perf(Case):
                 self.positive(found[key])
             self.assertAlmostEqual(found["bytes_per_s"] / (found["frames_per_s"] * found["size"]), 1, delta=0.01)
             self.ratio(found["ratio"], found["bytes_per_s"], found["memcpy_bytes_per_s"])
+            for key in ("writer_faults_per_frame", "reader_faults_per_frame"):
+                self.assertLess(found[key], 1, "the memory of a ring is there before the first frame")
+
+    def test_throughput_of_frames_that_fill_half_the_ring(self):
+        found = self.measure("throughput", "--size", str((1 << 19) - 80))
+        self.ratio(found["ratio"], found["bytes_per_s"], found["memcpy_bytes_per_s"])
 
     def test_throughput_with_more_readers_than_cpus(self):
         found = self.measure("throughput", "--readers", str(min(len(CPUS), 8)))
