@@ -209,10 +209,11 @@ class Perf(Case):
         self.positive(found["frames_per_s"])
 
     def test_a_frame_that_does_not_fit_is_told(self):
-        done = run("perf", "throughput", "--size", "1G", "--capacity", "64K", "--seconds", "0.05")
+        done = run("perf", "throughput", "--size", "1G", "--capacity", "64K", "--seconds", "0.05",
+                   RINGCAST_SPILL_BYTES=str(64 << 20))
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout, "")
-        self.assertIn("--capacity", done.stderr)
+        self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
 
     def test_wake(self):
         for readers in (1, 3):
