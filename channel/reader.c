@@ -179,14 +179,14 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 }
 
 /* Before a spilled frame is lent. After an error it is still the next one. */
-static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
+static int check_spilled(ringcast_reader *reader, uint64_t position, uint64_t offset, uint64_t bytes) {
   /* Relaxed: the frame's commit, which was acquired, came after it. */
   uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
-  int result = rc_arena_view_check(&reader->view, frame->offset, frame->bytes, epoch);
+  int result = rc_arena_view_check(&reader->view, offset, bytes, epoch);
   if (result == 0) return 0;
-  rc_ring_put_back(&reader->ring, frame->position);
+  rc_ring_put_back(&reader->ring, position);
   return rc_fail(result, "can't read the frame at position %llu, %llu bytes of spill memory: %s",
-                 (unsigned long long)frame->position, (unsigned long long)frame->bytes, strerror(-result));
+                 (unsigned long long)position, (unsigned long long)bytes, strerror(-result));
 }
 
 /* Nothing is there yet, or something is wrong. */
@@ -209,7 +209,7 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   int result = wait_for_frame(reader, timeout_ns, &frame);
-  if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
+  if (result == 0 && frame.spilled) result = check_spilled(reader, frame.position, frame.offset, frame.bytes);
   if (result == 0) lend(&frame, out);
   return result;
 }
@@ -226,7 +226,9 @@ int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct rin
       result = rc_ring_next(&reader->ring, &frame);
     }
   if (result != 0) return next_slowly(reader, timeout_ns, out);
-  if (rc_unlikely(frame.spilled) && (result = check_spilled(reader, &frame)) != 0) return result;
+  if (rc_unlikely(frame.spilled) &&
+      (result = check_spilled(reader, frame.position, frame.offset, frame.bytes)) != 0)
+    return result;
   lend(&frame, out);
   return 0;
 }

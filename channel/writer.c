@@ -287,11 +287,10 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
-  void *data;
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
-                  rc_ring_reserve(&writer->ring, bytes, &data) != 0))
+                  !rc_ring_has_room(&writer->ring, bytes)))
     return reserve(writer, bytes, timeout_ns, false, out);
-  *out = (struct ringcast_span){.data = data, .bytes = bytes};
+  *out = (struct ringcast_span){.data = rc_ring_open(&writer->ring, bytes), .bytes = bytes};
   return 0;
 }
 

@@ -26,10 +26,14 @@ static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) 
   return rc_frame_at(&writer->ring, writer->tail) + 1;
 }
 
-static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
+/* Whether `bytes` can be reserved now without a look at the readers. */
+static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t room = writer->limit - writer->tail; /* at most half the ring, so what fits in it is not too large either */
-  if (rc_unlikely(writer->open || bytes >= room || rc_frame_lines(bytes) + RC_LINE > room))
-    return rc_ring_reserve_slowly(writer, bytes, out);
+  return !writer->open && bytes < room && rc_frame_lines(bytes) + RC_LINE <= room;
+}
+
+static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
+  if (rc_unlikely(!rc_ring_has_room(writer, bytes))) return rc_ring_reserve_slowly(writer, bytes, out);
   *out = rc_ring_open(writer, bytes);
   return 0;
 }
@@ -68,8 +72,22 @@ static inline int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_fra
   uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
   if (rc_unlikely(end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame)) return -EPROTO;
   uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
-  *out = (struct rc_ring_frame){.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = frame->kind};
-  if (rc_unlikely(flags != 0 && rc_ring_look_up(&reader->ring, flags, out) != 0)) return -EPROTO;
+  const void *data = frame + 1;
+  uint64_t length = bytes, offset = 0;
+  if (rc_unlikely(flags != 0)) {
+    uint64_t spilled;
+    if (!rc_ring_look_up(&reader->ring, flags, frame, &offset, &spilled)) return -EPROTO;
+    data = reader->ring.spill + offset;
+    length = spilled;
+  }
+  /* Field by field, and no address of *out given away: so it stays in registers, and what is lent costs no round trip
+   * through memory. */
+  out->data = data;
+  out->bytes = length;
+  out->offset = offset;
+  out->spilled = flags != 0;
+  out->position = reader->next;
+  out->kind = frame->kind;
   reader->next = end;
   reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
   return 0;

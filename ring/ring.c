@@ -241,14 +241,10 @@ bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const str
   return true;
 }
 
-int rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, struct rc_ring_frame *frame) {
-  if (flags != RC_FRAME_SPILLED) return -EPROTO;
-  uint64_t offset;
-  if (!rc_spilled_read(ring, frame->bytes, frame->data, &offset, &frame->bytes)) return -EPROTO;
-  frame->spilled = true;
-  frame->offset = offset;
-  frame->data = ring->spill + offset;
-  return 0;
+bool rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, const struct rc_frame_header *note, uint64_t *offset,
+                     uint64_t *bytes) {
+  uint32_t note_bytes = rc_load_relaxed(&note->bytes); /* relaxed: acquired with the commit */
+  return flags == RC_FRAME_SPILLED && rc_spilled_read(ring, note_bytes, (const struct rc_spilled *)(note + 1), offset, bytes);
 }
 
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {

@@ -121,7 +121,9 @@ uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and a
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /* false: it has moved on meanwhile */
 
 /* Reader. */
-int rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, struct rc_ring_frame *frame); /* of a note; -EPROTO */
+/* Where a frame with flags lies in SPILL. False: flags or note can't be right. */
+bool rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, const struct rc_frame_header *note, uint64_t *offset,
+                     uint64_t *bytes);
 int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position);
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position); /* as if the last rc_ring_next, of that frame, had not been */
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames larger than the ring, between processes, some of which die. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "ringcast/ringcast.h"
+#include "shm/machine.h"
+#include "tests/support/children.h"
+#include "tests/support/leaks.h"
+#include "tests/support/pattern.h"
+#include "tests/support/suite.h"
+
+static const uint64_t MIB = 1 << 20;
+
+static ringcast_writer *make_writer(uint64_t capacity, uint64_t spill_bytes) {
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = capacity, .readers = 8, .spill_bytes = spill_bytes};
+  ringcast_writer *writer;
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  return writer;
+}
+
+/* Each word of it by its place: as fast as memory is. */
+static void fill_words(void *data, size_t bytes, uint64_t number) {
+  uint64_t *words = data;
+  for (size_t i = 0; i < bytes / 8; i++) words[i] = i * 0x9e3779b97f4a7c15u + number;
+}
+
+static bool words_match(const void *data, size_t bytes, uint64_t number) {
+  const uint64_t *words = data;
+  uint64_t wrong = 0;
+  for (size_t i = 0; i < bytes / 8; i++) wrong |= words[i] ^ (i * 0x9e3779b97f4a7c15u + number);
+  return wrong == 0;
+}
+
+/* ---- Size ------------------------------------------------------------------------------------------------------- */
+
+static const size_t GIB = (size_t)1 << 30;
+
+static void read_a_gibibyte(void *handle) {
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  int descriptors = open_descriptors();
+  child_must(ringcast_reader_attach(handle, &reader) == 0);
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
+  child_must(frame.bytes == GIB && frame.kind == 77);
+  child_must(words_match(frame.data, frame.bytes, 5));
+  child_must(ringcast_reader_release(reader, &frame) == 0);
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == -EPIPE);
+  ringcast_reader_close(reader);
+  child_must(open_descriptors() == descriptors);
+}
+
+START_TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
+  struct rc_room room;
+  struct ringcast_span span;
+  rc_machine_room(&room);
+  if (room.bytes < 2 * GIB) {
+    tell_skipped("a_gibibyte_reaches_two_readers_byte_for_byte", "less than 2 GiB of memory are free");
+    return;
+  }
+  ringcast_writer *writer = make_writer(0, 0);
+  pid_t children[2];
+  for (int i = 0; i < 2; i++) children[i] = start_child(read_a_gibibyte, (void *)ringcast_writer_handle(writer));
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, RINGCAST_FOREVER), 2);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, GIB, RINGCAST_FOREVER, &span), 0);
+  fill_words(span.data, GIB, 5);
+  ck_assert_int_eq(ringcast_writer_commit(writer, GIB, 77), 0);
+  ringcast_writer_close(writer);
+  for (int i = 0; i < 2; i++) child_must_succeed(children[i]);
+}
+END_TEST
+
+/* ---- All sizes -------------------------------------------------------------------------------------------------- */
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { FRAMES = 2000 };
+#else
+enum { FRAMES = 10000 };
+#endif
+
+/* Most stay in the ring of 64 KiB; some need a few MiB. Readers hold one while they wait for the next: wherever it lies in
+ * 20 MiB, there is a gap for another, with what is reserved beyond its need. */
+static size_t mixed_bytes(uint64_t number) {
+  uint64_t random = mix(number);
+  return (size_t)(random % 40 == 0 ? (random >> 8) % (5 * MIB) : random % 8 == 1 ? (random >> 8) % 70000 : (random >> 8) % 500) &
+         ~(size_t)7;
+}
+
+static void read_mixed(void *handle) {
+  ringcast_reader *reader;
+  struct ringcast_frame held[2];
+  struct ringcast_reader_options options = {.size = sizeof options, .leases = 2};
+  child_must(ringcast_reader_attach_ex(handle, &options, &reader) == 0);
+  for (uint64_t n = 0, first = 0; first < FRAMES; n++) {
+    if (n < FRAMES) {
+      struct ringcast_frame *frame = &held[n % 2];
+      child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, frame) == 0);
+      child_must(frame->kind == (uint16_t)n && frame->bytes == mixed_bytes(n));
+    }
+    if (n == 0) continue;
+    child_must(words_match(held[first % 2].data, held[first % 2].bytes, first)); /* read one frame late */
+    child_must(ringcast_reader_release(reader, &held[first % 2]) == 0);
+    first++;
+  }
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &held[0]) == -EPIPE);
+  ringcast_reader_close(reader);
+}
+
+static void tap_mixed(void *handle) {
+  ringcast_tap *tap;
+  struct ringcast_frame frame;
+  int result;
+  uint64_t copied = 0, bytes, gaps, n = 0;
+  child_must(ringcast_tap_attach(handle, &tap) == 0);
+  while ((result = ringcast_tap_next(tap, RINGCAST_FOREVER, &frame)) == 0) {
+    while (n < FRAMES && (frame.kind != (uint16_t)n || frame.bytes != mixed_bytes(n))) n++; /* those that it lost */
+    child_must(n < FRAMES);
+    child_must(words_match(frame.data, frame.bytes, n++));
+    copied++;
+  }
+  child_must(result == -EPIPE);
+  child_must(ringcast_tap_lost(tap, &bytes, &gaps) == 0);
+  child_must(copied == FRAMES || gaps > 0);
+  printf("tap: %llu of %d frames copied, %llu gaps\n", (unsigned long long)copied, FRAMES, (unsigned long long)gaps);
+  fflush(stdout);
+  ringcast_tap_close(tap);
+}
+
+START_TEST(large_and_small_frames_reach_all_in_order) {
+  enum { READERS = 3 };
+  ringcast_writer *writer = make_writer(65536, _i == 0 ? 20 * MIB : 256 * MIB); /* waits often, and seldom */
+  pid_t children[READERS + 1];
+  char *handle = (char *)ringcast_writer_handle(writer);
+  for (int i = 0; i < READERS; i++) children[i] = start_child(read_mixed, handle);
+  children[READERS] = start_child(tap_mixed, handle);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, READERS, RINGCAST_FOREVER), READERS);
+  for (uint64_t n = 0; n < FRAMES; n++) {
+    struct ringcast_span span;
+    size_t bytes = mixed_bytes(n), estimate = mix(n + 1) % 3 == 0 ? bytes / 3 : bytes + bytes / 4; /* grown, or trimmed */
+    ck_assert_int_eq(ringcast_writer_reserve(writer, estimate, RINGCAST_FOREVER, &span), 0);
+    if (estimate < bytes) {
+      fill_words(span.data, estimate & ~(size_t)7, n);
+      ck_assert_int_eq(ringcast_writer_grow(writer, bytes, RINGCAST_FOREVER, &span), 0);
+      ck_assert(words_match(span.data, estimate & ~(size_t)7, n));
+    }
+    fill_words(span.data, bytes, n);
+    ck_assert_int_eq(ringcast_writer_commit(writer, bytes, (uint16_t)n), 0);
+  }
+  ringcast_writer_close(writer);
+  for (int i = 0; i <= READERS; i++) child_must_succeed(children[i]);
+}
+END_TEST
+
+/* ---- Deaths ----------------------------------------------------------------------------------------------------- */
+
+struct party {
+  char handle[96];
+  struct gate gate, done;
+};
+
+static void hold_a_frame(void *context) {
+  struct party *party = context;
+  struct ringcast_reader_options options = {.size = sizeof options, .name = "holder"};
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
+  gate_open(&party->done);
+  gate_wait(&party->gate);
+  child_must(words_match(frame.data, frame.bytes, 1));
+  ringcast_reader_close(reader);
+}
+
+START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted) {
+  ringcast_writer *writer = make_writer(65536, 8 * MIB);
+  struct party party = {.gate = gate_make(), .done = gate_make()};
+  struct ringcast_span span;
+  strcpy(party.handle, ringcast_writer_handle(writer));
+  pid_t pid = start_child(hold_a_frame, &party);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+  fill_words(span.data, 5 * MIB, 1);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 5 * MIB, 0), 0);
+  gate_wait(&party.done);
+  kill_child(pid);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, RINGCAST_FOREVER, &span), 0); /* there is room */
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, i == 0 ? RINGCAST_FOREVER : i, &span), -EOWNERDEAD);
+    ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "holder"));
+  }
+  gate_free(&party.gate);
+  gate_free(&party.done);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
+
+START_TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
+  ringcast_writer *writer = make_writer(65536, 8 * MIB);
+  struct party party = {.gate = gate_make(), .done = gate_make()};
+  struct ringcast_span span;
+  strcpy(party.handle, ringcast_writer_handle(writer));
+  pid_t pid = start_child(hold_a_frame, &party);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+  fill_words(span.data, 5 * MIB, 1);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 5 * MIB, 0), 0);
+  gate_wait(&party.done);
+  pid_t opener = start_child(open_the_gate, &party);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, RINGCAST_FOREVER, &span), 0);
+  fill_words(span.data, 5 * MIB, 2);
+  child_must_succeed(pid);
+  child_must_succeed(opener);
+  gate_free(&party.gate);
+  gate_free(&party.done);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+enum { LEFT = 3 };
+
+static void write_and_stop(void *context) {
+  struct party *party = context;
+  ringcast_writer *writer;
+  struct ringcast_span span;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 64 * MIB};
+  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
+  child_must(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER) == 1);
+  for (uint64_t i = 0; i < LEFT; i++) {
+    child_must(ringcast_writer_reserve(writer, (4 + i) * MIB, 0, &span) == 0);
+    fill_words(span.data, (4 + i) * MIB, i);
+    child_must(ringcast_writer_commit(writer, (4 + i) * MIB, 0) == 0);
+  }
+  child_must(ringcast_writer_reserve(writer, 5 * MIB, 0, &span) == 0); /* which nobody will see */
+  memset(span.data, 0xff, 5 * MIB);
+  gate_open(&party->done);
+  gate_wait(&party->gate);
+}
+
+START_TEST(what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet) {
+  struct party party = {.gate = gate_make(), .done = gate_make()};
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  pid_t pid = start_child(write_and_stop, &party);
+  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
+  ck_assert_int_eq(ringcast_reader_attach(party.handle, &reader), 0);
+  gate_wait(&party.done);
+  kill_child(pid);
+  for (uint64_t i = 0; i < LEFT; i++) {
+    ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
+    ck_assert_uint_eq(frame.bytes, (4 + i) * MIB);
+    ck_assert(words_match(frame.data, frame.bytes, i));
+    ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  }
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
+  ringcast_reader_close(reader);
+  gate_free(&party.gate);
+  gate_free(&party.done);
+}
+END_TEST
+
+/* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
+
+static long shared_memory_in_use(void) {
+  char line[128];
+  long kilobytes = -1;
+  FILE *file = fopen("/proc/meminfo", "re");
+  while (fgets(line, sizeof line, file))
+    if (sscanf(line, "Shmem: %ld kB", &kilobytes) == 1) break;
+  fclose(file);
+  return kilobytes;
+}
+
+static void spill_and_stop(void *context) {
+  struct party *party = context;
+  ringcast_writer *writer;
+  struct ringcast_span span;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 512 * MIB};
+  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  child_must(ringcast_writer_reserve(writer, 500 * MIB, 0, &span) == 0);
+  child_must(ringcast_writer_commit(writer, 500 * MIB, 0) == 0);
+  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
+  for (;;) pause();
+}
+
+static void attach_and_stop(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader;
+  child_must(ringcast_reader_attach(party->handle, &reader) == 0);
+  gate_open(&party->done);
+  for (;;) pause();
+}
+
+START_TEST(spill_memory_goes_with_the_last_process_however_they_die) {
+  long before = shared_memory_in_use();
+  for (int order = 0; order < 2; order++) {
+    struct party party = {.gate = gate_make(), .done = gate_make()};
+    pid_t writer = start_child(spill_and_stop, &party);
+    ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
+    pid_t reader = start_child(attach_and_stop, &party);
+    gate_wait(&party.done);
+    ck_assert_int_ge(shared_memory_in_use(), before + 300 * 1024);
+    kill_child(order == 0 ? writer : reader);
+    kill_child(order == 0 ? reader : writer);
+    ck_assert_int_lt(shared_memory_in_use(), before + 200 * 1024); /* others on the machine use some, too */
+    gate_free(&party.gate);
+    gate_free(&party.done);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("spill_process");
+  TCase *tests = add_case(suite, "spill_process");
+  tcase_add_test(tests, a_gibibyte_reaches_two_readers_byte_for_byte);
+  tcase_add_loop_test(tests, large_and_small_frames_reach_all_in_order, 0, 2);
+  tcase_add_test(tests, a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted);
+  tcase_add_test(tests, a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory);
+  tcase_add_test(tests, what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet);
+  tcase_add_test(tests, spill_memory_goes_with_the_last_process_however_they_die);
+  return run_suite(suite);
+}
