@@ -3,6 +3,7 @@
 #ifndef RC_CHANNEL_CHANNEL_H
 #define RC_CHANNEL_CHANNEL_H
 
+#include "ring/estimate.h"
 #include "ring/ring.h"
 #include "ringcast/ringcast.h"
 #include "shm/notify.h"
@@ -17,6 +18,7 @@ struct ringcast_writer {
   uint32_t forks; /* rc_fork_count() of the process that made it */
   bool fenced;    /* see rc_fence_register */
   char handle[RC_HANDLE_MAX];
+  struct rc_estimates estimates; /* last: it is large, and of no use to the hot path */
 };
 
 struct ringcast_reader {
