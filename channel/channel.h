@@ -3,6 +3,7 @@
 #ifndef RC_CHANNEL_CHANNEL_H
 #define RC_CHANNEL_CHANNEL_H
 
+#include "ring/estimate.h"
 #include "ring/hot.h"
 #include "ring/spill.h"
 #include "ringcast/ringcast.h"
@@ -23,6 +24,7 @@ struct ringcast_writer {
   struct rc_arena arena;
   struct rc_spill spill;
   char handle[RC_HANDLE_MAX];
+  struct rc_estimates estimates; /* last: it is large, and of no use to the hot path */
 };
 
 struct ringcast_reader {

@@ -332,3 +332,13 @@ int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes
   if (bytes != 0) memcpy(span.data, data, bytes);
   return ringcast_writer_commit(writer, bytes, kind);
 }
+
+/* ---- Estimates -------------------------------------------------------------------------------------------------- */
+
+size_t ringcast_writer_estimate(const ringcast_writer *writer, uint32_t tag) {
+  return rc_estimate_of(&writer->estimates, tag, rc_ring_max_frame(writer->segment.capacity));
+}
+
+void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, size_t bytes) {
+  rc_estimate_learn(&writer->estimates, tag, bytes);
+}

@@ -230,9 +230,24 @@ RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, u
 /* Gives the reservation back unseen. -EINVAL if none is open, -ECHILD. Wait-free. */
 RINGCAST_API int ringcast_writer_abort(ringcast_writer *writer);
 
-/* reserve + memcpy + commit. Errors as reserve. */
+/* reserve + memcpy + commit. Errors as reserve. `data` may be sent on several writers, by several threads at once: a
+ * frame that is built once, in memory of one's own (ringcast/frame.h), goes out on any number of rings. */
 RINGCAST_API int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind,
                                       int64_t timeout_ns);
+
+/* For who learns a frame's size only by writing it: how much to reserve, so that growing is seldom needed. Nothing is
+ * padded by it, for commit trims. `tag` is a number of the caller's own that says which frames are alike; the writer
+ * remembers the 64 tags, about, that were learned last.
+ *
+ *     size_t bytes = ringcast_writer_estimate(writer, tag);
+ *     ringcast_writer_reserve(writer, bytes, ...) -> write, ringcast_writer_grow() if it does not do -> commit(used)
+ *     ringcast_writer_learn(writer, tag, used);
+ *
+ * It is a little more than the third largest of the last 32 to 64 sizes, so a rare big frame does not move it; 4096 for a
+ * tag that is not known; never more than the ring can hold. No call on the ring learns by itself. Both are
+ * wait-free, and for the one thread that has the handle. */
+RINGCAST_API size_t ringcast_writer_estimate(const ringcast_writer *writer, uint32_t tag);
+RINGCAST_API void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, size_t bytes);
 
 /* ---- Writer: introspection -------------------------------------------------------------------------------------- */
 

@@ -150,6 +150,30 @@ bool rc_py_enter(bool *busy, pid_t pid, const char *type) {
   return true;
 }
 
+bool rc_py_check_process(struct rc_py_state *state, pid_t pid) {
+  if (getpid() == pid) return true;
+  rc_py_raise_text(state, ECHILD, "this handle belongs to the parent process: after fork, make or attach one in the child");
+  return false;
+}
+
+bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out) {
+  /* "s" refuses a NUL inside: what follows it would go unseen. */
+  if (PyUnicode_Check(handle)) return PyArg_Parse(handle, "s;the handle is not one of ringcast's", out);
+  struct rc_py_state *state = PyType_GetModuleState(type);
+  const char *hint = Py_TYPE(handle) == state->writer_type   ? ": pass writer.handle"
+                     : Py_TYPE(handle) == state->reader_type ? ": pass reader.handle"
+                                                             : "";
+  PyErr_Format(PyExc_TypeError, "handle must be a str, not %.100s%s", Py_TYPE(handle)->tp_name, hint);
+  return false;
+}
+
+bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            int64_t *out) {
+  static const char *const names[] = {"timeout", NULL};
+  PyObject *values[1] = {NULL};
+  return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) && rc_py_timeout(values[0], out);
+}
+
 void rc_py_copy(void *to, const void *from, size_t bytes) {
   if (bytes <= RC_PY_COPY_WITH_GIL) {
     if (bytes) memcpy(to, from, bytes);

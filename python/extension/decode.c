@@ -104,6 +104,21 @@ static PyObject *make_bytes(struct decoding *decoding, const struct ringcast_ite
   return bytes;
 }
 
+/* For a buffer that was an array's: what its pickle makes of it is an array again. NULL, with nothing raised: it is small,
+ * or there is no such memory. */
+static PyObject *make_memory(struct decoding *decoding, const struct ringcast_item *item) {
+  void *out;
+  if (!(item->flags & RINGCAST_ITEM_NUMPY)) return NULL;
+  PyObject *memory = rc_py_memory_new(decoding->state, item->bytes, &out);
+  if (!memory) return NULL;
+  if (!copy_add(decoding, item->data, item->bytes)) {
+    Py_DECREF(memory);
+    return NULL;
+  }
+  copy_to(decoding, out);
+  return memory;
+}
+
 static PyObject *make_bytearray(struct decoding *decoding, const struct ringcast_item *item) {
   if (!copy_add(decoding, item->data, item->bytes)) return NULL;
   PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
@@ -112,11 +127,12 @@ static PyObject *make_bytearray(struct decoding *decoding, const struct ringcast
 }
 
 /* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
-static PyObject *make_array(struct decoding *decoding, const struct ringcast_item *item, void **out) {
+static PyObject *make_array(struct decoding *decoding, const struct ringcast_item *item, uint64_t bytes, void **out) {
   int index = rc_py_dtype_find(item->dtype);
   bool to_torch = item->flags & RINGCAST_ITEM_TORCH ||
                   (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
-  return to_torch ? rc_py_torch_make(decoding->state, item, out) : rc_py_numpy_make(decoding->state, item, out);
+  return to_torch ? rc_py_torch_make(decoding->state, item, bytes, out)
+                  : rc_py_numpy_make(decoding->state, item, bytes, out);
 }
 
 static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_item *item) {
@@ -136,7 +152,7 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
   }
   if (!copy_add(decoding, item->data, bytes)) return NULL;
   void *out = NULL;
-  PyObject *array = make_array(decoding, item, &out);
+  PyObject *array = make_array(decoding, item, bytes, &out);
   if (!array) return NULL;
   copy_to(decoding, out);
   if (packed) return array;
@@ -211,7 +227,8 @@ static bool take_pickle(struct decoding *decoding, const struct ringcast_item *i
 static bool take_buffer(struct decoding *decoding, const struct ringcast_item *item) {
   if (decoding->phase != BUFFERS) return damaged(decoding, "a buffer without a pickle");
   bool is_readonly = item->flags & RINGCAST_ITEM_READONLY;
-  PyObject *buffer = is_readonly ? make_bytes(decoding, item) : make_bytearray(decoding, item);
+  PyObject *buffer = is_readonly ? make_bytes(decoding, item) : make_memory(decoding, item);
+  if (!buffer && !PyErr_Occurred()) buffer = make_bytearray(decoding, item);
   bool ok = buffer && PyList_Append(decoding->buffers, buffer) == 0;
   Py_XDECREF(buffer);
   return ok;

@@ -155,7 +155,8 @@ static bool add_buffer(struct rc_py_encoding *encoding, PyObject *buffer) {
     return false;
   }
   part->kind = RINGCAST_ITEM_BUFFER;
-  part->flags = view->readonly ? RINGCAST_ITEM_READONLY : 0;
+  bool is_array = view->obj && (PyObject *)Py_TYPE(view->obj) == encoding->state->numpy.ndarray;
+  part->flags = (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
   part->data = view->buf;
   part->bytes = (uint64_t)view->len;
   return true;

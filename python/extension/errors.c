@@ -97,3 +97,17 @@ PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char 
                       verb, exports, exports == 1 ? "" : "s", what, exports == 1 ? "is" : "are",
                       exports == 1 ? "it" : "them", exports == 1 ? "it" : "them");
 }
+
+/* Of what the library refuses as a handle; `text` is its UTF-8. */
+static PyObject *raise_no_handle(PyObject *handle, const char *text) {
+  size_t length = strlen(text);
+  const char *start = strstr(text, "rc1:");
+  bool surrounded = start && (start != text || !Py_ISALNUM(text[length - 1]));
+  return PyErr_Format(PyExc_ValueError, "not a ringcast handle%s: %.150R%s; take the writer's handle whole",
+                      surrounded ? ", there is something before or after it" : "", handle,
+                      surrounded ? "" : " (it should look like rc1:<pid>:...)");
+}
+
+PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text) {
+  return rc == -EINVAL ? raise_no_handle(handle, text) : rc_py_raise(state, rc);
+}

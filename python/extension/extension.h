@@ -2,11 +2,17 @@
 /*
  * What the files of the extension share. It stands on the public headers alone.
  *
- *   module.c   the module, its state, the constants      errors.c   errno -> exception, sentences for timeouts
- *   call.c     arguments, seconds, waiting               encode.c   object -> parts -> frame
- *   writer.c   Writer                                    decode.c   frame -> object
- *   reader.c   Reader                                    tensor.c   the dtypes that ringcast, torch and NumPy share
- *   frame.c    Span and Frame: leases on ring memory     torch.c, numpy.c   their tensors, from Python's side
+ *   module.c    the module, its state, the constants     errors.c    errno -> exception, sentences for timeouts
+ *   call.c      arguments, seconds, waiting               status.c    info, stats and peers, as Python shows them
+ *   writer.c    Writer                                    send.c      what it sends: objects, bytes, errors
+ *   reader.c    Reader
+ *   tap.c       Tap                                       packed.c    PackedFrame: a frame in memory of its own
+ *   span.c      Span; how a reservation ends              frame.c     Frame; how a frame is given back
+ *   encode.c    object -> parts -> frame                  decode.c    frame -> object
+ *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
+ *   torch.c, numpy.c   their tensors, from Python's side
+ *
+ * writer.c stands on send.c and span.c, reader.c on frame.c, and not the other way round.
  *
  * Every wait and every large copy is done without the GIL. A handle is for one thread at a time: `busy` is set for as
  * long as a call may let other Python code run, and a second caller is told so.
@@ -39,7 +45,9 @@
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
   PyObject *strided, *empty, *cpu, *dtype_to_index;
+  PyObject *from_dlpack;          /* NULL: an older torch */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
+  bool takes_no_dlpack[RC_PY_DTYPES];
 };
 
 struct rc_py_numpy {
@@ -60,8 +68,9 @@ struct rc_py_names {
 };
 
 struct rc_py_state {
-  PyTypeObject *writer_type, *reader_type, *span_type, *frame_type;
-  PyObject *error, *error_by_errno, *writer_gone, *reader_status;
+  PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type;
+  PyObject *error, *error_by_errno, *writer_gone;
+  PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
   PyObject *dumps, *loads;
   struct rc_py_names names;
   struct rc_py_torch torch;
@@ -70,11 +79,12 @@ struct rc_py_state {
 
 /* ---- Objects ---------------------------------------------------------------------------------------------------- */
 
-/* Ring memory that Python may look at. Span and Frame hold the generation at which they were made: another one, or
- * `open` false, and they are of the past. */
+/* A reservation that Python may look at. A Span holds the generation at which it was made: another one, or `open` false,
+ * and it is of the past. */
 struct rc_py_lease {
   bool open;
   bool doomed; /* to be given back as soon as the last memoryview goes */
+  bool moving; /* it grows at this moment */
   uint64_t generation;
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
@@ -89,17 +99,22 @@ struct rc_py_writer {
   struct ringcast_span span;
 };
 
+#define RC_PY_MOST_LEASES 64
+
 struct rc_py_reader {
   PyObject_HEAD ringcast_reader *reader; /* NULL: closed */
   struct ringcast_info info;
   PyObject *handle;
   pid_t pid;
   bool busy;
-  struct rc_py_lease lease;
-  struct ringcast_frame frame;
+  Py_ssize_t exports; /* buffers in use, of all Frames */
+  /* Frames that were dropped while a call was at work: given back at its end. */
+  uint32_t dropped_count;
+  struct ringcast_frame dropped[RC_PY_MOST_LEASES];
 };
 
-extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_span_spec, rc_py_frame_spec;
+extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
+    rc_py_packed_spec, rc_py_memory_spec;
 
 static inline PyObject *rc_py_ref(PyObject *object) {
   Py_XINCREF(object);
@@ -120,6 +135,8 @@ int rc_py_errors_init(struct rc_py_state *state);
 PyObject *rc_py_raise(struct rc_py_state *state, int rc);
 /* The same, of a call that wanted a frame of `bytes`: FrameTooLarge then says which capacity would do. */
 PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes);
+/* The same, of attaching to `handle`, whose UTF-8 is `text`. */
+PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text);
 /* Raises the ringcast.Error of that errno. Always NULL. */
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...);
 /* Turns a ValueError, TypeError, OverflowError or RuntimeError that a damaged frame led to into a ProtocolError. */
@@ -147,6 +164,13 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* Raises RuntimeError if another call is at work on the handle. A child made by fork meanwhile is let through, for the
  * library to refuse it. */
 bool rc_py_enter(bool *busy, pid_t pid, const char *type);
+/* Raises ForkedError if `pid` is not this process. */
+bool rc_py_check_process(struct rc_py_state *state, pid_t pid);
+/* The UTF-8 of a handle. Raises TypeError if it is no str, and says which str was meant. */
+bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out);
+/* The only argument, `timeout`. */
+bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            int64_t *out);
 
 /* memcpy, without the GIL if there is much to copy. */
 void rc_py_copy(void *to, const void *from, size_t bytes);
@@ -180,9 +204,29 @@ int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_wher
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 void rc_py_source_clear(struct rc_py_source *source);
 
-/* Each makes a tensor for `item`, uninitialised, and gives the place for its bytes. */
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, void **out);
-PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, void **out);
+/* Each makes a tensor of `bytes` for `item`, uninitialised, and gives the place for its bytes. */
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
+
+/* ---- recycle.c -------------------------------------------------------------------------------------------------- */
+
+/* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
+#define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
+
+struct rc_py_block;
+/* At least `bytes` on a page, or NULL: too few to be worth it, turned off, or there is no memory. Take and give need no
+ * GIL. */
+struct rc_py_block *rc_py_block_take(uint64_t bytes);
+void *rc_py_block_data(const struct rc_py_block *block);
+void rc_py_block_give(struct rc_py_block *block);
+/* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
+PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
+
+int rc_py_recycle_init(void); /* -1: raised */
+void rc_py_recycle_end(void);
+extern const char rc_py_recycling_doc[], rc_py_set_recycling_doc[];
+PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
+PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
 
 /* ---- encode.c, decode.c ----------------------------------------------------------------------------------------- */
 
@@ -207,14 +251,53 @@ void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 /* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. */
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag);
 
-/* ---- frame.c, writer.c, reader.c -------------------------------------------------------------------------------- */
+/* ---- packed.c --------------------------------------------------------------------------------------------------- */
 
-PyObject *rc_py_span_new(struct rc_py_writer *writer);
-PyObject *rc_py_frame_new(struct rc_py_reader *reader);
+struct rc_py_packed {
+  PyObject_HEAD void *data;
+  size_t bytes;
+  struct rc_py_block *block; /* what `data` lies in; NULL: `memory` */
+  void *memory;
+};
+extern const char rc_py_pack_doc[];
+PyObject *rc_py_pack(PyObject *module, PyObject *object);
 
+/* ---- status.c --------------------------------------------------------------------------------------------------- */
+
+PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats);
+PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info);
+PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count);
+
+/* ---- send.c ----------------------------------------------------------------------------------------------------- */
+
+struct rc_py_reservation {
+  ringcast_writer *writer;
+  size_t bytes;
+  struct ringcast_span span;
+};
+int rc_py_try_reserve(void *reservation, int64_t timeout_ns); /* an rc_py_attempt */
+
+extern const char rc_py_send_doc[], rc_py_send_bytes_doc[], rc_py_send_error_doc[];
+PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+/* ---- span.c, frame.c -------------------------------------------------------------------------------------------- */
+
+/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
+bool rc_py_writer_enter(struct rc_py_writer *self);
+void rc_py_writer_leave(struct rc_py_writer *self);
+/* True if the open reservation, if any, may end now. */
+bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
 /* `n` and `kind` may be NULL. */
 PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind);
 PyObject *rc_py_writer_abort(struct rc_py_writer *self);
-PyObject *rc_py_reader_release(struct rc_py_reader *self);
+PyObject *rc_py_span_new(struct rc_py_writer *writer);
+
+bool rc_py_reader_enter(struct rc_py_reader *self);
+void rc_py_reader_leave(struct rc_py_reader *self);
+/* Gives the frame back, whatever became of its contents; an exception that is set already stays. */
+bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
+PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame);
 
 #endif

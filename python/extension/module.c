@@ -15,16 +15,40 @@ static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTyp
   return -1;
 }
 
-/* Span and Frame are made by reserve() and next() alone. */
+/* Made by reserve(), next() and pack() alone. */
+static void not_by_call(PyTypeObject *type) {
+  type->tp_new = NULL;
+  PyType_Modified(type);
+}
+
 static int add_types(PyObject *module, struct rc_py_state *state) {
   if (add_type(module, &rc_py_writer_spec, "Writer", &state->writer_type) < 0) return -1;
   if (add_type(module, &rc_py_reader_spec, "Reader", &state->reader_type) < 0) return -1;
+  if (add_type(module, &rc_py_tap_spec, "Tap", &state->tap_type) < 0) return -1;
   if (add_type(module, &rc_py_span_spec, "Span", &state->span_type) < 0) return -1;
   if (add_type(module, &rc_py_frame_spec, "Frame", &state->frame_type) < 0) return -1;
-  state->span_type->tp_new = NULL;
-  state->frame_type->tp_new = NULL;
-  PyType_Modified(state->span_type);
-  PyType_Modified(state->frame_type);
+  if (add_type(module, &rc_py_packed_spec, "PackedFrame", &state->packed_type) < 0) return -1;
+  /* Nobody has a use for its name. */
+  state->memory_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_memory_spec, NULL);
+  if (!state->memory_type) return -1;
+  not_by_call(state->span_type);
+  not_by_call(state->frame_type);
+  not_by_call(state->packed_type);
+  not_by_call(state->memory_type);
+  return 0;
+}
+
+static int add_statuses(struct rc_py_state *state) {
+  const struct {
+    const char *name;
+    PyObject **out;
+  } statuses[] = {
+      {"ReaderStatus", &state->reader_status}, {"Stats", &state->stats},     {"Info", &state->info},
+      {"TapLost", &state->lost},               {"TapFrame", &state->tapped}, {"Recycling", &state->recycling},
+  };
+  for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
+    if (!(*statuses[i].out = rc_py_import("ringcast._status", statuses[i].name))) return -1;
+  }
   return 0;
 }
 
@@ -39,7 +63,7 @@ static int add_names(struct rc_py_names *names) {
 static int module_exec(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
-  if (!(state->reader_status = rc_py_import("ringcast._status", "ReaderStatus"))) return -1;
+  if (add_statuses(state) < 0 || rc_py_recycle_init() < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());
@@ -48,9 +72,10 @@ static int module_exec(PyObject *module) {
 /* Every object of the state, for the collector. */
 #define STATE_OBJECTS(X)                                                                                               \
   X(writer_type)                                                                                                       \
-  X(reader_type) X(span_type) X(frame_type) X(error) X(error_by_errno) X(writer_gone) X(reader_status) X(dumps)        \
-      X(loads) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty) X(torch.cpu) X(torch.dtype_to_index) \
-          X(numpy.ndarray) X(numpy.empty)
+  X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error) X(error_by_errno)       \
+      X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling) X(dumps) X(loads)                \
+          X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty) X(torch.cpu) X(torch.dtype_to_index)      \
+              X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
@@ -81,7 +106,15 @@ static int module_clear(PyObject *module) {
 
 static void module_free(void *module) {
   module_clear(module);
+  rc_py_recycle_end();
 }
+
+static PyMethodDef module_functions[] = {
+    {"pack", rc_py_pack, METH_O, rc_py_pack_doc},
+    {"recycling", rc_py_recycling, METH_NOARGS, rc_py_recycling_doc},
+    {"set_recycling", rc_py_set_recycling, METH_O, rc_py_set_recycling_doc},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
@@ -93,6 +126,7 @@ static struct PyModuleDef module_def = {
     .m_name = "ringcast._ringcast",
     .m_doc = "The C part of ringcast; its names are to be had from ringcast itself.",
     .m_size = sizeof(struct rc_py_state),
+    .m_methods = module_functions,
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,

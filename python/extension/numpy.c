@@ -96,30 +96,48 @@ int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_
   return described;
 }
 
-PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, void **out) {
-  int index = rc_py_dtype_find(item->dtype);
-  if (!numpy_seen(state)) {
-    PyObject *module = PyImport_ImportModule("numpy");
-    bool loaded = module && numpy_load(state, module);
-    Py_XDECREF(module);
-    if (!loaded) return NULL;
-  }
-  if (index < 0 || !state->numpy.dtypes[index]) {
-    return rc_py_raise_text(state, EPROTO, "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
-                            item->dtype.code, item->dtype.bits);
-  }
-  PyObject *shape = rc_py_shape(item);
-  if (!shape) return NULL;
-  PyObject *array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, state->numpy.dtypes[index], NULL);
-  Py_DECREF(shape);
+/* numpy.empty(shape, dtype) */
+static PyObject *make_empty(struct rc_py_state *state, PyObject *shape, PyObject *dtype, void **out) {
   Py_buffer view;
+  PyObject *array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);
   if (!array || PyObject_GetBuffer(array, &view, PyBUF_CONTIG) < 0) {
     Py_XDECREF(array);
-    rc_py_protocol_from_current(state, "NumPy can't make its array");
     return NULL;
   }
   /* The array is new and nobody else's, so its memory stays where it is without the export. */
   *out = view.buf;
   PyBuffer_Release(&view);
+  return array;
+}
+
+/* numpy.ndarray(shape, dtype, memory) */
+static PyObject *make_over(struct rc_py_state *state, PyObject *shape, PyObject *dtype, PyObject *memory) {
+  PyObject *array = PyObject_CallFunctionObjArgs(state->numpy.ndarray, shape, dtype, memory, NULL);
+  Py_DECREF(memory);
+  return array;
+}
+
+static bool numpy_needed(struct rc_py_state *state) {
+  if (numpy_seen(state)) return true;
+  PyObject *module = PyImport_ImportModule("numpy");
+  bool loaded = module && numpy_load(state, module);
+  Py_XDECREF(module);
+  return loaded;
+}
+
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+  int index = rc_py_dtype_find(item->dtype);
+  if (!numpy_needed(state)) return NULL;
+  PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
+  if (!dtype) {
+    return rc_py_raise_text(state, EPROTO, "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
+                            item->dtype.code, item->dtype.bits);
+  }
+  PyObject *shape = rc_py_shape(item);
+  if (!shape) return NULL;
+  PyObject *memory = rc_py_memory_new(state, bytes, out);
+  PyObject *array = memory ? make_over(state, shape, dtype, memory) : make_empty(state, shape, dtype, out);
+  Py_DECREF(shape);
+  if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;
 }

@@ -6,19 +6,6 @@
 
 #include <structmember.h>
 
-/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
-static bool enter(struct rc_py_reader *self) {
-  if (!rc_py_enter(&self->busy, self->pid, "Reader")) return false;
-  if (self->reader) return true;
-  self->busy = false;
-  PyErr_SetString(PyExc_ValueError, "the Reader is closed");
-  return false;
-}
-
-static void leave(struct rc_py_reader *self) {
-  self->busy = false;
-}
-
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
 static int attach(struct rc_py_reader *self, const char *handle, const struct ringcast_reader_options *options) {
@@ -27,48 +14,25 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
   Py_END_ALLOW_THREADS return rc < 0 ? rc : ringcast_reader_info(self->reader, &self->info);
 }
 
-/* Raises TypeError if it is no str, and says which str was meant. */
-static bool check_handle_type(PyTypeObject *type, PyObject *handle) {
-  if (PyUnicode_Check(handle)) return true;
-  struct rc_py_state *state = PyType_GetModuleState(type);
-  const char *hint = Py_TYPE(handle) == state->writer_type   ? ": pass writer.handle"
-                     : Py_TYPE(handle) == state->reader_type ? ": pass reader.handle"
-                                                             : "";
-  PyErr_Format(PyExc_TypeError, "handle must be a str, not %.100s%s", Py_TYPE(handle)->tp_name, hint);
-  return false;
-}
-
-/* Of what the library refuses as a handle; `text` is its UTF-8. */
-static PyObject *raise_no_handle(PyObject *handle, const char *text) {
-  size_t length = strlen(text);
-  const char *start = strstr(text, "rc1:");
-  bool surrounded = start && (start != text || !Py_ISALNUM(text[length - 1]));
-  return PyErr_Format(PyExc_ValueError, "not a ringcast handle%s: %.150R%s; take the writer's handle whole",
-                      surrounded ? ", there is something before or after it" : "", handle,
-                      surrounded ? "" : " (it should look like rc1:<pid>:...)");
-}
-
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", NULL};
-  PyObject *handle, *spin = Py_None;
+  static char *names[] = {"handle", "name", "spin", "leases", NULL};
+  PyObject *handle, *spin = Py_None, *leases = NULL;
   const char *text;
+  uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zO:Reader", names, &handle, &options.name, &spin)) return NULL;
-  if (!check_handle_type(type, handle)) return NULL;
-  if (!rc_py_spin(spin, &options.spin_ns)) return NULL;
-  /* "s" refuses a NUL inside: what follows it would go unseen. */
-  if (!PyArg_Parse(handle, "s;the handle is not one of ringcast's", &text)) return NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOO:Reader", names, &handle, &options.name, &spin, &leases)) {
+    return NULL;
+  }
+  if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
+  if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
+  options.leases = (uint32_t)most;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);
   if (rc == 0) return (PyObject *)self;
-  if (rc == -EINVAL) { /* of the options nothing is left to be refused */
-    raise_no_handle(handle, text);
-  } else {
-    rc_py_raise(rc_py_state_of(self), rc);
-  }
+  rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text); /* of the options nothing is left to be refused */
   Py_DECREF(self);
   return NULL;
 }
@@ -94,21 +58,8 @@ static int try_next(void *context, int64_t timeout_ns) {
   return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
 }
 
-/* Gives the frame back, whatever became of its contents; an exception that is set already stays. */
-static bool give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  int rc = ringcast_reader_release(self->reader, frame);
-  if (type) {
-    PyErr_Restore(type, value, traceback);
-  } else if (rc < 0) {
-    rc_py_raise(rc_py_state_of(self), rc);
-  }
-  return rc == 0;
-}
-
 static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag) {
-  if (!enter(self)) return NULL;
+  if (!rc_py_reader_enter(self)) return NULL;
   struct arrival call = {.reader = self->reader};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
   PyObject *object = NULL;
@@ -116,17 +67,10 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
     rc_py_raise(rc_py_state_of(self), rc);
   } else {
     object = rc_py_decode(rc_py_state_of(self), &call.frame, tag);
-    if (!give_back(self, &call.frame)) Py_CLEAR(object);
+    if (!rc_py_reader_give_back(self, &call.frame)) Py_CLEAR(object);
   }
-  leave(self);
+  rc_py_reader_leave(self);
   return object;
-}
-
-static bool timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                             int64_t *out) {
-  static const char *const names[] = {"timeout", NULL};
-  PyObject *values[1] = {NULL};
-  return rc_py_arguments(function, names, 1, 0, args, count, keywords, values) && rc_py_timeout(values[0], out);
 }
 
 PyDoc_STRVAR(recv_doc,
@@ -137,11 +81,11 @@ PyDoc_STRVAR(recv_doc,
              "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
              "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "
              "came and torch\nis missing. Whatever unpickling raises. After any of the last four the Reader goes on "
-             "with the next frame.\nError (EBUSY): the Frame of next() is not released.");
+             "with the next frame.\nError (EBUSY): as many Frames of next() as may be are held.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
-  if (!timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
+  if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
   return receive((struct rc_py_reader *)object, timeout_ns, &tag);
 }
 
@@ -150,7 +94,7 @@ PyDoc_STRVAR(recv_tagged_doc, "recv_tagged($self, timeout=None)\n--\n\n"
 static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
-  if (!timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
+  if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
   PyObject *received = receive((struct rc_py_reader *)object, timeout_ns, &tag);
   return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;
 }
@@ -166,64 +110,69 @@ static PyObject *reader_iternext(PyObject *object) {
 
 PyDoc_STRVAR(next_doc,
              "next($self, timeout=None)\n--\n\n"
-             "Lend the next frame, of any kind, to be read in place: a Frame. One at a time.\n\n"
+             "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's `leases`;\nthey "
+             "may be released in any order.\n\n"
              "    with reader.next() as frame, memoryview(frame) as view:\n"
              "        total = sum(view)                   # released at the end of the block\n\n"
-             "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): the last one is not "
-             "released.");
+             "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
+             "as may be are held.");
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
-  if (!timeout_argument("next", args, count, keywords, &timeout_ns) || !enter(self)) return NULL;
+  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns) || !rc_py_reader_enter(self)) return NULL;
   struct arrival call = {.reader = self->reader};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
-  leave(self);
+  rc_py_reader_leave(self);
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  self->frame = call.frame;
-  self->lease = (struct rc_py_lease){.open = true, .generation = self->lease.generation + 1};
-  PyObject *frame = rc_py_frame_new(self);
-  if (!frame) {
-    self->lease.open = false;
-    give_back(self, &call.frame);
-  }
+  PyObject *frame = rc_py_frame_new(self, &call.frame);
+  if (!frame) rc_py_reader_give_back(self, &call.frame);
   return frame;
-}
-
-/* True if the held frame, if any, may be given back now. */
-static bool may_end(const struct rc_py_reader *self, const char *verb) {
-  if (!self->lease.open || self->lease.exports == 0) return true;
-  rc_py_raise_exported(self->lease.exports, verb, "Frame");
-  return false;
-}
-
-PyObject *rc_py_reader_release(struct rc_py_reader *self) {
-  if (!enter(self)) return NULL;
-  PyObject *result = NULL;
-  if (may_end(self, "release")) {
-    self->lease.open = false;
-    if (give_back(self, &self->frame)) result = rc_py_ref(Py_None);
-  }
-  leave(self);
-  return result;
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(close_doc, "close($self)\n--\n\n"
-                        "Leave the ring; a Frame that is held is released. Closing twice is fine.\n\n"
-                        "BufferError: a memoryview of the Frame is still in use.");
+                        "Leave the ring; Frames that are held are released. Closing twice is fine.\n\n"
+                        "BufferError: a memoryview of a Frame is still in use.");
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) Py_RETURN_NONE;
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
-  bool may_close = may_end(self, "close the Reader");
+  bool may_close = self->exports == 0;
   if (may_close) {
     ringcast_reader_close(self->reader);
     self->reader = NULL;
-    self->lease.open = false;
+  } else {
+    rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   }
-  leave(self);
+  rc_py_reader_leave(self);
   return may_close ? rc_py_ref(Py_None) : NULL;
+}
+
+PyDoc_STRVAR(cancel_doc,
+             "cancel($self)\n--\n\n"
+             "Make the wait that another thread is in on this Reader, and every later call that would have to wait, raise\n"
+             "Cancelled. Frames that are there can still be had. Any thread; it can't be taken back.");
+static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  if (!self->reader) return PyErr_Format(PyExc_ValueError, "the Reader is closed");
+  if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
+  ringcast_reader_cancel(self->reader); /* close can't run meanwhile: this thread has the GIL */
+  Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(fileno_doc,
+             "fileno($self)\n--\n\n"
+             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when recv() may have something to "
+             "give (an\nobject, or WriterGone). Then call recv(0) until TimeoutError, which makes it wait again. It starts "
+             "readable, is\nthe same at each call, and goes with the Reader: never read or close it.\n\n"
+             "Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of recv(0): it can't wait any more; ask anew.");
+static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int fd = ringcast_reader_fd(self->reader);
+  rc_py_reader_leave(self);
+  return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
 }
 
 PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
@@ -255,10 +204,30 @@ static PyObject *reader_repr(PyObject *object) {
 static PyObject *get_lag(PyObject *object, void *Py_UNUSED(closure)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   uint64_t lag;
-  if (!enter(self)) return NULL;
+  if (!rc_py_reader_enter(self)) return NULL;
   int rc = ringcast_reader_lag(self->reader, &lag);
-  leave(self);
+  rc_py_reader_leave(self);
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : PyLong_FromUnsignedLongLong(lag);
+}
+
+PyDoc_STRVAR(info_doc, "info($self)\n--\n\nThe ring's facts: an Info, as Writer.info(); spin_ns is this Reader's own.");
+static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct ringcast_info info;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_reader_info(self->reader, &info);
+  rc_py_reader_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
+}
+
+PyDoc_STRVAR(stats_doc, "stats($self)\n--\n\nWhat this Reader has done so far: Stats. Its frames and bytes are those received.");
+static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct ringcast_stats stats;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_reader_stats(self->reader, &stats);
+  rc_py_reader_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_stats(rc_py_state_of(self), &stats);
 }
 
 static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {
@@ -274,6 +243,10 @@ static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
+    {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
+    {"cancel", reader_cancel, METH_NOARGS, cancel_doc},
+    {"info", reader_info, METH_NOARGS, info_doc},
+    {"stats", reader_stats, METH_NOARGS, stats_doc},
     {"close", reader_close, METH_NOARGS, close_doc},
     {"__reduce__", reader_reduce, METH_NOARGS, reduce_doc},
     {"__enter__", reader_enter, METH_NOARGS, enter_doc},
@@ -296,10 +269,10 @@ static PyGetSetDef reader_properties[] = {
 };
 
 PyDoc_STRVAR(reader_doc,
-             "Reader(handle, *, name=None, spin=None)\n--\n\n"
+             "Reader(handle, *, name=None, spin=None, leases=1)\n--\n\n"
              "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
              "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
-             "3\"); 31\nbytes of it. spin: as for Writer. Iterating receives until the writer is gone.\n\n"
+             "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at most 64.\nIterating receives until the writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "
              "another\nbuild of ringcast made it. NoFreeSlot: it has as many readers as it can have.");

@@ -31,6 +31,7 @@ static bool torch_load(struct rc_py_state *state, PyObject *module) {
   if (!torch->strided) torch->strided = PyObject_GetAttrString(module, "strided");
   if (!torch->empty) torch->empty = PyObject_GetAttrString(module, "empty");
   if (!torch->cpu) torch->cpu = PyUnicode_InternFromString("cpu");
+  if (!torch->from_dlpack && !(torch->from_dlpack = PyObject_GetAttrString(module, "from_dlpack"))) PyErr_Clear();
   bool ok = tensor && torch->parameter && torch->strided && torch->empty && torch->cpu && torch_dtypes(torch, module);
   if (ok && !torch->tensor) torch->tensor = rc_py_ref(tensor);
   Py_XDECREF(nn);
@@ -208,6 +209,76 @@ static PyObject *empty(struct rc_py_state *state, PyObject *dtype, const struct 
   return tensor;
 }
 
+/* DLPack's DLManagedTensor (dlpack.h of dmlc/dlpack, the unversioned one), and what belongs to one of ours. */
+struct dlpack {
+  void *data;
+  struct {
+    int32_t type, id;
+  } device;
+  int32_t ndim;
+  struct ringcast_dtype dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+  void *context;
+  void (*deleter)(struct dlpack *self);
+  struct rc_py_block *block;
+  int64_t dims[];
+};
+enum { DLPACK_CPU = 1 };
+
+/* torch calls it when the last tensor over this memory dies, in any thread. */
+static void dlpack_delete(struct dlpack *self) {
+  rc_py_block_give(self->block);
+  PyMem_RawFree(self);
+}
+
+/* If nobody took it over. */
+static void dlpack_drop(PyObject *capsule) {
+  if (PyCapsule_IsValid(capsule, "dltensor")) dlpack_delete(PyCapsule_GetPointer(capsule, "dltensor"));
+}
+
+/* Takes over `block`, at once. */
+static PyObject *dlpack_new(const struct ringcast_item *item, struct rc_py_block *block) {
+  size_t ndim = (size_t)item->ndim;
+  struct dlpack *self = PyMem_RawCalloc(1, sizeof *self + 2 * ndim * sizeof *self->dims);
+  if (!self) {
+    rc_py_block_give(block);
+    return PyErr_NoMemory();
+  }
+  self->data = rc_py_block_data(block);
+  self->device.type = DLPACK_CPU;
+  self->ndim = item->ndim;
+  self->dtype = item->dtype;
+  self->shape = self->dims;
+  self->strides = self->dims + ndim;
+  self->deleter = dlpack_delete;
+  self->block = block;
+  int64_t stride = 1;
+  for (size_t i = ndim; i-- > 0; stride *= item->shape[i]) {
+    self->shape[i] = item->shape[i];
+    self->strides[i] = stride;
+  }
+  PyObject *capsule = PyCapsule_New(self, "dltensor", dlpack_drop);
+  if (!capsule) dlpack_delete(self);
+  return capsule;
+}
+
+/* A tensor over memory that is used again. NULL: there is none for it, or this torch can't; nothing is raised, but for
+ * what is no matter of torch's (Ctrl-C). */
+static PyObject *recycled(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes) {
+  struct rc_py_torch *torch = &state->torch;
+  if (!torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
+  struct rc_py_block *block = rc_py_block_take(bytes);
+  if (!block) return NULL;
+  PyObject *capsule = dlpack_new(item, block);
+  PyObject *tensor = capsule ? PyObject_CallOneArg(torch->from_dlpack, capsule) : NULL;
+  Py_XDECREF(capsule);
+  if (tensor || !PyErr_ExceptionMatches(PyExc_Exception)) return tensor;
+  PyErr_Clear();
+  torch->takes_no_dlpack[index] = true;
+  return NULL;
+}
+
 /* Consumes `tensor`. */
 static PyObject *finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags) {
   PyObject *requires_grad = flags & RINGCAST_ITEM_REQUIRES_GRAD ? Py_True : Py_False;
@@ -223,14 +294,16 @@ static PyObject *finish(struct rc_py_state *state, PyObject *tensor, uint32_t fl
   return result;
 }
 
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, void **out) {
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
   if (!torch_needed(state)) return NULL;
   int index = rc_py_dtype_find(item->dtype);
   if (index < 0 || !state->torch.dtypes[index]) {
     return rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
                             item->dtype.code, item->dtype.bits);
   }
-  PyObject *tensor = empty(state, state->torch.dtypes[index], item);
+  PyObject *tensor = recycled(state, index, item, bytes);
+  if (!tensor && PyErr_Occurred()) return NULL;
+  if (!tensor) tensor = empty(state, state->torch.dtypes[index], item);
   if (tensor && !data_ptr(state, tensor, out)) Py_CLEAR(tensor);
   if (tensor && !*out && item->bytes) {
     PyErr_SetString(PyExc_RuntimeError, "torch.empty gave a tensor without memory");

@@ -6,19 +6,6 @@
 
 #include <structmember.h>
 
-/* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
-static bool enter(struct rc_py_writer *self) {
-  if (!rc_py_enter(&self->busy, self->pid, "Writer")) return false;
-  if (self->writer) return true;
-  self->busy = false;
-  PyErr_SetString(PyExc_ValueError, "the Writer is closed");
-  return false;
-}
-
-static void leave(struct rc_py_writer *self) {
-  self->busy = false;
-}
-
 /* ---- Making ----------------------------------------------------------------------------------------------------- */
 
 static bool memory_number(const char *name, uint32_t *out) {
@@ -31,18 +18,41 @@ static bool memory_number(const char *name, uint32_t *out) {
   return false;
 }
 
+/* "local", "none", "interleaved", or a node's number. */
+static bool numa_number(PyObject *object, uint32_t *numa, uint32_t *node) {
+  static const char *const names[] = {[RINGCAST_NUMA_LOCAL] = "local",
+                                      [RINGCAST_NUMA_NONE] = "none",
+                                      [RINGCAST_NUMA_INTERLEAVED] = "interleaved"};
+  uint64_t value;
+  if (!PyUnicode_Check(object)) {
+    if (!rc_py_integer("numa", object, 0, UINT32_MAX, &value)) return false;
+    *numa = RINGCAST_NUMA_NODE;
+    *node = (uint32_t)value;
+    return true;
+  }
+  for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (PyUnicode_CompareWithASCIIString(object, names[i]) != 0) continue;
+    *numa = i;
+    return true;
+  }
+  PyErr_Format(PyExc_ValueError, "numa must be 'local', 'none', 'interleaved' or the number of a node, not %R", object);
+  return false;
+}
+
 static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out) {
-  static char *names[] = {"capacity", "readers", "memory", "spin", NULL};
-  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None;
+  static char *names[] = {"capacity", "readers", "memory", "spin", "numa", NULL};
+  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL;
   const char *memory = "auto";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sO:Writer", names, &capacity, &readers, &memory, &spin)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOO:Writer", names, &capacity, &readers, &memory, &spin,
+                                   &numa)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
   if (capacity != Py_None && !rc_py_integer("capacity", capacity, 1, UINT64_MAX >> 1, &out->capacity)) return false;
   if (readers && !rc_py_integer("readers", readers, 1, UINT32_MAX, &value)) return false;
   out->readers = (uint32_t)value;
+  if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns);
 }
 
@@ -78,164 +88,6 @@ static void writer_dealloc(PyObject *object) {
   Py_DECREF(type);
 }
 
-/* ---- Sending ---------------------------------------------------------------------------------------------------- */
-
-struct reservation {
-  ringcast_writer *writer;
-  size_t bytes;
-  struct ringcast_span span;
-};
-
-static int try_reserve(void *context, int64_t timeout_ns) {
-  struct reservation *call = context;
-  return ringcast_writer_reserve(call->writer, call->bytes, timeout_ns, &call->span);
-}
-
-/* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */
-static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
-  return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes) : rc_py_ref(Py_None);
-}
-
-/* Puts what was measured into the ring. On an error nothing is left open. */
-static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
-  struct reservation call = {.writer = self->writer, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_wait(try_reserve, &call, timeout_ns);
-  if (rc < 0) return rc;
-  size_t bytes;
-  rc = rc_py_encoding_write(encoding, &call.span, tag, &bytes);
-  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
-  ringcast_writer_abort(self->writer);
-  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
-                   strerror(-rc));
-  return RC_PY_RAISED;
-}
-
-PyDoc_STRVAR(
-    send_doc,
-    "send($self, obj, timeout=None, *, tag=0)\n--\n\n"
-    "Send any Python object to every reader that is attached.\n\n"
-    "The items of a dict with str keys go as they are: None, bool, int, float, str, bytes, CPU tensors of torch "
-    "(any\nstrides, copied once, straight into the ring) and NumPy arrays. What else there is goes by pickle, "
-    "protocol 5,\nthe tensors, arrays and buffers in it beside the pickle. Nothing that is sent may change "
-    "until send returns;\nafterwards it may: the readers have copies.\n\n"
-    "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
-    "recv_tagged.\n\n"
-    "TimeoutError: no room in time; the message names the reader that holds the ring back.\n"
-    "FrameTooLarge: it can never fit; its .capacity is what would do. ReaderDied: a reader died and holds the ring "
-    "back.\nTypeError: a tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
-    "place in "
-    "front:\n\"value['a'][2]: ...\". After an error nothing was sent.");
-static PyObject *writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"obj", "timeout", "tag", NULL};
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[3] = {NULL};
-  int64_t timeout_ns;
-  uint64_t tag = 0;
-  if (!rc_py_arguments("send", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
-  if (!enter(self)) return NULL;
-  struct rc_py_encoding encoding;
-  PyObject *result = NULL;
-  if (rc_py_encoding_measure(&encoding, rc_py_state_of(self), values[0])) {
-    int rc = send_encoding(self, &encoding, timeout_ns, (uint32_t)tag);
-    result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
-    rc_py_encoding_clear(&encoding);
-  }
-  leave(self);
-  return result;
-}
-
-static int copy_view(void *to, const Py_buffer *view) {
-  if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(to, (Py_buffer *)view, view->len, 'C');
-  rc_py_copy(to, view->buf, (size_t)view->len);
-  return 0;
-}
-
-static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
-  struct reservation call = {.writer = self->writer, .bytes = (size_t)view->len};
-  int rc = rc_py_wait(try_reserve, &call, timeout_ns);
-  if (rc < 0) return rc;
-  if (copy_view(call.span.data, view) == 0) {
-    return ringcast_writer_commit(self->writer, call.bytes, RINGCAST_KIND_BYTES);
-  }
-  ringcast_writer_abort(self->writer);
-  return RC_PY_RAISED;
-}
-
-PyDoc_STRVAR(send_bytes_doc,
-             "send_bytes($self, data, timeout=None)\n--\n\n"
-             "Send the bytes of any buffer, in C order; recv() gives them as bytes. Timeout and errors as send().");
-static PyObject *writer_send_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"data", "timeout", NULL};
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[2] = {NULL};
-  int64_t timeout_ns;
-  Py_buffer view;
-  if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns) || !enter(self)) return NULL;
-  PyObject *result = NULL;
-  if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
-    int rc = send_view(self, &view, timeout_ns);
-    result = sent(self, rc, (uint64_t)view.len);
-    PyBuffer_Release(&view);
-  }
-  leave(self);
-  return result;
-}
-
-static int build_error(const struct ringcast_span *span, const struct ringcast_frame_plan *plan, uint32_t tag,
-                       const char *text, size_t bytes, size_t *out_bytes) {
-  struct ringcast_frame_builder builder;
-  int rc = ringcast_build_begin(&builder, span->data, span->bytes, plan, RINGCAST_ROOT_VALUE, tag);
-  if (rc == 0) rc = ringcast_build_data(&builder, RINGCAST_ITEM_ERROR, NULL, 0, text, bytes, 0, NULL);
-  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
-}
-
-static int send_error(struct rc_py_writer *self, const struct ringcast_frame_plan *plan, const char *text,
-                      size_t text_bytes, int64_t timeout_ns, uint32_t tag) {
-  struct reservation call = {.writer = self->writer, .bytes = ringcast_plan_bytes(plan)};
-  int rc = rc_py_wait(try_reserve, &call, timeout_ns);
-  if (rc < 0) return rc;
-  size_t bytes;
-  rc = build_error(&call.span, plan, tag, text, text_bytes, &bytes);
-  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
-  ringcast_writer_abort(self->writer);
-  rc_py_raise_text(rc_py_state_of(self), -rc, "can't write the error into its frame");
-  return RC_PY_RAISED;
-}
-
-PyDoc_STRVAR(send_error_doc,
-             "send_error($self, text, timeout=None, *, tag=0)\n--\n\n"
-             "Send a frame that makes recv() raise SendError(text) at every reader: for a sender that can't send what "
-             "they\nwait for. Timeout, tag and errors as send().");
-static PyObject *writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"text", "timeout", "tag", NULL};
-  struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[3] = {NULL};
-  int64_t timeout_ns;
-  uint64_t tag = 0;
-  if (!rc_py_arguments("send_error", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
-  if (!PyUnicode_Check(values[0])) {
-    return PyErr_Format(PyExc_TypeError, "text must be a str, not %.100s", Py_TYPE(values[0])->tp_name);
-  }
-  PyObject *utf8 = PyUnicode_AsEncodedString(values[0], "utf-8", "backslashreplace");
-  if (!utf8 || !enter(self)) {
-    Py_XDECREF(utf8);
-    return NULL;
-  }
-  size_t bytes = (size_t)PyBytes_GET_SIZE(utf8);
-  struct ringcast_frame_plan plan = {0};
-  ringcast_plan_item(&plan, 0, bytes);
-  int rc = send_error(self, &plan, PyBytes_AS_STRING(utf8), bytes, timeout_ns, (uint32_t)tag);
-  PyObject *result = sent(self, rc, ringcast_plan_bytes(&plan));
-  leave(self);
-  Py_DECREF(utf8);
-  return result;
-}
-
 /* ---- In place --------------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(reserve_doc,
@@ -253,10 +105,10 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   uint64_t bytes;
   if (!rc_py_arguments("reserve", names, 2, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (!enter(self)) return NULL;
-  struct reservation call = {.writer = self->writer, .bytes = bytes};
-  int rc = rc_py_wait(try_reserve, &call, timeout_ns);
-  leave(self);
+  if (!rc_py_writer_enter(self)) return NULL;
+  struct rc_py_reservation call = {.writer = self->writer, .bytes = bytes};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  rc_py_writer_leave(self);
   if (rc < 0) return rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   self->span = call.span;
   self->lease = (struct rc_py_lease){.open = true, .generation = self->lease.generation + 1};
@@ -266,40 +118,6 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
     self->lease.open = false;
   }
   return span;
-}
-
-/* What commit or abort gave. A forked child gets ECHILD, whether or not one is open. */
-static PyObject *ended(struct rc_py_writer *self, int rc) {
-  if (rc == -EINVAL && !self->lease.open) return PyErr_Format(PyExc_ValueError, "no reservation is open");
-  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  self->lease.open = false;
-  return rc_py_ref(Py_None);
-}
-
-/* True if the open reservation, if any, may end now. */
-static bool may_end(const struct rc_py_writer *self, const char *verb) {
-  if (!self->lease.open || self->lease.exports == 0) return true;
-  rc_py_raise_exported(self->lease.exports, verb, "Span");
-  return false;
-}
-
-PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind_object) {
-  uint64_t bytes = self->lease.open ? self->span.bytes : 0, kind = RINGCAST_KIND_BYTES;
-  if (n && n != Py_None && !rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
-  if (kind_object && !rc_py_integer("kind", kind_object, 0, UINT16_MAX, &kind)) return NULL;
-  if (!enter(self)) return NULL;
-  PyObject *result = NULL;
-  if (may_end(self, "commit")) result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
-  leave(self);
-  return result;
-}
-
-PyObject *rc_py_writer_abort(struct rc_py_writer *self) {
-  if (!enter(self)) return NULL;
-  PyObject *result = NULL;
-  if (may_end(self, "abort")) result = ended(self, ringcast_writer_abort(self->writer));
-  leave(self);
-  return result;
 }
 
 PyDoc_STRVAR(commit_doc,
@@ -343,42 +161,65 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
   uint64_t wanted;
   if (!rc_py_arguments("wait_readers", names, 2, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_integer("n", values[0], 0, UINT32_MAX, &wanted) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
-  if (!enter(self)) return NULL;
+  if (!rc_py_writer_enter(self)) return NULL;
   struct attendance call = {.writer = self->writer, .count = (uint32_t)wanted};
   int rc = rc_py_wait(try_wait_readers, &call, timeout_ns);
-  leave(self);
+  rc_py_writer_leave(self);
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : PyLong_FromLong(rc);
 }
 
-static PyObject *make_status(struct rc_py_state *state, const struct ringcast_peer *peer) {
-  static const char *const states[] = {"unknown", "joining", "active", "dead"};
-  const char *text = states[peer->state < 4 ? peer->state : 0];
-  PyObject *name = PyUnicode_DecodeUTF8(peer->name, (Py_ssize_t)strnlen(peer->name, sizeof peer->name), "ignore");
-  if (!name) return NULL;
-  return PyObject_CallFunction(state->reader_status, "IisNKK", (unsigned)peer->slot, (int)peer->pid, text, name,
-                               (unsigned long long)peer->position, (unsigned long long)peer->lag);
-}
-
 PyDoc_STRVAR(
-    readers_doc,
-    "readers($self)\n--\n\n"
-    "The readers that hold a slot now, as a list of ReaderStatus(slot, pid, state, name, position, lag): state "
-    "is\n\"joining\", \"active\" or \"dead\"; position and lag are in bytes. Each is true of some moment.");
-static PyObject *writer_readers(PyObject *object, PyObject *Py_UNUSED(unused)) {
+    peers_doc,
+    "peers($self)\n--\n\n"
+    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats). "
+    "state is\n\"joining\", \"active\" or \"dead\"; position and lag are in bytes. Each is true of some moment.");
+static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  if (!enter(self)) return NULL;
+  if (!rc_py_writer_enter(self)) return NULL;
   struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, self->info.readers);
   int count = peers ? ringcast_writer_peers(self->writer, peers, self->info.readers) : 0;
-  leave(self);
+  rc_py_writer_leave(self);
   if (!peers) return PyErr_NoMemory();
-  PyObject *list = count < 0 ? rc_py_raise(rc_py_state_of(self), count) : PyList_New(0);
-  for (int i = 0; list && i < count; i++) {
-    PyObject *status = make_status(rc_py_state_of(self), &peers[i]);
-    if (!status || PyList_Append(list, status) < 0) Py_CLEAR(list);
-    Py_XDECREF(status);
-  }
+  PyObject *list = count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
   PyMem_Free(peers);
   return list;
+}
+PyDoc_STRVAR(readers_doc, "readers($self)\n--\n\nThe same as peers().");
+
+/* ---- Estimates -------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(estimate_doc,
+             "estimate($self, tag)\n--\n\n"
+             "Bytes to reserve() for the next frame of `tag`, 32 bits of the caller's own, so that it seldom has to "
+             "grow: a little\nmore than the third largest of the last 32 to 64 that learn() was told; 4096 for a new tag; "
+             "never more than max_frame.\nsend() has no need of it: it knows the size.\n\n"
+             "ValueError: the tag is out of range.");
+static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"tag", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[1] = {NULL};
+  uint64_t tag;
+  if (!rc_py_arguments("estimate", names, 1, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
+  size_t bytes = ringcast_writer_estimate(self->writer, (uint32_t)tag);
+  rc_py_writer_leave(self);
+  return PyLong_FromSize_t(bytes);
+}
+
+PyDoc_STRVAR(learn_doc, "learn($self, tag, n)\n--\n\n"
+                        "Tell estimate() that a frame of `tag` took `n` bytes. About 64 tags are remembered, those told of "
+                        "last.\n\nValueError: out of range.");
+static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"tag", "n", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[2] = {NULL};
+  uint64_t tag, bytes;
+  if (!rc_py_arguments("learn", names, 2, 2, args, count, keywords, values)) return NULL;
+  if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
+  if (!rc_py_integer("n", values[1], 0, PY_SSIZE_T_MAX, &bytes) || !rc_py_writer_enter(self)) return NULL;
+  ringcast_writer_learn(self->writer, (uint32_t)tag, bytes);
+  rc_py_writer_leave(self);
+  Py_RETURN_NONE;
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
@@ -391,14 +232,26 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!self->writer) Py_RETURN_NONE;
   if (!rc_py_enter(&self->busy, self->pid, "Writer")) return NULL;
-  bool may_close = may_end(self, "close the Writer");
+  bool may_close = rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
     ringcast_writer_close(self->writer);
     self->writer = NULL;
     self->lease.open = false;
   }
-  leave(self);
+  rc_py_writer_leave(self);
   return may_close ? rc_py_ref(Py_None) : NULL;
+}
+
+PyDoc_STRVAR(cancel_doc,
+             "cancel($self)\n--\n\n"
+             "Make the wait that another thread is in on this Writer, and every later call that would have to wait, raise\n"
+             "Cancelled. Any thread; it can't be taken back.");
+static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  if (!self->writer) return PyErr_Format(PyExc_ValueError, "the Writer is closed");
+  if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
+  ringcast_writer_cancel(self->writer); /* close can't run meanwhile: this thread has the GIL */
+  Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
@@ -428,6 +281,32 @@ static PyObject *writer_repr(PyObject *object) {
                               self->writer ? "open" : "closed");
 }
 
+PyDoc_STRVAR(
+    info_doc,
+    "info($self)\n--\n\n"
+    "The ring's facts: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid, spin_ns, numa, numa_node,\n"
+    "numa_error). Sizes are in bytes; tail is how many were sent so far, headers and rounding included.");
+static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct ringcast_info info;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc = ringcast_writer_info(self->writer, &info);
+  rc_py_writer_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
+}
+
+PyDoc_STRVAR(stats_doc,
+             "stats($self)\n--\n\n"
+             "What this Writer has done so far: Stats(frames, bytes, waits, sleeps, wakes, waited_ns, histogram).");
+static PyObject *writer_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct ringcast_stats stats;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc = ringcast_writer_stats(self->writer, &stats);
+  rc_py_writer_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_stats(rc_py_state_of(self), &stats);
+}
+
 static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {
   return PyUnicode_FromString(ringcast_memory_name(((struct rc_py_writer *)object)->info.memory));
 }
@@ -438,14 +317,20 @@ static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef writer_methods[] = {
-    {"send", FAST(writer_send), METH_FASTCALL | METH_KEYWORDS, send_doc},
-    {"send_bytes", FAST(writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, send_bytes_doc},
-    {"send_error", FAST(writer_send_error), METH_FASTCALL | METH_KEYWORDS, send_error_doc},
+    {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, rc_py_send_doc},
+    {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, rc_py_send_bytes_doc},
+    {"send_error", FAST(rc_py_writer_send_error), METH_FASTCALL | METH_KEYWORDS, rc_py_send_error_doc},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, reserve_doc},
     {"commit", FAST(writer_commit), METH_FASTCALL | METH_KEYWORDS, commit_doc},
     {"abort", writer_abort, METH_NOARGS, abort_doc},
     {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS, wait_readers_doc},
-    {"readers", writer_readers, METH_NOARGS, readers_doc},
+    {"peers", writer_peers, METH_NOARGS, peers_doc},
+    {"readers", writer_peers, METH_NOARGS, readers_doc},
+    {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, estimate_doc},
+    {"learn", FAST(writer_learn), METH_FASTCALL | METH_KEYWORDS, learn_doc},
+    {"cancel", writer_cancel, METH_NOARGS, cancel_doc},
+    {"info", writer_info, METH_NOARGS, info_doc},
+    {"stats", writer_stats, METH_NOARGS, stats_doc},
     {"close", writer_close, METH_NOARGS, close_doc},
     {"__reduce__", writer_reduce, METH_NOARGS, reduce_doc},
     {"__enter__", writer_enter, METH_NOARGS, enter_doc},
@@ -470,12 +355,14 @@ static PyGetSetDef writer_properties[] = {
 };
 
 PyDoc_STRVAR(writer_doc,
-             "Writer(capacity=None, readers=64, *, memory='auto', spin=None)\n--\n\n"
+             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local')\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
              "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. readers: the most at once.\n"
              "memory: \"hugetlb\", \"shmem-huge\", \"pages\", or \"auto\": what the environment's RINGCAST_MEMORY "
              "names, else the\nfirst of them that can be had. One that is named and can't be had is an error.\n"
-             "spin: seconds that a wait spins before it sleeps; None is 20 µs, 0 never spins.\n\n"
+             "spin: seconds that a wait spins before it sleeps; None is 20 µs, 0 never spins.\n"
+             "numa: where the memory lies on a machine of several nodes: \"local\" to this CPU, \"none\" (as the kernel will), "
+             "\"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {

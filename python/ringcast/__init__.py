@@ -12,10 +12,24 @@ The rest is pickled, so a reader trusts its writer as it trusts code: only proce
 Extension and package rely on the GIL: a free-threaded Python turns it on when it imports them.
 """
 
-from ringcast._ringcast import KIND_BYTES, KIND_TENSORS, Frame, Reader, Span, Writer, __version__
-from ringcast._status import ReaderStatus
+from ringcast._ringcast import (
+    KIND_BYTES,
+    KIND_TENSORS,
+    Frame,
+    PackedFrame,
+    Reader,
+    Span,
+    Tap,
+    Writer,
+    __version__,
+    pack,
+    recycling,
+    set_recycling,
+)
+from ringcast._status import Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
 from ringcast.exceptions import (
     AccessDenied,
+    Cancelled,
     Error,
     ForkedError,
     FrameTooLarge,
@@ -31,19 +45,30 @@ __all__ = [
     "KIND_BYTES",
     "KIND_TENSORS",
     "AccessDenied",
+    "Cancelled",
     "Error",
     "ForkedError",
     "Frame",
     "FrameTooLarge",
+    "Info",
     "NoFreeSlot",
+    "PackedFrame",
     "ProtocolError",
     "Reader",
     "ReaderDied",
     "ReaderStatus",
+    "Recycling",
     "RingNotFound",
     "SendError",
     "Span",
+    "Stats",
+    "Tap",
+    "TapFrame",
+    "TapLost",
     "Writer",
     "WriterGone",
     "__version__",
+    "pack",
+    "recycling",
+    "set_recycling",
 ]

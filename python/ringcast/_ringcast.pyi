@@ -5,11 +5,11 @@ Wherever there is a `timeout`: seconds; None waits for ever, 0 tries once; Timeo
 """
 
 from types import TracebackType
-from typing import Any, Final, Iterator, List, NoReturn, Optional, Tuple, Type, final
+from typing import Any, Final, Iterator, List, NoReturn, Optional, Tuple, Type, Union, final
 
 from typing_extensions import Buffer, Self
 
-from ringcast._status import ReaderStatus
+from ringcast._status import Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
 
 __version__: Final[str]
 
@@ -18,6 +18,27 @@ KIND_BYTES: Final[int]
 
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
+
+def pack(obj: Any, /) -> PackedFrame:
+    """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings."""
+
+def recycling() -> Recycling:
+    """How the memory of large received arrays is used again."""
+
+def set_recycling(limit: int, /) -> None:
+    """Keep at most `limit` bytes of that memory for the next arrays; 0 turns it off. Default: RINGCAST_RECYCLE_BYTES."""
+
+@final
+class PackedFrame:
+    """A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once; read-only."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes in a ring."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+    def __reduce__(self) -> NoReturn: ...
 
 @final
 class Span:
@@ -32,6 +53,9 @@ class Span:
 
     def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
         """Publish the first `n` bytes (None: all) as one frame. kind: KIND_BYTES or KIND_TENSORS."""
+
+    def grow(self, n: int, timeout: Optional[float] = None) -> None:
+        """Make it `n` bytes long in all, keeping what was written. No memoryview may be in use; take a new one."""
 
     def abort(self) -> None:
         """Give the memory back; no reader sees anything."""
@@ -85,6 +109,7 @@ class Writer:
     """Makes a ring and sends through it. capacity: bytes. spin: seconds that a wait spins before it sleeps.
 
     memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first of them that can be had.
+    numa: "local", "none", "interleaved", or a node's number.
     """
 
     def __new__(
@@ -94,6 +119,7 @@ class Writer:
         *,
         memory: str = "auto",
         spin: Optional[float] = None,
+        numa: Union[str, int] = "local",
     ) -> Self: ...
     @property
     def handle(self) -> str:
@@ -119,7 +145,7 @@ class Writer:
         """Wait until at least `n` readers are attached; return how many are."""
 
     def send(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0) -> None:
-        """Send any object. timeout: for room in the ring. tag: 32 bits of the caller's own, for recv_tagged()."""
+        """Send any object, or what pack() made of one. timeout: for room. tag: 32 bits of the caller's own."""
 
     def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None: ...
     def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
@@ -132,7 +158,21 @@ class Writer:
         """As Span.commit(), of the open reservation."""
 
     def abort(self) -> None: ...
-    def readers(self) -> List[ReaderStatus]: ...
+    def estimate(self, tag: int) -> int:
+        """Bytes to reserve() for the next frame of `tag`, by what learn() was told."""
+
+    def learn(self, tag: int, n: int) -> None:
+        """Tell estimate() that a frame of `tag` took `n` bytes."""
+
+    def peers(self) -> List[ReaderStatus]: ...
+    def readers(self) -> List[ReaderStatus]:
+        """The same as peers()."""
+
+    def info(self) -> Info: ...
+    def stats(self) -> Stats: ...
+    def cancel(self) -> None:
+        """Make waits raise Cancelled, from any thread."""
+
     def close(self) -> None: ...
     def __reduce__(self) -> NoReturn: ...
     def __enter__(self) -> Self: ...
@@ -148,10 +188,12 @@ class Writer:
 class Reader(Iterator[Any]):
     """Attaches to the ring of a handle and receives what is sent from then on; iterating ends with the writer.
 
-    name: shown where the reader is spoken of. spin: as for Writer.
+    name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
     """
 
-    def __new__(cls, handle: str, *, name: Optional[str] = None, spin: Optional[float] = None) -> Self: ...
+    def __new__(
+        cls, handle: str, *, name: Optional[str] = None, spin: Optional[float] = None, leases: int = 1
+    ) -> Self: ...
     @property
     def handle(self) -> str: ...
     @property
@@ -175,6 +217,53 @@ class Reader(Iterator[Any]):
     def next(self, timeout: Optional[float] = None) -> Frame:
         """Lend the next frame, to be read in place."""
 
+    def fileno(self) -> int:
+        """A descriptor to poll: readable when recv(0) may have something to give."""
+
+    def info(self) -> Info: ...
+    def stats(self) -> Stats: ...
+    def cancel(self) -> None:
+        """Make waits raise Cancelled, from any thread; what is there can still be received."""
+
+    def close(self) -> None: ...
+    def __reduce__(self) -> NoReturn: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Any: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
+class Tap(Iterator[Any]):
+    """Sees what a ring carries, holds nobody back, and loses what is overwritten before it has copied it."""
+
+    def __new__(cls, handle: str) -> Self: ...
+    @property
+    def handle(self) -> str: ...
+    @property
+    def closed(self) -> bool: ...
+    def recv(self, timeout: Optional[float] = None) -> Any:
+        """Copy the next frame's object, as Reader.recv()."""
+
+    def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:
+        """As recv(), with the sender's tag; that of bytes is 0."""
+
+    def next(self, timeout: Optional[float] = None) -> TapFrame:
+        """Copy the next frame as it stands in the ring."""
+
+    def lost(self) -> TapLost:
+        """What was overwritten before it was copied."""
+
+    def info(self) -> Info: ...
+    def stats(self) -> Stats:
+        """The writer's."""
+
+    def peers(self) -> List[ReaderStatus]: ...
     def close(self) -> None: ...
     def __reduce__(self) -> NoReturn: ...
     def __iter__(self) -> Self: ...

@@ -1,11 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a writer knows of its readers."""
+"""What can be seen of a ring and of those who use it. Each is true of some moment; the names are those of ringcast.h."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Tuple
+
+
+class Stats(NamedTuple):
+    """What one party has done since it began. The numbers only grow."""
+
+    #: sent, or received
+    frames: int
+    #: of those frames
+    bytes: int
+    #: times that there was no room, or no frame, and the call waited
+    waits: int
+    #: times that a wait slept in the kernel
+    sleeps: int
+    #: system calls made to wake others
+    wakes: int
+    #: nanoseconds of all waits
+    waited_ns: int
+    #: of the waits: [i] took less than 2**i microseconds and not less than 2**(i-1); [15] all that took longer
+    histogram: Tuple[int, ...]
 
 
 class ReaderStatus(NamedTuple):
-    """One reader as Writer.readers() saw it at one moment."""
+    """One reader as Writer.peers() or Tap.peers() saw it at one moment."""
 
     slot: int
     pid: int
@@ -17,3 +36,65 @@ class ReaderStatus(NamedTuple):
     position: int
     #: bytes sent that it has not received
     lag: int
+    #: times that the writer waited for it
+    stalls: int
+    stats: Stats
+
+
+class Info(NamedTuple):
+    """The facts of a ring."""
+
+    #: bytes of the ring
+    capacity: int
+    #: the largest frame's bytes
+    max_frame: int
+    #: bytes sent so far, headers and rounding included
+    tail: int
+    #: the most readers at once
+    readers: int
+    #: "hugetlb", "shmem-huge" or "pages": what was got
+    memory: str
+    #: bytes of a page of that memory
+    page_size: int
+    writer_pid: int
+    #: nanoseconds that a wait of this handle spins at most before it sleeps
+    spin_ns: int
+    #: "local", "none", "interleaved" or "node": what the kernel took on
+    numa: str
+    #: the node's number, for "local" and "node"
+    numa_node: int
+    #: why it is "none" although more was asked for: a negative errno, or 0
+    numa_error: int
+
+
+class TapLost(NamedTuple):
+    """What was overwritten before a Tap had copied it."""
+
+    #: bytes of the ring, headers and rounding included
+    bytes: int
+    gaps: int
+
+
+class TapFrame(NamedTuple):
+    """A frame as a Tap copied it."""
+
+    #: where it starts, in bytes since the ring was made
+    position: int
+    #: KIND_BYTES or KIND_TENSORS
+    kind: int
+    data: bytes
+
+
+class Recycling(NamedTuple):
+    """How the memory of large received arrays is used again. limit, idle and lent are in bytes."""
+
+    #: the most that is kept
+    limit: int
+    #: what is kept now
+    idle: int
+    #: what live arrays hold
+    lent: int
+    #: times that a block that was kept did
+    reused: int
+    #: times that the kernel was asked for one
+    fresh: int

@@ -55,6 +55,10 @@ class SendError(Error):
     """Raised by recv(): the writer could not send what was due, and says why. errno EREMOTEIO."""
 
 
+class Cancelled(Error):
+    """cancel() was called on the Writer or Reader, and the call would have had to wait. errno ECANCELED."""
+
+
 _BY_ERRNO: Dict[int, Type[Error]] = {
     errno.EPIPE: WriterGone,
     errno.EOWNERDEAD: ReaderDied,
@@ -66,4 +70,5 @@ _BY_ERRNO: Dict[int, Type[Error]] = {
     errno.EUSERS: NoFreeSlot,
     errno.ECHILD: ForkedError,
     errno.EREMOTEIO: SendError,
+    errno.ECANCELED: Cancelled,
 }

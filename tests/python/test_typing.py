@@ -16,7 +16,7 @@ SAMPLE = '''
 from typing import Any, List, Tuple
 
 import ringcast
-from ringcast import Frame, Reader, ReaderStatus, Span, Writer
+from ringcast import Frame, Info, PackedFrame, Reader, ReaderStatus, Recycling, Span, Stats, Tap, TapFrame, Writer
 
 
 def send(writer: Writer) -> str:
@@ -33,19 +33,42 @@ def send(writer: Writer) -> str:
     span = writer.reserve(len(view))
     taken: Span = span
     taken.abort()
-    states: List[str] = [status.state for status in writer.readers()]
+    states: List[str] = [status.state for status in writer.peers()]
     first: ReaderStatus = writer.readers()[0]
+    stalls: int = first.stalls + first.stats.frames
+    info: Info = writer.info()
+    stats: Stats = writer.stats()
+    print(stalls, info.page_size, info.numa, info.spin_ns, stats.waited_ns, sum(stats.histogram))
+    packed: PackedFrame = ringcast.pack({"a": 1})
+    writer.send(packed, 1, tag=2)
+    print(packed.nbytes, len(packed), bytes(packed))
+    with writer.reserve(writer.estimate(3)) as other:
+        other.grow(100, timeout=1)
+        writer.learn(3, len(other))
+    writer.cancel()
     return writer.handle + states[0] + first.name + str(writer.capacity + writer.max_frame + writer.page_size)
 
 
 def receive(handle: str) -> Tuple[Any, int]:
-    with Reader(handle, name="rank 1", spin=0) as reader:
+    with Tap(handle) as tap:
+        seen: TapFrame = tap.next(timeout=1)
+        print(tap.lost().bytes, tap.lost().gaps, tap.peers()[0].stats, tap.stats().frames, tap.info(), seen.data)
+        print(tap.recv(0), tap.recv_tagged(), [item for item in tap], tap.handle, tap.closed)
+    ringcast.set_recycling(1 << 20)
+    recycling: Recycling = ringcast.recycling()
+    print(recycling.idle + recycling.lent)
+    with Reader(handle, name="rank 1", spin=0, leases=4) as reader:
+        fd: int = reader.fileno()
+        reader.cancel()
+        print(fd, reader.info(), reader.stats())
         try:
             frame: Frame = reader.next(0)
             data: bytes = bytes(frame)
             frame.release()
         except ringcast.WriterGone as gone:
             print(gone.errno, data)
+        except ringcast.Cancelled:
+            raise
         except ringcast.Error:
             pass
         except TimeoutError:
@@ -56,7 +79,7 @@ def receive(handle: str) -> Tuple[Any, int]:
         return reader.recv_tagged(timeout=None)
 
 
-with Writer(1 << 20, readers=4, memory="pages", spin=None) as writer:
+with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0) as writer:
     send(writer)
 '''
 
@@ -71,6 +94,8 @@ ringcast.Writer().capacity = 5
 ringcast.Writer().sned(1)
 ringcast.Writer().send_bytes("text")
 class Mine(ringcast.Reader): ...
+ringcast.Tap(handle=None)
+ringcast.set_recycling("1M")
 '''
 
 
@@ -93,13 +118,13 @@ def test_code_that_uses_the_api_passes_a_strict_check(tmp_path):
 def test_misuse_does_not_pass(tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     result = check(tmp_path, "mypy", "--strict", "wrong.py")
-    assert result.stdout.count("error:") == 7, result.stdout + result.stderr
+    assert result.stdout.count("error:") == 9, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])
 def test_the_stubs_agree_with_the_modules(tmp_path, module):
     allowed = tmp_path / "allowed.txt"
     # Python has no name for the buffer protocol before 3.12.
-    allowed.write_text("ringcast\\._ringcast\\.(Span|Frame)\\.__buffer__\n")
+    allowed.write_text("ringcast\\._ringcast\\.(Span|Frame|PackedFrame)\\.__buffer__\n")
     result = check(tmp_path, "mypy.stubtest", module, "--allowlist", str(allowed), "--ignore-unused-allowlist")
     assert result.returncode == 0, result.stdout + result.stderr

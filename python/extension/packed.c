@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
+#include "extension.h"
+
+#include <structmember.h>
+
+enum { LINE = 64, PHASE = 16 }; /* a frame starts so many bytes into a line: then its tensors are on lines */
+
+static bool make_room(struct rc_py_packed *self, size_t bytes) {
+  self->block = rc_py_block_take(bytes + PHASE);
+  if (!self->block && !(self->memory = PyMem_RawMalloc(bytes + LINE + PHASE))) {
+    PyErr_NoMemory();
+    return false;
+  }
+  uint8_t *start = self->block ? rc_py_block_data(self->block) : self->memory;
+  self->data = (uint8_t *)(((uintptr_t)start + LINE - 1) & ~(uintptr_t)(LINE - 1)) + PHASE;
+  return true;
+}
+
+static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
+  uint64_t bytes = ringcast_plan_bytes(&encoding->plan);
+  if (bytes > PTRDIFF_MAX / 2) {
+    rc_py_raise_text(encoding->state, EMSGSIZE, "the value has more bytes than fit in any ring");
+    return false;
+  }
+  if (!make_room(self, bytes)) return false;
+  const struct ringcast_span span = {.data = self->data, .bytes = bytes};
+  int rc = rc_py_encoding_write(encoding, &span, 0, &self->bytes);
+  if (rc == 0) return true;
+  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
+                   strerror(-rc));
+  return false;
+}
+
+const char rc_py_pack_doc[] =
+    "pack($module, obj, /)\n--\n\n"
+    "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) then "
+    "costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
+    "TypeError: a tensor that is not on the CPU. Whatever pickle raises, as Writer.send().";
+PyObject *rc_py_pack(PyObject *module, PyObject *object) {
+  struct rc_py_state *state = PyModule_GetState(module);
+  struct rc_py_encoding encoding;
+  if ((PyTypeObject *)Py_TYPE(object) == state->packed_type) return rc_py_ref(object);
+  if (!rc_py_encoding_measure(&encoding, state, object)) return NULL;
+  struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
+  if (self && !fill(self, &encoding)) Py_CLEAR(self);
+  rc_py_encoding_clear(&encoding);
+  return (PyObject *)self;
+}
+
+static void packed_dealloc(PyObject *object) {
+  struct rc_py_packed *self = (struct rc_py_packed *)object;
+  PyTypeObject *type = Py_TYPE(object);
+  if (self->block) rc_py_block_give(self->block);
+  PyMem_RawFree(self->memory);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+static int packed_get_buffer(PyObject *object, Py_buffer *view, int flags) {
+  struct rc_py_packed *self = (struct rc_py_packed *)object;
+  return PyBuffer_FillInfo(view, object, self->data, (Py_ssize_t)self->bytes, 1, flags);
+}
+
+static Py_ssize_t packed_length(PyObject *object) {
+  return (Py_ssize_t)((struct rc_py_packed *)object)->bytes;
+}
+
+static PyObject *packed_repr(PyObject *object) {
+  return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
+}
+
+PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: only Writer.send() takes a PackedFrame, by itself.");
+static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError, "a PackedFrame can't be pickled, nor be sent inside another value: send it by itself, "
+                                   "by Writer.send(packed), or what it was made of");
+  return NULL;
+}
+
+static PyMethodDef packed_methods[] = {
+    {"__reduce__", packed_reduce, METH_NOARGS, reduce_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef packed_members[] = {
+    {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY, "Bytes that it takes in a ring."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(packed_doc,
+             "A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once.\n\n"
+             "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) and\n"
+             "bytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.");
+static PyType_Slot packed_slots[] = {
+    {Py_tp_doc, (void *)packed_doc},      {Py_tp_dealloc, packed_dealloc},
+    {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},
+    {Py_bf_getbuffer, packed_get_buffer}, {Py_sq_length, packed_length},
+    {Py_tp_repr, packed_repr},            {0, NULL},
+};
+PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0, Py_TPFLAGS_DEFAULT,
+                                 packed_slots};

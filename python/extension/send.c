@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
+#include "extension.h"
+
+int rc_py_try_reserve(void *context, int64_t timeout_ns) {
+  struct rc_py_reservation *call = context;
+  return ringcast_writer_reserve(call->writer, call->bytes, timeout_ns, &call->span);
+}
+
+/* ---- Sending ---------------------------------------------------------------------------------------------------- */
+
+/* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */
+static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
+  return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes) : rc_py_ref(Py_None);
+}
+
+/* Puts what was measured into the ring. On an error nothing is left open. */
+static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_reservation call = {.writer = self->writer, .bytes = ringcast_plan_bytes(&encoding->plan)};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  size_t bytes;
+  rc = rc_py_encoding_write(encoding, &call.span, tag, &bytes);
+  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  ringcast_writer_abort(self->writer);
+  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
+                   strerror(-rc));
+  return RC_PY_RAISED;
+}
+
+/* The tag belongs to the sending. */
+static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_reservation call = {.writer = self->writer, .bytes = packed->bytes};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  rc_py_copy(call.span.data, packed->data, packed->bytes);
+  memcpy((uint8_t *)call.span.data + offsetof(struct ringcast_frame_header, tag), &tag, sizeof tag);
+  return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
+}
+
+static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_encoding encoding;
+  if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
+    const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+    return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
+  }
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object)) return NULL;
+  int rc = send_encoding(self, &encoding, timeout_ns, tag);
+  PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
+  rc_py_encoding_clear(&encoding);
+  return result;
+}
+
+const char rc_py_send_doc[] =
+    "send($self, obj, timeout=None, *, tag=0)\n--\n\n"
+     "Send any Python object to every reader that is attached.\n\n"
+     "The items of a dict with str keys go as they are: None, bool, int, float, str, bytes, CPU tensors of torch "
+     "(any\nstrides, copied once, straight into the ring) and NumPy arrays. What else there is goes by pickle, "
+     "protocol 5,\nthe tensors, arrays and buffers in it beside the pickle. Nothing that is sent may change "
+     "until send returns;\nafterwards it may: the readers have copies.\nA PackedFrame of pack() is sent as what it was "
+     "made of.\n\n"
+     "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
+     "recv_tagged.\n\n"
+     "TimeoutError: no room in time; the message names the reader that holds the ring back.\n"
+     "FrameTooLarge: it can never fit; its .capacity is what would do. ReaderDied: a reader died and holds the ring "
+     "back.\nTypeError: a tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
+     "place in "
+     "front:\n\"value['a'][2]: ...\". After an error nothing was sent.";
+PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"obj", "timeout", "tag", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[3] = {NULL};
+  int64_t timeout_ns;
+  uint64_t tag = 0;
+  if (!rc_py_arguments("send", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!rc_py_writer_enter(self)) return NULL;
+  PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag);
+  rc_py_writer_leave(self);
+  return result;
+}
+
+static int copy_view(void *to, const Py_buffer *view) {
+  if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(to, (Py_buffer *)view, view->len, 'C');
+  rc_py_copy(to, view->buf, (size_t)view->len);
+  return 0;
+}
+
+static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
+  struct rc_py_reservation call = {.writer = self->writer, .bytes = (size_t)view->len};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  if (copy_view(call.span.data, view) == 0) {
+    return ringcast_writer_commit(self->writer, call.bytes, RINGCAST_KIND_BYTES);
+  }
+  ringcast_writer_abort(self->writer);
+  return RC_PY_RAISED;
+}
+
+const char rc_py_send_bytes_doc[] =
+    "send_bytes($self, data, timeout=None)\n--\n\n"
+     "Send the bytes of any buffer, in C order; recv() gives them as bytes. Timeout and errors as send().";
+PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"data", "timeout", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[2] = {NULL};
+  int64_t timeout_ns;
+  Py_buffer view;
+  if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns) || !rc_py_writer_enter(self)) return NULL;
+  PyObject *result = NULL;
+  if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
+    int rc = send_view(self, &view, timeout_ns);
+    result = sent(self, rc, (uint64_t)view.len);
+    PyBuffer_Release(&view);
+  }
+  rc_py_writer_leave(self);
+  return result;
+}
+
+static int build_error(const struct ringcast_span *span, const struct ringcast_frame_plan *plan, uint32_t tag,
+                       const char *text, size_t bytes, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  int rc = ringcast_build_begin(&builder, span->data, span->bytes, plan, RINGCAST_ROOT_VALUE, tag);
+  if (rc == 0) rc = ringcast_build_data(&builder, RINGCAST_ITEM_ERROR, NULL, 0, text, bytes, 0, NULL);
+  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+}
+
+static int send_error(struct rc_py_writer *self, const struct ringcast_frame_plan *plan, const char *text,
+                      size_t text_bytes, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_reservation call = {.writer = self->writer, .bytes = ringcast_plan_bytes(plan)};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  size_t bytes;
+  rc = build_error(&call.span, plan, tag, text, text_bytes, &bytes);
+  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  ringcast_writer_abort(self->writer);
+  rc_py_raise_text(rc_py_state_of(self), -rc, "can't write the error into its frame");
+  return RC_PY_RAISED;
+}
+
+const char rc_py_send_error_doc[] =
+    "send_error($self, text, timeout=None, *, tag=0)\n--\n\n"
+     "Send a frame that makes recv() raise SendError(text) at every reader: for a sender that can't send what "
+     "they\nwait for. Timeout, tag and errors as send().";
+PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"text", "timeout", "tag", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[3] = {NULL};
+  int64_t timeout_ns;
+  uint64_t tag = 0;
+  if (!rc_py_arguments("send_error", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!PyUnicode_Check(values[0])) {
+    return PyErr_Format(PyExc_TypeError, "text must be a str, not %.100s", Py_TYPE(values[0])->tp_name);
+  }
+  PyObject *utf8 = PyUnicode_AsEncodedString(values[0], "utf-8", "backslashreplace");
+  if (!utf8 || !rc_py_writer_enter(self)) {
+    Py_XDECREF(utf8);
+    return NULL;
+  }
+  size_t bytes = (size_t)PyBytes_GET_SIZE(utf8);
+  struct ringcast_frame_plan plan = {0};
+  ringcast_plan_item(&plan, 0, bytes);
+  int rc = send_error(self, &plan, PyBytes_AS_STRING(utf8), bytes, timeout_ns, (uint32_t)tag);
+  PyObject *result = sent(self, rc, ringcast_plan_bytes(&plan));
+  rc_py_writer_leave(self);
+  Py_DECREF(utf8);
+  return result;
+}

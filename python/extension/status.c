@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What Writer, Reader and Tap say of themselves and of the ring: the C structs as the named tuples of _status.py. */
+#include "extension.h"
+
+PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats) {
+  const Py_ssize_t buckets = sizeof stats->histogram / sizeof *stats->histogram;
+  PyObject *histogram = PyTuple_New(buckets);
+  for (Py_ssize_t i = 0; histogram && i < buckets; i++) {
+    PyObject *count = PyLong_FromUnsignedLong(stats->histogram[i]);
+    if (!count) {
+      Py_CLEAR(histogram);
+      break;
+    }
+    PyTuple_SET_ITEM(histogram, i, count);
+  }
+  if (!histogram) return NULL;
+  return PyObject_CallFunction(state->stats, "KKKKKKN", (unsigned long long)stats->frames,
+                               (unsigned long long)stats->bytes, (unsigned long long)stats->waits,
+                               (unsigned long long)stats->sleeps, (unsigned long long)stats->wakes,
+                               (unsigned long long)stats->waited_ns, histogram);
+}
+
+PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info) {
+  static const char *const numa[] = {"local", "none", "interleaved", "node"};
+  const char *memory = ringcast_memory_name(info->memory);
+  return PyObject_CallFunction(state->info, "KKKIsKiLsIi", (unsigned long long)info->capacity,
+                               (unsigned long long)info->max_frame, (unsigned long long)info->tail,
+                               (unsigned)info->readers, memory ? memory : "unknown",
+                               (unsigned long long)info->page_size, (int)info->writer_pid, (long long)info->spin_ns,
+                               info->numa < 4 ? numa[info->numa] : "unknown", (unsigned)info->numa_node,
+                               (int)info->numa_error);
+}
+
+static PyObject *make_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
+  static const char *const states[] = {"unknown", "joining", "active", "dead"};
+  const char *text = states[peer->state < 4 ? peer->state : 0];
+  PyObject *name = PyUnicode_DecodeUTF8(peer->name, (Py_ssize_t)strnlen(peer->name, sizeof peer->name), "ignore");
+  PyObject *stats = name ? rc_py_stats(state, &peer->stats) : NULL;
+  if (!stats) {
+    Py_XDECREF(name);
+    return NULL;
+  }
+  return PyObject_CallFunction(state->reader_status, "IisNKKKN", (unsigned)peer->slot, (int)peer->pid, text, name,
+                               (unsigned long long)peer->position, (unsigned long long)peer->lag,
+                               (unsigned long long)peer->stalls, stats);
+}
+
+PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count) {
+  PyObject *list = PyList_New(0);
+  for (int i = 0; list && i < count; i++) {
+    PyObject *peer = make_peer(state, &peers[i]);
+    if (!peer || PyList_Append(list, peer) < 0) Py_CLEAR(list);
+    Py_XDECREF(peer);
+  }
+  return list;
+}
