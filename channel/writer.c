@@ -336,7 +336,7 @@ int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes
 /* ---- Estimates -------------------------------------------------------------------------------------------------- */
 
 size_t ringcast_writer_estimate(const ringcast_writer *writer, uint32_t tag) {
-  return rc_estimate_of(&writer->estimates, tag, rc_ring_max_frame(writer->segment.capacity));
+  return rc_estimate_of(&writer->estimates, tag, rc_max_frame(&writer->segment));
 }
 
 void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, size_t bytes) {
