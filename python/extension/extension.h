@@ -219,6 +219,9 @@ struct rc_py_block;
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
 void rc_py_block_give(struct rc_py_block *block);
+static inline bool rc_py_is_worth_recycling(uint64_t bytes) {
+  return bytes >= RC_PY_RECYCLE_LEAST;
+}
 /* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
 PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
 
@@ -286,7 +289,9 @@ PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssiz
 
 /* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
 bool rc_py_writer_enter(struct rc_py_writer *self);
-void rc_py_writer_leave(struct rc_py_writer *self);
+static inline void rc_py_writer_leave(struct rc_py_writer *self) {
+  self->busy = false;
+}
 /* True if the open reservation, if any, may end now. */
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
 /* `n` and `kind` may be NULL. */
@@ -295,7 +300,11 @@ PyObject *rc_py_writer_abort(struct rc_py_writer *self);
 PyObject *rc_py_span_new(struct rc_py_writer *writer);
 
 bool rc_py_reader_enter(struct rc_py_reader *self);
-void rc_py_reader_leave(struct rc_py_reader *self);
+void rc_py_reader_give_back_dropped(struct rc_py_reader *self);
+static inline void rc_py_reader_leave(struct rc_py_reader *self) {
+  if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
+  self->busy = false;
+}
 /* Gives the frame back, whatever became of its contents; an exception that is set already stays. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
 PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame);

@@ -30,16 +30,11 @@ bool rc_py_reader_enter(struct rc_py_reader *self) {
   return false;
 }
 
-static void give_back_dropped(struct rc_py_reader *self) {
+void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   while (self->dropped_count > 0) {
     self->dropped_count--;
     if (self->reader) rc_py_reader_give_back(self, &self->dropped[self->dropped_count]);
   }
-}
-
-void rc_py_reader_leave(struct rc_py_reader *self) {
-  if (self->dropped_count > 0) give_back_dropped(self);
-  self->busy = false;
 }
 
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {

@@ -135,7 +135,7 @@ PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item
   }
   PyObject *shape = rc_py_shape(item);
   if (!shape) return NULL;
-  PyObject *memory = rc_py_memory_new(state, bytes, out);
+  PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_new(state, bytes, out) : NULL;
   PyObject *array = memory ? make_over(state, shape, dtype, memory) : make_empty(state, shape, dtype, out);
   Py_DECREF(shape);
   if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");

@@ -110,8 +110,8 @@ static PyObject *reader_iternext(PyObject *object) {
 
 PyDoc_STRVAR(next_doc,
              "next($self, timeout=None)\n--\n\n"
-             "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's `leases`;\nthey "
-             "may be released in any order.\n\n"
+             "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's `leases`,\n"
+             "those that were released before an older one counted in; they may be released in any order.\n\n"
              "    with reader.next() as frame, memoryview(frame) as view:\n"
              "        total = sum(view)                   # released at the end of the block\n\n"
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "

@@ -23,10 +23,6 @@ bool rc_py_writer_enter(struct rc_py_writer *self) {
   return false;
 }
 
-void rc_py_writer_leave(struct rc_py_writer *self) {
-  self->busy = false;
-}
-
 /* What commit or abort gave. A forked child gets ECHILD, whether or not one is open. */
 static PyObject *ended(struct rc_py_writer *self, int rc) {
   if (rc == -EINVAL && !self->lease.open) return PyErr_Format(PyExc_ValueError, "no reservation is open");

@@ -301,7 +301,7 @@ PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item
     return rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
                             item->dtype.code, item->dtype.bits);
   }
-  PyObject *tensor = recycled(state, index, item, bytes);
+  PyObject *tensor = rc_py_is_worth_recycling(bytes) ? recycled(state, index, item, bytes) : NULL;
   if (!tensor && PyErr_Occurred()) return NULL;
   if (!tensor) tensor = empty(state, state->torch.dtypes[index], item);
   if (tensor && !data_ptr(state, tensor, out)) Py_CLEAR(tensor);

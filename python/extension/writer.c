@@ -200,7 +200,8 @@ static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssi
   PyObject *values[1] = {NULL};
   uint64_t tag;
   if (!rc_py_arguments("estimate", names, 1, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
+  if (!rc_py_check_process(rc_py_state_of(self), self->pid) || !rc_py_writer_enter(self)) return NULL;
   size_t bytes = ringcast_writer_estimate(self->writer, (uint32_t)tag);
   rc_py_writer_leave(self);
   return PyLong_FromSize_t(bytes);
@@ -216,7 +217,8 @@ static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_
   uint64_t tag, bytes;
   if (!rc_py_arguments("learn", names, 2, 2, args, count, keywords, values)) return NULL;
   if (!rc_py_integer("tag", values[0], 0, UINT32_MAX, &tag)) return NULL;
-  if (!rc_py_integer("n", values[1], 0, PY_SSIZE_T_MAX, &bytes) || !rc_py_writer_enter(self)) return NULL;
+  if (!rc_py_integer("n", values[1], 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
+  if (!rc_py_check_process(rc_py_state_of(self), self->pid) || !rc_py_writer_enter(self)) return NULL;
   ringcast_writer_learn(self->writer, (uint32_t)tag, bytes);
   rc_py_writer_leave(self);
   Py_RETURN_NONE;

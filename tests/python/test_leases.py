@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several frames held at once, and what ends a wait from outside: cancel() and a descriptor to poll."""
+
+import asyncio
+import errno
+import gc
+import random
+import select
+import threading
+
+import numpy as np
+import pytest
+from peers import WATCHDOG
+
+import ringcast
+
+# ---- Leases --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def four():
+    """A ring, and a reader that may hold four frames."""
+    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, leases=4) as reader:
+        yield writer, reader
+
+
+def test_frames_are_released_in_any_order(four):
+    writer, reader = four
+    for number in range(5):
+        writer.send_bytes(b"%d" % number, 0)
+    frames = [reader.next(0) for _ in range(4)]
+    with pytest.raises(ringcast.Error, match="4 frames are held") as raised:
+        reader.next(0)
+    assert raised.value.errno == errno.EBUSY
+    lag = reader.lag
+    frames[2].release()
+    frames[1].release()
+    assert reader.lag == lag  # the oldest is held still
+    assert [bytes(frames[0]), bytes(frames[3])] == [b"0", b"3"]
+    frames[0].release()
+    assert reader.lag < lag
+    frames[0].release()
+    with pytest.raises(ValueError, match="released already"):
+        bytes(frames[1])
+    frames[3].release()
+    assert reader.recv(0) == b"4" and reader.lag == 0
+
+
+def test_receiving_goes_on_while_frames_are_held(four):
+    writer, reader = four
+    for number in range(4):
+        writer.send({"n": number}, 0)
+    held = [reader.next(0), reader.next(0)]
+    assert [reader.recv(0)["n"], reader.recv(0)["n"]] == [2, 3] and reader.lag > 0
+    held.clear()
+    assert reader.lag == 0
+
+
+def test_any_order_of_holding_and_dropping_keeps_what_is_held(four):
+    writer, reader = four
+    random_order = random.Random(7)
+    held, sent, taken = {}, 0, 0
+    for _ in range(3000):
+        if random_order.random() < 0.5 and sent - taken < 8:
+            writer.send_bytes(np.full(random_order.randrange(1, 900), sent % 251, np.uint8), 0)
+            sent += 1
+        elif taken < sent and random_order.random() < 0.6:
+            # What was released behind one that is still held counts as held.
+            if held and taken - min(held) == 4:
+                with pytest.raises(ringcast.Error, match="4 frames are held"):
+                    reader.next(0)
+                continue
+            held[taken] = reader.next(0)
+            taken += 1
+        elif held:
+            number = random_order.choice(list(held))
+            frame = held.pop(number)
+            assert set(bytes(frame)) == {number % 251}
+            how = random_order.randrange(3)
+            if how == 0:
+                frame.release()
+            elif how == 1:
+                with frame:
+                    pass
+            del frame
+    held.clear()
+    while taken < sent:
+        reader.recv(0)
+        taken += 1
+    assert reader.lag == 0
+
+
+def test_closing_a_reader_releases_what_it_holds(four):
+    writer, reader = four
+    for _ in range(3):
+        writer.send_bytes(b"x", 0)
+    frames = [reader.next(0) for _ in range(3)]
+    view = memoryview(frames[1])
+    with pytest.raises(BufferError, match="1 memoryview"):
+        reader.close()
+    frames[0].release()
+    with pytest.raises(BufferError):
+        frames[1].release()
+    view.release()
+    reader.close()
+    for frame in frames[1:]:
+        with pytest.raises(ValueError, match="the Reader was closed"):
+            bytes(frame)
+        frame.release()
+    assert writer.peers() == []
+
+
+def test_after_an_exception_each_frame_goes_with_its_own_last_view(four):
+    writer, reader = four
+    writer.send_bytes(b"1", 0)
+    writer.send_bytes(b"2", 0)
+    with pytest.raises(KeyError), reader.next(0) as first:
+        view = memoryview(first)
+        raise KeyError
+    with reader.next(0) as second:
+        assert (bytes(second), bytes(view)) == (b"2", b"1")
+    assert reader.lag > 0
+    view.release()
+    assert reader.lag == 0
+
+
+def test_a_frame_dropped_while_another_thread_waits_is_released_afterwards(four):
+    writer, reader = four
+    writer.send_bytes(b"1", 0)
+    writer.send_bytes(b"2", 0)
+    frames = [reader.next(0), reader.next(0)]
+    got = []
+    thread = threading.Thread(target=lambda: got.append(reader.recv(WATCHDOG)))
+    thread.start()
+    with pytest.raises(RuntimeError):
+        while thread.is_alive():
+            assert reader.lag
+    with pytest.raises(RuntimeError, match="in use"):
+        frames[0].release()
+    frames.clear()  # nobody to raise to
+    writer.send_bytes(b"3", 0)
+    thread.join()
+    assert got == [b"3"] and reader.lag == 0
+    for number in range(8):  # none of the four places is lost
+        writer.send_bytes(b"%d" % number, 0)
+    assert len([reader.next(0) for _ in range(4)]) == 4
+
+
+HELD = []
+
+
+class DropsWhatIsHeld:
+    def __reduce__(self):
+        return drop_what_is_held, ()
+
+
+def drop_what_is_held():
+    HELD.clear()
+    return "dropped"
+
+
+def test_a_frame_dropped_by_what_is_unpickled_is_released(four):
+    writer, reader = four
+    writer.send_bytes(b"1", 0)
+    writer.send(DropsWhatIsHeld(), 0)
+    HELD.append(reader.next(0))
+    assert reader.recv(0) == "dropped" and reader.lag == 0
+
+
+@pytest.mark.parametrize("leases, error", [(0, ValueError), (65, ValueError), (-1, ValueError), ("4", TypeError),
+                                           (2.0, TypeError), (1 << 70, ValueError)])  # fmt: skip
+def test_leases_out_of_range_are_refused(ring, leases, error):
+    with pytest.raises(error, match="leases"):
+        ringcast.Reader(ring[0].handle, leases=leases)
+
+
+def test_as_many_as_can_be_are_held():
+    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, leases=64) as reader:
+        for _ in range(64):
+            writer.send_bytes(b"x", 0)
+        frames = [reader.next(0) for _ in range(64)]
+        random.Random(1).shuffle(frames)
+        while frames:
+            frames.pop()
+        gc.collect()
+        assert reader.lag == 0
+
+
+# ---- Cancelling ----------------------------------------------------------------------------------------------------
+
+
+def waiting(work, is_in_use):
+    """Runs `work` in a thread; returns once it waits, and how to have what it raised."""
+    raised = []
+
+    def run():
+        try:
+            work()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with pytest.raises(RuntimeError):
+        while thread.is_alive():
+            is_in_use()
+
+    def finish():
+        thread.join(WATCHDOG)
+        return raised[0]
+
+    return finish
+
+
+def test_a_readers_wait_is_cancelled_by_another_thread(ring):
+    writer, reader = ring
+    finish = waiting(reader.recv, reader.info)
+    reader.cancel()
+    error = finish()
+    assert isinstance(error, ringcast.Cancelled) and error.errno == errno.ECANCELED
+    writer.send(1, 0)
+    assert reader.recv(0) == 1  # what is there can still be had
+    for call in (reader.recv, reader.next, lambda: reader.recv(0), lambda: next(reader)):
+        with pytest.raises(ringcast.Cancelled):
+            call()
+
+
+def test_a_writers_wait_is_cancelled_by_another_thread(ring):
+    writer, reader = ring
+
+    def fill():
+        while True:
+            writer.send_bytes(bytes(100_000))
+
+    finish = waiting(lambda: writer.wait_readers(5), writer.info)
+    writer.cancel()
+    assert isinstance(finish(), ringcast.Cancelled)
+    with pytest.raises(ringcast.Cancelled):
+        fill()
+    reader.recv(0)
+
+
+# ---- A descriptor --------------------------------------------------------------------------------------------------
+
+
+def drain(reader):
+    got = []
+    while True:
+        try:
+            got.append(reader.recv(0))
+        except TimeoutError:
+            return got
+
+
+def test_the_descriptor_tells_when_to_look(ring):
+    writer, reader = ring
+    assert reader.fileno() == reader.fileno()
+    for number in range(5):
+        drain(reader)
+        assert not select.select([reader], [], [], 0)[0]
+        writer.send(number, 0)
+        assert select.select([reader], [], [], WATCHDOG)[0]
+        assert drain(reader) == [number]
+    writer.close()
+    assert select.select([reader], [], [], WATCHDOG)[0]
+    with pytest.raises(ringcast.WriterGone):
+        reader.recv(0)
+
+
+def test_asyncio_waits_on_a_reader(ring):
+    writer, reader = ring
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        got = loop.create_future()
+
+        def look():
+            for item in drain(reader):
+                got.set_result(item)
+
+        loop.add_reader(reader, look)
+        loop.call_later(0.01, writer.send, "hello")
+        try:
+            return await asyncio.wait_for(got, WATCHDOG)
+        finally:
+            loop.remove_reader(reader)
+
+    assert asyncio.run(main()) == "hello"

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be seen of a ring: facts, counts, readers; and by a Tap, what it carries."""
+
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from peers import WATCHDOG, attach, detach, receive_all
+from test_lifecycle import in_a_fork, outcomes
+
+import ringcast
+
+# ---- Facts and counts ----------------------------------------------------------------------------------------------
+
+
+def test_all_sides_tell_the_same_facts(ring):
+    writer, reader = ring
+    writer.send_bytes(bytes(100), 0)
+    with ringcast.Tap(writer.handle) as tap:
+        infos = writer.info(), reader.info(), tap.info()
+    for info in infos:
+        assert isinstance(info, ringcast.Info)
+        assert (info.capacity, info.max_frame, info.readers) == (1 << 20, writer.max_frame, 64)
+        assert (info.memory, info.page_size, info.writer_pid) == (writer.memory, writer.page_size, os.getpid())
+        assert info.tail == 128  # 16 of header, 100, rounded up to lines
+        assert info.numa in ("local", "none", "interleaved", "node") and info.numa_error <= 0
+        assert info.spin_ns >= -1
+
+
+def test_the_spin_time_is_each_ones_own(ring):
+    writer, _ = ring
+    with ringcast.Reader(writer.handle, spin=0.001) as reader:
+        assert reader.info().spin_ns == 1_000_000
+
+
+@pytest.mark.parametrize("numa", ["local", "none", "interleaved", 0])
+def test_the_nodes_can_be_chosen(numa):
+    with ringcast.Writer(1 << 16, 1, numa=numa) as writer:
+        info = writer.info()
+        wanted = "node" if numa == 0 else numa
+        # One node leaves nothing to choose, and where mbind is forbidden the kernel chooses.
+        assert info.numa in (wanted, "none")
+
+
+@pytest.mark.parametrize("numa, error", [("near", ValueError), (-1, ValueError), (1.5, TypeError), (1 << 40, ValueError),
+                                         (4000, ValueError)])  # fmt: skip
+def test_nodes_that_are_none_are_refused(numa, error):
+    with pytest.raises(error):
+        ringcast.Writer(1 << 16, 1, numa=numa)
+
+
+def test_what_was_done_is_counted(ring):
+    writer, reader = ring
+    for size in (10, 20, 30):
+        writer.send_bytes(bytes(size), 0)
+    reader.recv(0)
+    with pytest.raises(TimeoutError):
+        writer.wait_readers(2, 0.001)
+    mine, its = writer.stats(), reader.stats()
+    assert isinstance(mine, ringcast.Stats)
+    assert (mine.frames, mine.bytes, its.frames, its.bytes) == (3, 60, 1, 10)
+    assert mine.waits >= 1 and mine.waited_ns >= 1_000_000
+    assert len(mine.histogram) == 16 and sum(mine.histogram) == mine.waits
+    with ringcast.Tap(writer.handle) as tap:
+        assert tap.stats()[:2] == (3, 60)
+    (status,) = writer.peers()
+    assert status == writer.readers()[0] and isinstance(status, ringcast.ReaderStatus)
+    assert status.stats.frames == 1 and status.stalls == 0 and status.lag == reader.lag > 0
+
+
+def test_who_held_the_writer_up_is_counted(ring):
+    writer, reader = ring
+    with pytest.raises(TimeoutError):
+        while True:
+            writer.send_bytes(bytes(100_000), 0.001)
+    (status,) = writer.peers()
+    assert status.stalls >= 1 and status.position == 0
+
+
+# ---- Taps ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tapped(ring):
+    writer, reader = ring
+    with ringcast.Tap(writer.handle) as tap:
+        yield writer, reader, tap
+
+
+def test_a_tap_sees_what_is_sent_and_takes_no_slot():
+    with ringcast.Writer(1 << 16, readers=1) as writer, ringcast.Tap(writer.handle) as tap:
+        with ringcast.Reader(writer.handle) as reader:
+            writer.send({"a": np.arange(3)}, 0, tag=5)
+            writer.send_bytes(b"raw", 0)
+            got, tag = tap.recv_tagged(0)
+            assert got["a"].tolist() == [0, 1, 2] and tag == 5
+            assert tap.recv(0) == b"raw" and tap.lost() == (0, 0)
+            assert reader.recv(0)["a"].tolist() == [0, 1, 2]
+            assert [peer.slot for peer in tap.peers()] == [0]
+            with pytest.raises(TimeoutError):
+                tap.recv(0)
+
+
+def test_a_tap_shows_frames_as_they_stand_in_the_ring(tapped):
+    writer, reader, tap = tapped
+    writer.send_bytes(b"abc", 0)
+    writer.send(7, 0)
+    assert tap.next(0) == ringcast.TapFrame(0, ringcast.KIND_BYTES, b"abc")
+    seen = tap.next(0)
+    with reader.next(0), pytest.raises(ringcast.Error):
+        reader.next(0)
+    with reader.next(0) as frame:
+        assert (seen.position, seen.kind, seen.data) == (frame.position, ringcast.KIND_TENSORS, bytes(frame))
+
+
+def test_a_tap_holds_nobody_back_and_counts_what_it_lost(tapped):
+    writer, reader, tap = tapped
+    for number in range(100):
+        writer.send(np.full(10_000, number), 0)  # 80 kB: several rings in all
+        reader.recv(0)
+    with pytest.raises(TimeoutError):
+        while True:
+            tap.recv(0)
+    lost = tap.lost()
+    assert isinstance(lost, ringcast.TapLost) and lost.gaps >= 1 and lost.bytes > 1 << 20
+    writer.send("goes on", 0)
+    assert tap.recv(0) == "goes on"
+
+
+def test_iterating_over_a_tap_ends_with_the_writer(tapped):
+    writer, _, tap = tapped
+    writer.send(1, 0)
+    writer.send(2, 0)
+    writer.close()
+    assert list(tap) == [1, 2]
+    with pytest.raises(ringcast.WriterGone):
+        tap.recv(0)
+
+
+TAP_CALLS = [
+    lambda tap: tap.recv(),
+    lambda tap: tap.recv_tagged(),
+    lambda tap: tap.next(),
+    lambda tap: tap.lost(),
+    lambda tap: tap.info(),
+    lambda tap: tap.stats(),
+    lambda tap: tap.peers(),
+    next,
+]
+
+
+def test_a_tap_that_is_closed_says_so(tapped):
+    _, _, tap = tapped
+    assert "open" in repr(tap) and not tap.closed
+    tap.close()
+    tap.close()
+    assert "closed" in repr(tap) and tap.closed
+    for call in [*TAP_CALLS, lambda tap: tap.__enter__()]:
+        with pytest.raises(ValueError, match="the Tap is closed"):
+            call(tap)
+
+
+def test_a_tap_is_of_no_use_in_a_forked_child(tapped):
+    writer, _, tap = tapped
+    assert set(in_a_fork(lambda: outcomes(TAP_CALLS, tap))) == {ringcast.ForkedError}
+    writer.send(1, 0)
+    assert tap.recv(0) == 1
+
+
+def test_what_is_no_handle_is_refused_by_a_tap(tapped):
+    writer, reader, tap = tapped
+    for handle, error, text in [
+        (writer, TypeError, "writer.handle"),
+        (reader, TypeError, "reader.handle"),
+        (tap, TypeError, "must be a str"),
+        (7, TypeError, "must be a str"),
+        ("nonsense", ValueError, "not a ringcast handle"),
+        (writer.handle + " ", ValueError, "before or after"),
+        (writer.handle + "\0", ValueError, "null"),
+    ]:
+        with pytest.raises(error, match=text):
+            ringcast.Tap(handle)
+    with pytest.raises(TypeError, match="can't go to another process"):
+        pickle.dumps(tap)
+    with pytest.raises(TypeError, match="timeout"):
+        tap.recv("soon")
+    with ringcast.Writer(1 << 16) as gone:
+        handle = gone.handle
+    with pytest.raises(ringcast.RingNotFound):
+        ringcast.Tap(handle)
+
+
+def test_a_tap_sees_another_process_ring(peer):
+    with ringcast.Writer(1 << 16) as writer, ringcast.Tap(writer.handle) as tap:
+        peer.call(attach, writer.handle, "rank 1")
+        peer.start(receive_all)
+        seen = []
+        thread = threading.Thread(target=lambda: seen.extend(tap))
+        thread.start()
+        for number in range(50):
+            writer.send(number, WATCHDOG)
+        (status,) = writer.peers()
+        assert (status.pid, status.name) == (peer.pid, "rank 1")
+        writer.close()
+        thread.join()
+        assert peer.finish() == list(range(50))
+        assert seen == list(range(50)) and tap.lost() == (0, 0)
+        peer.call(detach)

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of large arrays is used again, and never while anything looks at it."""
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import needs_torch, torch
+from test_lifecycle import in_a_fork
+
+import ringcast
+
+LEAST = 64 << 10
+DEFAULT = 256 << 20
+
+
+@pytest.fixture(autouse=True)
+def pool():
+    """Begins with nothing kept."""
+    gc.collect()
+    ringcast.set_recycling(0)
+    ringcast.set_recycling(DEFAULT)
+    yield
+    ringcast.set_recycling(DEFAULT)
+
+
+@pytest.fixture
+def large():
+    with ringcast.Writer(1 << 24) as writer, ringcast.Reader(writer.handle) as reader:
+        yield lambda value: (writer.send(value, 0), reader.recv(0))[1]
+
+
+def lent():
+    gc.collect()
+    return ringcast.recycling().lent
+
+
+def address(value):
+    return value.ctypes.data if isinstance(value, np.ndarray) else value.data_ptr()
+
+
+KINDS = [pytest.param(lambda size: np.full(size, 7, np.uint8), id="numpy")]
+if torch:
+    KINDS.append(pytest.param(lambda size: torch.full((size,), 7, dtype=torch.uint8), id="torch"))
+NESTINGS = [
+    pytest.param((lambda value: value, lambda got: got), id="value"),
+    pytest.param((lambda value: {"x": value}, lambda got: got["x"]), id="item"),
+    pytest.param((lambda value: ["in", {"x": value}], lambda got: got[1]["x"]), id="nested"),
+]
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("nest", NESTINGS)
+def test_memory_is_used_again_once_nothing_refers_to_it(large, make, nest):
+    wrap, unwrap = nest
+    before = lent()
+    value = wrap(make(1_000_000))
+    first = unwrap(large(value))
+    place = address(first)
+    assert lent() > before and place % 64 == 0
+    second = unwrap(large(value))
+    assert address(second) != place
+    del first
+    gc.collect()
+    third = unwrap(large(value))
+    assert address(third) == place and int(third.sum()) == int(second.sum()) == 7_000_000
+    third[:] = 1  # its own, and writable
+    assert int(second.sum()) == 7_000_000
+    del second, third
+    assert lent() == before
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_small_arrays_are_none_of_its_business(large, make):
+    before = ringcast.recycling()
+    held = [large({"x": make(LEAST - 1)}) for _ in range(10)]
+    assert ringcast.recycling() == before
+    held.append(large({"x": make(LEAST)}))
+    assert ringcast.recycling().fresh == before.fresh + 1
+
+
+def test_whatever_looks_at_an_array_keeps_its_memory(large):
+    looks = [
+        lambda array: array[500_000:],
+        lambda array: array.view(np.uint16).reshape(2, -1)[1],
+        memoryview,
+        lambda array: memoryview(array)[10:],
+        np.asarray,
+        lambda array: array.data,
+        lambda array: array.__array_interface__ and array,
+        lambda array: array.T[::-2],
+    ]
+    if torch:
+        looks += [torch.from_numpy, lambda array: torch.from_numpy(array)[5:], torch.from_dlpack]
+    for look in looks:
+        before = lent()
+        kept = look(large(np.full(1_000_000, 7, np.uint8)))
+        others = [large(np.full(1_000_000, 9, np.uint8)) for _ in range(3)]
+        gc.collect()
+        assert set(bytes(kept)) if isinstance(kept, memoryview) else kept.max() == kept.min()
+        assert lent() > before and all(int(other.sum()) == 9_000_000 for other in others)
+        del kept, others
+        assert lent() == before
+
+
+@needs_torch
+def test_whatever_looks_at_a_tensor_keeps_its_memory(large):
+    for look in [
+        lambda tensor: tensor[500_000:],
+        lambda tensor: tensor.view(torch.int16).reshape(2, -1)[1],
+        lambda tensor: tensor.untyped_storage(),
+        lambda tensor: tensor.numpy(),
+        lambda tensor: memoryview(tensor.numpy()),
+        lambda tensor: tensor.detach(),
+        np.from_dlpack,
+        torch.utils.dlpack.to_dlpack,
+        lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    ]:
+        before = lent()
+        kept = look(large(torch.full((1_000_000,), 7, dtype=torch.uint8)))
+        others = [large(torch.full((1_000_000,), 9, dtype=torch.uint8)) for _ in range(3)]
+        gc.collect()
+        assert lent() > before and all(int(other.sum()) == 9_000_000 for other in others)
+        if isinstance(kept, torch.Tensor):
+            assert kept.max() == kept.min()
+        del kept, others
+        assert lent() == before
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", values.TORCH_DTYPES)
+@pytest.mark.parametrize("kind", ["plain", "requires_grad", "parameter"])
+def test_tensors_of_every_dtype_come_from_it(large, dtype, kind):
+    tensor = values.cook_tensor(dtype, (3, 1, 60_000), "transposed", kind, 5)
+    before = ringcast.recycling()
+    got = large({"t": tensor})["t"]
+    values.assert_same(got, tensor)
+    assert got.is_contiguous() and not got._is_view()
+    after = ringcast.recycling()
+    assert after.fresh + after.reused == before.fresh + before.reused + 1
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in values.NUMPY_DTYPES if np.dtype(dtype).kind in "biufc"][:-1])
+def test_arrays_of_every_dtype_come_from_it(large, dtype):
+    array = values.cook_array(dtype, (3, 1, 70_000), "transposed", 5)
+    before = ringcast.recycling()
+    got = large({"a": array})["a"]
+    values.assert_same(got, array)
+    after = ringcast.recycling()
+    assert after.fresh + after.reused == before.fresh + before.reused + 1
+
+
+@needs_torch
+def test_a_default_device_does_not_matter(large):
+    with torch.device("meta"):
+        got = large({"t": torch.arange(100_000, device="cpu")})["t"]
+    assert got.is_cpu and got[-1] == 99_999
+
+
+@needs_torch
+def test_a_tensor_moves_to_shared_memory(large):
+    before = lent()
+    tensor = large(torch.arange(100_000))
+    tensor.share_memory_()
+    assert tensor.is_shared() and tensor[-1] == 99_999 and lent() == before
+
+
+@needs_torch
+def test_gradients_flow_through_what_came_from_it(large):
+    tensor = large({"t": torch.ones(100_000, requires_grad=True)})["t"]
+    (tensor * 2).sum().backward()
+    assert tensor.is_leaf and float(tensor.grad.sum()) == 200_000
+
+
+@needs_torch
+def test_a_tensor_that_dies_in_another_thread_gives_its_memory_back(large):
+    before = lent()
+    held = [large(torch.arange(100_000)) for _ in range(20)]
+    threads = [threading.Thread(target=held.clear) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert lent() == before
+
+
+# ---- Never two at once ---------------------------------------------------------------------------------------------
+
+steps = st.lists(st.tuples(st.sampled_from(("take", "take", "drop", "slice")), st.integers(0, 2**20)), max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_no_two_live_arrays_share_memory(steps):
+    with ringcast.Writer(1 << 22) as writer, ringcast.Reader(writer.handle) as reader:
+        check_steps(writer, reader, steps)
+
+
+def check_steps(writer, reader, steps):
+    held = {}
+    for number, (what, random_number) in enumerate(steps):
+        if what == "take":
+            size = (60_000, 65_536, 70_000, 300_000)[random_number % 4]
+            value = np.full(size, number % 256, np.uint8)
+            as_tensor = torch and random_number % 3 == 0
+            writer.send({"x": torch.from_numpy(value) if as_tensor else value}, 0)
+            got = reader.recv(0)["x"]
+            got += 1
+            held[number] = got
+        elif held:
+            key = list(held)[random_number % len(held)]
+            if what == "drop":
+                del held[key]
+            else:
+                held[key] = held[key][random_number % 1000 :]
+        for key, array in held.items():
+            assert int(array.min()) == int(array.max()) == (key + 1) % 256
+
+
+def test_threads_that_receive_hold_and_drop_never_share(pool):
+    failures = []
+
+    def work(seed):
+        try:
+            order = random.Random(seed)
+            with ringcast.Writer(1 << 22) as writer, ringcast.Reader(writer.handle) as reader:
+                for _ in range(6):
+                    check_steps(
+                        writer,
+                        reader,
+                        [(order.choice(("take", "take", "drop", "slice")), order.randrange(2**20)) for _ in range(60)],
+                    )
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+# ---- The bound -----------------------------------------------------------------------------------------------------
+
+
+def test_no_more_is_kept_than_may_be_and_the_oldest_goes_first(large):
+    ringcast.set_recycling(3 << 20)
+    sizes = [1 << 20, 900_000, 800_000, 700_000]
+    held = [large(np.zeros(size, np.uint8)) for size in sizes]
+    places = [address(array) for array in held]
+    while held:
+        held.pop(0)
+    state = ringcast.recycling()
+    assert 0 < state.idle <= state.limit == 3 << 20
+    held = [large(np.zeros(size, np.uint8)) for size in sizes[1:]]
+    assert [address(array) for array in held] == places[1:]
+    assert ringcast.recycling().reused == state.reused + 3
+    ringcast.set_recycling(0)
+    assert ringcast.recycling().idle == 0
+    held.clear()
+    assert ringcast.recycling()[:3] == (0, 0, 0)
+
+
+def test_what_is_larger_than_the_bound_is_not_taken_from_it(large):
+    ringcast.set_recycling(1 << 20)
+    before = ringcast.recycling()
+    array = large(np.zeros(2 << 20, np.uint8))
+    assert ringcast.recycling() == before and array.flags.owndata
+
+
+def test_turned_off_all_is_as_without_it(large):
+    ringcast.set_recycling(0)
+    before = ringcast.recycling()
+    array = large({"x": np.zeros(1 << 20, np.uint8)})["x"]
+    assert array.flags.owndata and array.base is None
+    if torch:
+        large({"x": torch.zeros(1 << 20)})["x"].resize_(1 << 21)
+    large([np.zeros(1 << 20, np.uint8)])
+    assert ringcast.recycling() == before
+
+
+def test_packed_frames_use_it_too():
+    before = lent()
+    packed = ringcast.pack(np.zeros(1 << 20, np.uint8))
+    assert lent() > before
+    view = memoryview(packed)
+    del packed
+    assert lent() > before and view.nbytes > 1 << 20
+    del view
+    assert lent() == before
+
+
+def test_bounds_that_are_none_are_refused():
+    for wrong, error in ((-1, ValueError), (1 << 64, ValueError), (1.5, TypeError), ("1M", TypeError), (None, TypeError)):
+        with pytest.raises(error, match="limit"):
+            ringcast.set_recycling(wrong)
+    assert ringcast.recycling().limit == DEFAULT
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("text, limit", [("", DEFAULT), ("0", 0), ("1048576", 1 << 20)])
+def test_the_environment_sets_the_bound(text, limit):
+    result = run("import ringcast; print(ringcast.recycling().limit)", RINGCAST_RECYCLE_BYTES=text)
+    assert result.stdout.split() == [str(limit)], result.stderr
+
+
+@pytest.mark.parametrize("text", ["1M", "-1", "x", "1.5", "99999999999999999999"])
+def test_an_environment_that_makes_no_sense_is_told_at_once(text):
+    result = run("import ringcast", RINGCAST_RECYCLE_BYTES=text)
+    assert result.returncode == 1 and f"RINGCAST_RECYCLE_BYTES is '{text}'" in result.stderr
+
+
+# ---- Fork and exit -------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_has_memory_of_its_own(large):
+    kept = large(np.full(1_000_000, 7, np.uint8))
+    large(np.full(1_000_000, 8, np.uint8))  # idle by now
+    idle = ringcast.recycling().idle
+
+    def child():
+        same = int(kept.sum()) == 7_000_000 and ringcast.recycling().idle == idle
+        with ringcast.Writer(1 << 23) as writer, ringcast.Reader(writer.handle) as reader:
+            writer.send(np.full(1_000_000, 9, np.uint8), 0)
+            got = reader.recv(0)
+        kept[:] = got
+        return same, int(got.sum()), ringcast.recycling().reused
+
+    reused = ringcast.recycling().reused
+    assert in_a_fork(child) == (True, 9_000_000, reused + 1)
+    assert int(kept.sum()) == 7_000_000 and ringcast.recycling().idle == idle
+
+
+def test_forks_while_another_thread_receives_do_not_hang(large):
+    stop = threading.Event()
+
+    def work():
+        with ringcast.Writer(1 << 22) as writer, ringcast.Reader(writer.handle) as reader:
+            while not stop.is_set():
+                writer.send(np.zeros(100_000, np.uint8), 0)
+                reader.recv(0)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(30):
+            assert in_a_fork(lambda: ringcast.recycling().limit) == DEFAULT
+    finally:
+        stop.set()
+        thread.join()
+
+
+LIVES_ON = """
+import atexit, sys
+import numpy as np, ringcast
+kind = sys.argv[1] if len(sys.argv) > 1 else ""
+class Late:
+    def __del__(self): self.array = None
+with ringcast.Writer(1 << 23) as writer, ringcast.Reader(writer.handle) as reader:
+    for value in VALUES:
+        writer.send(value)
+        sys.late = late = Late()
+        late.array = reader.recv()
+        sys.modules["late" + str(id(late))] = late
+        atexit.register(lambda late=late: late.array)
+print("done")
+"""
+
+
+def test_arrays_that_outlive_the_module_do_no_harm():
+    # Without a finalizer's order to rely on: some die before the module, some with the interpreter.
+    result = run(LIVES_ON.replace("VALUES", "[np.zeros(1 << 17), {'a': np.zeros(1 << 18)}, [np.zeros(1 << 18)]]"))
+    assert (result.returncode, result.stdout.split(), result.stderr) == (0, ["done"], "")
+
+
+@needs_torch
+def test_tensors_that_outlive_the_module_do_no_harm():
+    code = "import torch" + LIVES_ON.replace("VALUES", "[torch.zeros(1 << 18), {'a': torch.zeros(1 << 18)}]")
+    result = run(code)
+    assert (result.returncode, result.stdout.split(), result.stderr) == (0, ["done"], "")
+
+
+def test_an_array_is_freed_with_its_last_reference(large):
+    array = large({"x": np.zeros(1 << 18)})["x"]
+    watched = weakref.ref(array)
+    del array
+    assert watched() is None
