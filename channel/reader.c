@@ -63,6 +63,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
+  if (result == 0) reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (result == 0 && options->leases != 0) reader->ring.leases = options->leases;
   return result;
 }
@@ -131,6 +132,11 @@ static int check_writer(void *context) {
 
 static struct rc_watch *watch_writer(void *context) { return &((struct reader_wait *)context)->reader->writer; }
 
+static const void *word_of_next_frame(void *context) {
+  const struct rc_ring_reader *ring = &((struct reader_wait *)context)->reader->ring;
+  return &rc_frame_at(&ring->ring, ring->next)->commit;
+}
+
 static int fail_to_read(ringcast_reader *reader, int code) {
   switch (code) {
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
@@ -186,12 +192,14 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   if (result != 0) return result;
   struct reader_wait wait = {.reader = reader, .out = frame};
   /* The writer alone signals a frame, or its end. */
-  const struct rc_wait how = {
-      .poll = poll_frame, .check = check_writer, .whom = watch_writer, .context = &wait, .sole = true};
+  const struct rc_wait how = {.poll = poll_frame,
+                              .check = check_writer,
+                              .whom = watch_writer,
+                              .word = word_of_next_frame,
+                              .context = &wait,
+                              .sole = true};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (rc_load_relaxed(&slot->wait) != reader->waiter.waiting) /* relaxed: to look at. The writer reads this line */
-    rc_store_relaxed(&slot->wait, reader->waiter.waiting);
   if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
   return result == 0 ? 0 : fail_to_read(reader, result);
 }

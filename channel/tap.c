@@ -33,6 +33,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   }
   struct rc_ring ring = rc_segment_ring(&tap->segment);
   rc_tap_init(&tap->ring, &ring);
+  tap->waiter.uncounted = 1;
   tap->forks = rc_fork_count();
   rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
   *out = tap;

@@ -194,6 +194,11 @@ static struct rc_watch *watch_blocker(void *context) {
   return &writer->blocker;
 }
 
+static const void *word_of_blocker(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  return &writer->ring.ring.control->slots[writer->ring.blocker].cursor;
+}
+
 static int check_room(void *context) {
   struct writer_wait *wait = context;
   ringcast_writer *writer = wait->writer;
@@ -241,7 +246,11 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
     rc_store_relaxed(&writer->ring.ring.control->wanted, rc_ring_wanted(&writer->ring, bytes));
     struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
     if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
-    const struct rc_wait how = {.poll = poll_room, .check = check_room, .whom = watch_blocker, .context = &wait};
+    const struct rc_wait how = {.poll = poll_room,
+                                .check = check_room,
+                                .whom = watch_blocker,
+                                .word = word_of_blocker,
+                                .context = &wait};
     result = wait_for_room_event(&wait, timeout_ns, &how);
   }
   if (result == -EINTR) return rc_fail_as(result, "a signal arrived while waiting for room");

@@ -6,9 +6,6 @@
  * spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never spins:
  * what it waits for needs the CPU.
  *
- * Sleeping parked needs an io_uring, three descriptors and some 100 us to make them, once. A handle whose sleeps are all
- * brief never makes one.
- *
  * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
  * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond look
  * on their own first, as long as rc_waiter_is_eager.
@@ -63,6 +60,7 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_c
                                .crowd = crowd,
                                .spin_ns = spin_ns > 0 ? spin_ns : 0,
                                .spin_asked = asked,
+                               .cpu_wait = rc_cpu_wait_choose(),
                                .credit = MOST_CREDIT / 2};
   return 0;
 }
@@ -76,7 +74,7 @@ static bool should_spin(struct rc_waiter *waiter) {
   uint32_t parties = rc_load_relaxed(&waiter->crowd->parties); /* relaxed: advice */
   if (waiter->spin_ns > 0 && !waiter->spin_asked && parties != waiter->parties) {
     waiter->parties = parties;
-    waiter->crowded = parties > rc_crowd_cpus(waiter->crowd);
+    waiter->crowded = parties + waiter->uncounted > rc_crowd_cpus(waiter->crowd);
   }
   return rc_waiter_is_eager(waiter);
 }
@@ -116,14 +114,28 @@ static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wa
   return result;
 }
 
+/* About a microsecond of looks. */
+static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
+  const void *word = waiter->cpu_wait != RC_CPU_PAUSE && wait->word ? wait->word(wait->context) : NULL;
+  int result = -EAGAIN;
+  if (word) {
+    rc_cpu_watch(waiter->cpu_wait, word);
+    result = look(waiter, wait);
+    if (result == -EAGAIN) rc_cpu_wait(waiter->cpu_wait);
+    return result == -EAGAIN ? look(waiter, wait) : result;
+  }
+  for (int i = 0; i < RC_LOOKS && result == -EAGAIN; i++) {
+    rc_relax();
+    result = look(waiter, wait);
+  }
+  return result;
+}
+
 /* *now is the time when it last looked at the clock. */
 static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
   int result;
   do {
-    for (int i = 0; i < RC_LOOKS; i++) {
-      rc_relax();
-      if ((result = look(waiter, wait)) != -EAGAIN) return result;
-    }
+    if ((result = look_a_while(waiter, wait)) != -EAGAIN) return result;
     *now = rc_now_ns();
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
   } while (*now < until);
@@ -136,17 +148,23 @@ static int sleep_by_futex(struct rc_waiter *waiter, uint32_t value, int64_t most
   return rc_os.futex_wait(&waiter->event->word, value, most);
 }
 
+static void show(struct rc_waiter *waiter, enum ringcast_wait waiting) {
+  if (waiter->waiting == waiting) return;
+  waiter->waiting = waiting;
+  if (waiter->shown) rc_store_relaxed(waiter->shown, waiting); /* relaxed: to look at */
+}
+
 /* For good: what one waiter is refused it will not ask for again. */
 static void stop_parking(struct rc_waiter *waiter) {
   rc_waiter_destroy(waiter);
-  waiter->waiting = RINGCAST_WAIT_FUTEX;
+  show(waiter, RINGCAST_WAIT_FUTEX);
 }
 
 /* Whether it can sleep without slices. The fence: who can't call membarrier may miss one signal (ring/event.h). */
 static bool can_park(struct rc_waiter *waiter) {
   if (waiter->waiting == RINGCAST_WAIT_FUTEX) return false;
   if (rc_fence_is_heavy() && (waiter->park || rc_park_open(&waiter->park) == 0)) {
-    waiter->waiting = RINGCAST_WAIT_URING;
+    show(waiter, RINGCAST_WAIT_URING);
     return true;
   }
   stop_parking(waiter);
@@ -167,13 +185,17 @@ static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, ui
   return 0;
 }
 
+/* Being woken from a park takes 1 us longer than from a futex, of 17. So who was last kept waiting for less than this is
+ * taken to wait so briefly again: its wait begins with a futex, and it needs no io_uring until it waits for longer. */
+static bool is_brief(const struct rc_waiter *waiter) { return waiter->waited_ns < RC_UNPARKED_NS; }
+
 /* One sleep, at most `most` long. -EAGAIN: not yet. `first` is the first one of a wait. */
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most, bool first) {
   uint32_t value = rc_event_prepare(waiter->event);
   int result = look(waiter, wait), slept;
   if (result != -EAGAIN) return result;
   waiter->sleeps++;
-  if (waiter->waiting == RINGCAST_WAIT_NONE && first)
+  if (waiter->waiting != RINGCAST_WAIT_FUTEX && first && is_brief(waiter))
     slept = sleep_by_futex(waiter, value, least(most, RC_UNPARKED_NS));
   else if (can_park(waiter))
     slept = sleep_parked(waiter, wait, value, most);

@@ -10,12 +10,13 @@
 #include <stdint.h>
 
 #include "ring/event.h"
+#include "shm/cpu_wait.h"
 #include "shm/park.h"
 #include "shm/process.h"
 
 #define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* how soon a death is noticed by those who can't park */
 #define RC_LONG_SLICE_NS   ((int64_t)1000 * 1000 * 1000) /* the same for a wake-up that was lost with its waker, parked */
-#define RC_UNPARKED_NS     ((int64_t)1000 * 1000) /* so long a first sleep is not worth an io_uring */
+#define RC_UNPARKED_NS     ((int64_t)5 * 1000 * 1000) /* a wait is brief below, and does not park */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
 
@@ -25,13 +26,16 @@ struct rc_waiter {
   struct rc_crowd *crowd;
   struct rc_park *park; /* made when it first sleeps for long; NULL before */
   uint32_t waiting;     /* enum ringcast_wait: FUTEX is for good */
+  _Atomic uint32_t *shown; /* where others see it; NULL: nowhere */
   int64_t spin_ns;   /* 0: never spins */
   bool spin_asked;   /* by option or environment: then it always spins, learns nothing and minds no crowd */
   bool crowded;      /* fewer CPUs than parties, when last looked */
   uint32_t parties;  /* when last looked */
+  uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
   int64_t checked;   /* when a check last had nothing to say */
   uint64_t waits, sleeps; /* counted */
+  enum rc_cpu_wait cpu_wait; /* between two looks, once the first microsecond is over */
   uint64_t waited_ns; /* how long the last one took, to a microsecond or so */
   _Atomic uint32_t cancelled;
 };
@@ -43,6 +47,7 @@ struct rc_wait {
   int (*poll)(void *context);
   int (*check)(void *context);
   struct rc_watch *(*whom)(void *context); /* whose death matters, asked before each sleep; NULL: nobody's */
+  const void *(*word)(void *context); /* what poll will see change, while spinning; NULL, or a NULL from it: it can't say */
   void *context;
   bool sole; /* nobody but `whom` signals the event: no wake-up is lost but by its death */
   bool dear; /* poll asks the kernel: not to be spun with */
