@@ -17,6 +17,8 @@ struct ringcast_writer {
   uint64_t ring_frame; /* larger frames go through spill memory */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
+  struct rc_watch blocker; /* who holds the ring back, and ... */
+  uint64_t blocker_owner;  /* ... the owner word that said so; 0: nobody yet */
   uint64_t frames, bytes, wakes; /* as in the shared counts */
   uint32_t forks; /* rc_fork_count() of the process that made it */
   bool spill_lacks; /* what the last -EAGAIN lacked: spill memory, or room in the ring */
@@ -31,6 +33,7 @@ struct ringcast_reader {
   struct rc_ring_reader ring;
   struct rc_segment segment;
   struct rc_waiter waiter; /* for a frame */
+  struct rc_watch writer;
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
   uint64_t frames, bytes, wakes;
@@ -81,7 +84,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, str
 int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity);
 
 /* What the public functions of writer, reader and tap show. */
-struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, int64_t spin_ns);
+struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter);
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
 
 /* The active or joining reader that is furthest behind. False if there is none. */

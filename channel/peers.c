@@ -87,6 +87,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, str
       .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
       .stalls = rc_load_relaxed(&slot->stalls),
       .stats = rc_stats_of(&slot->counts, &slot->waits),
+      .wait = rc_load_relaxed(&slot->wait),
   };
   copy_name(slot->name, out->name);
   return true;
@@ -157,7 +158,7 @@ uint64_t rc_max_frame(const struct rc_segment *segment) {
   return spilled > in_ring ? spilled : in_ring;
 }
 
-struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, int64_t spin_ns) {
+struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter) {
   return (struct ringcast_info){
       .capacity = segment->capacity,
       .max_frame = rc_max_frame(segment),
@@ -167,13 +168,14 @@ struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail,
       .memory = segment->data.memory,
       .page_size = segment->data.page_size,
       .writer_pid = segment->writer.pid,
-      .spin_ns = spin_ns,
+      .spin_ns = waiter->spin_ns,
       .numa = segment->data.numa,
       .numa_node = segment->data.node,
       .numa_error = segment->data.numa_error,
       .spill_error = segment->spill_error,
       .spill_bytes = segment->spill.bytes,
       .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a number to look at */
+      .wait = waiter->waiting,
   };
 }
 
@@ -193,7 +195,7 @@ int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
   int result = rc_check_fork(writer->forks);
-  if (result == 0) *out = rc_info_of(&writer->segment, writer->ring.tail, writer->waiter.spin_ns);
+  if (result == 0) *out = rc_info_of(&writer->segment, writer->ring.tail, &writer->waiter);
   return result;
 }
 
@@ -202,7 +204,7 @@ int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *ou
   if (result != 0) return result;
   /* Relaxed: a number to look at, nothing is read on the strength of it. */
   uint64_t tail = rc_load_relaxed(&reader->ring.ring.control->tail);
-  *out = rc_info_of(&reader->segment, tail, reader->waiter.spin_ns);
+  *out = rc_info_of(&reader->segment, tail, &reader->waiter);
   return 0;
 }
 

@@ -42,6 +42,7 @@ static int join(ringcast_reader *reader, const char *name) {
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot);
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
+    rc_store_relaxed(&ring.control->slots[slot].wait, RINGCAST_WAIT_NONE); /* relaxed: to look at */
     result = rc_slot_activate(&ring, slot, &reader->ring);
   } while (result == -EAGAIN);
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
@@ -58,9 +59,11 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
+  rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
+  if (result == 0) reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (result == 0 && options->leases != 0) reader->ring.leases = options->leases;
   return result;
 }
@@ -98,6 +101,8 @@ void ringcast_reader_close(ringcast_reader *reader) {
     rc_ring_parties(&reader->ring.ring);
     rc_wake(&reader->ring.ring.control->room);
   }
+  rc_waiter_destroy(&reader->waiter);
+  rc_watch_close(&reader->writer);
   rc_notifier_destroy(reader->notifier);
   rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
@@ -124,9 +129,17 @@ static int poll_frame(void *context) {
 /* A writer that died without closing: what it committed is still there to be read. */
 static int check_writer(void *context) {
   struct reader_wait *wait = context;
-  if (rc_process_is_alive(&wait->reader->segment.writer)) return -EAGAIN;
-  rc_store_release(&wait->reader->ring.ring.control->closed, 1); /* the other readers need not find out for themselves */
+  if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
+  /* The other readers need not find out for themselves. Nobody is woken: who sleeps is told by the kernel too. */
+  rc_store_release(&wait->reader->ring.ring.control->closed, 1);
   return poll_frame(wait);
+}
+
+static struct rc_watch *watch_writer(void *context) { return &((struct reader_wait *)context)->reader->writer; }
+
+static const void *word_of_next_frame(void *context) {
+  const struct rc_ring_reader *ring = &((struct reader_wait *)context)->reader->ring;
+  return &rc_frame_at(&ring->ring, ring->next)->commit;
 }
 
 static int fail_to_read(ringcast_reader *reader, int code) {
@@ -194,7 +207,13 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
   struct reader_wait wait = {.reader = reader, .out = frame};
-  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .context = &wait};
+  /* The writer alone signals a frame, or its end. */
+  const struct rc_wait how = {.poll = poll_frame,
+                              .check = check_writer,
+                              .whom = watch_writer,
+                              .word = word_of_next_frame,
+                              .context = &wait,
+                              .sole = true};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);

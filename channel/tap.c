@@ -15,6 +15,7 @@ struct ringcast_tap {
   struct rc_ring_tap ring;
   struct rc_segment segment;
   struct rc_waiter waiter;
+  struct rc_watch writer;
   void *buffer;
   uint64_t room; /* bytes of the buffer */
   uint32_t forks;
@@ -52,13 +53,17 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   rc_tap_init(&tap->ring, &ring);
   tap->ring.fetch = fetch_spilled;
   tap->ring.context = tap;
+  tap->waiter.uncounted = 1;
   tap->forks = rc_fork_count();
+  rc_watch_init(&tap->writer, tap->segment.writer.pid, tap->segment.writer.start, UINT64_MAX);
   *out = tap;
   return 0;
 }
 
 void ringcast_tap_close(ringcast_tap *tap) {
   if (!tap) return;
+  rc_waiter_destroy(&tap->waiter);
+  rc_watch_close(&tap->writer);
   rc_segment_destroy(&tap->segment);
   free(tap->buffer);
   free(tap);
@@ -102,10 +107,12 @@ static int poll_tap(void *context) {
 
 static int check_tapped_writer(void *context) {
   struct tap_wait *wait = context;
-  if (rc_process_is_alive(&wait->tap->segment.writer)) return -EAGAIN;
+  if (rc_watch_is_alive(&wait->tap->writer)) return -EAGAIN;
   int result = copy_next(wait->tap, wait->out); /* what it committed before it died */
   return result == -EAGAIN ? -EPIPE : result;
 }
+
+static struct rc_watch *watch_tapped_writer(void *context) { return &((struct tap_wait *)context)->tap->writer; }
 
 static int fail_to_copy(const ringcast_tap *tap, int code) {
   switch (code) {
@@ -125,7 +132,11 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   if (result != 0) return result;
   struct rc_ring_frame frame;
   struct tap_wait context = {.tap = tap, .out = &frame};
-  const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = &context};
+  const struct rc_wait how = {.poll = poll_tap,
+                              .check = check_tapped_writer,
+                              .whom = watch_tapped_writer,
+                              .context = &context,
+                              .sole = true};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
   if (result != 0) return fail_to_copy(tap, result);
   *out = (struct ringcast_frame){
@@ -149,7 +160,7 @@ static uint64_t tail_of(const ringcast_tap *tap) {
 
 int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
   int result = rc_check_fork(tap->forks);
-  if (result == 0) *out = rc_info_of(&tap->segment, tail_of(tap), tap->waiter.spin_ns);
+  if (result == 0) *out = rc_info_of(&tap->segment, tail_of(tap), &tap->waiter);
   return result;
 }
 

@@ -125,6 +125,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
     return result;
   }
   struct rc_control *control = rc_segment_control(&writer->segment);
+  rc_watch_init(&writer->blocker, 0, 0, 0);
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_frame(&writer->segment);
@@ -145,6 +146,8 @@ void ringcast_writer_close(ringcast_writer *writer) {
     rc_wake(&control->data);
   }
   rc_arena_free(&writer->arena);
+  rc_waiter_destroy(&writer->waiter);
+  rc_watch_close(&writer->blocker);
   rc_segment_destroy(&writer->segment);
   free(writer);
 }
@@ -162,9 +165,14 @@ struct writer_wait {
   void **out;
 };
 
+/* The kernel is asked about each reader, so not before there are enough of them. */
 static int poll_readers(void *context) {
   struct writer_wait *wait = context;
-  wait->found = rc_peer_count(&wait->writer->ring.ring);
+  const struct rc_ring *ring = &wait->writer->ring.ring;
+  uint32_t active = 0;
+  for (uint32_t i = 0; i < ring->slots; i++)
+    active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
+  wait->found = active < wait->readers ? active : rc_peer_count(ring);
   return wait->found >= wait->readers ? 0 : -EAGAIN;
 }
 
@@ -184,12 +192,11 @@ static int check_joining(void *context) {
   return -EAGAIN;
 }
 
-static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, int (*poll)(void *), int (*check)(void *)) {
+static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
   ringcast_writer *writer = wait->writer;
   struct rc_control *control = writer->ring.ring.control;
   rc_ring_parties(&writer->ring.ring);
-  const struct rc_wait how = {.poll = poll, .check = check, .context = wait};
-  return rc_wait_counted(&writer->waiter, &how, timeout_ns, &control->counts, &control->waits);
+  return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
 }
 
 int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_t timeout_ns) {
@@ -200,8 +207,10 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
   struct writer_wait wait = {.writer = writer, .readers = count};
-  result = wait_for_room_event(&wait, timeout_ns, poll_readers, check_joining);
+  const struct rc_wait how = {.poll = poll_readers, .check = check_joining, .context = &wait, .dear = true};
+  result = wait_for_room_event(&wait, timeout_ns, &how);
   if (result == 0) return (int)wait.found;
+  wait.found = rc_peer_count(&writer->ring.ring);
   return rc_fail(result, "%u of %u readers are attached", wait.found, count);
 }
 
@@ -214,15 +223,37 @@ static int poll_room(void *context) {
   return rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
 }
 
+/* Whoever holds the ring back now. Its death is what the wait must not outlast; that of another reader, who may have
+ * woken the writer only in part, is left to a slice: watching all of them would cost a descriptor each. */
+static struct rc_watch *watch_blocker(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  uint64_t owner = rc_load_acquire(&writer->ring.ring.control->slots[writer->ring.blocker].owner); /* pairs with J4 */
+  uint64_t who = owner & ~(uint64_t)3; /* without its state */
+  if (rc_owner_state(owner) == RC_SLOT_FREE) return NULL; /* it has just left: that signals */
+  if (who != writer->blocker_owner) {
+    rc_watch_close(&writer->blocker);
+    rc_watch_init(&writer->blocker, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+    writer->blocker_owner = who;
+  }
+  return &writer->blocker;
+}
+
+static const void *word_of_blocker(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  return &writer->ring.ring.control->slots[writer->ring.blocker].cursor;
+}
+
 static int check_room(void *context) {
   struct writer_wait *wait = context;
   ringcast_writer *writer = wait->writer;
-  struct ringcast_peer peer;
   reap_joining(writer);
   int result = poll_room(wait); /* it may have been the one in the way */
   if (result != -EAGAIN) return result;
-  if (!rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) return -EAGAIN;
-  return peer.state == RINGCAST_PEER_DEAD ? -EOWNERDEAD : -EAGAIN;
+  _Atomic uint64_t *owner = &writer->ring.ring.control->slots[writer->ring.blocker].owner;
+  struct rc_watch *blocker = watch_blocker(wait);
+  if (!blocker || rc_watch_is_alive(blocker)) return -EAGAIN;
+  /* One that left and then exited is no dead reader: its slot tells. */
+  return (rc_load_acquire(owner) & ~(uint64_t)3) == writer->blocker_owner ? -EOWNERDEAD : -EAGAIN; /* pairs with FREE */
 }
 
 static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
@@ -276,7 +307,12 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
     rc_store_relaxed(&writer->ring.ring.control->wanted, rc_writer_wanted(writer, bytes));
     struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
     if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
-    result = wait_for_room_event(&wait, timeout_ns, poll_room, check_room);
+    const struct rc_wait how = {.poll = poll_room,
+                                .check = check_room,
+                                .whom = watch_blocker,
+                                .word = word_of_blocker,
+                                .context = &wait};
+    result = wait_for_room_event(&wait, timeout_ns, &how);
   }
   if (result == -EINTR) return rc_fail_as(result, "a signal arrived while waiting for room");
   if (result != 0) return fail_to_reserve(writer, result, bytes);

@@ -21,7 +21,9 @@
  * slice, once.
  *
  * ASLEEP is a flag and not a count, so a sleeper that is killed costs one wake-up for nobody and no more. A signaller
- * that is killed between E7 and the wake leaves the sleeper to its time slice: sleepers never sleep without one.
+ * that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no ASLEEP. So a sleeper
+ * sleeps in time slices, or watches the one process that signals the event. Who wants others to look, and has nothing to
+ * signal (one that cancels a wait), nudges: ASLEEP stays, and if it is killed before its wake the next signal wakes.
  */
 #ifndef RC_RING_EVENT_H
 #define RC_RING_EVENT_H
@@ -64,5 +66,10 @@ static inline bool rc_event_advance(struct rc_event *event) {
     if (rc_cas_acq_rel(&event->word, &value, (value + RC_EVENT_EPOCH) & ~RC_EVENT_ASLEEP)) return true; /* E7 */
   return false;
 }
+
+/* Begins the next epoch and leaves the announcement as it is. All that sleep on the word must be woken; they look, and
+ * sleep again. Pairs with E1, as either finds the other's: what the caller stored before is seen by the look at E3, or
+ * the word is no longer E1's. */
+static inline void rc_event_nudge(struct rc_event *event) { rc_add_acq_rel(&event->word, RC_EVENT_EPOCH); }
 
 #endif

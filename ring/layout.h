@@ -100,6 +100,7 @@ struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see rc_owner_make */
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
+  _Atomic uint32_t wait;                     /* the reader: enum ringcast_wait, to look at only */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
 };
 
@@ -138,7 +139,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 6u
+#define RC_LAYOUT_REVISION 7u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

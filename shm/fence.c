@@ -9,7 +9,7 @@
 
 /* What was found out, once per process: it is asked for before each sleep, where the environment must not be read. Threads
  * that come here at once find out the same. */
-static _Atomic uint32_t usable_since, unusable_since; /* fork count + 1; 0: not known yet */
+static _Atomic uint32_t usable_since, unusable_since, refused_since; /* fork count + 1; 0: not known yet */
 
 bool rc_fence_register(void) {
   uint32_t self = rc_fork_count() + 1;
@@ -20,11 +20,16 @@ bool rc_fence_register(void) {
   return usable;
 }
 
+/* Registering may be allowed and calling forbidden. Relaxed: as above. */
+bool rc_fence_is_heavy(void) { return rc_fence_register() && rc_load_relaxed(&refused_since) != rc_fork_count() + 1; }
+
 uint32_t rc_event_prepare(struct rc_event *event) {
-  bool fenced = !rc_fence_register();
+  bool fenced = !rc_fence_is_heavy();
   uint32_t value = rc_event_announce(event, fenced); /* E1 */
-  if (!fenced && rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) /* E2 -> E5 */
+  if (!fenced && rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) { /* E2 -> E5 */
+    rc_store_relaxed(&refused_since, rc_fork_count() + 1); /* relaxed: as above */
     value = rc_event_announce(event, true);
+  }
   rc_fence_full();
   return value;
 }

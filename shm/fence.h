@@ -14,6 +14,10 @@
  * RINGCAST_DISABLE=membarrier): then it must rc_event_fence what it signals. */
 bool rc_fence_register(void);
 
+/* Whether rc_event_prepare reaches the signallers at once. If not, a signaller that has not seen FENCED yet may miss this
+ * process once: then it must not sleep without a slice. Known for sure after the first rc_event_prepare. */
+bool rc_fence_is_heavy(void);
+
 /* E1 and E2: announces a sleeper and fences all signallers. Returns the value to sleep on. */
 uint32_t rc_event_prepare(struct rc_event *event);
 

@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "shm/fence.h"
@@ -19,12 +18,11 @@ struct rc_notifier {
   struct rc_event *event;
   int64_t slice_ns;
   uint32_t forks;
-  int fd;    /* the eventfd */
-  int pidfd; /* of the peer, while io_uring watches it; else -1 */
+  int fd; /* the eventfd */
   struct rc_uring *uring;
   bool armed; /* under the lock, from here on, where there is a thread */
   bool watching, ended;
-  struct rc_process peer;
+  struct rc_watch peer;
   uint32_t value;
   bool threaded, stopping;
   pthread_t thread;
@@ -52,7 +50,7 @@ static void sleep_a_slice(struct rc_notifier *notifier) {
   bool watching = notifier->watching;
   pthread_mutex_unlock(&notifier->lock);
   int slept = rc_os.futex_wait(&notifier->event->word, value, notifier->slice_ns);
-  bool ended = slept == -ETIMEDOUT && watching && !rc_process_is_alive(&notifier->peer);
+  bool ended = slept == -ETIMEDOUT && watching && !rc_watch_is_alive(&notifier->peer);
   pthread_mutex_lock(&notifier->lock);
   if (ended) notifier->ended = true;
 }
@@ -88,13 +86,13 @@ static int start_thread(struct rc_notifier *notifier) {
 }
 
 /* The thread may be about to sleep on the word, or asleep on it. Changing the word keeps it from the first; waking
- * ends the second. The change is a signal like any other: who else sleeps there looks, and sleeps again. */
+ * ends the second. */
 static void stop_thread(struct rc_notifier *notifier) {
   pthread_mutex_lock(&notifier->lock);
   notifier->stopping = true;
   pthread_cond_signal(&notifier->changed);
   pthread_mutex_unlock(&notifier->lock);
-  rc_event_advance(notifier->event);
+  rc_event_nudge(notifier->event);
   rc_os.futex_wake(&notifier->event->word, INT_MAX);
   pthread_join(notifier->thread, NULL);
 }
@@ -131,8 +129,8 @@ static void drop_uring(struct rc_notifier *notifier) {
 static int open_uring(struct rc_notifier *notifier) {
   if (!rc_fence_register()) return -ENOSYS;
   int result = rc_uring_open(notifier->fd, &notifier->uring);
-  if (result != 0 || notifier->pidfd < 0) return result;
-  result = rc_uring_watch(notifier->uring, notifier->pidfd);
+  if (result != 0 || !notifier->watching || notifier->peer.fd < 0) return result;
+  result = rc_uring_watch(notifier->uring, notifier->peer.fd);
   if (result < 0) drop_uring(notifier);
   return result;
 }
@@ -157,20 +155,9 @@ static void clear_uring(struct rc_notifier *notifier) {
   lower_fd(notifier->fd);
 }
 
-static int open_pidfd(int32_t pid) {
-  int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-  return fd < 0 ? -errno : fd;
-}
-
-/* Opening first, then looking whether it is the right one: the pid may have gone to another. */
 static int watch_by_uring(struct rc_notifier *notifier) {
-  int fd = open_pidfd(notifier->peer.pid);
-  if (fd < 0) return fd;
-  if (!rc_process_is_alive(&notifier->peer)) {
-    close(fd);
-    return -ESRCH;
-  }
-  notifier->pidfd = fd;
+  int fd = rc_watch_fd(&notifier->peer);
+  if (fd < 0) return fd == RC_WATCH_ENDED ? -ESRCH : -ENOSYS;
   return rc_uring_watch(notifier->uring, fd);
 }
 
@@ -179,8 +166,6 @@ static int watch_by_uring(struct rc_notifier *notifier) {
 /* From io_uring to the thread, for good. */
 static int change_to_thread(struct rc_notifier *notifier) {
   drop_uring(notifier);
-  if (notifier->pidfd >= 0) close(notifier->pidfd);
-  notifier->pidfd = -1;
   notifier->armed = false;
   return start_thread(notifier);
 }
@@ -191,7 +176,7 @@ int rc_notifier_create(struct rc_event *event, int64_t slice_ns, struct rc_notif
   notifier->event = event;
   notifier->slice_ns = slice_ns;
   notifier->forks = rc_fork_count();
-  notifier->pidfd = -1;
+  rc_watch_init(&notifier->peer, 0, 0, 0);
   pthread_mutex_init(&notifier->lock, NULL);
   pthread_cond_init(&notifier->changed, NULL);
   notifier->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -211,13 +196,13 @@ int rc_notifier_fd(const struct rc_notifier *notifier) { return notifier->fd; }
 bool rc_notifier_uses_uring(const struct rc_notifier *notifier) { return !notifier->threaded; }
 
 int rc_notifier_watch(struct rc_notifier *notifier, const struct rc_process *peer) {
-  notifier->peer = *peer; /* the thread reads it once `watching` is set */
+  rc_watch_init(&notifier->peer, peer->pid, peer->start, UINT64_MAX); /* the thread's, once `watching` is set */
   int result = notifier->threaded ? 0 : watch_by_uring(notifier);
   if (result < 0 && result != -ESRCH) result = change_to_thread(notifier);
   if (result < 0 && result != -ESRCH) return result;
   pthread_mutex_lock(&notifier->lock);
   notifier->watching = true;
-  notifier->ended = result == -ESRCH || !rc_process_is_alive(peer);
+  notifier->ended = result == -ESRCH || !rc_watch_is_alive(&notifier->peer);
   pthread_mutex_unlock(&notifier->lock);
   return 0;
 }
@@ -248,7 +233,7 @@ void rc_notifier_destroy(struct rc_notifier *notifier) {
     pthread_mutex_destroy(&notifier->lock);
   }
   drop_uring(notifier);
-  if (notifier->pidfd >= 0) close(notifier->pidfd);
+  rc_watch_close(&notifier->peer);
   close(notifier->fd);
   free(notifier);
 }

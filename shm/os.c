@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -55,6 +56,15 @@ static int os_futex_wait(_Atomic uint32_t *word, uint32_t value, int64_t timeout
 
 static int os_futex_wake(_Atomic uint32_t *word, int count) {
   return result_of(syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0));
+}
+
+static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); } /* close-on-exec by itself */
+
+static bool os_is_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
+
+static int os_poll(struct pollfd *files, unsigned count, int64_t timeout_ns) {
+  struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+  return result_of(ppoll(files, count, &timeout, NULL));
 }
 
 static int os_membarrier(int command) { return result_of(syscall(SYS_membarrier, command, 0, 0)); }
@@ -122,6 +132,9 @@ struct rc_os rc_os = {
     .seals = os_seals,
     .futex_wait = os_futex_wait,
     .futex_wake = os_futex_wake,
+    .pidfd_open = os_pidfd_open,
+    .is_pidfd = os_is_pidfd,
+    .poll = os_poll,
     .online_cpus = os_online_cpus,
     .membarrier = os_membarrier,
     .file_limit = os_file_limit,

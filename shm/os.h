@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct pollfd;
+
 struct rc_os {
   int (*memfd_create)(const char *name, unsigned flags);
   int (*truncate)(int fd, uint64_t bytes);
@@ -27,6 +29,11 @@ struct rc_os {
    * Works across processes. */
   int (*futex_wait)(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
   int (*futex_wake)(_Atomic uint32_t *word, int count);
+  int (*pidfd_open)(int32_t pid);
+  bool (*is_pidfd)(int fd); /* false: it is something else by now */
+  /* As ppoll, with nanoseconds; how many are ready, 0 when the time is up, -EINTR after a signal handler. Being stopped
+   * and continued, or traced, does not end it. */
+  int (*poll)(struct pollfd *files, unsigned count, int64_t timeout_ns);
   int (*online_cpus)(void);
   int (*membarrier)(int command);
   int (*file_limit)(uint64_t *out); /* the most bytes a file may have; beyond, a signal kills (RLIMIT_FSIZE) */

@@ -4,11 +4,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "shm/disable.h"
+#include "shm/os.h"
 
 /* Why /proc/<pid>/stat can't be opened: only the kernel's own word that there is no such process counts as its death.
  * In a chroot, or with /proc hidden, the file is missing and the process is not. */
@@ -63,6 +67,46 @@ bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask) {
 bool rc_process_is_alive(const struct rc_process *process) {
   return rc_process_is_alive_by(process->pid, process->start, UINT64_MAX);
 }
+
+/* ---- Watching --------------------------------------------------------------------------------------------------- */
+
+void rc_watch_init(struct rc_watch *watch, int32_t pid, uint64_t start_bits, uint64_t mask) {
+  *watch = (struct rc_watch){.pid = pid, .start = start_bits, .mask = mask, .fd = RC_WATCH_NEW};
+}
+
+void rc_watch_close(struct rc_watch *watch) {
+  if (watch->fd >= 0) close(watch->fd);
+  watch->fd = RC_WATCH_NEW;
+}
+
+/* Opening first, then looking whether it is the right one: the pid may have gone to another. A process that /proc does
+ * not show stays in doubt; then the end of whoever has the pid now is late, but never false news. */
+static int open_watch(const struct rc_watch *watch) {
+  int fd = rc_disabled("pidfd") ? -ENOSYS : rc_os.pidfd_open(watch->pid);
+  if (rc_process_is_alive_by(watch->pid, watch->start, watch->mask)) return fd >= 0 ? fd : RC_WATCH_REFUSED;
+  if (fd >= 0) close(fd);
+  return RC_WATCH_ENDED;
+}
+
+int rc_watch_fd(struct rc_watch *watch) {
+  if (watch->fd == RC_WATCH_NEW) watch->fd = open_watch(watch);
+  return watch->fd;
+}
+
+/* A program that closes what it does not know, as some do before they become a daemon, must not make a living process
+ * dead: what is readable is asked whether it is a pidfd. Its number is not ours any more then, and is not closed. */
+bool rc_watch_is_alive(struct rc_watch *watch) {
+  int fd = rc_watch_fd(watch);
+  if (fd >= 0) {
+    struct pollfd look = {.fd = fd, .events = POLLIN};
+    if (rc_os.poll(&look, 1, 0) <= 0) return true;
+    watch->fd = look.revents != POLLNVAL && rc_os.is_pidfd(fd) ? fd : RC_WATCH_REFUSED;
+    if (watch->fd == fd) return false;
+  }
+  return watch->fd == RC_WATCH_REFUSED && rc_process_is_alive_by(watch->pid, watch->start, watch->mask);
+}
+
+/* ---- Forks ------------------------------------------------------------------------------------------------------ */
 
 uint32_t rc_forks_seen;
 

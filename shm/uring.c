@@ -114,6 +114,7 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
 }
 
 int rc_uring_cancel(struct rc_uring *uring) {
+  if (!uring->waiting) return uring->error;
   int result = enter(uring); /* most often it has come to its end, and all that is left is to take that in */
   if (result < 0 || !uring->waiting) return result;
   struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "ringcast/ringcast.h"
 #include "shm/crowd.h"
 #include "shm/disable.h"
 #include "shm/error.h"
@@ -59,15 +60,21 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_c
                                .crowd = crowd,
                                .spin_ns = spin_ns > 0 ? spin_ns : 0,
                                .spin_asked = asked,
+                               .cpu_wait = rc_cpu_wait_choose(),
                                .credit = MOST_CREDIT / 2};
   return 0;
+}
+
+void rc_waiter_destroy(struct rc_waiter *waiter) {
+  rc_park_close(waiter->park);
+  waiter->park = NULL;
 }
 
 static bool should_spin(struct rc_waiter *waiter) {
   uint32_t parties = rc_load_relaxed(&waiter->crowd->parties); /* relaxed: advice */
   if (waiter->spin_ns > 0 && !waiter->spin_asked && parties != waiter->parties) {
     waiter->parties = parties;
-    waiter->crowded = parties > rc_crowd_cpus(waiter->crowd);
+    waiter->crowded = parties + waiter->uncounted > rc_crowd_cpus(waiter->crowd);
   }
   return rc_waiter_is_eager(waiter);
 }
@@ -90,8 +97,8 @@ bool rc_wake(struct rc_event *event) {
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load in look */
-  rc_fence_full(); /* E5: whoever cancels may run where membarrier does not reach */
-  rc_wake(waiter->event);                  /* others that sleep on it look, and sleep on */
+  rc_event_nudge(waiter->event);           /* others that sleep on it look, and sleep on */
+  rc_os.futex_wake(&waiter->event->word, INT_MAX);
 }
 
 static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
@@ -99,11 +106,28 @@ static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
   return result == -EAGAIN && rc_load_acquire(&waiter->cancelled) ? -ECANCELED : result;
 }
 
-/* Asks check if a slice has passed since it last had nothing to say. */
+/* Asks check if some time has passed since it last had nothing to say. */
 static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t now) {
-  if (now - waiter->checked < RC_SLICE_NS) return -EAGAIN;
+  if (now - waiter->checked < RC_CHECK_NS) return -EAGAIN;
   int result = wait->check(wait->context);
   if (result == -EAGAIN) waiter->checked = now;
+  return result;
+}
+
+/* About a microsecond of looks. */
+static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
+  const void *word = waiter->cpu_wait != RC_CPU_PAUSE && wait->word ? wait->word(wait->context) : NULL;
+  int result = -EAGAIN;
+  if (word) {
+    rc_cpu_watch(waiter->cpu_wait, word);
+    result = look(waiter, wait);
+    if (result == -EAGAIN) rc_cpu_wait(waiter->cpu_wait);
+    return result == -EAGAIN ? look(waiter, wait) : result;
+  }
+  for (int i = 0; i < RC_LOOKS && result == -EAGAIN; i++) {
+    rc_relax();
+    result = look(waiter, wait);
+  }
   return result;
 }
 
@@ -111,30 +135,80 @@ static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wa
 static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
   int result;
   do {
-    for (int i = 0; i < RC_LOOKS; i++) {
-      rc_relax();
-      if ((result = look(waiter, wait)) != -EAGAIN) return result;
-    }
+    if ((result = look_a_while(waiter, wait)) != -EAGAIN) return result;
     *now = rc_now_ns();
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
   } while (*now < until);
   return -EAGAIN;
 }
 
-/* One slice of sleep, at most `most` long. -EAGAIN: not yet. */
-static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int sleep_by_futex(struct rc_waiter *waiter, uint32_t value, int64_t most) {
+  return rc_os.futex_wait(&waiter->event->word, value, most);
+}
+
+static void show(struct rc_waiter *waiter, enum ringcast_wait waiting) {
+  if (waiter->waiting == waiting) return;
+  waiter->waiting = waiting;
+  if (waiter->shown) rc_store_relaxed(waiter->shown, waiting); /* relaxed: to look at */
+}
+
+/* For good: what one waiter is refused it will not ask for again. */
+static void stop_parking(struct rc_waiter *waiter) {
+  rc_waiter_destroy(waiter);
+  show(waiter, RINGCAST_WAIT_FUTEX);
+}
+
+/* Whether it can sleep without slices. The fence: who can't call membarrier may miss one signal (ring/event.h). */
+static bool can_park(struct rc_waiter *waiter) {
+  if (waiter->waiting == RINGCAST_WAIT_FUTEX) return false;
+  if (rc_fence_is_heavy() && (waiter->park || rc_park_open(&waiter->park) == 0)) {
+    show(waiter, RINGCAST_WAIT_URING);
+    return true;
+  }
+  stop_parking(waiter);
+  return false;
+}
+
+/* As rc_park_sleep. A wake-up can also be lost with a signaller that is killed and that nobody watches: then the next look
+ * comes after a long slice, not never. */
+static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t value, int64_t most) {
+  struct rc_watch *watch = wait->whom ? wait->whom(wait->context) : NULL;
+  int pidfd = watch ? rc_watch_fd(watch) : -1;
+  if (pidfd == RC_WATCH_ENDED) return RC_PARK_ENDED;
+  int slept = watch && pidfd < 0 ? -ENOTSUP
+                                 : rc_park_sleep(waiter->park, &waiter->event->word, value, pidfd,
+                                                 watch && wait->sole ? most : least(most, RC_LONG_SLICE_NS));
+  if (slept != -ENOTSUP) return slept;
+  stop_parking(waiter);
+  return 0;
+}
+
+/* Being woken from a park takes 1 us longer than from a futex, of 17. So who was last kept waiting for less than this is
+ * taken to wait so briefly again: its wait begins with a futex, and it needs no io_uring until it waits for longer. */
+static bool is_brief(const struct rc_waiter *waiter) { return waiter->waited_ns < RC_UNPARKED_NS; }
+
+/* One sleep, at most `most` long. -EAGAIN: not yet. `first` is the first one of a wait. */
+static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most, bool first) {
   uint32_t value = rc_event_prepare(waiter->event);
-  int result = look(waiter, wait);
+  int result = look(waiter, wait), slept;
   if (result != -EAGAIN) return result;
   waiter->sleeps++;
-  int slept = rc_os.futex_wait(&waiter->event->word, value, most < RC_SLICE_NS ? most : RC_SLICE_NS);
+  if (waiter->waiting != RINGCAST_WAIT_FUTEX && first && is_brief(waiter))
+    slept = sleep_by_futex(waiter, value, least(most, RC_UNPARKED_NS));
+  else if (can_park(waiter))
+    slept = sleep_parked(waiter, wait, value, most);
+  else
+    slept = sleep_by_futex(waiter, value, least(most, RC_SLICE_NS));
+  if (slept == RC_PARK_ENDED) waiter->checked = 0; /* check is asked next */
   result = look(waiter, wait);
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
 static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
-  while (*now < deadline) {
-    int result = doze(waiter, wait, deadline - *now);
+  for (bool first = true; *now < deadline; first = false) {
+    int result = doze(waiter, wait, deadline - *now, first);
     *now = rc_now_ns();
     if (result != -EAGAIN) return result;
     result = check_now_and_then(waiter, wait, *now);
@@ -152,7 +226,7 @@ int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeou
   waiter->waits++;
   int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns), until = after(began, waiter->spin_ns);
   uint64_t sleeps = waiter->sleeps;
-  if (should_spin(waiter)) result = spin(waiter, wait, until < deadline ? until : deadline, &now);
+  if (!wait->dear && should_spin(waiter)) result = spin(waiter, wait, until < deadline ? until : deadline, &now);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
   learn(waiter, now - began, waiter->sleeps != sleeps);
   if (result != -EAGAIN) return result;

@@ -13,6 +13,8 @@
 #include <unistd.h>
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 #include "tools/cli.h"
@@ -70,21 +72,34 @@ void doctor_probe_cores(struct doctor *doctor) {
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
+/* Whether RINGCAST_DISABLE names it. */
+static bool is_disabled(const char *what) {
+  const char *list = getenv("RINGCAST_DISABLE");
+  size_t length = strlen(what);
+  for (const char *at = list; at && (at = strstr(at, what)); at += length)
+    if ((at == list || strchr(" ,", at[-1])) && (!at[length] || strchr(" ,", at[length]))) return true;
+  return false;
+}
+
 void doctor_probe_wait(struct doctor *doctor) {
-  bool waitpkg = false, monitorx = false, wfe = false;
+  bool waitpkg = false, monitorx = false, wfet = false;
 #if defined(__x86_64__) || defined(__i386__)
   unsigned a, b, c, d;
   waitpkg = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & (1u << 5));
   monitorx = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & (1u << 29));
 #elif defined(__aarch64__)
-  wfe = true;
+  wfet = getauxval(AT_HWCAP2) & (1ul << 31); /* HWCAP2_WFXT */
 #endif
-  const char *names = waitpkg ? "tpause and umwait" : monitorx ? "monitorx and mwaitx" : wfe ? "wfe" : "none";
-  doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; not used by this version, which "
-                                            "spins with pause", names);
+  bool off = is_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
+  const char *names = waitpkg ? "umwait" : monitorx ? "mwaitx" : wfet ? "wfet" : "none";
+  doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; spins %s", names,
+             used  ? "use it after their first microsecond"
+             : off ? "do with pauses, as RINGCAST_DISABLE asks"
+                   : "do with pauses");
   doctor_fact(doctor, "waitpkg", waitpkg);
   doctor_fact(doctor, "monitorx", monitorx);
-  doctor_fact(doctor, "wfe", wfe);
+  doctor_fact(doctor, "wfet", wfet);
+  doctor_fact(doctor, "used", used);
 }
 
 void doctor_probe_membarrier(struct doctor *doctor) {
@@ -111,6 +126,23 @@ struct uring_probe {
   } ops[PROBED];
 };
 
+/* enum ringcast_wait of a reader that is kept waiting in vain for a moment; NONE if that can't be tried. */
+static uint32_t how_a_reader_sleeps(void) {
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1};
+  struct ringcast_info info = {0};
+  struct ringcast_frame frame;
+  ringcast_writer *writer;
+  ringcast_reader *reader;
+  if (ringcast_writer_create_ex(&options, &writer) != 0) return RINGCAST_WAIT_NONE;
+  if (ringcast_reader_attach(ringcast_writer_handle(writer), &reader) == 0) {
+    ringcast_reader_next(reader, 20000000, &frame);
+    ringcast_reader_info(reader, &info);
+    ringcast_reader_close(reader);
+  }
+  ringcast_writer_close(writer);
+  return info.wait;
+}
+
 void doctor_probe_io_uring(struct doctor *doctor) {
   static struct uring_probe probe;
   uint64_t params[15] = {0}; /* struct io_uring_params is 120 bytes */
@@ -122,16 +154,22 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   const char *why = disabled > 0     ? ", kernel.io_uring_disabled is set"
                     : error == EPERM ? ", perhaps a container's seccomp profile"
                                      : "";
-  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s%s: a reader's pollable descriptor is served by %s",
+  uint32_t wait = how_a_reader_sleeps();
+  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s%s: a reader's pollable descriptor is served by %s, and who waits for long "
+                                            "sleeps %s",
              fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
              fd >= 0 ? "" : why, RINGCAST_HAVE_LIBURING ? "" : ", and liburing is not built in",
-             futex && RINGCAST_HAVE_LIBURING ? "it" : "a helper thread");
+             futex && RINGCAST_HAVE_LIBURING ? "it" : "a helper thread",
+             wait == RINGCAST_WAIT_URING   ? "by it until something happens"
+             : wait == RINGCAST_WAIT_FUTEX ? "on a futex, waking every 50 ms to look whether the other side lives"
+                                           : "in a way that can't be tried here");
   if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that lets "
-                                  "io_uring_setup through; plain waits do without");
+                                  "io_uring_setup through");
   doctor_fact(doctor, "available", fd >= 0);
   doctor_fact(doctor, "futex_wait", futex);
   doctor_fact(doctor, "disabled", disabled);
   doctor_fact(doctor, "liburing", RINGCAST_HAVE_LIBURING);
+  doctor_fact(doctor, "wait", wait);
 }
 
 /* ---- Sandboxes -------------------------------------------------------------------------------------------------- */

@@ -92,6 +92,14 @@ enum ringcast_numa {
   RINGCAST_NUMA_NODE = 3,        /* on the node that is named */
 };
 
+/* How a handle sleeps. Either way it is woken by what it waits for, the other side's death, cancel, a signal handler and
+ * the time limit. */
+enum ringcast_wait {
+  RINGCAST_WAIT_NONE = 0,  /* it has not slept for longer than a moment */
+  RINGCAST_WAIT_FUTEX = 1, /* in slices of 50 ms, with a look between them whether the other side lives */
+  RINGCAST_WAIT_URING = 2  /* with io_uring (Linux 6.7), without slices */
+};
+
 /* What a frame's bytes are. The library itself reads none of them; those who send and receive agree by it. */
 enum ringcast_kind {
   RINGCAST_KIND_BYTES = 0,  /* the caller's own */
@@ -163,6 +171,7 @@ struct ringcast_peer {
   uint64_t stalls;   /* times that the writer waited for it */
   struct ringcast_stats stats;
   char name[32];     /* as it gave it at attach, or empty */
+  uint32_t wait;     /* enum ringcast_wait */
 };
 
 struct ringcast_info {
@@ -181,6 +190,7 @@ struct ringcast_info {
   uint64_t ring_frame;  /* the largest frame's bytes that stays in the ring */
   uint64_t spill_bytes; /* the most spill memory there can be; 0: there is none */
   uint64_t spill_used;  /* how much of it the ring has from the machine now */
+  uint32_t wait;      /* enum ringcast_wait, of this handle */
 };
 
 /* ---- Writer: lifecycle ------------------------------------------------------------------------------------------ */

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/cpu_wait.h"
+
+#include "ring/atomics.h"
+#include "shm/disable.h"
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <immintrin.h>
+
+/* Of the time stamp counter, which runs at 1 to 5 GHz: a microsecond, more or less. */
+#define TICKS 3000u
+
+/* Bits of CPUID's ecx: Intel's manual, volume 2A, leaf 7; AMD's, volume 3, leaf 8000_0001. */
+#define WAITPKG (1u << 5)
+#define MWAITX  (1u << 29)
+
+#define UMWAIT_SHALLOW     1u    /* C0.1: back sooner than from C0.2 */
+#define MWAITX_SHALLOW     0xf0u /* no C-state */
+#define MWAITX_WITH_A_TIME 2u
+
+enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
+  uint32_t most[4], found[4];
+  cpuid(0, 0, most);
+  if (most[0] >= 7) {
+    cpuid(7, 0, found);
+    if (found[2] & WAITPKG) return RC_CPU_UMWAIT;
+  }
+  cpuid(0x80000000u, 0, most);
+  if (most[0] >= 0x80000001u && most[0] < 0x90000000u) {
+    cpuid(0x80000001u, 0, found);
+    if (found[2] & MWAITX) return RC_CPU_MWAITX;
+  }
+  return RC_CPU_PAUSE;
+}
+
+static void ask_cpu(uint32_t leaf, uint32_t subleaf, uint32_t out[4]) {
+  __cpuid_count(leaf, subleaf, out[0], out[1], out[2], out[3]);
+}
+
+static enum rc_cpu_wait find(void) { return rc_cpu_wait_of(ask_cpu); }
+
+__attribute__((target("waitpkg"))) static void watch_by_umonitor(const void *word) { _umonitor((void *)(uintptr_t)word); }
+__attribute__((target("waitpkg"))) static void wait_by_umwait(void) { _umwait(UMWAIT_SHALLOW, __rdtsc() + TICKS); }
+__attribute__((target("mwaitx"))) static void watch_by_monitorx(const void *word) {
+  _mm_monitorx((void *)(uintptr_t)word, 0, 0);
+}
+__attribute__((target("mwaitx"))) static void wait_by_mwaitx(void) {
+  _mm_mwaitx(MWAITX_WITH_A_TIME, MWAITX_SHALLOW, TICKS);
+}
+
+void rc_cpu_watch(enum rc_cpu_wait how, const void *word) {
+  how == RC_CPU_UMWAIT ? watch_by_umonitor(word) : watch_by_monitorx(word);
+}
+
+void rc_cpu_wait(enum rc_cpu_wait how) { how == RC_CPU_UMWAIT ? wait_by_umwait() : wait_by_mwaitx(); }
+
+#elif defined(__aarch64__)
+
+#include <sys/auxv.h>
+
+#define WFXT (1ul << 31) /* HWCAP2_WFXT of asm/hwcap.h; older headers lack it */
+
+enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
+  (void)cpuid;
+  return RC_CPU_PAUSE;
+}
+
+/* Without a time of its own, wfe may come back 100 us late. */
+static enum rc_cpu_wait find(void) { return getauxval(AT_HWCAP2) & WFXT ? RC_CPU_WFET : RC_CPU_PAUSE; }
+
+/* A write to the line takes the exclusive load back, which is an event. */
+void rc_cpu_watch(enum rc_cpu_wait how, const void *word) {
+  uint32_t value;
+  (void)how;
+  __asm__ volatile("ldaxr %w0, [%1]" : "=&r"(value) : "r"(word) : "memory");
+}
+
+void rc_cpu_wait(enum rc_cpu_wait how) {
+  uint64_t frequency, now;
+  (void)how;
+  __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(frequency));
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(now) : : "memory");
+  register uint64_t until __asm__("x0") = now + frequency / 1000000 + 1;
+  __asm__ volatile(".inst 0xd5031000" : : "r"(until) : "memory"); /* wfet x0 */
+}
+
+#else
+
+enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
+  (void)cpuid;
+  return RC_CPU_PAUSE;
+}
+
+static enum rc_cpu_wait find(void) { return RC_CPU_PAUSE; }
+
+void rc_cpu_watch(enum rc_cpu_wait how, const void *word) { (void)how, (void)word; }
+
+void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
+
+#endif
+
+enum rc_cpu_wait rc_cpu_wait_choose(void) {
+  static _Atomic int found; /* + 1; 0: not known yet. Under a hypervisor, CPUID takes 20 us or more */
+  int known = rc_load_relaxed(&found); /* relaxed: the number is all there is */
+  if (known == 0) {
+    known = (int)find() + 1;
+    rc_store_relaxed(&found, known);
+  }
+  return rc_disabled("cpu_wait") ? RC_CPU_PAUSE : (enum rc_cpu_wait)(known - 1);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a process lives, by its pidfd and by /proc: neither is fooled. */
+#define _GNU_SOURCE
+#include "shm/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/syscall.h>
+
+#include "shm/os.h"
+#include "tests/support/children.h"
+#include "tests/support/leaks.h"
+#include "tests/support/suite.h"
+
+enum { BY_PIDFD, BY_PROC, WAYS };
+
+static struct rc_watch watch_of(pid_t pid) {
+  struct rc_process process;
+  struct rc_watch watch;
+  ck_assert_int_eq(rc_process_find(pid, &process), 0);
+  rc_watch_init(&watch, process.pid, process.start, UINT64_MAX);
+  return watch;
+}
+
+/* Whether the test can run this way. */
+static bool choose(int way, const char *test) {
+  setenv("RINGCAST_DISABLE", way == BY_PROC ? "pidfd" : "", 1);
+  int fd = rc_os.pidfd_open(getpid());
+  if (fd >= 0) close(fd);
+  if (fd < 0 && way == BY_PIDFD) tell_skipped(test, "no pidfds");
+  return fd >= 0 || way == BY_PROC;
+}
+
+#define must_be_alive(watch) ck_assert(rc_watch_is_alive(&(watch)))
+#define must_be_dead(watch)  ck_assert(!rc_watch_is_alive(&(watch)))
+
+static void live_for_ever(void *context) {
+  (void)context;
+  for (;;) pause();
+}
+
+START_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for) {
+  if (!choose(_i, __func__)) return;
+  for (int look_before = 0; look_before < 2; look_before++) {
+    int descriptors = open_descriptors();
+    pid_t child = start_child(live_for_ever, NULL);
+    struct rc_watch watch = watch_of(child);
+    if (look_before) must_be_alive(watch);
+    ck_assert_int_eq(watch.fd >= 0, look_before && _i == BY_PIDFD);
+    ck_assert_int_eq(kill(child, SIGKILL), 0);
+    siginfo_t info;
+    ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    must_be_dead(watch);
+    must_be_dead(watch);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    must_be_dead(watch);
+    rc_watch_close(&watch);
+    ck_assert_int_eq(open_descriptors(), descriptors);
+  }
+}
+END_TEST
+
+START_TEST(a_stopped_process_is_alive) {
+  if (!choose(_i, __func__)) return;
+  pid_t child = start_child(live_for_ever, NULL);
+  struct rc_watch watch = watch_of(child);
+  ck_assert_int_eq(kill(child, SIGSTOP), 0);
+  ck_assert_int_eq(waitpid(child, NULL, WUNTRACED), child);
+  must_be_alive(watch);
+  kill_child(child);
+  must_be_dead(watch);
+}
+END_TEST
+
+static void *outlive_the_leader(void *context) {
+  while (pause() < 0) {}
+  return context;
+}
+
+static void leave_a_thread_behind(void *context) {
+  pthread_t thread;
+  (void)context;
+  child_must(pthread_create(&thread, NULL, outlive_the_leader, NULL) == 0);
+  syscall(SYS_exit, 0); /* of this thread alone */
+}
+
+static char state_of(pid_t pid) {
+  char path[40], text[256] = "";
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "re");
+  ck_assert_ptr_nonnull(fgets(text, sizeof text, file));
+  fclose(file);
+  return strrchr(text, ')')[2];
+}
+
+START_TEST(who_has_lost_its_main_thread_lives_as_long_as_the_others) {
+  if (!choose(_i, __func__)) return;
+  pid_t child = start_child(leave_a_thread_behind, NULL);
+  struct rc_watch before = watch_of(child);
+  must_be_alive(before);
+  while (state_of(child) != 'Z') sched_yield();
+  struct rc_watch after = watch_of(child);
+  for (int i = 0; i < 3; i++) {
+    must_be_alive(before);
+    must_be_alive(after);
+  }
+  kill_child(child);
+  must_be_dead(before);
+  must_be_dead(after);
+  rc_watch_close(&before);
+  rc_watch_close(&after);
+}
+END_TEST
+
+START_TEST(a_pid_that_went_to_another_is_dead) {
+  if (!choose(_i, __func__)) return;
+  struct rc_watch watch = watch_of(getpid());
+  must_be_alive(watch);
+  rc_watch_close(&watch);
+  watch.start++;
+  must_be_dead(watch);
+  ck_assert_int_eq(watch.fd, RC_WATCH_ENDED);
+  rc_watch_init(&watch, getpid(), 0, 0); /* none of the start's bits are known */
+  must_be_alive(watch);
+  rc_watch_close(&watch);
+}
+END_TEST
+
+static struct gate stop, stopped;
+
+static void look_from_where_proc_is_hidden(void *context) {
+  struct rc_watch *watch = context;
+  child_must(chroot("/etc") == 0 && chdir("/") == 0);
+  child_must(open("/proc/self/stat", O_RDONLY) < 0);
+  child_must(rc_watch_is_alive(watch));
+  gate_open(&stop);
+  gate_wait(&stopped); /* it is dead, and nobody has waited for it */
+  bool alive = rc_watch_is_alive(watch);
+  child_must(alive == (watch->fd < 0)); /* without /proc only a pidfd tells a zombie */
+  child_must(alive == (getenv("RINGCAST_DISABLE")[0] != 0));
+
+}
+
+START_TEST(where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead) {
+  if (!choose(_i, __func__)) return;
+  if (geteuid() != 0) {
+    tell_skipped(__func__, "only root can chroot");
+    return;
+  }
+  stop = gate_make();
+  stopped = gate_make();
+  pid_t child = start_child(live_for_ever, NULL);
+  struct rc_watch watch = watch_of(child);
+  pid_t looker = start_child(look_from_where_proc_is_hidden, &watch);
+  gate_wait(&stop);
+  siginfo_t info;
+  ck_assert_int_eq(kill(child, SIGKILL), 0);
+  ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+  gate_open(&stopped);
+  child_must_succeed(looker);
+  ck_assert_int_eq(waitpid(child, NULL, 0), child);
+}
+END_TEST
+
+START_TEST(a_descriptor_that_was_taken_away_makes_nobody_dead) {
+  if (!choose(BY_PIDFD, __func__)) return;
+  int ends[2];
+  ck_assert_int_eq(pipe(ends), 0);
+  ck_assert_int_eq(write(ends[1], "x", 1), 1);
+  for (int replaced = 0; replaced < 2; replaced++) {
+    pid_t child = start_child(live_for_ever, NULL);
+    struct rc_watch watch = watch_of(child);
+    must_be_alive(watch);
+    int number = watch.fd;
+    if (replaced) ck_assert_int_eq(dup2(ends[0], number), number); /* something readable that is no pidfd */
+    else close(number);
+    must_be_alive(watch);
+    must_be_alive(watch);
+    kill_child(child);
+    must_be_dead(watch);
+    rc_watch_close(&watch);
+    if (replaced) ck_assert_int_eq(fcntl(number, F_GETFD), 0); /* it is not ours to close */
+  }
+}
+END_TEST
+
+static int refuse(int32_t pid) {
+  (void)pid;
+  return -EPERM;
+}
+
+START_TEST(where_pidfds_are_refused_proc_is_read) {
+  choose(BY_PROC, __func__);
+  setenv("RINGCAST_DISABLE", "", 1);
+  rc_os.pidfd_open = refuse;
+  pid_t child = start_child(live_for_ever, NULL);
+  struct rc_watch watch = watch_of(child);
+  must_be_alive(watch);
+  ck_assert_int_eq(watch.fd, RC_WATCH_REFUSED);
+  kill_child(child);
+  must_be_dead(watch);
+}
+END_TEST
+
+static int opened;
+
+static int count_opened(int32_t pid) {
+  opened++;
+  return (int)syscall(SYS_pidfd_open, pid, 0);
+}
+
+START_TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
+  if (!choose(BY_PIDFD, __func__)) return;
+  rc_os.pidfd_open = count_opened;
+  struct rc_watch watch = watch_of(getppid());
+  for (int i = 0; i < 10; i++) must_be_alive(watch);
+  ck_assert_int_eq(opened, 1);
+  ck_assert_int_eq(fcntl(watch.fd, F_GETFD), FD_CLOEXEC);
+  rc_watch_close(&watch);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("process");
+  TCase *tests = add_case(suite, "process");
+  tcase_add_loop_test(tests, a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS);
+  tcase_add_loop_test(tests, a_stopped_process_is_alive, 0, WAYS);
+  tcase_add_loop_test(tests, who_has_lost_its_main_thread_lives_as_long_as_the_others, 0, WAYS);
+  tcase_add_loop_test(tests, a_pid_that_went_to_another_is_dead, 0, WAYS);
+  tcase_add_loop_test(tests, where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead, 0, WAYS);
+  tcase_add_test(tests, a_descriptor_that_was_taken_away_makes_nobody_dead);
+  tcase_add_test(tests, where_pidfds_are_refused_proc_is_read);
+  tcase_add_test(tests, one_descriptor_serves_all_looks_and_is_not_handed_on);
+  return run_suite(suite);
+}
