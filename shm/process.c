@@ -83,7 +83,10 @@ void rc_watch_close(struct rc_watch *watch) {
  * not show stays in doubt; then the end of whoever has the pid now is late, but never false news. */
 static int open_watch(const struct rc_watch *watch) {
   int fd = rc_disabled("pidfd") ? -ENOSYS : rc_os.pidfd_open(watch->pid);
-  if (rc_process_is_alive_by(watch->pid, watch->start, watch->mask)) return fd >= 0 ? fd : RC_WATCH_REFUSED;
+  if (rc_process_is_alive_by(watch->pid, watch->start, watch->mask)) {
+    bool short_of = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM; /* for now: then /proc can't be read either */
+    return fd >= 0 ? fd : short_of ? RC_WATCH_NEW : RC_WATCH_REFUSED;
+  }
   if (fd >= 0) close(fd);
   return RC_WATCH_ENDED;
 }
@@ -103,7 +106,7 @@ bool rc_watch_is_alive(struct rc_watch *watch) {
     watch->fd = look.revents != POLLNVAL && rc_os.is_pidfd(fd) ? fd : RC_WATCH_REFUSED;
     if (watch->fd == fd) return false;
   }
-  return watch->fd == RC_WATCH_REFUSED && rc_process_is_alive_by(watch->pid, watch->start, watch->mask);
+  return watch->fd != RC_WATCH_ENDED && rc_process_is_alive_by(watch->pid, watch->start, watch->mask);
 }
 
 /* ---- Forks ------------------------------------------------------------------------------------------------------ */

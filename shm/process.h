@@ -35,7 +35,8 @@ enum { RC_WATCH_NEW = -1, RC_WATCH_REFUSED = -2, RC_WATCH_ENDED = -3 };
 void rc_watch_init(struct rc_watch *watch, int32_t pid, uint64_t start_bits, uint64_t mask);
 void rc_watch_close(struct rc_watch *watch);
 
-/* The pidfd, which polls readable once the process has ended; RC_WATCH_REFUSED, RC_WATCH_ENDED. */
+/* The pidfd, which polls readable once the process has ended; RC_WATCH_NEW (no descriptor is free: ask again),
+ * RC_WATCH_REFUSED, RC_WATCH_ENDED. */
 int rc_watch_fd(struct rc_watch *watch);
 
 /* As rc_process_is_alive. */

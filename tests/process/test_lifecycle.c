@@ -81,6 +81,68 @@ START_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end) {
 }
 END_TEST
 
+static void be_a_writer_that_sends_nothing(void *context) {
+  struct party *party = context;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536};
+  ringcast_writer *writer;
+  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
+  for (;;) pause();
+}
+
+static void be_a_reader_to_the_end(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  child_must(ringcast_reader_attach(party->handle, &reader) == 0);
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == -EPIPE);
+  child_must(strstr(ringcast_last_error(), "gone"));
+  ringcast_reader_close(reader);
+}
+
+/* R, S, T, ... */
+static char state_of(pid_t pid) {
+  char path[40], text[256] = "";
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "re");
+  ck_assert_ptr_nonnull(fgets(text, sizeof text, file));
+  fclose(file);
+  return strrchr(text, ')')[2];
+}
+
+/* Until `count` readers have told how they sleep, and do. */
+static void await_sleepers(ringcast_tap *tap, uint32_t count) {
+  struct ringcast_peer peers[8];
+  uint32_t asleep;
+  do {
+    int found = ringcast_tap_peers(tap, peers, 8);
+    asleep = 0;
+    for (int i = 0; i < found; i++) asleep += peers[i].wait != RINGCAST_WAIT_NONE && state_of(peers[i].pid) == 'S';
+  } while (asleep < count);
+  bool slices = getenv("RINGCAST_DISABLE") && strstr(getenv("RINGCAST_DISABLE"), "io_uring");
+  for (uint32_t i = 0; slices && i < count; i++) ck_assert_uint_eq(peers[i].wait, RINGCAST_WAIT_FUTEX);
+}
+
+START_TEST(readers_asleep_when_the_writer_is_killed_are_told) {
+  enum { READERS = 5 };
+  struct party party = make_party(NULL);
+  pid_t readers[READERS];
+  ringcast_tap *tap;
+  struct ringcast_frame frame;
+  pid_t writer = start_child(be_a_writer_that_sends_nothing, &party);
+  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
+  ck_assert_int_eq(ringcast_tap_attach(party.handle, &tap), 0);
+  for (int i = 0; i < READERS; i++) readers[i] = start_child(be_a_reader_to_the_end, &party);
+  await_sleepers(tap, READERS);
+  ck_assert_int_eq(kill(writer, SIGKILL), 0); /* a zombie from here on */
+  for (int i = 0; i < READERS; i++) child_must_succeed(readers[i]);
+  ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), -EPIPE);
+  ringcast_tap_close(tap);
+  ck_assert_int_eq(waitpid(writer, NULL, 0), writer);
+  free_party(&party);
+}
+END_TEST
+
 /* ---- A reader goes ---------------------------------------------------------------------------------------------- */
 
 static void be_a_reader_that_stalls(void *context) {
@@ -124,6 +186,40 @@ START_TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
 END_TEST
 
 static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
+
+struct killing {
+  pid_t sleeper, victim;
+};
+
+static void kill_once_it_sleeps(void *context) {
+  struct killing *killing = context;
+  while (state_of(killing->sleeper) != 'S') {}
+  child_must(kill(killing->victim, SIGKILL) == 0);
+}
+
+START_TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
+  ringcast_writer *writer = make_writer(4096);
+  struct party party = make_party(writer);
+  struct ringcast_span span;
+  for (int i = 0; i < 3; i++) {
+    pid_t pid = start_child(be_a_reader_that_stalls, &party);
+    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+    fill(writer);
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT); /* so the next wait is parked */
+    struct killing killing = {.sleeper = getpid(), .victim = pid};
+    pid_t killer = start_child(kill_once_it_sleeps, &killing);
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), -EOWNERDEAD);
+    child_must_succeed(killer);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ringcast_writer_close(writer);
+    free_party(&party);
+    writer = make_writer(4096);
+    party = make_party(writer);
+  }
+  free_party(&party);
+  ringcast_writer_close(writer);
+}
+END_TEST
 
 START_TEST(a_reader_that_leaves_frees_a_writer_that_is_blocked) {
   ringcast_writer *writer = make_writer(4096);
@@ -326,6 +422,8 @@ int main(void) {
   Suite *suite = suite_create("lifecycle");
   TCase *tests = add_case(suite, "lifecycle");
   tcase_add_loop_test(tests, a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 2); /* asleep, and spinning */
+  tcase_add_test(tests, readers_asleep_when_the_writer_is_killed_are_told);
+  tcase_add_test(tests, a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told);
   tcase_add_test(tests, a_dead_reader_that_holds_the_ring_back_is_named);
   tcase_add_test(tests, a_reader_that_leaves_frees_a_writer_that_is_blocked);
   tcase_add_test(tests, a_stopped_reader_is_slow_and_not_dead);
