@@ -193,7 +193,7 @@ static void make_floor(struct bench *bench) {
   struct ringcast_info info;
   bench->floor = perf_writer(bench->options, 2 * bench->info.capacity, 0);
   perf_must(ringcast_writer_info(bench->floor, &info), "no facts of the ring");
-  bench->slots = (info.max_frame < bench->info.capacity ? info.max_frame : bench->info.capacity) / bench->stride;
+  bench->slots = (info.ring_frame < bench->info.capacity ? info.ring_frame : bench->info.capacity) / bench->stride;
   if (bench->slots == 0) perf_die("a frame of %zu bytes leaves no room; give --capacity", bench->options->size);
   if (info.memory != bench->info.memory)
     fprintf(stderr, "ringcast: the ring is of %s memory and the floor of %s: the ratio says little\n",

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames larger than the ring, between processes, some of which die. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ringcast/ringcast.h"
 #include "shm/machine.h"
@@ -266,24 +269,53 @@ END_TEST
 
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
-static long shared_memory_in_use(void) {
-  char line[128];
-  long kilobytes = -1;
-  FILE *file = fopen("/proc/meminfo", "re");
-  while (fgets(line, sizeof line, file))
-    if (sscanf(line, "Shmem: %ld kB", &kilobytes) == 1) break;
-  fclose(file);
-  return kilobytes;
+/* How many processes have a file mapped or open. */
+static int holders_of(ino_t inode) {
+  int holders = 0;
+  DIR *processes = opendir("/proc");
+  for (struct dirent *process; (process = readdir(processes)) != NULL;) {
+    char path[300], line[512];
+    bool holds = false;
+    if (process->d_name[0] < '0' || process->d_name[0] > '9') continue;
+    snprintf(path, sizeof path, "/proc/%s/maps", process->d_name);
+    FILE *maps = fopen(path, "re");
+    for (unsigned long found; maps && fgets(line, sizeof line, maps);)
+      holds |= strstr(line, "memfd:ringcast.spill") && sscanf(line, "%*s %*s %*s %*s %lu", &found) == 1 && found == inode;
+    if (maps) fclose(maps);
+    snprintf(path, sizeof path, "/proc/%s/fd", process->d_name);
+    DIR *files = opendir(path);
+    for (struct dirent *file; files && (file = readdir(files)) != NULL;) {
+      struct stat found;
+      holds |= fstatat(dirfd(files), file->d_name, &found, 0) == 0 && S_ISREG(found.st_mode) && found.st_ino == inode;
+    }
+    if (files) closedir(files);
+    holders += holds;
+  }
+  closedir(processes);
+  return holders;
+}
+
+/* The only spill memory that a process has mapped. */
+static ino_t spill_inode_of(pid_t pid) {
+  char path[64], line[512];
+  unsigned long inode = 0;
+  snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+  FILE *maps = fopen(path, "re");
+  while (fgets(line, sizeof line, maps))
+    if (strstr(line, "memfd:ringcast.spill")) ck_assert_int_eq(sscanf(line, "%*s %*s %*s %*s %lu", &inode), 1);
+  fclose(maps);
+  ck_assert_uint_ne(inode, 0);
+  return inode;
 }
 
 static void spill_and_stop(void *context) {
   struct party *party = context;
   ringcast_writer *writer;
   struct ringcast_span span;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 512 * MIB};
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 64 * MIB};
   child_must(ringcast_writer_create_ex(&options, &writer) == 0);
-  child_must(ringcast_writer_reserve(writer, 500 * MIB, 0, &span) == 0);
-  child_must(ringcast_writer_commit(writer, 500 * MIB, 0) == 0);
+  child_must(ringcast_writer_reserve(writer, 50 * MIB, 0, &span) == 0);
+  child_must(ringcast_writer_commit(writer, 50 * MIB, 0) == 0);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
   for (;;) pause();
 }
@@ -296,18 +328,20 @@ static void attach_and_stop(void *context) {
   for (;;) pause();
 }
 
-START_TEST(spill_memory_goes_with_the_last_process_however_they_die) {
-  long before = shared_memory_in_use();
+START_TEST(spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead) {
   for (int order = 0; order < 2; order++) {
     struct party party = {.gate = gate_make(), .done = gate_make()};
     pid_t writer = start_child(spill_and_stop, &party);
     ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
     pid_t reader = start_child(attach_and_stop, &party);
     gate_wait(&party.done);
-    ck_assert_int_ge(shared_memory_in_use(), before + 300 * 1024);
+    ino_t inode = spill_inode_of(writer);
+    ck_assert_uint_eq(spill_inode_of(reader), inode);
+    ck_assert_int_eq(holders_of(inode), 2);
     kill_child(order == 0 ? writer : reader);
+    ck_assert_int_eq(holders_of(inode), 1);
     kill_child(order == 0 ? reader : writer);
-    ck_assert_int_lt(shared_memory_in_use(), before + 200 * 1024); /* others on the machine use some, too */
+    ck_assert_int_eq(holders_of(inode), 0);
     gate_free(&party.gate);
     gate_free(&party.done);
   }
@@ -322,6 +356,6 @@ int main(void) {
   tcase_add_test(tests, a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted);
   tcase_add_test(tests, a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory);
   tcase_add_test(tests, what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet);
-  tcase_add_test(tests, spill_memory_goes_with_the_last_process_however_they_die);
+  tcase_add_test(tests, spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead);
   return run_suite(suite);
 }
