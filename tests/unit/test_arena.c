@@ -314,6 +314,11 @@ static void with_all_locked(void *context) {
   child_must(rc_memory_map_spill(own.fd, own.bytes, &seen) == 0);
   child_must(fstat(own.fd, &file) == 0);
   child_must(file.st_blocks == 0);
+  char text[4096];
+  unsigned long locked;
+  child_must(rc_os.read_file("/proc/self/status", text, sizeof text) > 0);
+  child_must(sscanf(strstr(text, "VmLck:"), "VmLck: %lu", &locked) == 1);
+  child_must(locked << 10 < own.bytes); /* nor does it count against the limit */
 }
 
 START_TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
