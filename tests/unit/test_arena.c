@@ -109,6 +109,21 @@ START_TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
 }
 END_TEST
 
+static int advise_half(void *address, size_t bytes, int advice) {
+  if (advice != MADV_POPULATE_WRITE || bytes < CHUNK) return real.advise(address, bytes, advice);
+  memset(address, 1, bytes / 2);
+  return -ENOMEM;
+}
+
+START_TEST(what_was_put_in_place_before_the_memory_ran_out_goes_back) {
+  ck_assert_int_eq(rc_arena_provide(&arena, 0, CHUNK), 0);
+  rc_os.advise = advise_half;
+  memory.huge = false;
+  ck_assert_int_eq(rc_arena_provide(&arena, 0, 10 * CHUNK), -ENOMEM);
+  ck_in_place(1);
+}
+END_TEST
+
 static int allocations, allocate_result;
 
 static int allocate_counted(int fd, uint64_t offset, uint64_t bytes) {
@@ -351,6 +366,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, make_arena, free_arena);
   tcase_add_test(tests, making_it_takes_no_memory_and_a_part_is_put_in_place_once);
   tcase_add_test(tests, memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing);
+  tcase_add_test(tests, what_was_put_in_place_before_the_memory_ran_out_goes_back);
   tcase_add_test(tests, an_older_kernel_allocates_the_part_and_touches_it);
   tcase_add_test(tests, what_the_machine_has_no_room_for_is_not_begun);
   tcase_add_test(tests, huge_pages_are_tried_and_all_is_in_place_without_them_too);

@@ -2,6 +2,7 @@
 /* Frames larger than the ring, by the public API within one process. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -599,6 +600,16 @@ START_TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
     ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EPROTO);
     ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), -EPROTO);
   }
+  *id = good;
+  struct stat file; /* a file of that very size, sealed as it should be */
+  id->spill_fd = memfd_create("ringcast.test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  id->spill_bytes = 4 * MIB + 4096;
+  ck_assert_int_eq(ftruncate(id->spill_fd, (off_t)id->spill_bytes), 0);
+  ck_assert_int_eq(fcntl(id->spill_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  ck_assert_int_eq(fstat(id->spill_fd, &file), 0);
+  id->spill_inode = file.st_ino;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EPROTO);
+  close(id->spill_fd);
   *id = good;
   id->spill_inode++;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -ENOENT);
