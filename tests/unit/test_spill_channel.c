@@ -383,6 +383,8 @@ START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ck_assert_ptr_eq(span.data, grown.data);
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   ck_assert_int_eq(ringcast_writer_abort(writer), -EINVAL);
+  ck_assert_int_eq(send(writer, 4, 100), 0);
+  read_one(reader, 4, 100);
   ck_assert_int_eq(send(writer, 3, 4 * MIB - 16), 0);
   read_one(reader, 3, 4 * MIB - 16);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 3 * MIB, 0, &span), 0); /* still open when it is closed */
