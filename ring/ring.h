@@ -61,6 +61,7 @@ struct rc_ring_reader {
   uint64_t cursor; /* all frames below this are released: the start of the oldest that is held */
   uint64_t next;   /* the frame to read next starts here */
   uint32_t slot;
+  bool follows;         /* takes spilled frames of which a part is there */
   uint32_t leases;      /* how many may be held at once */
   uint32_t first, held; /* the queue of those that are, released ones behind an older one included */
   struct rc_lease queue[RC_MAX_LEASES];
@@ -71,8 +72,9 @@ struct rc_ring_frame {
   const void *data;
   uint64_t position, bytes;
   uint16_t kind;
-  bool spilled;
+  bool spilled, whole;
   uint64_t offset; /* in SPILL, if it is spilled */
+  uint64_t there;  /* bytes of it that may be read: all, if it is whole */
 };
 
 static inline uint64_t rc_frame_lines(uint64_t bytes) {
@@ -86,9 +88,10 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
-/* Reads a note, once, and checks it. False: it can't be right, and nothing is set. */
-bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note, uint64_t *offset,
-                     uint64_t *bytes);
+/* Reads a note, once, checks it, and fills in what it says. 0; -EPROTO if it can't be right, -ECONNABORTED if the writer
+ * has taken the frame back. */
+int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
+                    struct rc_ring_frame *frame);
 
 /* Writer. The control segment is zero but for its identity, and DATA is zero. */
 void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
@@ -96,8 +99,9 @@ int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out); 
 int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
 int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind); /* -EINVAL */
 int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
-/* Commits a note instead: the payload is `bytes` at `offset` of SPILL. For ring/spill.c. */
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind); /* -EINVAL */
+/* Commits a note instead, which says that; it stays writable by the pointer. For ring/spill.c. -EINVAL. */
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress, uint16_t kind,
+                           struct rc_spilled **note);
 /* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
  * joins; -EPROTO if a cursor can't be right. Names the blocker, also on success unless nobody is behind. */
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
@@ -116,6 +120,8 @@ bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /*
 /* Reader. */
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position); /* -EINVAL: no such frame is held */
+int rc_ring_look(const struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out); /* at one that is held,
+                                                            * again: how much is there? -EINVAL -EPROTO -ECONNABORTED */
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position); /* as if the last rc_ring_next, of that frame, had not been */
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 
