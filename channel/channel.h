@@ -60,6 +60,8 @@ int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **ou
 /* After -EAGAIN: what is wanted is there once no cursor is below this. */
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
 
+static inline bool rc_writer_is_open(const ringcast_writer *writer) { return writer->ring.open || writer->spill.note; }
+
 /* Commits and aborts what is open, wherever it is. As rc_ring_commit and rc_ring_abort. */
 int rc_writer_give(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
 int rc_writer_drop(ringcast_writer *writer);

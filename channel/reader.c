@@ -20,7 +20,8 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
                             "against the headers of the library in use",
                    given->size, sizeof options);
   if (given) options = *given;
-  if (options.flags != 0) return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
+  if ((options.flags & ~RINGCAST_READER_CUT_THROUGH) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_CUT_THROUGH is known", options.flags);
   if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases, RC_MAX_LEASES);
@@ -63,9 +64,12 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
-  if (result == 0) reader->waiter.shown = &control->slots[reader->ring.slot].wait;
-  if (result == 0 && options->leases != 0) reader->ring.leases = options->leases;
-  return result;
+  if (result != 0) return result;
+  reader->waiter.shown = &control->slots[reader->ring.slot].wait;
+  if (options->leases != 0) reader->ring.leases = options->leases;
+  reader->ring.follows = options->flags & RINGCAST_READER_CUT_THROUGH;
+  if (reader->ring.follows) rc_add_acq_rel(&control->followers, 1);
+  return 0;
 }
 
 int ringcast_reader_attach(const char *handle, ringcast_reader **out) {
@@ -97,6 +101,7 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
+    if (reader->ring.follows) rc_add_acq_rel(&reader->ring.ring.control->followers, UINT32_MAX);
     rc_slot_free(&reader->ring.ring, reader->ring.slot);
     rc_ring_parties(&reader->ring.ring);
     rc_wake(&reader->ring.ring.control->room);
@@ -192,14 +197,14 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 }
 
 /* Before a spilled frame is lent. After an error it is still the next one. */
-static int check_spilled(ringcast_reader *reader, uint64_t position, uint64_t offset, uint64_t bytes) {
+static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
   /* Relaxed: the frame's commit, which was acquired, came after it. */
   uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
-  int result = rc_arena_view_check(&reader->view, offset, bytes, epoch);
+  int result = rc_arena_view_check(&reader->view, frame->offset, frame->bytes, epoch);
   if (result == 0) return 0;
-  rc_ring_put_back(&reader->ring, position);
+  rc_ring_put_back(&reader->ring, frame->position);
   return rc_fail(result, "can't read the frame at position %llu, %llu bytes of spill memory: %s",
-                 (unsigned long long)position, (unsigned long long)bytes, strerror(-result));
+                 (unsigned long long)frame->position, (unsigned long long)frame->bytes, strerror(-result));
 }
 
 /* Nothing is there yet, or something is wrong. */
@@ -228,27 +233,87 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   int result = wait_for_frame(reader, timeout_ns, &frame);
-  if (result == 0 && frame.spilled) result = check_spilled(reader, frame.position, frame.offset, frame.bytes);
+  if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result == 0) lend(&frame, out);
   return result;
 }
 
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  int result = rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count())
-                   ? -EINVAL
-                   : rc_ring_next(&reader->ring, &frame);
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()))
+    return next_slowly(reader, timeout_ns, out);
+  bool there = rc_ring_next_plain(&reader->ring, &frame);
   /* The first microsecond of a wait is spent here: looks, and nothing else. */
-  if (result == -EAGAIN && timeout_ns != 0 && rc_waiter_is_eager(&reader->waiter))
-    for (int i = 0; i < RC_LOOKS && result == -EAGAIN; i++) {
+  if (!there && timeout_ns != 0 && rc_waiter_is_eager(&reader->waiter))
+    for (int i = 0; i < RC_LOOKS && !there; i++) {
       rc_relax();
-      result = rc_ring_next(&reader->ring, &frame);
+      there = rc_ring_next_plain(&reader->ring, &frame);
     }
-  if (result != 0) return next_slowly(reader, timeout_ns, out);
-  if (rc_unlikely(frame.spilled) &&
-      (result = check_spilled(reader, frame.position, frame.offset, frame.bytes)) != 0)
-    return result;
+  if (!there) return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);
+  return 0;
+}
+
+/* ---- Following -------------------------------------------------------------------------------------------------- */
+
+struct follow_wait {
+  ringcast_reader *reader;
+  uint64_t position, upto;
+  struct rc_ring_frame found;
+};
+
+static int poll_progress(void *context) {
+  struct follow_wait *wait = context;
+  struct rc_ring_reader *ring = &wait->reader->ring;
+  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0; /* pairs with the store in close: first, as all came before */
+  int result = rc_ring_look(ring, wait->position, &wait->found);
+  if (result != 0) return result;
+  if (wait->found.whole || wait->found.there >= wait->upto) return 0;
+  return closed ? -EPIPE : -EAGAIN;
+}
+
+static int check_followed_writer(void *context) {
+  struct follow_wait *wait = context;
+  if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
+  rc_store_release(&wait->reader->ring.ring.control->closed, 1); /* as in check_writer */
+  return poll_progress(wait);
+}
+
+static struct rc_watch *watch_followed_writer(void *context) { return &((struct follow_wait *)context)->reader->writer; }
+
+static int fail_to_follow(const ringcast_reader *reader, const struct follow_wait *wait, int code) {
+  unsigned long long position = wait->position, there = wait->found.there;
+  int writer = reader->segment.writer.pid;
+  switch (code) {
+  case -EAGAIN: return rc_fail_as(code, "so much of the frame is not there yet");
+  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for more of a frame");
+  case -ECANCELED: return rc_fail_as(code, "the wait for more of a frame was cancelled");
+  case -EINVAL: return rc_fail(code, "the frame at position %llu is not held by this reader", position);
+  case -EPIPE: return rc_fail(code, "the writer (pid %d) is gone, %llu bytes into the frame: release it", writer, there);
+  case -ECONNABORTED: return rc_fail(code, "the writer (pid %d) has taken the frame back: release it", writer);
+  case -EPROTO:
+    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not", position,
+                   writer);
+  default: return rc_fail(code, "only %llu bytes of the frame are there; the writer (pid %d) is alive", there, writer);
+  }
+}
+
+int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto, int64_t timeout_ns,
+                          size_t *there) {
+  int result = rc_check_wait(reader->forks, timeout_ns);
+  if (result != 0) return result;
+  struct follow_wait wait = {.reader = reader, .position = frame->position, .upto = upto};
+  result = poll_progress(&wait);
+  if (result == -EAGAIN) {
+    const struct rc_wait how = {.poll = poll_progress, .check = check_followed_writer, .whom = watch_followed_writer, .context = &wait};
+    struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+    result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
+  }
+  /* It was lent with its largest length: a longer one, or one elsewhere, was not made sure of. */
+  if (result == 0 && (wait.found.data != frame->data || wait.found.bytes > frame->bytes)) result = -EPROTO;
+  if (result != 0) return fail_to_follow(reader, &wait, result);
+  frame->bytes = wait.found.bytes;
+  *there = wait.found.there;
   return 0;
 }
 

@@ -67,6 +67,7 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
 
 int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
+  if (writer->spill.note) return -EBUSY;
   if (grow ? writer->spill.is_open || bytes > writer->ring_frame : bytes > writer->ring_frame) {
     if (grow && !ring->open) return -EINVAL;
     if (!grow && ring->open) return -EBUSY;
@@ -84,11 +85,12 @@ uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes) {
 }
 
 int rc_writer_give(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
-  return writer->spill.is_open ? rc_spill_commit(&writer->spill, &writer->ring, bytes, kind)
+  return writer->spill.is_open || writer->spill.note ? rc_spill_commit(&writer->spill, &writer->ring, bytes, kind)
                                : rc_ring_commit(&writer->ring, bytes, kind);
 }
 
 int rc_writer_drop(ringcast_writer *writer) {
-  if (writer->spill.is_open) rc_spill_abort(&writer->spill);
-  return rc_ring_abort(&writer->ring);
+  bool published = writer->spill.note;
+  rc_spill_abort(&writer->spill);
+  return published ? 0 : rc_ring_abort(&writer->ring);
 }

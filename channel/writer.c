@@ -13,6 +13,10 @@
 
 #define DEFAULT_READERS 64u
 
+/* How send publishes a large frame: in so many pieces, none of them smaller than this. */
+#define PIECES 64u
+#define PIECE  ((size_t)256 << 10)
+
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
 /* RINGCAST_MEMORY speaks for those who can't touch the code. It fills in for AUTO only. */
@@ -142,6 +146,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
   if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
     struct rc_control *control = rc_segment_control(&writer->segment);
+    rc_writer_drop(writer);
     rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
     rc_wake(&control->data);
   }
@@ -286,7 +291,11 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   }
   switch (code) {
   case -EMSGSIZE: return fail_too_large(writer, bytes);
-  case -EBUSY: return rc_fail(code, "a reservation is open already: commit or abort it first");
+  case -EBUSY:
+    return rc_fail_as(code, writer->spill.note
+                                ? "a part of the open reservation is published: it can't grow, and must be committed or "
+                                  "aborted first"
+                                : "a reservation is open already: commit or abort it first");
   case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
   case -EINVAL: return rc_fail(code, "no reservation is open");
   case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
@@ -324,7 +333,7 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
-                  !rc_ring_has_room(&writer->ring, bytes)))
+                  writer->spill.is_open || !rc_ring_has_room(&writer->ring, bytes)))
     return reserve(writer, bytes, timeout_ns, false, out);
   *out = (struct ringcast_span){.data = rc_ring_open(&writer->ring, bytes), .bytes = bytes};
   return 0;
@@ -334,16 +343,25 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
   return reserve(writer, bytes, timeout_ns, true, out);
 }
 
-static int fail_to_commit(ringcast_writer *writer, size_t bytes) {
+static int fail_to_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
-  if (!writer->ring.open) return rc_fail_as(-EINVAL, "no reservation is open");
+  if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
+  const struct rc_spill *spill = &writer->spill;
+  if (spill->note && (bytes < spill->published || kind != spill->kind))
+    return rc_fail(-EINVAL, "can't commit %zu bytes of kind %u: %llu bytes of kind %u are published already", bytes, kind,
+                   (unsigned long long)spill->published, spill->kind);
   return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
 }
 
+static inline int commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+  if (rc_unlikely(writer->forks != rc_fork_count())) return -ECHILD;
+  return rc_unlikely(writer->spill.is_open) ? rc_writer_give(writer, bytes, kind)
+                                            : rc_ring_commit(&writer->ring, bytes, kind);
+}
+
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count() || rc_writer_give(writer, bytes, kind) != 0))
-    return fail_to_commit(writer, bytes);
+  if (rc_unlikely(commit(writer, bytes, kind) != 0)) return fail_to_commit(writer, bytes, kind);
   struct rc_control *control = writer->ring.ring.control;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
   /* Relaxed: numbers to look at. On the line of the tail, which is this CPU's anyway. */
@@ -358,14 +376,52 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
 int ringcast_writer_abort(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
-  return rc_writer_drop(writer) == 0 ? 0 : rc_fail_as(-EINVAL, "no reservation is open");
+  if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
+  bool published = writer->spill.note;
+  rc_writer_drop(writer);
+  struct rc_control *control = writer->ring.ring.control;
+  if (published && rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  return 0;
+}
+
+int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind) {
+  int result = rc_check_fork(writer->forks);
+  if (result != 0) return result;
+  if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
+  struct rc_spill *spill = &writer->spill;
+  struct rc_control *control = writer->ring.ring.control;
+  uint64_t reserved = writer->ring.open && !spill->is_open ? writer->ring.reserved : spill->reserved;
+  if (upto > reserved || upto < spill->published)
+    return rc_fail(-EINVAL, "can't publish %zu bytes: %llu are published, and %llu were reserved", upto,
+                   (unsigned long long)spill->published, (unsigned long long)reserved);
+  if (spill->note && kind != spill->kind)
+    return rc_fail(-EINVAL, "can't publish as kind %u: the first bytes are of kind %u", kind, spill->kind);
+  /* Relaxed: advice. Nobody to follow, or it stays in the ring: then it comes as a whole, with the commit. */
+  if (!spill->note && (!spill->is_open || rc_load_relaxed(&control->followers) == 0)) return 0;
+  result = rc_spill_publish(spill, &writer->ring, upto, kind);
+  if (result != 0) return rc_fail_as(result, "can't publish");
+  if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes); /* relaxed: count */
+  return 0;
+}
+
+/* For those who follow, if there are any. Returns how far it got; the rest is for the caller. */
+static size_t send_pieces(ringcast_writer *writer, const struct ringcast_span *span, const uint8_t *data, uint16_t kind) {
+  size_t done = 0, piece = (span->bytes / PIECES + RC_LINE - 1) & ~(size_t)(RC_LINE - 1);
+  if (piece < PIECE) piece = PIECE;
+  if (rc_load_relaxed(&writer->ring.ring.control->followers) == 0) return 0; /* relaxed: advice */
+  for (; span->bytes - done > piece; done += piece) {
+    memcpy((uint8_t *)span->data + done, data + done, piece);
+    ringcast_writer_publish(writer, done + piece, kind);
+  }
+  return done;
 }
 
 int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind, int64_t timeout_ns) {
   struct ringcast_span span;
   int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
   if (result != 0) return result;
-  if (bytes != 0) memcpy(span.data, data, bytes);
+  size_t done = writer->spill.is_open ? send_pieces(writer, &span, data, kind) : 0;
+  if (bytes != done) memcpy((uint8_t *)span.data + done, (const uint8_t *)data + done, bytes - done);
   return ringcast_writer_commit(writer, bytes, kind);
 }
 

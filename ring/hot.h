@@ -63,34 +63,27 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
 
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
-static inline int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
+/* A frame that is there, in the ring and as it should be. False: whatever else it is, rc_ring_next says. */
+static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   assert(rc_ring_reader_is_valid(reader));
-  if (rc_unlikely(reader->held == reader->leases)) return -EBUSY;
+  if (rc_unlikely(reader->held == reader->leases)) return false;
   const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
-  if (end == 0) return -EAGAIN;
+  if (end == 0) return false;
   uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
-  if (rc_unlikely(end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame)) return -EPROTO;
-  uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
-  const void *data = frame + 1;
-  uint64_t length = bytes, offset = 0;
-  if (rc_unlikely(flags != 0)) {
-    uint64_t spilled;
-    if (!rc_ring_look_up(&reader->ring, flags, frame, &offset, &spilled)) return -EPROTO;
-    data = reader->ring.spill + offset;
-    length = spilled;
-  }
-  /* Field by field, and no address of *out given away: so it stays in registers, and what is lent costs no round trip
-   * through memory. */
-  out->data = data;
-  out->bytes = length;
-  out->offset = offset;
-  out->spilled = flags != 0;
-  out->position = reader->next;
-  out->kind = frame->kind;
+  if (rc_unlikely(rc_load_relaxed(&frame->flags) != 0 || end - reader->next != rc_frame_lines(bytes) ||
+                  bytes > reader->max_frame))
+    return false;
+  /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round trip through memory. */
+  *out = (struct rc_ring_frame){.data = frame + 1,
+                                .position = reader->next,
+                                .bytes = bytes,
+                                .kind = frame->kind,
+                                .whole = true,
+                                .there = bytes};
   reader->next = end;
   reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
-  return 0;
+  return true;
 }
 
 static inline int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {

@@ -38,10 +38,13 @@ struct rc_frame_header {
   _Atomic uint16_t flags;  /* RC_FRAME_SPILLED, or 0 */
 };
 
-/* The payload of a spilled frame: where the true one lies in SPILL, 16 bytes into a line as in DATA. */
+/* The payload of a spilled frame, its note: where the true one lies in SPILL, 16 bytes into a line as in DATA, and how
+ * much of it is there by now: so many bytes, or one of the two words. */
 #define RC_FRAME_SPILLED 1u
+#define RC_SPILL_WHOLE  UINT64_MAX       /* all of it */
+#define RC_SPILL_BROKEN (UINT64_MAX - 1) /* the writer has taken it back */
 struct rc_spilled {
-  _Atomic uint64_t offset, bytes;
+  _Atomic uint64_t offset, bytes, progress;
 };
 
 /* Who made this ring, and how. Written once, before ready; never again. */
@@ -113,6 +116,7 @@ struct rc_control {
   _Atomic uint32_t spill_epoch;             /* the writer: times that it gave memory of SPILL back to the machine */
   _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
   _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
+  _Atomic uint32_t followers;               /* readers that take frames in pieces, when they attach and leave; advice */
   _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
@@ -124,7 +128,7 @@ struct rc_control {
 #define RC_READY 1u
 
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
-_Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's note");
+_Static_assert(sizeof(struct rc_spilled) == 24, "a spilled frame's note");
 _Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
 _Static_assert(sizeof(struct rc_slot) == 192, "slot: three lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
@@ -139,7 +143,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 7u
+#define RC_LAYOUT_REVISION 8u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

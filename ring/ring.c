@@ -139,12 +139,15 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   return 0;
 }
 
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind) {
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress, uint16_t kind,
+                           struct rc_spilled **out) {
   struct rc_spilled *note = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
   if (!writer->open || writer->reserved < sizeof *note) return -EINVAL;
   rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
   rc_store_relaxed(&note->bytes, bytes);   /* W1 */
+  rc_store_relaxed(&note->progress, progress);
   rc_ring_publish(writer, sizeof *note, kind, RC_FRAME_SPILLED);
+  *out = note;
   return 0;
 }
 
@@ -229,22 +232,86 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   return order && queue && reader->held <= reader->leases && reader->slot < reader->ring.slots;
 }
 
-bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note, uint64_t *offset,
-                     uint64_t *bytes) {
-  if (frame_bytes != sizeof *note) return false;
-  /* Relaxed: W2 published them; once, so that what was checked is what is used. */
+int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
+                    struct rc_ring_frame *frame) {
+  if (frame_bytes != sizeof *note) return -EPROTO;
+  uint64_t progress = rc_load_acquire(&note->progress); /* P2 <- P1, and first: what it says of the length holds */
+  /* Relaxed: W2 published them, and P1 again; once, so that what was checked is what is used. */
   uint64_t at = rc_load_relaxed(&note->offset), length = rc_load_relaxed(&note->bytes);
-  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at)
-    return false;
-  *offset = at;
-  *bytes = length;
-  return true;
+  if (progress == RC_SPILL_BROKEN) return -ECONNABORTED;
+  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at ||
+      (progress > length && progress != RC_SPILL_WHOLE))
+    return -EPROTO;
+  frame->spilled = true;
+  frame->offset = at;
+  frame->bytes = length;
+  frame->whole = progress == RC_SPILL_WHOLE;
+  frame->there = frame->whole ? length : progress;
+  return 0;
 }
 
-bool rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, const struct rc_frame_header *note, uint64_t *offset,
-                     uint64_t *bytes) {
-  uint32_t note_bytes = rc_load_relaxed(&note->bytes); /* relaxed: acquired with the commit */
-  return flags == RC_FRAME_SPILLED && rc_spilled_read(ring, note_bytes, (const struct rc_spilled *)(note + 1), offset, bytes);
+/* What is committed at `position`, and the position after it. */
+static int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out, uint64_t *after) {
+  const struct rc_frame_header *frame = rc_frame_at(ring, position);
+  uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
+  if (end == 0) return -EAGAIN;
+  uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
+  uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
+  if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
+  if ((flags & ~RC_FRAME_SPILLED) != 0) return -EPROTO;
+  *after = end;
+  *out = (struct rc_ring_frame){
+      .data = frame + 1, .position = position, .bytes = bytes, .kind = frame->kind, .whole = true, .there = bytes};
+  if (flags == 0) return 0;
+  int result = rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), out);
+  if (result == 0) out->data = ring->spill + out->offset;
+  return result;
+}
+
+/* Moves the cursor over what is released at the front of the queue. */
+static void settle(struct rc_ring_reader *reader) {
+  if (reader->held == 0 || !reader->queue[reader->first].released) return;
+  for (; reader->held > 0 && reader->queue[reader->first].released; reader->held--) {
+    reader->cursor = reader->queue[reader->first].end;
+    reader->first = (reader->first + 1) % RC_MAX_LEASES;
+  }
+  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+}
+
+int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
+  struct rc_ring_frame found;
+  uint64_t end;
+  for (;;) {
+    assert(rc_ring_reader_is_valid(reader));
+    if (reader->held == reader->leases) return -EBUSY;
+    int result = read_frame(&reader->ring, reader->next, &found, &end);
+    if (result != 0 && result != -ECONNABORTED) return result;
+    if (result == 0 && !found.whole && !reader->follows) return -EAGAIN;
+    reader->next = end;
+    reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end, .released = result != 0};
+    if (result == 0) break;
+    settle(reader); /* it was taken back: as if it had been released */
+  }
+  *out = found;
+  return 0;
+}
+
+/* The lease of a frame that is held. NULL: it is not. */
+static struct rc_lease *find_lease(const struct rc_ring_reader *reader, uint64_t position) {
+  uint64_t start = reader->cursor;
+  for (uint32_t i = 0; i < reader->held; i++) {
+    const struct rc_lease *lease = &reader->queue[(reader->first + i) % RC_MAX_LEASES];
+    if (start == position) return lease->released ? NULL : (struct rc_lease *)lease;
+    start = lease->end;
+  }
+  return NULL;
+}
+
+int rc_ring_look(const struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
+  uint64_t end;
+  if (!find_lease(reader, position)) return -EINVAL;
+  int result = read_frame(&reader->ring, position, out, &end);
+  return result == -EAGAIN ? -EPROTO : result; /* it was there before */
 }
 
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
@@ -254,20 +321,9 @@ void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
 }
 
 int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position) {
-  uint64_t start = reader->cursor;
-  struct rc_lease *lease = NULL;
-  for (uint32_t i = 0; i < reader->held && !lease; i++) {
-    struct rc_lease *candidate = &reader->queue[(reader->first + i) % RC_MAX_LEASES];
-    if (start == position) lease = candidate;
-    start = candidate->end;
-  }
-  if (!lease || lease->released) return -EINVAL;
+  struct rc_lease *lease = find_lease(reader, position);
+  if (!lease) return -EINVAL;
   lease->released = true;
-  if (position != reader->cursor) return 0;
-  for (; reader->held > 0 && reader->queue[reader->first].released; reader->held--) {
-    reader->cursor = reader->queue[reader->first].end;
-    reader->first = (reader->first + 1) % RC_MAX_LEASES;
-  }
-  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+  settle(reader);
   return 0;
 }

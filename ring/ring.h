@@ -62,6 +62,7 @@ struct rc_ring_reader {
   uint64_t next;   /* the frame to read next starts here */
   uint64_t max_frame;
   uint32_t slot;
+  bool follows;         /* takes spilled frames of which a part is there */
   uint32_t leases;      /* how many may be held at once */
   uint32_t first, held; /* the queue of those that are, released ones behind an older one included */
   struct rc_lease queue[RC_MAX_LEASES];
@@ -72,8 +73,9 @@ struct rc_ring_frame {
   const void *data;
   uint64_t position, bytes;
   uint16_t kind;
-  bool spilled;
+  bool spilled, whole;
   uint64_t offset; /* in SPILL, if it is spilled */
+  uint64_t there;  /* bytes of it that may be read: all, if it is whole */
 };
 
 static inline uint64_t rc_frame_lines(uint64_t bytes) {
@@ -87,14 +89,15 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
-/* Reads a note, once, and checks it. False: it can't be right, and nothing is set. */
-bool rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note, uint64_t *offset,
-                     uint64_t *bytes);
+/* Reads a note, once, checks it, and fills in what it says. 0; -EPROTO if it can't be right, -ECONNABORTED if the writer
+ * has taken the frame back. */
+int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
+                    struct rc_ring_frame *frame);
 
 /* What runs once a frame is in ring/hot.h, which includes this:
  *   rc_ring_reserve(writer, bytes, out)  -EAGAIN -EBUSY -EMSGSIZE -EPROTO
  *   rc_ring_commit(writer, bytes, kind)  -EINVAL
- *   rc_ring_next(reader, out)            -EAGAIN -EBUSY -EPROTO
+ *   rc_ring_next_plain(reader, out)      the usual case of rc_ring_next
  *   rc_ring_release(reader, position)    -EINVAL: no such frame is held
  */
 
@@ -103,8 +106,9 @@ void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
 int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out);
 int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
 int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
-/* Commits a note instead: the payload is `bytes` at `offset` of SPILL. For ring/spill.c. */
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind); /* -EINVAL */
+/* Commits a note instead, which says that; it stays writable by the pointer. For ring/spill.c. -EINVAL. */
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress, uint16_t kind,
+                           struct rc_spilled **note);
 /* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
  * joins; -EPROTO if a cursor can't be right. Names the blocker, also on success unless nobody is behind. */
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
@@ -121,10 +125,10 @@ uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and a
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /* false: it has moved on meanwhile */
 
 /* Reader. */
-/* Where a frame with flags lies in SPILL. False: flags or note can't be right. */
-bool rc_ring_look_up(const struct rc_ring *ring, uint16_t flags, const struct rc_frame_header *note, uint64_t *offset,
-                     uint64_t *bytes);
+int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
 int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position);
+int rc_ring_look(const struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out); /* at one that is held,
+                                                            * again: how much is there? -EINVAL -EPROTO -ECONNABORTED */
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position); /* as if the last rc_ring_next, of that frame, had not been */
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 

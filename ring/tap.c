@@ -67,10 +67,10 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     uint32_t bytes = rc_load_relaxed(&frame->bytes);
     struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes};
     uint16_t flags = rc_load_relaxed(&frame->flags);
-    found.spilled = flags == RC_FRAME_SPILLED;
-    /* What it says is believed only once the frame is known to be whole. */
-    bool sound = flags == 0 || (found.spilled && rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1),
-                                                                 &found.offset, &found.bytes));
+    /* What it says is believed only once the note is known to be whole. */
+    int note = flags == 0                  ? 0
+               : flags == RC_FRAME_SPILLED ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
+                                           : -EPROTO;
     copy(&found.kind, &frame->kind, sizeof found.kind);
     if (!is_whole(tap)) {
       if (!skip(tap)) return -EPROTO;
@@ -78,7 +78,13 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
       continue;
     }
     if (end == 0) return -EAGAIN;
-    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || !sound) return -EPROTO;
+    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || note == -EPROTO)
+      return -EPROTO;
+    if (note == -ECONNABORTED) { /* taken back by the writer: no loss */
+      tap->next = end;
+      continue;
+    }
+    if (found.spilled && !found.whole) return -EAGAIN;
     *out = found;
     if (found.bytes > room) return -EMSGSIZE;
     int result = 0;

@@ -15,7 +15,7 @@
 
 /* The writer's. */
 struct rc_arena {
-  const struct rc_memory *memory;
+  struct rc_memory *memory;
   uint32_t *used;    /* for each chunk: 0 if it is not in place, else 1 + the second of its last use */
   uint64_t in_place; /* bytes */
   uint64_t excess;   /* bytes of it that may be given back */
@@ -24,7 +24,7 @@ struct rc_arena {
 };
 
 /* `memory` must outlive it, and may be of 0 bytes. -ENOMEM. */
-int rc_arena_init(struct rc_arena *arena, const struct rc_memory *memory);
+int rc_arena_init(struct rc_arena *arena, struct rc_memory *memory);
 void rc_arena_free(struct rc_arena *arena);
 
 /* Puts a range in place: writing to it can't fail from then on. Free when it is already. -ENOMEM, -ENOSPC and others of

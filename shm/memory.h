@@ -27,7 +27,8 @@ struct rc_memory {
   /* From here on, what was got; mapping somebody's file leaves it to the caller, but for `mappings`. */
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
-  bool sparse;        /* mapping it must put no page in place */
+  bool sparse;        /* spill memory: mapping it must put no page in place */
+  bool huge;          /* of it, huge pages are worth a try */
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to choose */
   uint32_t node;      /* for LOCAL and NODE */
   int32_t numa_error; /* why NUMA is NONE although more was asked for, or 0: -ENOSYS no libnuma or switched off,
@@ -47,6 +48,10 @@ int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
 /* Makes spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, of which nothing is in place yet
  * (shm/arena.h), on the same node as `data`. Its size is sealed. */
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out);
+
+/* Puts a part of it in place, in whole huge pages of which nothing is there yet: writing to it can't fail from then on.
+ * -ENOMEM, -ENOSPC and others of the kernel; then nothing is there again. */
+int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes);
 
 /* Maps somebody's sealed file of `bytes`, which must be a multiple of page_size. Takes no ownership of fd. */
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out); /* mirrored, read-only */

@@ -64,6 +64,25 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
                       "a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
 }
 
+static void tell_large_frames(struct doctor *doctor) {
+  const struct ringcast_info *ring = &doctor->ring;
+  if (ring->spill_bytes != 0) {
+    doctor_add(doctor, "large frames", DOCTOR_OK, "up to %lld KiB stay in that ring; larger ones, up to %lld MiB, go through "
+                                                  "spill memory, which is taken from the machine as it is needed",
+               (long long)(ring->ring_frame >> 10), (long long)(ring->max_frame >> 20));
+  } else {
+    doctor_add(doctor, "large frames", DOCTOR_NOTE, "up to %lld KiB; larger ones are refused: there is no spill memory%s%s",
+               (long long)(ring->ring_frame >> 10), ring->spill_error ? ", which can't be had: " : "",
+               ring->spill_error ? strerror(-ring->spill_error) : "");
+    doctor_mend(doctor, "%s", ring->spill_error == -EFBIG ? "ulimit -f unlimited; or a larger ring (capacity)"
+                              : ring->spill_error == -ENOMEM ? "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less"
+                                                             : "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)");
+  }
+  doctor_fact(doctor, "ring_frame", (int64_t)ring->ring_frame);
+  doctor_fact(doctor, "spill_bytes", (int64_t)ring->spill_bytes);
+  doctor_fact(doctor, "spill_error", ring->spill_error);
+}
+
 void doctor_probe_ring(struct doctor *doctor) {
   ringcast_writer *writer;
   int64_t files = open_files();
@@ -86,6 +105,7 @@ void doctor_probe_ring(struct doctor *doctor) {
   doctor_fact(doctor, "page_size", (int64_t)ring->page_size);
   doctor_fact(doctor, "spin_ns", ring->spin_ns);
   doctor_fact(doctor, "files", held);
+  tell_large_frames(doctor);
   probe_attach(doctor, ringcast_writer_handle(writer));
   ringcast_writer_close(writer);
 }

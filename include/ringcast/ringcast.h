@@ -41,6 +41,7 @@
  *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
+ *   -ECONNABORTED  the writer has taken a frame back of which a part was published
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into
@@ -126,9 +127,13 @@ struct ringcast_writer_options {
 
 #define RINGCAST_NO_SPILL UINT64_MAX
 
+/* Flags of a reader. CUT_THROUGH: frames in spill memory may be lent while the writer is still writing them; only what
+ * ringcast_reader_await has told to be there may be read. */
+#define RINGCAST_READER_CUT_THROUGH 1u
+
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;    /* must be 0 */
+  uint32_t flags;    /* RINGCAST_READER_CUT_THROUGH, or 0 */
   int64_t spin_ns;   /* as above */
   const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
@@ -237,7 +242,16 @@ RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int
  * one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
 
-/* Gives the reservation back unseen. -EINVAL if none is open, -ECHILD. Wait-free. */
+/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may read
+ * them while the rest is written; again with more, as often as one likes. For the other readers nothing happens until the
+ * commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first call on the
+ * reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it takes the frame
+ * back. ringcast_writer_send does this by itself. -EINVAL, -ECHILD. Wait-free, but for one wake-up call to the kernel when
+ * a reader sleeps. */
+RINGCAST_API int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind);
+
+/* Gives the reservation back unseen, but for what was published of it. -EINVAL if none is open, -ECHILD. Wait-free, but
+ * for a wake-up call in that case. */
 RINGCAST_API int ringcast_writer_abort(ringcast_writer *writer);
 
 /* reserve + memcpy + commit. Errors as reserve. `data` may be sent on several writers, by several threads at once: a
@@ -294,6 +308,15 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
  * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't
  * be read: then the frame is still the next one. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
+
+/* For a reader with CUT_THROUGH, and a frame that it holds: blocks until the first `upto` bytes are there, or all if it has
+ * fewer, and sets *there to how many are: they may be read, and more need not be asked for one by one. frame->bytes is
+ * what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return. Any other
+ * frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer has died in the
+ * middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held. After an error the frame
+ * is still held. */
+RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto,
+                                       int64_t timeout_ns, size_t *there);
 
 /* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
  * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again. Poll it, never

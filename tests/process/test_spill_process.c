@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames larger than the ring, between processes, some of which die. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "ringcast/ringcast.h"
 #include "shm/machine.h"
@@ -264,26 +267,146 @@ START_TEST(what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_ye
 }
 END_TEST
 
+/* ---- Cut-through ------------------------------------------------------------------------------------------------ */
+
+static void follow_all(void *handle) {
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_CUT_THROUGH};
+  uint64_t partly = 0;
+  int result;
+  child_must(ringcast_reader_attach_ex(handle, &options, &reader) == 0);
+  for (uint64_t n = 0; (result = ringcast_reader_next(reader, RINGCAST_FOREVER, &frame)) == 0; n++) {
+    size_t there = 0, looked;
+    do {
+      child_must(ringcast_reader_await(reader, &frame, looked = there + 1, RINGCAST_FOREVER, &there) == 0);
+      child_must(there >= looked || there == frame.bytes);
+      partly += there < frame.bytes;
+      const uint64_t *words = frame.data;
+      for (size_t i = (looked - 1) / 8; i < there / 8; i++) child_must(words[i] == i * 0x9e3779b97f4a7c15u + n);
+    } while (there < frame.bytes);
+    child_must(ringcast_reader_await(reader, &frame, SIZE_MAX, RINGCAST_FOREVER, &there) == 0);
+    child_must(there == frame.bytes && words_match(frame.data, frame.bytes, n));
+    child_must(ringcast_reader_release(reader, &frame) == 0);
+  }
+  child_must(result == -EPIPE);
+  child_must(partly > 0);
+  ringcast_reader_close(reader);
+}
+
+START_TEST(frames_are_followed_while_they_are_sent) {
+  enum { ALL = 60 };
+  ringcast_writer *writer = make_writer(65536, 64 * MIB);
+  char *handle = (char *)ringcast_writer_handle(writer);
+  pid_t children[3];
+  for (int i = 0; i < 3; i++) children[i] = start_child(follow_all, handle);
+  uint64_t *words = malloc(16 * MIB);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 3, RINGCAST_FOREVER), 3);
+  for (uint64_t n = 0; n < ALL; n++) {
+    size_t bytes = (size_t)(mix(n) % (16 * MIB)) & ~(size_t)7;
+    fill_words(words, bytes, n);
+    ck_assert_int_eq(ringcast_writer_send(writer, words, bytes, 0, RINGCAST_FOREVER), 0);
+  }
+  free(words);
+  ringcast_writer_close(writer);
+  for (int i = 0; i < 3; i++) child_must_succeed(children[i]);
+}
+END_TEST
+
+static void publish_half_and_stop(void *context) {
+  struct party *party = context;
+  ringcast_writer *writer;
+  struct ringcast_span span;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 64 * MIB};
+  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
+  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
+  child_must(ringcast_writer_wait_readers(writer, 2, RINGCAST_FOREVER) == 2);
+  child_must(ringcast_writer_reserve(writer, 8 * MIB, 0, &span) == 0);
+  fill_words(span.data, 4 * MIB, 1);
+  child_must(ringcast_writer_publish(writer, 4 * MIB, 9) == 0);
+  gate_open(&party->done);
+  gate_wait(&party->gate);
+}
+
+START_TEST(a_writer_killed_in_the_middle_of_a_frame_leaves_no_torn_one) {
+  struct party party = {.gate = gate_make(), .done = gate_make()};
+  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_CUT_THROUGH};
+  ringcast_reader *follower, *reader;
+  struct ringcast_frame frame;
+  size_t there;
+  pid_t pid = start_child(publish_half_and_stop, &party);
+  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
+  ck_assert_int_eq(ringcast_reader_attach_ex(party.handle, &options, &follower), 0);
+  ck_assert_int_eq(ringcast_reader_attach(party.handle, &reader), 0);
+  gate_wait(&party.done);
+  ck_assert_int_eq(ringcast_reader_next(follower, RINGCAST_FOREVER, &frame), 0);
+  kill_child(pid);
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, 4 * MIB, RINGCAST_FOREVER, &there), 0);
+  ck_assert(there == 4 * MIB && words_match(frame.data, there, 1));
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(ringcast_reader_await(follower, &frame, 4 * MIB + 1, RINGCAST_FOREVER, &there), -EPIPE);
+    ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "4194304 bytes into the frame"));
+    ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
+  }
+  frame.position = 0;
+  ck_assert_int_eq(ringcast_reader_release(follower, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_next(follower, RINGCAST_FOREVER, &frame), -EPIPE);
+  ringcast_reader_close(reader);
+  ringcast_reader_close(follower);
+  gate_free(&party.gate);
+  gate_free(&party.done);
+}
+END_TEST
+
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
-static long shared_memory_in_use(void) {
-  char line[128];
-  long kilobytes = -1;
-  FILE *file = fopen("/proc/meminfo", "re");
-  while (fgets(line, sizeof line, file))
-    if (sscanf(line, "Shmem: %ld kB", &kilobytes) == 1) break;
-  fclose(file);
-  return kilobytes;
+/* How many processes have a file mapped or open. */
+static int holders_of(ino_t inode) {
+  int holders = 0;
+  DIR *processes = opendir("/proc");
+  for (struct dirent *process; (process = readdir(processes)) != NULL;) {
+    char path[300], line[512];
+    bool holds = false;
+    if (process->d_name[0] < '0' || process->d_name[0] > '9') continue;
+    snprintf(path, sizeof path, "/proc/%s/maps", process->d_name);
+    FILE *maps = fopen(path, "re");
+    for (unsigned long found; maps && fgets(line, sizeof line, maps);)
+      holds |= strstr(line, "memfd:ringcast.spill") && sscanf(line, "%*s %*s %*s %*s %lu", &found) == 1 && found == inode;
+    if (maps) fclose(maps);
+    snprintf(path, sizeof path, "/proc/%s/fd", process->d_name);
+    DIR *files = opendir(path);
+    for (struct dirent *file; files && (file = readdir(files)) != NULL;) {
+      struct stat found;
+      holds |= fstatat(dirfd(files), file->d_name, &found, 0) == 0 && S_ISREG(found.st_mode) && found.st_ino == inode;
+    }
+    if (files) closedir(files);
+    holders += holds;
+  }
+  closedir(processes);
+  return holders;
+}
+
+/* The only spill memory that a process has mapped. */
+static ino_t spill_inode_of(pid_t pid) {
+  char path[64], line[512];
+  unsigned long inode = 0;
+  snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+  FILE *maps = fopen(path, "re");
+  while (fgets(line, sizeof line, maps))
+    if (strstr(line, "memfd:ringcast.spill")) ck_assert_int_eq(sscanf(line, "%*s %*s %*s %*s %lu", &inode), 1);
+  fclose(maps);
+  ck_assert_uint_ne(inode, 0);
+  return inode;
 }
 
 static void spill_and_stop(void *context) {
   struct party *party = context;
   ringcast_writer *writer;
   struct ringcast_span span;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 512 * MIB};
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 64 * MIB};
   child_must(ringcast_writer_create_ex(&options, &writer) == 0);
-  child_must(ringcast_writer_reserve(writer, 500 * MIB, 0, &span) == 0);
-  child_must(ringcast_writer_commit(writer, 500 * MIB, 0) == 0);
+  child_must(ringcast_writer_reserve(writer, 50 * MIB, 0, &span) == 0);
+  child_must(ringcast_writer_commit(writer, 50 * MIB, 0) == 0);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
   for (;;) pause();
 }
@@ -296,18 +419,20 @@ static void attach_and_stop(void *context) {
   for (;;) pause();
 }
 
-START_TEST(spill_memory_goes_with_the_last_process_however_they_die) {
-  long before = shared_memory_in_use();
+START_TEST(spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead) {
   for (int order = 0; order < 2; order++) {
     struct party party = {.gate = gate_make(), .done = gate_make()};
     pid_t writer = start_child(spill_and_stop, &party);
     ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
     pid_t reader = start_child(attach_and_stop, &party);
     gate_wait(&party.done);
-    ck_assert_int_ge(shared_memory_in_use(), before + 300 * 1024);
+    ino_t inode = spill_inode_of(writer);
+    ck_assert_uint_eq(spill_inode_of(reader), inode);
+    ck_assert_int_eq(holders_of(inode), 2);
     kill_child(order == 0 ? writer : reader);
+    ck_assert_int_eq(holders_of(inode), 1);
     kill_child(order == 0 ? reader : writer);
-    ck_assert_int_lt(shared_memory_in_use(), before + 200 * 1024); /* others on the machine use some, too */
+    ck_assert_int_eq(holders_of(inode), 0);
     gate_free(&party.gate);
     gate_free(&party.done);
   }
@@ -322,6 +447,8 @@ int main(void) {
   tcase_add_test(tests, a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted);
   tcase_add_test(tests, a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory);
   tcase_add_test(tests, what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet);
-  tcase_add_test(tests, spill_memory_goes_with_the_last_process_however_they_die);
+  tcase_add_test(tests, frames_are_followed_while_they_are_sent);
+  tcase_add_test(tests, a_writer_killed_in_the_middle_of_a_frame_leaves_no_torn_one);
+  tcase_add_test(tests, spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead);
   return run_suite(suite);
 }

@@ -117,7 +117,7 @@ class Doctor(Case):
         self.assertIs(found["healthy"], True)
         names = [line["name"] for line in found["lines"]]
         self.assertEqual(len(names), len(set(names)))
-        for name in ("ring", "attach", "kernel", "huge pages", "shmem huge", "container memory", "locked memory",
+        for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory", "locked memory",
                      "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "io_uring", "/proc", "seccomp",
                      "ptrace_scope", "environment"):
             self.assertIn(name, names)
@@ -154,6 +154,13 @@ class Doctor(Case):
     def test_the_ring_is_as_the_environment_asks(self):
         facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
         self.assertEqual(facts["ring"]["page_size"], os.sysconf("SC_PAGESIZE"))
+
+    def test_spill_memory_is_as_the_environment_asks(self):
+        for asked, got, level in (("0", 0, "note"), ("1", 2 << 20, "ok"), ("1073741824", 1 << 30, "ok")):
+            line = next(line for line in self.json("doctor", RINGCAST_SPILL_BYTES=asked)["lines"]
+                        if line["name"] == "large frames")
+            self.assertEqual(line["facts"]["spill_bytes"], got)
+            self.assertEqual(line["level"], level)
 
 
 class Perf(Case):

@@ -21,6 +21,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 static const uint64_t CHUNK = RC_ARENA_CHUNK;
 enum { CHUNKS = 64 };
@@ -60,12 +63,12 @@ static void ck_in_place(uint64_t chunks) {
   ck_assert_uint_eq(bytes_in_place(), chunks * CHUNK);
 }
 
-/* The calls to populate, counted; `fails` is what they give from then on. */
+/* The calls to populate whole chunks, counted; `fails` is what they give from then on, and those for less. */
 static int populated, fails;
 
 static int advise_counted(void *address, size_t bytes, int advice) {
   bool counts = advice == MADV_POPULATE_WRITE || advice == MADV_POPULATE_READ;
-  populated += counts;
+  populated += counts && bytes >= CHUNK;
   return counts && fails != 0 ? fails : real.advise(address, bytes, advice);
 }
 
@@ -106,6 +109,21 @@ START_TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
 }
 END_TEST
 
+static int advise_half(void *address, size_t bytes, int advice) {
+  if (advice != MADV_POPULATE_WRITE || bytes < CHUNK) return real.advise(address, bytes, advice);
+  memset(address, 1, bytes / 2);
+  return -ENOMEM;
+}
+
+START_TEST(what_was_put_in_place_before_the_memory_ran_out_goes_back) {
+  ck_assert_int_eq(rc_arena_provide(&arena, 0, CHUNK), 0);
+  rc_os.advise = advise_half;
+  memory.huge = false;
+  ck_assert_int_eq(rc_arena_provide(&arena, 0, 10 * CHUNK), -ENOMEM);
+  ck_in_place(1);
+}
+END_TEST
+
 static int allocations, allocate_result;
 
 static int allocate_counted(int fd, uint64_t offset, uint64_t bytes) {
@@ -136,6 +154,41 @@ START_TEST(what_the_machine_has_no_room_for_is_not_begun) {
   ck_assert_int_eq(rc_arena_provide(&arena, 0, 2 * CHUNK), 0);
   ck_assert_int_eq(rc_arena_provide(&arena, 0, 5 * CHUNK), -ENOMEM);
   ck_assert_ptr_nonnull(strstr(rc_error_text(), "the machine's memory has room for 4194304"));
+  ck_in_place(2);
+}
+END_TEST
+
+static int collapses, collapse_result;
+
+static int advise_collapse(void *address, size_t bytes, int advice) {
+  if (advice != MADV_COLLAPSE) return real.advise(address, bytes, advice);
+  collapses++;
+  return collapse_result != 0 ? collapse_result : real.advise(address, bytes, advice);
+}
+
+START_TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
+  const struct {
+    int result, calls; /* for two parts */
+  } cases[] = {{-ENOMEM, 2}, {-EAGAIN, 6}, {-EINVAL, 1}};
+  rc_os.advise = advise_collapse;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    collapses = 0;
+    collapse_result = cases[i].result;
+    memory.huge = true;
+    ck_assert_int_eq(rc_arena_provide(&arena, 10 * i * CHUNK, 2 * CHUNK), 0);
+    ck_assert_int_eq(rc_arena_provide(&arena, (10 * i + 5) * CHUNK, CHUNK), 0);
+    ck_assert_int_eq(collapses, cases[i].calls);
+    ck_in_place(3 * (i + 1));
+  }
+  rc_memory_destroy(&memory);
+  static const struct rc_memory anywhere = {.numa = RINGCAST_NUMA_NONE};
+  setenv("RINGCAST_DISABLE", "shmem-huge", 1);
+  ck_assert_int_eq(rc_memory_create_spill(CHUNKS * CHUNK, &anywhere, &memory), 0);
+  rc_arena_free(&arena);
+  ck_assert_int_eq(rc_arena_init(&arena, &memory), 0);
+  collapses = 0;
+  ck_assert_int_eq(rc_arena_provide(&arena, 0, 2 * CHUNK), 0);
+  ck_assert_int_eq(collapses, 0);
   ck_in_place(2);
 }
 END_TEST
@@ -276,6 +329,11 @@ static void with_all_locked(void *context) {
   child_must(rc_memory_map_spill(own.fd, own.bytes, &seen) == 0);
   child_must(fstat(own.fd, &file) == 0);
   child_must(file.st_blocks == 0);
+  char text[4096];
+  unsigned long locked;
+  child_must(rc_os.read_file("/proc/self/status", text, sizeof text) > 0);
+  child_must(sscanf(strstr(text, "VmLck:"), "VmLck: %lu", &locked) == 1);
+  child_must(locked << 10 < own.bytes); /* nor does it count against the limit */
 }
 
 START_TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
@@ -308,8 +366,10 @@ int main(void) {
   tcase_add_checked_fixture(tests, make_arena, free_arena);
   tcase_add_test(tests, making_it_takes_no_memory_and_a_part_is_put_in_place_once);
   tcase_add_test(tests, memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing);
+  tcase_add_test(tests, what_was_put_in_place_before_the_memory_ran_out_goes_back);
   tcase_add_test(tests, an_older_kernel_allocates_the_part_and_touches_it);
   tcase_add_test(tests, what_the_machine_has_no_room_for_is_not_begun);
+  tcase_add_test(tests, huge_pages_are_tried_and_all_is_in_place_without_them_too);
   tcase_add_test(tests, what_lies_idle_above_the_mark_goes_back_after_ten_seconds);
   tcase_add_test(tests, what_is_in_flight_or_open_is_not_idle);
   tcase_add_test(tests, what_an_observer_brought_back_goes_with_the_rest);

@@ -230,38 +230,132 @@ START_TEST(only_so_many_are_in_flight) {
 }
 END_TEST
 
+/* ---- Cut-through ------------------------------------------------------------------------------------------------ */
+
+START_TEST(who_follows_sees_each_piece_and_the_others_the_whole) {
+  struct rc_ring_reader follower = join(), other = join();
+  struct rc_ring_frame frame, again;
+  uint64_t offset, all = bytes_of(6);
+  follower.follows = true;
+  ck_assert_int_eq(rc_spill_publish(&spill, &writer, 0, 5), -EINVAL); /* nothing is open */
+  ck_assert_int_eq(open_at(all, &offset), 0);
+  uint8_t *payload = memory + offset + RC_SPILL_PHASE;
+  pattern_fill(payload, all, 5);
+  ck_assert_int_eq(rc_spill_publish(&spill, &writer, all + 1, 5), -EINVAL);
+  ck_assert_int_eq(rc_ring_next(&follower, &frame), -EAGAIN);
+  for (uint64_t upto = 0; upto < all; upto += 1000) {
+    ck_assert_int_eq(rc_spill_publish(&spill, &writer, upto, 5), 0);
+    ck_assert(rc_spill_is_valid(&spill));
+    if (upto == 0) ck_assert_int_eq(rc_ring_next(&follower, &frame), 0);
+    ck_assert_int_eq(rc_ring_next(&other, &again), -EAGAIN);
+    ck_assert_int_eq(rc_ring_look(&follower, frame.position, &again), 0);
+    ck_assert(!again.whole && again.spilled && again.kind == 5 && again.bytes == all && again.there == upto);
+    ck_assert_ptr_eq(again.data, payload);
+  }
+  ck_assert_int_eq(rc_spill_publish(&spill, &writer, 10, 5), -EINVAL); /* not back */
+  ck_assert_int_eq(rc_spill_publish(&spill, &writer, all, 6), -EINVAL);
+  ck_assert_int_eq(rc_spill_commit(&spill, &writer, 10, 5), -EINVAL);
+  ck_assert_int_eq(rc_spill_commit(&spill, &writer, all + 1, 5), -EINVAL);
+  ck_assert_int_eq(rc_spill_commit(&spill, &writer, all - 40, 6), -EINVAL);
+  ck_assert_int_eq(rc_spill_commit(&spill, &writer, all - 40, 5), 0);
+  ck_assert_int_eq(rc_ring_look(&follower, frame.position, &again), 0);
+  ck_assert(again.whole && again.bytes == all - 40 && again.there == all - 40);
+  expect(&other, 5, all - 40);
+  ck_assert_int_eq(rc_ring_look(&follower, frame.position + 64, &again), -EINVAL);
+  release(&follower, frame.position);
+  ck_assert_int_eq(rc_ring_look(&follower, frame.position, &again), -EINVAL);
+}
+END_TEST
+
+START_TEST(what_is_taken_back_is_never_seen_by_those_who_do_not_follow) {
+  struct rc_ring_reader follower = join(), other = join(), holder = join();
+  struct rc_ring_frame frame, again;
+  uint64_t offset;
+  follower.follows = true;
+  ck_assert_int_eq(send(1, 1), 0);
+  uint64_t held = expect(&holder, 1, bytes_of(1));
+  release(&follower, expect(&follower, 1, bytes_of(1)));
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(open_at(bytes_of(2), &offset), 0);
+    ck_assert_int_eq(rc_spill_publish(&spill, &writer, 100, 5), 0);
+    ck_assert_int_eq(rc_ring_next(&follower, &frame), 0);
+    rc_spill_abort(&spill);
+    ck_assert(rc_spill_is_valid(&spill));
+    ck_assert_int_eq(rc_ring_look(&follower, frame.position, &again), -ECONNABORTED);
+    release(&follower, frame.position);
+  }
+  ck_assert_int_eq(rc_ring_next(&holder, &again), -EAGAIN); /* goes over them behind one that it holds */
+  ck_assert_uint_eq(holder.cursor, held);
+  release(&holder, held);
+  ck_assert_uint_eq(holder.cursor, writer.tail);
+  release(&other, expect(&other, 1, bytes_of(1)));
+  ck_assert_int_eq(send(2, 1), 0);
+  ck_assert_uint_eq(spill.count, 4); /* they are in flight until all have gone over them */
+  release(&other, expect(&other, 2, bytes_of(1)));
+  release(&holder, expect(&holder, 2, bytes_of(1)));
+  release(&follower, expect(&follower, 2, bytes_of(1)));
+  ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), 0);
+  ck_assert_uint_eq(spill.count, 0);
+}
+END_TEST
+
+START_TEST(a_frame_that_all_let_go_before_it_is_whole_stays_whole_for_none) {
+  struct rc_ring_reader follower = join();
+  struct rc_ring_frame frame;
+  uint64_t offset;
+  follower.follows = true;
+  ck_assert_int_eq(open_at(bytes_of(2), &offset), 0);
+  ck_assert_int_eq(rc_spill_publish(&spill, &writer, 100, 5), 0);
+  ck_assert_int_eq(rc_ring_next(&follower, &frame), 0);
+  release(&follower, frame.position);
+  struct rc_ring_reader late = join(); /* it has begun before */
+  ck_assert_int_eq(rc_ring_next(&late, &frame), -EAGAIN);
+  ck_assert_int_eq(rc_spill_publish(&spill, &writer, 200, 5), 0);
+  ck_assert_int_eq(rc_spill_commit(&spill, &writer, 200, 5), 0);
+  ck_assert_int_eq(rc_ring_next(&late, &frame), -EAGAIN);
+  ck_assert_int_eq(send(2, UNITS), 0);
+  expect(&late, 2, bytes_of(UNITS));
+  expect(&follower, 2, bytes_of(UNITS));
+}
+END_TEST
+
 /* ---- Notes that can't be right ---------------------------------------------------------------------------------- */
 
 START_TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
   const uint64_t all = UNITS * RC_SPILL_UNIT;
   const struct {
-    uint64_t offset, bytes;
+    uint64_t offset, bytes, progress;
     uint32_t frame_bytes;
     uint16_t flags;
     int result;
   } cases[] = {
-      {16, all - 16, 16, 1, 0},
-      {80, 0, 16, 1, 0},
-      {all - 48, 48, 16, 1, 0},
-      {all - 48, 49, 16, 1, -EPROTO},
-      {0, 10, 16, 1, -EPROTO},
-      {15, 10, 16, 1, -EPROTO},
-      {17, 10, 16, 1, -EPROTO},
-      {16, all - 15, 16, 1, -EPROTO},
-      {16, UINT64_MAX, 16, 1, -EPROTO},
-      {16, UINT64_MAX - 15, 16, 1, -EPROTO},
-      {all + 16, 0, 16, 1, -EPROTO},
-      {UINT64_MAX - 47, 48, 16, 1, -EPROTO},
-      {(uint64_t)1 << 63 | 16, 10, 16, 1, -EPROTO},
-      {16, 10, 15, 1, -EPROTO},
-      {16, 10, 17, 1, -EPROTO},
-      {16, 10, 0, 1, -EPROTO},
-      {16, 10, 16, 2, -EPROTO},
-      {16, 10, 16, 3, -EPROTO},
-      {16, 10, 16, 0x8000, -EPROTO},
-      {16, 10, 16, 0, 0}, /* an ordinary frame of 16 bytes */
+      {16, all - 16, RC_SPILL_WHOLE, 24, 1, 0},
+      {80, 0, RC_SPILL_WHOLE, 24, 1, 0},
+      {all - 48, 48, RC_SPILL_WHOLE, 24, 1, 0},
+      {all - 48, 49, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {0, 10, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {15, 10, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {17, 10, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {16, all - 15, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {16, UINT64_MAX, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {16, UINT64_MAX - 15, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {all + 16, 0, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {UINT64_MAX - 47, 48, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {(uint64_t)1 << 63 | 16, 10, RC_SPILL_WHOLE, 24, 1, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 23, 1, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 25, 1, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 0, 1, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 24, 2, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 24, 3, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 24, 0x8000, -EPROTO},
+      {16, 10, 0, 24, 1, 0}, /* to be followed */
+      {16, 10, 10, 24, 1, 0},
+      {16, 10, 11, 24, 1, -EPROTO},
+      {16, 10, RC_SPILL_BROKEN - 1, 24, 1, -EPROTO},
+      {16, 10, RC_SPILL_WHOLE, 24, 0, 0}, /* an ordinary frame of 24 bytes */
   };
   struct rc_ring_reader reader = join();
+  reader.follows = true;
   struct rc_frame_header *header = (struct rc_frame_header *)data;
   struct rc_spilled *note = (struct rc_spilled *)(header + 1);
   ck_assert_int_eq(send(0, 1), 0);
@@ -269,6 +363,7 @@ START_TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
     struct rc_ring_frame frame = {.bytes = 77};
     note->offset = cases[i].offset;
     note->bytes = cases[i].bytes;
+    note->progress = cases[i].progress;
     header->bytes = cases[i].frame_bytes;
     header->flags = cases[i].flags;
     ck_assert_msg(rc_ring_next(&reader, &frame) == cases[i].result, "case %zu", i);
@@ -279,6 +374,7 @@ START_TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
     if (frame.spilled) {
       ck_assert_uint_eq(frame.bytes, cases[i].bytes);
       ck_assert_ptr_eq(frame.data, memory + cases[i].offset);
+      ck_assert_uint_le(frame.there, frame.bytes);
     }
     rc_ring_put_back(&reader, frame.position);
     ck_assert(rc_ring_reader_is_valid(&reader));
@@ -448,6 +544,9 @@ int main(void) {
   tcase_add_test(tests, what_grows_stays_while_it_can_and_then_goes_where_it_can_double);
   tcase_add_test(tests, nothing_is_freed_while_somebody_joins);
   tcase_add_test(tests, only_so_many_are_in_flight);
+  tcase_add_test(tests, who_follows_sees_each_piece_and_the_others_the_whole);
+  tcase_add_test(tests, what_is_taken_back_is_never_seen_by_those_who_do_not_follow);
+  tcase_add_test(tests, a_frame_that_all_let_go_before_it_is_whole_stays_whole_for_none);
   tcase_add_test(tests, a_note_that_cannot_be_right_is_refused_field_by_field);
   tcase_add_loop_test(tests, random_steps_agree_with_a_simple_model, 0, 4);
   return run_suite(suite);

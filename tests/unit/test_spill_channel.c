@@ -2,6 +2,7 @@
 /* Frames larger than the ring, by the public API within one process. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -382,6 +383,8 @@ START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ck_assert_ptr_eq(span.data, grown.data);
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   ck_assert_int_eq(ringcast_writer_abort(writer), -EINVAL);
+  ck_assert_int_eq(send(writer, 4, 100), 0);
+  read_one(reader, 4, 100);
   ck_assert_int_eq(send(writer, 3, 4 * MIB - 16), 0);
   read_one(reader, 3, 4 * MIB - 16);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 3 * MIB, 0, &span), 0); /* still open when it is closed */
@@ -447,6 +450,144 @@ START_TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
 }
 END_TEST
 
+/* ---- Cut-through ------------------------------------------------------------------------------------------------ */
+
+static ringcast_reader *attach_follower(ringcast_writer *writer) {
+  ringcast_reader *reader = NULL;
+  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_CUT_THROUGH};
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
+  return reader;
+}
+
+START_TEST(a_reader_that_asked_for_it_follows_the_writer_through_a_frame) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *reader = attach(writer, 1), *follower = attach_follower(writer);
+  struct ringcast_span span, grown;
+  struct ringcast_frame frame, other;
+  ringcast_tap *tap;
+  size_t there = 0;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  ck_assert_int_eq(ringcast_writer_publish(writer, 0, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+  pattern_fill(span.data, 5 * MIB, 3);
+  ck_assert_int_eq(ringcast_writer_publish(writer, 5 * MIB + 1, 3), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+  ck_assert_int_eq(ringcast_writer_publish(writer, MIB - 1, 3), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 4), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_grow(writer, 6 * MIB, 0, &grown), -EBUSY);
+  ck_says("published");
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, 0, &grown), -EBUSY);
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), 0);
+  ck_assert(frame.bytes == 5 * MIB && frame.kind == 3);
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, 1, 0, &there), 0);
+  ck_assert_uint_eq(there, MIB);
+  ck_assert(pattern_matches(frame.data, there, 3));
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, MIB + 1, 0, &there), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, MIB + 1, 1000000, &there), -ETIMEDOUT);
+  ck_says("only 1048576 bytes");
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &other), -EAGAIN);
+  ck_assert_int_eq(ringcast_tap_next(tap, 0, &other), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_commit(writer, MIB - 1, 3), -EINVAL);
+  ck_says("published");
+  ck_assert_int_eq(ringcast_writer_commit(writer, 4 * MIB, 2), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 4 * MIB, 3), 0);
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, SIZE_MAX, 0, &there), 0);
+  ck_assert(there == 4 * MIB && frame.bytes == 4 * MIB && pattern_matches(frame.data, there, 3));
+  struct ringcast_frame bogus = frame;
+  bogus.position += 64;
+  ck_assert_int_eq(ringcast_reader_await(follower, &bogus, 1, 0, &there), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_release(follower, &frame), 0);
+  read_one(reader, 3, 4 * MIB);
+  ck_assert_int_eq(ringcast_tap_next(tap, 0, &other), 0);
+  ck_assert(other.bytes == 4 * MIB && pattern_matches(other.data, other.bytes, 3));
+  /* A small frame is there as a whole, published or not. */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 100, 0, &span), 0);
+  pattern_fill(span.data, 100, 7);
+  ck_assert_int_eq(ringcast_writer_publish(writer, 101, 7), -EINVAL);
+  ck_assert_int_eq(ringcast_writer_publish(writer, 50, 7), 0);
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_commit(writer, 100, 7), 0);
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, SIZE_MAX, 0, &there), 0);
+  ck_assert_uint_eq(there, 100);
+  ringcast_reader_close(follower);
+  /* Nobody follows any more: nothing is published before the commit. */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, MIB, 0, &span), 0);
+  ck_assert_int_eq(ringcast_writer_publish(writer, MIB / 2, 0), 0);
+  ck_assert_int_eq(ringcast_writer_grow(writer, 2 * MIB, 0, &span), 0);
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  ringcast_tap_close(tap);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_frame_that_is_taken_back_is_told_to_those_who_follow_alone) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *reader = attach(writer, 1), *follower = attach_follower(writer);
+  struct ringcast_span span;
+  struct ringcast_frame frame;
+  ringcast_tap *tap;
+  size_t there = 0;
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
+  for (int closed = 0; closed < 2; closed++) {
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+    ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+    ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), 0);
+    if (!closed) ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+    else ringcast_writer_close(writer);
+    ck_assert_int_eq(ringcast_reader_await(follower, &frame, MIB, RINGCAST_FOREVER, &there), -ECONNABORTED);
+    ck_says("taken");
+    ck_assert_uint_eq(there, 0);
+    ck_assert_int_eq(ringcast_reader_release(follower, &frame), 0);
+    if (closed) break;
+    ck_assert_int_eq(send(writer, 8, 40000), 0);
+    read_one(reader, 8, 40000);
+    read_one(follower, 8, 40000);
+    ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
+    ck_assert_uint_eq(frame.bytes, 40000);
+  }
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
+  ck_assert_int_eq(ringcast_reader_next(follower, RINGCAST_FOREVER, &frame), -EPIPE);
+  ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), -EPIPE);
+  uint64_t bytes, gaps;
+  ck_assert_int_eq(ringcast_tap_lost(tap, &bytes, &gaps), 0);
+  ck_assert_uint_eq(gaps, 0);
+  ringcast_tap_close(tap);
+  ringcast_reader_close(reader);
+  ringcast_reader_close(follower);
+}
+END_TEST
+
+START_TEST(a_length_that_changes_its_mind_is_refused) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *follower = attach_follower(writer);
+  struct ringcast_span span;
+  struct ringcast_frame frame;
+  size_t there;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+  ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), 0);
+  struct rc_spilled *note = writer->spill.note;
+  const uint64_t good[3] = {note->offset, note->bytes, note->progress};
+  const uint64_t bad[][3] = {{good[0], 6 * MIB, RC_SPILL_WHOLE}, {good[0] + 64, good[1], good[2]}, {good[0], 10, 11}, {3, 3, 3}};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    note->offset = bad[i][0];
+    note->bytes = bad[i][1];
+    note->progress = bad[i][2];
+    ck_assert_int_eq(ringcast_reader_await(follower, &frame, 1, 0, &there), -EPROTO);
+    ck_says("damaged");
+  }
+  note->offset = good[0];
+  note->bytes = good[1];
+  note->progress = good[2];
+  ck_assert_int_eq(ringcast_reader_await(follower, &frame, 1, 0, &there), 0);
+  ringcast_reader_close(follower);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
 
 static uint32_t now = 1000;
@@ -459,12 +600,21 @@ static uint64_t in_place(ringcast_writer *writer) {
   return info_of(writer).spill_used;
 }
 
+static int checks;
+
+static int advise_counted(void *address, size_t bytes, int advice) {
+  checks += advice == MADV_POPULATE_READ;
+  return real_os.advise(address, bytes, advice);
+}
+
 START_TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
-  struct rc_os real = rc_os;
+  real_os = rc_os;
   rc_os.seconds = fake_seconds;
+  rc_os.advise = advise_counted;
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   writer->arena.keep = 4 * MIB;
+  checks = 0; /* attaching looks at the ring's data */
   for (uint64_t round = 0; round < 3; round++) {
     ck_assert_int_eq(send(writer, 0, 20 * MIB), 0);
     ck_assert_uint_eq(in_place(writer), 22 * MIB);
@@ -472,6 +622,7 @@ START_TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
     for (int i = 0; i < 100; i++) ck_assert_int_eq(send(writer, 1, 500), 0);
     ck_assert_uint_eq(in_place(writer), 22 * MIB);
     read_one(reader, 0, 20 * MIB);
+    ck_assert_int_eq(checks, (int)round + 1); /* what has been given back is looked at anew */
     for (int i = 0; i < 100; i++) read_one(reader, 1, 500);
     now += 11;
     for (int i = 0; i < 200; i++) { /* a grant comes by */
@@ -485,7 +636,7 @@ START_TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
   }
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
-  rc_os = real;
+  rc_os = real_os;
 }
 END_TEST
 
@@ -590,6 +741,16 @@ START_TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
     ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), -EPROTO);
   }
   *id = good;
+  struct stat file; /* a file of that very size, sealed as it should be */
+  id->spill_fd = memfd_create("ringcast.test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  id->spill_bytes = 4 * MIB + 4096;
+  ck_assert_int_eq(ftruncate(id->spill_fd, (off_t)id->spill_bytes), 0);
+  ck_assert_int_eq(fcntl(id->spill_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  ck_assert_int_eq(fstat(id->spill_fd, &file), 0);
+  id->spill_inode = file.st_ino;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EPROTO);
+  close(id->spill_fd);
+  *id = good;
   id->spill_inode++;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -ENOENT);
   *id = good;
@@ -650,6 +811,9 @@ int main(void) {
   tcase_add_test(tests, a_grow_that_fails_leaves_the_reservation_as_it_was);
   tcase_add_test(tests, a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost);
   tcase_add_test(tests, memory_that_a_reader_cannot_read_is_an_error_and_no_signal);
+  tcase_add_test(tests, a_reader_that_asked_for_it_follows_the_writer_through_a_frame);
+  tcase_add_test(tests, a_frame_that_is_taken_back_is_told_to_those_who_follow_alone);
+  tcase_add_test(tests, a_length_that_changes_its_mind_is_refused);
   tcase_add_test(tests, idle_memory_goes_back_to_the_machine_while_small_frames_are_sent);
   tcase_add_test(tests, a_smaller_frame_lets_the_rest_go);
   tcase_add_test(tests, a_tap_copies_spilled_frames_and_counts_those_it_lost);
