@@ -15,13 +15,14 @@
 struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame; /* larger frames go through spill memory */
+  bool is_large;       /* the open reservation is there */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
   struct rc_watch blocker; /* who holds the ring back, and ... */
   uint64_t blocker_owner;  /* ... the owner word that said so; 0: nobody yet */
   uint64_t frames, bytes, wakes; /* as in the shared counts */
   uint32_t forks; /* rc_fork_count() of the process that made it */
-  bool spill_lacks; /* what the last -EAGAIN lacked: spill memory, or room in the ring */
+  bool spill_lacks; /* what the last large -EAGAIN lacked: spill memory, or room in the ring */
   uint64_t looked;  /* the ring's limit when idle memory was last looked for */
   struct rc_arena arena;
   struct rc_spill spill;
@@ -55,16 +56,22 @@ uint64_t rc_max_frame(const struct rc_segment *segment);
 
 /* Reserves, or makes the open reservation larger, in spill memory if the ring's is too small. As rc_ring_reserve and
  * rc_ring_grow; and what rc_arena_provide gives, with its text. */
-int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
+int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
+
+static inline int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+  if (bytes > writer->ring_frame || writer->is_large || writer->arena.excess != 0)
+    return rc_writer_take_large(writer, bytes, grow, out);
+  return grow ? rc_ring_grow(&writer->ring, bytes, out) : rc_ring_reserve(&writer->ring, bytes, out);
+}
 
 /* After -EAGAIN: what is wanted is there once no cursor is below this. */
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
 
-static inline bool rc_writer_is_open(const ringcast_writer *writer) { return writer->ring.open || writer->spill.note; }
+static inline bool rc_writer_is_open(const ringcast_writer *writer) { return writer->ring.open || writer->is_large; }
 
-/* Commits and aborts what is open, wherever it is. As rc_ring_commit and rc_ring_abort. */
-int rc_writer_give(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
-int rc_writer_drop(ringcast_writer *writer);
+/* Commits and aborts what is open in spill memory. As rc_spill_commit. */
+int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
+void rc_writer_drop_large(ringcast_writer *writer);
 
 /* Waits, and keeps the shared counts and histogram of the waiting party up to date. */
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,

@@ -65,32 +65,35 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
   return result;
 }
 
-int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
+  int result;
   if (writer->spill.note) return -EBUSY;
-  if (grow ? writer->spill.is_open || bytes > writer->ring_frame : bytes > writer->ring_frame) {
-    if (grow && !ring->open) return -EINVAL;
-    if (!grow && ring->open) return -EBUSY;
-    return take_spill(writer, bytes, grow, out);
+  if (bytes > writer->ring_frame || (grow && writer->is_large)) {
+    if (grow != ring->open) return grow ? -EINVAL : -EBUSY;
+    result = take_spill(writer, bytes, grow, out);
+    writer->is_large = writer->spill.is_open;
+    return result;
   }
-  writer->spill_lacks = false;
-  int result = grow ? rc_ring_grow(ring, bytes, out) : rc_ring_reserve(ring, bytes, out);
-  if (writer->arena.excess != 0 && ring->limit != writer->looked) trim(writer);
+  result = grow ? rc_ring_grow(ring, bytes, out) : rc_ring_reserve(ring, bytes, out);
+  if (ring->limit != writer->looked) trim(writer);
   return result;
 }
 
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes) {
-  return writer->spill_lacks ? rc_spill_wanted(&writer->spill, bytes)
-                             : rc_ring_wanted(&writer->ring, bytes > writer->ring_frame ? NOTE : bytes);
+  bool large = bytes > writer->ring_frame || writer->is_large;
+  if (large && writer->spill_lacks) return rc_spill_wanted(&writer->spill, bytes);
+  return rc_ring_wanted(&writer->ring, large ? NOTE : bytes);
 }
 
-int rc_writer_give(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
-  return writer->spill.is_open || writer->spill.note ? rc_spill_commit(&writer->spill, &writer->ring, bytes, kind)
-                               : rc_ring_commit(&writer->ring, bytes, kind);
+int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
+  int result = rc_spill_commit(&writer->spill, &writer->ring, bytes, kind);
+  writer->is_large = result != 0;
+  return result;
 }
 
-int rc_writer_drop(ringcast_writer *writer) {
-  bool published = writer->spill.note;
+void rc_writer_drop_large(ringcast_writer *writer) {
   rc_spill_abort(&writer->spill);
-  return published ? 0 : rc_ring_abort(&writer->ring);
+  rc_ring_abort(&writer->ring); /* where the note has been published it is not open any more */
+  writer->is_large = false;
 }

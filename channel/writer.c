@@ -146,7 +146,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
   if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
     struct rc_control *control = rc_segment_control(&writer->segment);
-    rc_writer_drop(writer);
+    rc_writer_drop_large(writer);
     rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
     rc_wake(&control->data);
   }
@@ -273,8 +273,12 @@ static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
                  segment->spill_error ? strerror(-segment->spill_error) : "");
 }
 
-static int fail_full(const ringcast_writer *writer, int code, const char *who) {
-  if (!writer->spill_lacks) return rc_fail(code, "the ring is full: %s holds it back", who);
+static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
+  return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
+}
+
+static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who) {
+  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back", who);
   return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back",
                  (unsigned long long)writer->segment.spill.bytes, who);
 }
@@ -282,7 +286,7 @@ static int fail_full(const ringcast_writer *writer, int code, const char *who) {
 /* Puts the reason into words, with the reader who is to blame. */
 static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   if (code == -EAGAIN)
-    return rc_fail_as(code, writer->spill_lacks ? "the ring's spill memory is full right now" : "the ring is full right now");
+    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now" : "the ring is full right now");
   struct ringcast_peer peer;
   char who[160] = "no reader";
   if (rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) {
@@ -300,7 +304,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   case -EINVAL: return rc_fail(code, "no reservation is open");
   case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
   case -EOWNERDEAD: return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it", who);
-  case -ETIMEDOUT: return fail_full(writer, code, who);
+  case -ETIMEDOUT: return fail_full(writer, code, bytes, who);
   default: return code; /* of spill memory, with its text */
   }
 }
@@ -333,7 +337,7 @@ static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bo
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
-                  writer->spill.is_open || !rc_ring_has_room(&writer->ring, bytes)))
+                  writer->is_large || !rc_ring_has_room(&writer->ring, bytes)))
     return reserve(writer, bytes, timeout_ns, false, out);
   *out = (struct ringcast_span){.data = rc_ring_open(&writer->ring, bytes), .bytes = bytes};
   return 0;
@@ -356,8 +360,8 @@ static int fail_to_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) 
 
 static inline int commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
   if (rc_unlikely(writer->forks != rc_fork_count())) return -ECHILD;
-  return rc_unlikely(writer->spill.is_open) ? rc_writer_give(writer, bytes, kind)
-                                            : rc_ring_commit(&writer->ring, bytes, kind);
+  return rc_unlikely(writer->is_large) ? rc_writer_give_large(writer, bytes, kind)
+                                        : rc_ring_commit(&writer->ring, bytes, kind);
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
@@ -378,7 +382,8 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   bool published = writer->spill.note;
-  rc_writer_drop(writer);
+  if (writer->is_large) rc_writer_drop_large(writer);
+  else rc_ring_abort(&writer->ring);
   struct rc_control *control = writer->ring.ring.control;
   if (published && rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
@@ -390,7 +395,7 @@ int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind)
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   struct rc_spill *spill = &writer->spill;
   struct rc_control *control = writer->ring.ring.control;
-  uint64_t reserved = writer->ring.open && !spill->is_open ? writer->ring.reserved : spill->reserved;
+  uint64_t reserved = writer->is_large ? spill->reserved : writer->ring.reserved;
   if (upto > reserved || upto < spill->published)
     return rc_fail(-EINVAL, "can't publish %zu bytes: %llu are published, and %llu were reserved", upto,
                    (unsigned long long)spill->published, (unsigned long long)reserved);
@@ -420,7 +425,7 @@ int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes
   struct ringcast_span span;
   int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
   if (result != 0) return result;
-  size_t done = writer->spill.is_open ? send_pieces(writer, &span, data, kind) : 0;
+  size_t done = writer->is_large ? send_pieces(writer, &span, data, kind) : 0;
   if (bytes != done) memcpy((uint8_t *)span.data + done, (const uint8_t *)data + done, bytes - done);
   return ringcast_writer_commit(writer, bytes, kind);
 }

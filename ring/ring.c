@@ -250,22 +250,29 @@ int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const stru
   return 0;
 }
 
-/* What is committed at `position`, and the position after it. */
-static int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out, uint64_t *after) {
+/* What is committed at `position`, and the position after it. Sets `out` on success. */
+static inline int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out, uint64_t *after) {
   const struct rc_frame_header *frame = rc_frame_at(ring, position);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0) return -EAGAIN;
   uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
   uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
   if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
-  if ((flags & ~RC_FRAME_SPILLED) != 0) return -EPROTO;
   *after = end;
-  *out = (struct rc_ring_frame){
-      .data = frame + 1, .position = position, .bytes = bytes, .kind = frame->kind, .whole = true, .there = bytes};
-  if (flags == 0) return 0;
-  int result = rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), out);
-  if (result == 0) out->data = ring->spill + out->offset;
-  return result;
+  if (flags == 0) {
+    out->data = frame + 1;
+    out->bytes = out->there = bytes;
+    out->spilled = false;
+    out->whole = true;
+  } else {
+    if (flags != RC_FRAME_SPILLED) return -EPROTO;
+    int result = rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), out);
+    if (result != 0) return result;
+    out->data = ring->spill + out->offset;
+  }
+  out->position = position;
+  out->kind = frame->kind;
+  return 0;
 }
 
 /* Moves the cursor over what is released at the front of the queue. */
@@ -279,21 +286,18 @@ static void settle(struct rc_ring_reader *reader) {
 }
 
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
-  struct rc_ring_frame found;
   uint64_t end;
   for (;;) {
     assert(rc_ring_reader_is_valid(reader));
     if (reader->held == reader->leases) return -EBUSY;
-    int result = read_frame(&reader->ring, reader->next, &found, &end);
+    int result = read_frame(&reader->ring, reader->next, out, &end);
     if (result != 0 && result != -ECONNABORTED) return result;
-    if (result == 0 && !found.whole && !reader->follows) return -EAGAIN;
+    if (result == 0 && !out->whole && !reader->follows) return -EAGAIN;
     reader->next = end;
     reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end, .released = result != 0};
-    if (result == 0) break;
+    if (result == 0) return 0;
     settle(reader); /* it was taken back: as if it had been released */
   }
-  *out = found;
-  return 0;
 }
 
 /* The lease of a frame that is held. NULL: it is not. */
