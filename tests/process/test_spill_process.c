@@ -9,6 +9,7 @@
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/pattern.h"
+#include "tests/support/shared_memory.h"
 #include "tests/support/suite.h"
 
 static const uint64_t MIB = 1 << 20;
@@ -266,16 +267,6 @@ END_TEST
 
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
-static long shared_memory_in_use(void) {
-  char line[128];
-  long kilobytes = -1;
-  FILE *file = fopen("/proc/meminfo", "re");
-  while (fgets(line, sizeof line, file))
-    if (sscanf(line, "Shmem: %ld kB", &kilobytes) == 1) break;
-  fclose(file);
-  return kilobytes;
-}
-
 static void spill_and_stop(void *context) {
   struct party *party = context;
   ringcast_writer *writer;
@@ -304,10 +295,10 @@ START_TEST(spill_memory_goes_with_the_last_process_however_they_die) {
     ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
     pid_t reader = start_child(attach_and_stop, &party);
     gate_wait(&party.done);
-    ck_assert_int_ge(shared_memory_in_use(), before + 300 * 1024);
+    ck_assert_int_ge(ring_memory_of(writer), 500 * 1024);
     kill_child(order == 0 ? writer : reader);
     kill_child(order == 0 ? reader : writer);
-    ck_assert_int_lt(shared_memory_in_use(), before + 200 * 1024); /* others on the machine use some, too */
+    await_shared_memory_below(before + 200 * 1024);
     gate_free(&party.gate);
     gate_free(&party.done);
   }
