@@ -49,13 +49,8 @@ step python python
 # ---- Again, as on machines that have less, or more -------------------------------------------------------------------
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
 
-# Python has no descriptor yet, and no choice of the NUMA node.
-reaches_python() {
-  case $1 in
-    no-io_uring) grep -q ringcast_reader_fd python/extension/*.c ;;
-    no-numa) grep -q numa python/extension/*.c ;;
-  esac
-}
+# What memory a ring is made of does not reach Python: with-hugetlb, no-extras and the plain run differ in it enough.
+reaches_python() { [[ $1 != no-hugetlb && $1 != no-shmem-huge && $1 != no-numa ]]; }
 
 # again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop
 again() {
@@ -125,9 +120,7 @@ left_out | awk -F '\t' '
   }'
 echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
 echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages. no-extras repeats all."
-for switch in "${switches[@]}"; do
-  reaches_python "no-$switch" || echo "Not repeated with no-$switch: Python, as its API does not reach that far."
-done
+echo "Not repeated with no-hugetlb, no-shmem-huge and no-numa: Python, which does not see what a ring's memory is."
 if [ -e build/venv/.without-torch ]; then
   echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."
 fi

@@ -3,14 +3,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include "ringcast/ringcast.h"
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
+#include "tests/support/shared_memory.h"
 #include "tests/support/suite.h"
 
 static ringcast_writer *make_writer(uint64_t capacity) {
@@ -344,29 +343,6 @@ END_TEST
 
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
-/* Of the whole machine, where others make and drop memory too. */
-static long shared_memory_in_use(void) {
-  char line[128];
-  long kilobytes = -1;
-  FILE *file = fopen("/proc/meminfo", "re");
-  while (fgets(line, sizeof line, file))
-    if (sscanf(line, "Shmem: %ld kB", &kilobytes) == 1) break;
-  fclose(file);
-  return kilobytes;
-}
-
-/* Of the ring's data alone. */
-static long long data_in_use(const char *handle) {
-  int pid, control, data;
-  unsigned long long start;
-  char path[64];
-  struct stat about;
-  ck_assert_int_eq(sscanf(handle, "rc1:%d:%llu:%d:%d:", &pid, &start, &control, &data), 4);
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, data);
-  ck_assert_int_eq(stat(path, &about), 0);
-  return (long long)about.st_blocks * 512;
-}
-
 static void be_a_reader_for_ever(void *context) {
   struct party *party = context;
   ringcast_reader *reader;
@@ -394,10 +370,10 @@ START_TEST(the_memory_goes_with_the_last_process_however_they_die) {
     ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
     pid_t reader = start_child(be_a_reader_for_ever, &party);
     gate_wait(&party.done);
-    ck_assert_int_ge(data_in_use(party.handle), 512 << 20);
+    ck_assert_int_ge(ring_memory_of(writer), 512 * 1024);
     kill_child(order == 0 ? writer : reader);
     kill_child(order == 0 ? reader : writer);
-    while (shared_memory_in_use() > before + 200 * 1024) sched_yield(); /* if it stays, this meets the time limit */
+    await_shared_memory_below(before + 200 * 1024);
     free_party(&party);
   }
 }

@@ -12,6 +12,7 @@
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/pattern.h"
+#include "tests/support/shared_memory.h"
 #include "tests/support/suite.h"
 
 static const uint64_t MIB = 1 << 20;

@@ -58,3 +58,23 @@ def test_who_goes_to_sleep_calls_membarrier_unless_switched_off():
         assert (done.returncode, done.stdout) == (0, "slept\n"), done.stderr
     else:
         assert (done.returncode, done.stdout) == (-31, ""), done.stderr  # SIGSYS
+
+
+def test_a_descriptor_is_served_by_a_thread_where_io_uring_is_switched_off(ring):
+    _, reader = ring
+    reader.fileno()
+    threads = set()
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name:
+            threads.add(name.read().strip())
+    rings = [number for number in os.listdir("/proc/self/fd") if "io_uring" in read_link(number)]
+    assert ("ringcast-notify" in threads) == (not rings)
+    if DISABLED & {"io_uring", "membarrier"}:  # it takes both
+        assert not rings
+
+
+def read_link(number):
+    try:
+        return os.readlink(f"/proc/self/fd/{number}")
+    except OSError:  # the one that listed them
+        return ""
