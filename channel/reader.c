@@ -265,7 +265,8 @@ struct follow_wait {
 static int poll_progress(void *context) {
   struct follow_wait *wait = context;
   struct rc_ring_reader *ring = &wait->reader->ring;
-  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0; /* pairs with the store in close: first, as all came before */
+  /* First: all that came, came before the store in close, with which this pairs. */
+  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0;
   int result = rc_ring_look(ring, wait->position, &wait->found);
   if (result != 0) return result;
   if (wait->found.whole || wait->found.there >= wait->upto) return 0;
@@ -292,8 +293,8 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   case -EPIPE: return rc_fail(code, "the writer (pid %d) is gone, %llu bytes into the frame: release it", writer, there);
   case -ECONNABORTED: return rc_fail(code, "the writer (pid %d) has taken the frame back: release it", writer);
   case -EPROTO:
-    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not", position,
-                   writer);
+    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
+                   position, writer);
   default: return rc_fail(code, "only %llu bytes of the frame are there; the writer (pid %d) is alive", there, writer);
   }
 }

@@ -7,8 +7,8 @@
 
 #define NOTE sizeof(struct rc_spilled)
 
-/* Gives idle spill memory back to the machine, and tells who must know. Nothing on the hot path: called where the cursors
- * have just been looked at, or memory been taken. */
+/* Gives idle spill memory back to the machine, and tells who must know. Nothing on the hot path: called where the
+ * cursors have just been looked at, or memory been taken. */
 static void trim(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.ring.control;
   writer->looked = writer->ring.limit;
@@ -24,8 +24,10 @@ static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
   return writer->segment.spill.base + offset + RC_SPILL_PHASE;
 }
 
-/* Finds a region, puts it in place, and moves the open reservation there, whose first `filled` bytes at `from` count. */
-static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled, void **out) {
+/* Finds a region, puts it in place, and moves the open reservation there, whose first `filled` bytes at `from` count.
+ */
+static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
+                         void **out) {
   uint64_t offset;
   struct rc_spill *spill = &writer->spill;
   int looked = rc_spill_reclaim(spill, &writer->ring);
@@ -56,12 +58,15 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
   if (!grow)
     result = move_to_spill(writer, bytes, false, NULL, 0, out);
   else if (writer->spill.is_open)
-    result = move_to_spill(writer, bytes, true, payload_at(writer, writer->spill.open.offset), writer->spill.reserved, out);
+    result =
+        move_to_spill(writer, bytes, true, payload_at(writer, writer->spill.open.offset), writer->spill.reserved, out);
   else
     result = move_to_spill(writer, bytes, true, in_ring, before, out);
   if (result == 0) return 0;
-  if (grow) ring->reserved = before;
-  else rc_ring_abort(ring);
+  if (grow)
+    ring->reserved = before;
+  else
+    rc_ring_abort(ring);
   return result;
 }
 

@@ -265,10 +265,13 @@ static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
   const struct rc_segment *segment = &writer->segment;
   unsigned long long frame = bytes, most = rc_max_frame(segment), budget = segment->spill.bytes;
   if (budget != 0)
-    return rc_fail(-EMSGSIZE, "a frame of %llu bytes is larger than this ring can ever hold (%llu): make the ring with more "
-                              "spill memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)", frame, most, budget);
-  return rc_fail(-EMSGSIZE, "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; "
-                            "make it with some (options.spill_bytes), or with a capacity of at least twice the largest frame",
+    return rc_fail(-EMSGSIZE,
+                   "a frame of %llu bytes is larger than this ring can ever hold (%llu): make the ring with more spill "
+                   "memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)",
+                   frame, most, budget);
+  return rc_fail(-EMSGSIZE,
+                 "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; make "
+                 "it with some (options.spill_bytes), or with a capacity of at least twice the largest frame",
                  frame, most, segment->spill_error ? ", which could not be had: " : "",
                  segment->spill_error ? strerror(-segment->spill_error) : "");
 }
@@ -286,7 +289,8 @@ static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, co
 /* Puts the reason into words, with the reader who is to blame. */
 static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   if (code == -EAGAIN)
-    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now" : "the ring is full right now");
+    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
+                                                       : "the ring is full right now");
   struct ringcast_peer peer;
   char who[160] = "no reader";
   if (rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) {
@@ -405,12 +409,13 @@ int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind)
   if (!spill->note && (!spill->is_open || rc_load_relaxed(&control->followers) == 0)) return 0;
   result = rc_spill_publish(spill, &writer->ring, upto, kind);
   if (result != 0) return rc_fail_as(result, "can't publish");
-  if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes); /* relaxed: count */
+  if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
 }
 
 /* For those who follow, if there are any. Returns how far it got; the rest is for the caller. */
-static size_t send_pieces(ringcast_writer *writer, const struct ringcast_span *span, const uint8_t *data, uint16_t kind) {
+static size_t send_pieces(ringcast_writer *writer, const struct ringcast_span *span, const uint8_t *data,
+                          uint16_t kind) {
   size_t done = 0, piece = (span->bytes / PIECES + RC_LINE - 1) & ~(size_t)(RC_LINE - 1);
   if (piece < PIECE) piece = PIECE;
   if (rc_load_relaxed(&writer->ring.ring.control->followers) == 0) return 0; /* relaxed: advice */

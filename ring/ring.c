@@ -18,10 +18,10 @@
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
- * so nothing above any cursor is overwritten, and below limit - capacity lies all that an observer who holds nobody back
- * must not trust. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's stores
- * over it. "need" covers the next frame's header, since W0 writes there. By the same look at the cursors, rc_ring_lowest,
- * spill memory becomes free again.
+ * so nothing above any cursor is overwritten, and below limit - capacity lies all that an observer who holds nobody
+ * back must not trust. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's
+ * stores over it. "need" covers the next frame's header, since W0 writes there. By the same look at the cursors,
+ * rc_ring_lowest, spill memory becomes free again.
  *
  * Joining. A reader must start at a position that the writer will not have overwritten by the time it looks:
  *

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The broadcast ring: one writer, up to RC_MAX_SLOTS readers, frames of any length up to just under half the ring, no
- * losses; the payload of larger ones lies beside the ring (ring/spill.h). Works on memory that the caller brings (ring/layout.h); no system call, no allocation, never waits. DATA must
- * be mapped twice in a row, so that a frame that runs over the end goes on in the second mapping. The algorithm and why
- * it is right is told atop ring.c.
+ * losses; the payload of larger ones lies beside the ring (ring/spill.h). Works on memory that the caller brings
+ * (ring/layout.h); no system call, no allocation, never waits. DATA must be mapped twice in a row, so that a frame that
+ * runs over the end goes on in the second mapping. The algorithm and why it is right is told atop ring.c.
  */
 #ifndef RC_RING_RING_H
 #define RC_RING_RING_H
@@ -89,8 +89,8 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
-/* Reads a note, once, checks it, and fills in what it says. 0; -EPROTO if it can't be right, -ECONNABORTED if the writer
- * has taken the frame back. */
+/* Reads a note, once, checks it, and fills in what it says. 0; -EPROTO if it can't be right, -ECONNABORTED if the
+ * writer has taken the frame back. */
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
                     struct rc_ring_frame *frame);
 
@@ -127,9 +127,10 @@ bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /*
 /* Reader. */
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
 int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position);
-int rc_ring_look(const struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out); /* at one that is held,
-                                                            * again: how much is there? -EINVAL -EPROTO -ECONNABORTED */
-void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position); /* as if the last rc_ring_next, of that frame, had not been */
+/* Looks again at a frame that is held: how much of it is there? -EINVAL -EPROTO -ECONNABORTED */
+int rc_ring_look(const struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out);
+/* As if the last rc_ring_next, which gave the frame at `position`, had not been. */
+void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position);
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 
 #endif

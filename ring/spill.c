@@ -6,15 +6,16 @@
  * small frame to the ring, the note, which says where the payload lies. So all of the ring's order and publishing holds
  * for it: W2 -> R1 covers the payload as it covers the note.
  *
- * Whose is it? A region belongs to its frame's readers until all cursors are past the note, and only the writer needs to
- * know which regions there are. They stand in a queue in the order of their frames, so they become free in that order,
- * by the same look at the cursors as for room in the ring (rc_ring_lowest, G0 to G2 in ring.c): a region whose `end` is
- * not above the lowest cursor is needed by nobody. That also holds for who joins: either the look sees it joining and
- * gives nothing, or it starts at a tail not older than the look's, which is above every `end` that is freed.
+ * Whose is it? A region belongs to its frame's readers until all cursors are past the note, and only the writer needs
+ * to know which regions there are. They stand in a queue in the order of their frames, so they become free in that
+ * order, by the same look at the cursors as for room in the ring (rc_ring_lowest, G0 to G2 in ring.c): a region whose
+ * `end` is not above the lowest cursor is needed by nobody. That also holds for who joins: either the look sees it
+ * joining and gives nothing, or it starts at a tail not older than the look's, which is above every `end` that is
+ * freed.
  *
- * Where? First fit from the lowest offset on: memory that was used lately is in place and in the cache, and the upper end
- * falls idle, so that it can be given back. All regions free at last, so a frame that fits SPILL at all finds room once
- * the readers have passed; a reservation that grows may even move over itself.
+ * Where? First fit from the lowest offset on: memory that was used lately is in place and in the cache, and the upper
+ * end falls idle, so that it can be given back. All regions free at last, so a frame that fits SPILL at all finds room
+ * once the readers have passed; a reservation that grows may even move over itself.
  *
  * Observers hold nobody back. Before a region is used again, or its memory is given back to the machine,
  *
@@ -31,10 +32,10 @@
  *     P0  write up to n                             P2  load-acquire progress: n
  *     P1  store-release progress = n   -> P2        P3  read up to n
  *
- * and at the end the final length, then P1 with RC_SPILL_WHOLE. To all others, and to observers, a frame that is not whole
- * is not there yet. If the writer takes it back, or dies, those who follow are told and the others never see it. The
- * region is in flight from the first piece on; should all readers release it before it is whole, nothing else can take its
- * place meanwhile, because the writer has no second reservation.
+ * and at the end the final length, then P1 with RC_SPILL_WHOLE. To all others, and to observers, a frame that is not
+ * whole is not there yet. If the writer takes it back, or dies, those who follow are told and the others never see it.
+ * The region is in flight from the first piece on; should all readers release it before it is whole, nothing else can
+ * take its place meanwhile, because the writer has no second reservation.
  */
 #include "ring/spill.h"
 
@@ -63,8 +64,8 @@ bool rc_spill_is_valid(const struct rc_spill *spill) {
     if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes && spill->open.offset < offset)
       return false;
   }
-  if (spill->is_open && (spill->open.bytes != rc_spill_room(spill->reserved) ||
-                         spill->open.offset + spill->open.bytes > spill->bytes))
+  if (spill->is_open &&
+      (spill->open.bytes != rc_spill_room(spill->reserved) || spill->open.offset + spill->open.bytes > spill->bytes))
     return false;
   return offset <= spill->bytes;
 }
@@ -140,8 +141,10 @@ uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
   if (enough == 0) return 0;
   while (enough - few > 1) {
     uint32_t middle = few + (enough - few) / 2;
-    if (find_gap(spill, middle, room, &offset)) enough = middle;
-    else few = middle;
+    if (find_gap(spill, middle, room, &offset))
+      enough = middle;
+    else
+      few = middle;
   }
   return spill->regions[(spill->first + enough - 1) % RC_SPILL_REGIONS].end;
 }
@@ -158,7 +161,8 @@ void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes) {
 static void enqueue(struct rc_spill *spill, struct rc_spill_region region) {
   uint32_t index = (spill->first + spill->count) % RC_SPILL_REGIONS, i = spill->count++;
   spill->regions[index] = region;
-  for (; i > 0 && spill->regions[spill->order[i - 1]].offset > region.offset; i--) spill->order[i] = spill->order[i - 1];
+  for (; i > 0 && spill->regions[spill->order[i - 1]].offset > region.offset; i--)
+    spill->order[i] = spill->order[i - 1];
   spill->order[i] = (uint16_t)index;
 }
 
@@ -171,7 +175,7 @@ static void close_it(struct rc_spill *spill) {
 
 static int commit_rest(struct rc_spill *spill, uint64_t bytes, uint16_t kind) {
   if (bytes < spill->published || bytes > spill->reserved || kind != spill->kind) return -EINVAL;
-  rc_store_relaxed(&spill->note->bytes, bytes);              /* relaxed: P1 publishes it */
+  rc_store_relaxed(&spill->note->bytes, bytes);             /* relaxed: P1 publishes it */
   rc_store_release(&spill->note->progress, RC_SPILL_WHOLE); /* P1 -> P2 */
   close_it(spill);
   return 0;
@@ -183,8 +187,8 @@ int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_
   struct rc_spilled *note;
   int result = rc_ring_commit_spilled(ring, spill->open.offset + RC_SPILL_PHASE, bytes, RC_SPILL_WHOLE, kind, &note);
   if (result != 0) return result;
-  enqueue(spill, (struct rc_spill_region){
-                     .offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
+  enqueue(spill,
+          (struct rc_spill_region){.offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
   close_it(spill);
   assert(rc_spill_is_valid(spill));
   return 0;

@@ -7,13 +7,14 @@
  * wanting, the kernel would kill instead of refusing. That costs some 50 us, beside the clearing of the pages, which
  * costs several hundred for each chunk (shm/memory.c); memory that is in place costs nothing.
  *
- * Reader. A hole where there should be none (a hostile writer) must not be a signal at the first load: MADV_POPULATE_READ
- * (Linux 5.14) reports what a load would die of, and fills the page tables in one go. It costs as much again where they
- * are full (1.7 ms for 32 MiB of small pages, more than to write them). So what has been looked at is not looked at
- * again until the writer has given memory back, which it tells by its epoch: the epoch is stored before the commit of any
- * frame that lies in memory put in place anew, so who reads that frame has seen it. Whole chunks are looked at, also where
- * the frame has a part of one: an honest writer puts whole ones in place. A writer that punches a hole after that look
- * makes loads find zeros, and a signal at worst where the machine has no memory left.
+ * Reader. A hole where there should be none (a hostile writer) must not be a signal at the first load:
+ * MADV_POPULATE_READ (Linux 5.14) reports what a load would die of, and fills the page tables in one go. It costs as
+ * much again where they are full (1.7 ms for 32 MiB of small pages, more than to write them). So what has been looked
+ * at is not looked at again until the writer has given memory back, which it tells by its epoch: the epoch is stored
+ * before the commit of any frame that lies in memory put in place anew, so who reads that frame has seen it. Whole
+ * chunks are looked at, also where the frame has a part of one: an honest writer puts whole ones in place. A writer
+ * that punches a hole after that look makes loads find zeros, and a signal at worst where the machine has no memory
+ * left.
  */
 #include "shm/arena.h"
 
@@ -30,10 +31,14 @@
 #define MADV_POPULATE_READ 22
 #endif
 
-static uint64_t first_chunk(uint64_t offset) { return offset / RC_ARENA_CHUNK; }
+static uint64_t first_chunk(uint64_t offset) {
+  return offset / RC_ARENA_CHUNK;
+}
 
 /* Behind the last one of a range. */
-static uint64_t end_chunk(uint64_t end) { return (end + RC_ARENA_CHUNK - 1) / RC_ARENA_CHUNK; }
+static uint64_t end_chunk(uint64_t end) {
+  return (end + RC_ARENA_CHUNK - 1) / RC_ARENA_CHUNK;
+}
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
@@ -60,10 +65,11 @@ static int provide_run(struct rc_arena *arena, uint64_t first, uint64_t end) {
   struct rc_room room;
   rc_machine_room(&room);
   if (bytes > room.bytes)
-    return rc_fail(-ENOMEM,
-                   "can't get %llu bytes more of spill memory for this frame: %s has room for %llu; free memory or raise "
-                   "the limit",
-                   (unsigned long long)bytes, room.limit, (unsigned long long)room.bytes);
+    return rc_fail(
+        -ENOMEM,
+        "can't get %llu bytes more of spill memory for this frame: %s has room for %llu; free memory or raise "
+        "the limit",
+        (unsigned long long)bytes, room.limit, (unsigned long long)room.bytes);
   int result = rc_memory_provide(arena->memory, offset, bytes);
   if (result != 0) return fail_to_provide(result, bytes);
   arena->in_place += bytes;
@@ -97,8 +103,7 @@ static uint64_t trim_run(struct rc_arena *arena, uint64_t first, uint64_t chunks
   /* Those that are not in place have their part punched too: somebody may have read there, and so put a page there. */
   for (; end < chunks && (arena->used[end] == 0 || now + 1 - arena->used[end] >= RC_ARENA_IDLE_S); end++)
     bytes += arena->used[end] != 0 ? RC_ARENA_CHUNK : 0;
-  if (bytes == 0 ||
-      rc_os.punch(arena->memory->fd, first * RC_ARENA_CHUNK, (end - first) * RC_ARENA_CHUNK) != 0)
+  if (bytes == 0 || rc_os.punch(arena->memory->fd, first * RC_ARENA_CHUNK, (end - first) * RC_ARENA_CHUNK) != 0)
     return end;
   memset(&arena->used[first], 0, (end - first) * sizeof *arena->used);
   arena->in_place -= bytes;

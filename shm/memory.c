@@ -17,12 +17,12 @@
  *
  * Spill memory is different: most of it is not there. The file is as large as it may ever get, and a part is put in
  * place when a frame needs it (shm/arena.c), in the same ways as the rest. Huge pages are what makes that bearable: a
- * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, where small pages took 41 ms and 8 ms. It has no FUTURE_WRITE seal, because the
- * kernel then refuses to punch holes, and what was once used could never go back to the machine. In its place the file's
- * mode is 0400 and readers open it for reading: that keeps out accidents, and not a process of the same user (or root)
- * that means harm, which could as well trace the writer. It is left out of core dumps. A process that has called
- * mlockall(MCL_FUTURE) would get all of it put in place by mapping it; so it is mapped without access, unlocked, and then
- * made accessible.
+ * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, where small pages took 41 ms and 8 ms. It has no
+ * FUTURE_WRITE seal, because the kernel then refuses to punch holes, and what was once used could never go back to the
+ * machine. In its place the file's mode is 0400 and readers open it for reading: that keeps out accidents, and not a
+ * process of the same user (or root) that means harm, which could as well trace the writer. It is left out of core
+ * dumps. A process that has called mlockall(MCL_FUTURE) would get all of it put in place by mapping it; so it is mapped
+ * without access, unlocked, and then made accessible.
  *
  * Huge pages. A hugetlb file succeeds and its mapping fails when the pool is empty, so it is tried by mapping. For
  * transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the proof: it succeeds only if all of the range is huge after

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's process (pid and
- * start time) -> its files, by /proc/<pid>/fd, which the kernel opens only for those who may trace that process -> owner
- * and seals -> control: magic, ready, layout, token -> sizes -> data and spill: inode, size, seals. A file descriptor of
- * the writer that has been closed and reused since shows as a wrong seal, magic, token or inode. All is opened now, so
- * that what was committed can be read when the writer is dead.
+ * start time) -> its files, by /proc/<pid>/fd, which the kernel opens only for those who may trace that process ->
+ * owner and seals -> control: magic, ready, layout, token -> sizes -> data and spill: inode, size, seals. A file
+ * descriptor of the writer that has been closed and reused since shows as a wrong seal, magic, token or inode. All is
+ * opened now, so that what was committed can be read when the writer is dead.
  */
 #define _GNU_SOURCE
 #include "shm/segment.h"

@@ -225,9 +225,9 @@ RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
 
 /* Lends `bytes`, contiguous. Wait-free while the room already granted lasts; else looks at the readers' cursors, and
  * blocks up to the timeout when the slowest is a ring behind. No reader sees anything before commit. More than
- * ringcast_info.ring_frame is lent of spill memory: then it always looks at the cursors, blocks while that is used up, and
- * in the kernel while the machine hands it out (-ENOMEM, -ENOSPC: it can't; nothing is lost).
- * -EMSGSIZE, -EBUSY, -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an error nothing is open. */
+ * ringcast_info.ring_frame is lent of spill memory: then it always looks at the cursors, blocks while that is used up,
+ * and in the kernel while the machine hands it out (-ENOMEM, -ENOSPC: it can't; nothing is lost). -EMSGSIZE, -EBUSY,
+ * -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an error nothing is open. */
 RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                          struct ringcast_span *out);
 
@@ -242,12 +242,12 @@ RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int
  * one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
 
-/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may read
- * them while the rest is written; again with more, as often as one likes. For the other readers nothing happens until the
- * commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first call on the
- * reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it takes the frame
- * back. ringcast_writer_send does this by itself. -EINVAL, -ECHILD. Wait-free, but for one wake-up call to the kernel when
- * a reader sleeps. */
+/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may
+ * read them while the rest is written; again with more, as often as one likes. For the other readers nothing happens
+ * until the commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first
+ * call on the reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it
+ * takes the frame back. ringcast_writer_send does this by itself. -EINVAL, -ECHILD. Wait-free, but for one wake-up call
+ * to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind);
 
 /* Gives the reservation back unseen, but for what was published of it. -EINVAL if none is open, -ECHILD. Wait-free, but
@@ -303,18 +303,18 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
 
 /* ---- Reader: hot path ------------------------------------------------------------------------------------------- */
 
-/* Lends the next frame. Wait-free when one is there, but for one call to the kernel when it lies in spill memory that this
- * reader has not read from before; else blocks up to the timeout.
- * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY, -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't
- * be read: then the frame is still the next one. */
+/* Lends the next frame. Wait-free when one is there, but for one call to the kernel when it lies in spill memory that
+ * this reader has not read from before; else blocks up to the timeout. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY,
+ * -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't be read: then the frame is still the next
+ * one. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
-/* For a reader with CUT_THROUGH, and a frame that it holds: blocks until the first `upto` bytes are there, or all if it has
- * fewer, and sets *there to how many are: they may be read, and more need not be asked for one by one. frame->bytes is
- * what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return. Any other
- * frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer has died in the
- * middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held. After an error the frame
- * is still held. */
+/* For a reader with CUT_THROUGH, and a frame that it holds: blocks until the first `upto` bytes are there, or all if it
+ * has fewer, and sets *there to how many are: they may be read, and more need not be asked for one by one. frame->bytes
+ * is what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return.
+ * Any other frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer
+ * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held. After
+ * an error the frame is still held. */
 RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto,
                                        int64_t timeout_ns, size_t *there);
 

@@ -84,11 +84,13 @@ enum { FRAMES = 2000 };
 enum { FRAMES = 10000 };
 #endif
 
-/* Most stay in the ring of 64 KiB; some need a few MiB. Readers hold one while they wait for the next: wherever it lies in
- * 20 MiB, there is a gap for another, with what is reserved beyond its need. */
+/* Most stay in the ring of 64 KiB; some need a few MiB. Readers hold one while they wait for the next: wherever it lies
+ * in 20 MiB, there is a gap for another, with what is reserved beyond its need. */
 static size_t mixed_bytes(uint64_t number) {
   uint64_t random = mix(number);
-  return (size_t)(random % 40 == 0 ? (random >> 8) % (5 * MIB) : random % 8 == 1 ? (random >> 8) % 70000 : (random >> 8) % 500) &
+  return (size_t)(random % 40 == 0  ? (random >> 8) % (5 * MIB)
+                  : random % 8 == 1 ? (random >> 8) % 70000
+                                    : (random >> 8) % 500) &
          ~(size_t)7;
 }
 
@@ -142,7 +144,8 @@ START_TEST(large_and_small_frames_reach_all_in_order) {
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, READERS, RINGCAST_FOREVER), READERS);
   for (uint64_t n = 0; n < FRAMES; n++) {
     struct ringcast_span span;
-    size_t bytes = mixed_bytes(n), estimate = mix(n + 1) % 3 == 0 ? bytes / 3 : bytes + bytes / 4; /* grown, or trimmed */
+    size_t bytes = mixed_bytes(n),
+           estimate = mix(n + 1) % 3 == 0 ? bytes / 3 : bytes + bytes / 4; /* grown, or trimmed */
     ck_assert_int_eq(ringcast_writer_reserve(writer, estimate, RINGCAST_FOREVER, &span), 0);
     if (estimate < bytes) {
       fill_words(span.data, estimate & ~(size_t)7, n);
@@ -201,7 +204,9 @@ START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_w
 }
 END_TEST
 
-static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
+static void open_the_gate(void *context) {
+  gate_open(&((struct party *)context)->gate);
+}
 
 START_TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
   ringcast_writer *writer = make_writer(65536, 8 * MIB);
@@ -372,7 +377,8 @@ static int holders_of(ino_t inode) {
     snprintf(path, sizeof path, "/proc/%s/maps", process->d_name);
     FILE *maps = fopen(path, "re");
     for (unsigned long found; maps && fgets(line, sizeof line, maps);)
-      holds |= strstr(line, "memfd:ringcast.spill") && sscanf(line, "%*s %*s %*s %*s %lu", &found) == 1 && found == inode;
+      holds |=
+          strstr(line, "memfd:ringcast.spill") && sscanf(line, "%*s %*s %*s %*s %lu", &found) == 1 && found == inode;
     if (maps) fclose(maps);
     snprintf(path, sizeof path, "/proc/%s/fd", process->d_name);
     DIR *files = opendir(path);

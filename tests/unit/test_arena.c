@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of spill memory is in place: put there once, given back when idle, and an error where there is none to be had. */
+/* What of spill memory is in place: put there once, given back when idle, and an error where there is none to be had.
+ */
 #define _GNU_SOURCE
 #include "shm/arena.h"
 
@@ -34,7 +35,9 @@ static struct rc_spill spill;
 static struct rc_os real;
 static uint32_t now = 1000;
 
-static uint32_t fake_seconds(void) { return now; }
+static uint32_t fake_seconds(void) {
+  return now;
+}
 
 static void make_arena(void) {
   static const struct rc_memory anywhere = {.numa = RINGCAST_NUMA_NONE};
@@ -92,9 +95,7 @@ START_TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
 END_TEST
 
 START_TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
-  const struct {
-    int kernel, told;
-  } cases[] = {{-ENOMEM, -ENOMEM}, {-EFAULT, -ENOMEM}, {-ENOSPC, -ENOSPC}};
+  const struct { int kernel, told; } cases[] = {{-ENOMEM, -ENOMEM}, {-EFAULT, -ENOMEM}, {-ENOSPC, -ENOSPC}};
   ck_assert_int_eq(rc_arena_provide(&arena, 0, CHUNK), 0);
   rc_os.advise = advise_counted;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -167,9 +168,7 @@ static int advise_collapse(void *address, size_t bytes, int advice) {
 }
 
 START_TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
-  const struct {
-    int result, calls; /* for two parts */
-  } cases[] = {{-ENOMEM, 2}, {-EAGAIN, 6}, {-EINVAL, 1}};
+  const struct { int result, calls; /* for two parts */ } cases[] = {{-ENOMEM, 2}, {-EAGAIN, 6}, {-EINVAL, 1}};
   rc_os.advise = advise_collapse;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     collapses = 0;
@@ -313,8 +312,10 @@ static void open_it_for_writing(void *context) {
 }
 
 START_TEST(its_size_is_sealed_and_it_opens_for_reading_only) {
-  if (access("/proc/self/fd", R_OK) != 0) tell_skipped("its_size_is_sealed_and_it_opens_for_reading_only", "no /proc");
-  else child_must_succeed(start_child(open_it_for_writing, "/proc/self/fd/%d"));
+  if (access("/proc/self/fd", R_OK) != 0)
+    tell_skipped("its_size_is_sealed_and_it_opens_for_reading_only", "no /proc");
+  else
+    child_must_succeed(start_child(open_it_for_writing, "/proc/self/fd/%d"));
 }
 END_TEST
 

@@ -49,7 +49,9 @@ static struct rc_ring_reader join(void) {
 }
 
 /* Payload bytes that take so many units. */
-static uint64_t bytes_of(uint64_t units) { return units * RC_SPILL_UNIT - RC_SPILL_PHASE; }
+static uint64_t bytes_of(uint64_t units) {
+  return units * RC_SPILL_UNIT - RC_SPILL_PHASE;
+}
 
 static int open_at(uint64_t bytes, uint64_t *offset) {
   void *note;
@@ -57,8 +59,10 @@ static int open_at(uint64_t bytes, uint64_t *offset) {
   if (result != 0) return result;
   rc_spill_reclaim(&spill, &writer);
   result = rc_spill_find(&spill, bytes, false, offset);
-  if (result == 0) rc_spill_open(&spill, *offset, bytes);
-  else rc_ring_abort(&writer);
+  if (result == 0)
+    rc_spill_open(&spill, *offset, bytes);
+  else
+    rc_ring_abort(&writer);
   return result;
 }
 
