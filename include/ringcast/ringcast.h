@@ -18,6 +18,8 @@
  *            spins, or just before it sleeps, it goes on. No function may be called from a signal handler.
  *   Lending  A frame's bytes stay as they are until it is released; a span's until it is committed or aborted. The
  *            writer can change what it has written: a reader that distrusts it copies first and checks the copy.
+ *   Files    A ring holds two descriptors for its writer, none for a reader; a handle that has waited holds one more (the
+ *            other side's pidfd), and two more once it has slept for long (io_uring). Closing the handle closes them.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to no others.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
