@@ -7,7 +7,7 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
-#include <immintrin.h>
+#include <x86intrin.h>
 
 /* Of the time stamp counter, which runs at 1 to 5 GHz: a microsecond, more or less. */
 #define TICKS 3000u

@@ -63,7 +63,7 @@ static int arm(struct rc_park *park, _Atomic uint32_t *word, uint32_t value) {
   return result < 0 ? result : result > 0 || rc_load_acquire(word) != value;
 }
 
-/* 1: it need not sleep. */
+/* 1: it need not sleep. A child must not touch the parent's ring: its memory is shared with it. */
 static int arm_anywhere(struct rc_park *park, _Atomic uint32_t *word, uint32_t value) {
   int result = park->uring && park->forks == rc_fork_count() ? arm(park, word, value) : -EEXIST;
   if (result != -EEXIST) return result;

@@ -22,6 +22,8 @@
  *            own beside the ring, taken from the machine when it is first needed, used again when all readers have passed,
  *            and given back when it has lain idle. The writer waits when it is used up (options.spill_bytes), as it does
  *            when the ring is full.
+ *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more (the
+ *            other side's pidfd), and two more once it has slept for long (io_uring). Closing the handle closes them.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to no others.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->

@@ -201,10 +201,18 @@ START_TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
   struct party party = make_party(writer);
   struct ringcast_span span;
   for (int i = 0; i < 3; i++) {
-    pid_t pid = start_child(be_a_reader_that_stalls, &party);
-    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
-    fill(writer);
-    ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT); /* so the next wait is parked */
+    pid_t pid;
+    for (int reader = 0; reader < 2; reader++) { /* one that leaves, and in its slot another */
+      pid = start_child(be_a_reader_that_stalls, &party);
+      ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
+      fill(writer);
+      ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT); /* the next wait is parked */
+      if (reader == 1) break;
+      gate_open(&party.gate);
+      ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), 0);
+      ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+      child_must_succeed(pid);
+    }
     struct killing killing = {.sleeper = getpid(), .victim = pid};
     pid_t killer = start_child(kill_once_it_sleeps, &killing);
     ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), -EOWNERDEAD);

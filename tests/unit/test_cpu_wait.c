@@ -59,6 +59,8 @@ enum { MACHINES = 1 };
 #endif
 
 START_TEST(the_environment_switches_it_off) {
+  unsetenv("RINGCAST_DISABLE");
+  if (rc_cpu_wait_choose() == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU has nothing to switch off");
   setenv("RINGCAST_DISABLE", "cpu_wait", 1);
   ck_assert_int_eq(rc_cpu_wait_choose(), RC_CPU_PAUSE);
 }

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -168,9 +170,11 @@ START_TEST(the_death_of_the_peer_ends_it) {
     pid_t peer = start_child(live_for_ever, NULL);
     struct target *target = make(peer);
     void (*what)(void *) = waited_for ? kill_and_wait : kill_peer;
+    ck_assert_int_eq(wait_for(target, 1000), -ETIMEDOUT); /* it has just been seen alive */
+    uint64_t sleeps = target->waiter.sleeps;
     ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, what, &peer), -EOWNERDEAD);
     must_have_slept(target, _i);
-    if (_i == PARKED) ck_assert_uint_eq(target->waiter.sleeps, 1); /* told, not found out after a slice */
+    if (_i == PARKED) ck_assert_uint_eq(target->waiter.sleeps - sleeps, 1); /* told, not found out after a slice */
     ck_assert_int_eq(wait_for(target, RINGCAST_FOREVER), -EOWNERDEAD); /* and again */
     if (!waited_for) ck_assert_int_eq(waitpid(peer, NULL, 0), peer);
     destroy(target);
@@ -331,6 +335,7 @@ START_TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
     ck_assert_uint_le(target->waiter.sleeps - sleeps, 1); /* what an earlier sleep left behind wakes nobody */
   }
   must_have_slept(target, _i);
+  ck_assert_int_le(rc_os.futex_wake(&target->event.word, INT_MAX), 1); /* the last sleep's wait at most is left in the kernel */
   destroy(target);
 }
 END_TEST
@@ -406,6 +411,25 @@ START_TEST(no_wake_up_is_lost) {
   must_have_slept(fro, _i);
   destroy(to);
   destroy(fro);
+}
+END_TEST
+
+START_TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
+  if (!choose(PARKED, __func__)) return;
+  struct rc_uring *uring;
+  _Atomic uint32_t one = 0, two = 0;
+  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  ck_assert_int_eq(rc_uring_open(fd, &uring), 0);
+  for (uint32_t i = 0; i < 100; i++) {
+    ck_assert_int_eq(rc_uring_wait(uring, &one, i), 0);
+    rc_store_release(&one, i + 1);
+    ck_assert_int_eq(rc_os.futex_wake(&one, 1), 1);
+    ck_assert_int_eq(rc_uring_wait(uring, &two, 0), 0); /* here the first one's end comes in */
+    ck_assert_int_eq(rc_uring_cancel(uring), 0);
+  }
+  ck_assert_int_eq(rc_os.futex_wake(&two, 1000), 0);
+  rc_uring_close(uring);
+  close(fd);
 }
 END_TEST
 
@@ -594,6 +618,7 @@ int main(void) {
   tcase_add_test(tests, parked_it_sleeps_once_however_long_unless_it_may_miss_a_killed_signaller);
   tcase_add_test(tests, who_waits_briefly_makes_no_io_uring);
   tcase_add_loop_test(tests, no_wake_up_is_lost, 0, WAYS);
+  tcase_add_test(tests, the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one);
   tests = add_case(suite, "life");
   tcase_add_loop_test(tests, nothing_leaks_and_nothing_is_handed_on_by_exec, 0, WAYS);
   tcase_add_loop_test(tests, a_forked_child_uses_a_ring_of_its_own_and_the_parents_goes_on, 0, WAYS);
