@@ -20,7 +20,7 @@ struct ringcast_writer {
   struct rc_waiter waiter; /* for room */
   struct rc_watch blocker; /* who holds the ring back, and ... */
   uint64_t blocker_owner;  /* ... the owner word that said so; 0: nobody yet */
-  uint64_t frames, bytes, wakes; /* as in the shared counts */
+  uint64_t wakes; /* as in the shared counts */
   uint32_t forks; /* rc_fork_count() of the process that made it */
   bool spill_lacks; /* what the last large -EAGAIN lacked: spill memory, or room in the ring */
   uint64_t looked;  /* the ring's limit when idle memory was last looked for */
@@ -37,7 +37,7 @@ struct ringcast_reader {
   struct rc_watch writer;
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
-  uint64_t frames, bytes, wakes;
+  uint64_t wakes;
   uint32_t forks;
 };
 
@@ -72,6 +72,11 @@ static inline bool rc_writer_is_open(const ringcast_writer *writer) { return wri
 /* Commits and aborts what is open in spill memory. As rc_spill_commit. */
 int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
 void rc_writer_drop_large(ringcast_writer *writer);
+
+/* Counts what only this party counts. Relaxed: numbers to look at. */
+static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
+  rc_store_relaxed(count, rc_load_relaxed(count) + more);
+}
 
 /* Waits, and keeps the shared counts and histogram of the waiting party up to date. */
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,

@@ -27,9 +27,6 @@ int rc_check_spin(int64_t spin_ns) {
 
 /* ---- Counting --------------------------------------------------------------------------------------------------- */
 
-/* All stores here are relaxed: numbers to look at, and only this party writes them. */
-static void add(_Atomic uint64_t *count, uint64_t more) { rc_store_relaxed(count, rc_load_relaxed(count) + more); }
-
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
                     struct rc_histogram *histogram) {
   if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
@@ -39,9 +36,9 @@ int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_
   uint64_t waited = waiter->waited_ns, us = waited / 1000;
   uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
   if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
-  add(&counts->waits, 1);
-  add(&counts->sleeps, waiter->sleeps - sleeps);
-  add(&counts->waited_ns, waited);
+  rc_count(&counts->waits, 1);
+  rc_count(&counts->sleeps, waiter->sleeps - sleeps);
+  rc_count(&counts->waited_ns, waited);
   rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + 1);
   return result;
 }

@@ -331,8 +331,8 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   struct rc_control *control = reader->ring.ring.control;
   struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
-  rc_store_relaxed(&counts->frames, ++reader->frames); /* relaxed: numbers to look at, on the cursor's line */
-  rc_store_relaxed(&counts->bytes, reader->bytes += frame->bytes);
+  rc_count(&counts->frames, 1); /* numbers to look at, on the cursor's line */
+  rc_count(&counts->bytes, frame->bytes);
 #endif
   if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
   /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so

@@ -372,9 +372,9 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   if (rc_unlikely(commit(writer, bytes, kind) != 0)) return fail_to_commit(writer, bytes, kind);
   struct rc_control *control = writer->ring.ring.control;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
-  /* Relaxed: numbers to look at. On the line of the tail, which is this CPU's anyway. */
-  rc_store_relaxed(&control->counts.frames, ++writer->frames);
-  rc_store_relaxed(&control->counts.bytes, writer->bytes += bytes);
+  /* Numbers to look at. On the line of the tail, which is this CPU's anyway. */
+  rc_count(&control->counts.frames, 1);
+  rc_count(&control->counts.bytes, bytes);
 #endif
   if (rc_unlikely(rc_event_is_asleep(&control->data)) && rc_wake(&control->data))
     rc_store_relaxed(&control->counts.wakes, ++writer->wakes);

@@ -44,14 +44,11 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
   uint64_t end = writer->tail + rc_frame_lines(bytes);
   rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
-  rc_store_relaxed(&frame->bytes, (uint32_t)bytes);     /* W1: relaxed, W2 publishes it */
-  frame->kind = kind;
-  rc_store_relaxed(&frame->flags, flags);      /* W1 */
+  rc_store_relaxed(&frame->about, rc_about_make((uint32_t)bytes, kind, flags)); /* W1: relaxed, W2 publishes it */
   rc_store_release(&frame->commit, end);       /* W2 -> R1 */
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   writer->tail = end;
   writer->open = false;
-  writer->reserved = 0;
   assert(rc_ring_writer_is_valid(writer));
 }
 
@@ -70,15 +67,15 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0) return false;
-  uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
-  if (rc_unlikely(rc_load_relaxed(&frame->flags) != 0 || end - reader->next != rc_frame_lines(bytes) ||
-                  bytes > reader->max_frame))
+  uint64_t about = rc_load_relaxed(&frame->about); /* R2: once, so that what was checked is what is used */
+  uint32_t bytes = rc_about_bytes(about);
+  if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame))
     return false;
   /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round trip through memory. */
   *out = (struct rc_ring_frame){.data = frame + 1,
                                 .position = reader->next,
                                 .bytes = bytes,
-                                .kind = frame->kind,
+                                .kind = rc_about_kind(about),
                                 .whole = true,
                                 .there = bytes};
   reader->next = end;

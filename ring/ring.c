@@ -62,7 +62,7 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
    * first grant. */
   bool room = writer->limit == 0 ? writer->tail == 0
                                  : writer->tail + RC_LINE <= writer->limit && writer->limit - writer->tail <= capacity / 2;
-  return shape && room && (writer->open || writer->reserved == 0) && writer->reserved <= rc_ring_max_frame(capacity);
+  return shape && room && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
 }
 
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
@@ -255,8 +255,9 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
   const struct rc_frame_header *frame = rc_frame_at(ring, position);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0) return -EAGAIN;
-  uint32_t bytes = rc_load_relaxed(&frame->bytes); /* R2: once, so that what was checked is what is used */
-  uint16_t flags = rc_load_relaxed(&frame->flags); /* R2 */
+  uint64_t about = rc_load_relaxed(&frame->about); /* R2: once, so that what was checked is what is used */
+  uint32_t bytes = rc_about_bytes(about);
+  uint16_t flags = rc_about_flags(about);
   if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
   *after = end;
   if (flags == 0) {
@@ -271,7 +272,7 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
     out->data = ring->spill + out->offset;
   }
   out->position = position;
-  out->kind = frame->kind;
+  out->kind = rc_about_kind(about);
   return 0;
 }
 
