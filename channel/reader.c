@@ -116,18 +116,35 @@ void ringcast_reader_close(ringcast_reader *reader) {
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
+/* The cursor has moved. Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once
+ * more after E2, so either this finds the newest wish or the writer finds the cursor. */
+static inline void wake_for_room(ringcast_reader *reader) {
+  struct rc_control *control = reader->ring.ring.control;
+  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
+      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
+    rc_store_relaxed(&control->slots[reader->ring.slot].counts.wakes, ++reader->wakes); /* relaxed: a count */
+}
+
 struct reader_wait {
   ringcast_reader *reader;
   struct rc_ring_frame *out;
 };
 
+/* Passing a frame that was taken back moves the cursor, too: the writer may sleep on that. */
+static int next_frame(struct reader_wait *wait) {
+  ringcast_reader *reader = wait->reader;
+  uint64_t cursor = reader->ring.cursor;
+  int result = rc_ring_next(&reader->ring, wait->out);
+  if (reader->ring.cursor != cursor) wake_for_room(reader);
+  return result;
+}
+
 static int poll_frame(void *context) {
   struct reader_wait *wait = context;
-  struct rc_ring_reader *ring = &wait->reader->ring;
-  int result = rc_ring_next(ring, wait->out);
+  int result = next_frame(wait);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&ring->ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
-  result = rc_ring_next(ring, wait->out); /* what was committed between the look above and closing */
+  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  result = next_frame(wait); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
 
@@ -179,6 +196,8 @@ static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew", strerror(-result));
 }
 
+#define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
+
 int ringcast_reader_fd(ringcast_reader *reader) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
@@ -188,7 +207,7 @@ int ringcast_reader_fd(ringcast_reader *reader) {
   if (result == 0) {
     result = rc_notifier_watch(notifier, &reader->segment.writer);
     /* Another value than is there: readable at first, so that whoever polls looks, and thereby arms it. */
-    if (result == 0) result = rc_notifier_arm(notifier, rc_load_relaxed(&reader->waiter.event->word) ^ RC_EVENT_EPOCH);
+    if (result == 0) result = rc_notifier_arm(notifier, rc_load_relaxed(&reader->waiter.event->word) ^ NEVER_SOON);
     if (result != 0) rc_notifier_destroy(notifier);
   }
   if (result != 0) return rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
@@ -328,18 +347,13 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   uint64_t cursor = reader->ring.cursor;
   if (rc_unlikely(reader->forks != rc_fork_count() || rc_ring_release(&reader->ring, frame->position) != 0))
     return fail_to_release(reader, frame);
-  struct rc_control *control = reader->ring.ring.control;
-  struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
+  struct rc_counts *counts = &reader->ring.ring.control->slots[reader->ring.slot].counts;
   rc_count(&counts->frames, 1); /* numbers to look at, on the cursor's line */
   rc_count(&counts->bytes, frame->bytes);
 #endif
   if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
-  /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
-   * either this finds the newest wish or the writer finds the cursor. */
-  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
-      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
-    rc_store_relaxed(&counts->wakes, ++reader->wakes);
+  wake_for_room(reader);
   return 0;
 }
 

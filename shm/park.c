@@ -8,7 +8,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "ring/atomics.h"
 #include "shm/os.h"
 #include "shm/process.h"
 #include "shm/uring.h"
@@ -53,14 +52,14 @@ void rc_park_close(struct rc_park *park) {
   free(park);
 }
 
-/* The eventfd is lowered last: taking in the end of an earlier wait raises it too. That may also take away what the new
- * wait has said by then; but then the word has changed, as it does before every wake. */
+/* The eventfd is lowered once the end of an earlier wait is taken in, which raises it too, and before the new wait: a wake
+ * that was meant for an earlier one may end it at once, without the word having changed, and is not told twice. */
 static int arm(struct rc_park *park, _Atomic uint32_t *word, uint32_t value) {
   eventfd_t count;
   int result = rc_uring_cancel(park->uring);
-  if (result == 0) result = rc_uring_wait(park->uring, word, value);
+  if (result < 0) return result;
   (void)!eventfd_read(park->fd, &count);
-  return result < 0 ? result : result > 0 || rc_load_acquire(word) != value;
+  return rc_uring_wait(park->uring, word, value);
 }
 
 /* 1: it need not sleep. A child must not touch the parent's ring: its memory is shared with it. */

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shm/fence.h"
 #include "tests/support/children.h"
 #include "tests/support/spill.h"
 
@@ -119,6 +120,29 @@ START_TEST(a_frame_that_is_taken_back_is_told_to_those_who_follow_alone) {
   ringcast_tap_close(tap);
   ringcast_reader_close(reader);
   ringcast_reader_close(follower);
+}
+END_TEST
+
+START_TEST(who_passes_a_frame_that_was_taken_back_wakes_the_writer) {
+  ringcast_writer *writer = make_writer(8 * MIB);
+  ringcast_reader *reader = attach(writer, 1), *follower = attach_follower(writer);
+  struct rc_event *room = &rc_segment_control(&writer->segment)->room;
+  struct ringcast_span span;
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 7 * MIB, 0, &span), 0);
+  ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+  ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 7 * MIB, 0, &span), -EAGAIN);
+  rc_event_prepare(room); /* as if it slept until there is room */
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+  ck_assert(!rc_event_is_asleep(room));
+  rc_event_prepare(room); /* the other one still stands in its way */
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), -EAGAIN);
+  ck_assert(!rc_event_is_asleep(room));
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 7 * MIB, 0, &span), 0);
+  ringcast_reader_close(reader);
+  ringcast_reader_close(follower);
+  ringcast_writer_close(writer);
 }
 END_TEST
 
@@ -294,6 +318,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_test(tests, a_reader_that_asked_for_it_follows_the_writer_through_a_frame);
   tcase_add_test(tests, a_frame_that_is_taken_back_is_told_to_those_who_follow_alone);
+  tcase_add_test(tests, who_passes_a_frame_that_was_taken_back_wakes_the_writer);
   tcase_add_test(tests, a_length_that_changes_its_mind_is_refused);
   tcase_add_test(tests, a_tap_copies_spilled_frames_and_counts_those_it_lost);
   tcase_add_test(tests, a_note_that_cannot_be_right_is_told_and_harms_nobody);

@@ -433,6 +433,36 @@ START_TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
 }
 END_TEST
 
+/* A signaller may come to its wake only when the sleeper has announced itself anew: then the word does not change. */
+static void *wake_late(void *nothing) {
+  while (!rc_load_acquire(&over)) {
+    rc_os.futex_wake(&to->event.word, INT_MAX);
+    rc_os.futex_wake(&fro->event.word, INT_MAX);
+  }
+  return nothing;
+}
+
+START_TEST(a_late_wake_up_takes_no_later_one_with_it) {
+  if (!choose(_i, __func__)) return;
+  to = make(getppid());
+  fro = make(getppid());
+  rc_os.futex_wait = wait_without_end;
+  pthread_t thread, late;
+  ck_assert_int_eq(pthread_create(&late, NULL, wake_late, NULL), 0);
+  ck_assert_int_eq(pthread_create(&thread, NULL, answer, NULL), 0);
+  for (uint64_t i = 1; i <= HANDOFFS; i++) {
+    signal_value(to, i);
+    fro->wanted = i;
+    ck_assert_int_eq(wait_for(fro, RINGCAST_FOREVER), 0);
+  }
+  rc_store_release(&over, true);
+  pthread_join(thread, NULL);
+  pthread_join(late, NULL);
+  destroy(to);
+  destroy(fro);
+}
+END_TEST
+
 /* ---- Life ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(nothing_leaks_and_nothing_is_handed_on_by_exec) {
@@ -619,6 +649,7 @@ int main(void) {
   tcase_add_test(tests, who_waits_briefly_makes_no_io_uring);
   tcase_add_loop_test(tests, no_wake_up_is_lost, 0, WAYS);
   tcase_add_test(tests, the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one);
+  tcase_add_loop_test(tests, a_late_wake_up_takes_no_later_one_with_it, 0, WAYS);
   tests = add_case(suite, "life");
   tcase_add_loop_test(tests, nothing_leaks_and_nothing_is_handed_on_by_exec, 0, WAYS);
   tcase_add_loop_test(tests, a_forked_child_uses_a_ring_of_its_own_and_the_parents_goes_on, 0, WAYS);
