@@ -186,7 +186,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
  * -EAGAIN: nothing is there indeed. */
 static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   rc_notifier_clear(reader->notifier);
-  uint32_t value = rc_event_prepare(reader->waiter.event);
+  uint32_t value = rc_waiter_prepare(&reader->waiter);
   int result = poll_frame(wait);
   if (result != -EAGAIN) return result;
   result = rc_notifier_arm(reader->notifier, value);
@@ -346,9 +346,8 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   uint64_t cursor = reader->ring.cursor;
   if (rc_unlikely(reader->forks != rc_fork_count() || rc_ring_release(&reader->ring, frame->position) != 0))
     return fail_to_release(reader, frame);
-  struct rc_control *control = reader->ring.ring.control;
-  struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
+  struct rc_counts *counts = &reader->ring.ring.control->slots[reader->ring.slot].counts;
   rc_store_relaxed(&counts->frames, ++reader->frames); /* relaxed: numbers to look at, on the cursor's line */
   rc_store_relaxed(&counts->bytes, reader->bytes += frame->bytes);
 #endif
