@@ -186,7 +186,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
  * -EAGAIN: nothing is there indeed. */
 static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   rc_notifier_clear(reader->notifier);
-  uint32_t value = rc_event_prepare(reader->waiter.event);
+  uint32_t value = rc_waiter_prepare(&reader->waiter);
   int result = poll_frame(wait);
   if (result != -EAGAIN) return result;
   result = rc_notifier_arm(reader->notifier, value);

@@ -137,6 +137,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   rc_crowd_enter(&control->crowd);
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
+  writer->waiter.alone = true;
   if (!rc_fence_register()) rc_event_fence(&control->data);
   *out = writer;
   return 0;

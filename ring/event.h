@@ -18,7 +18,10 @@
  * can't be had, E5 is a full fence, for all signallers of the event: FENCED says so, in the same word, so that a look at
  * one word is all that a signal costs. A signaller that membarrier can't reach sets it before its first signal, a
  * sleeper that can't call it with E1. It stays set; a signaller that has not seen it yet can cost that sleeper one time
- * slice, once.
+ * slice, once. A sleeper that can call it and would rather not (its interrupts cost more than fences where many processes
+ * share few CPUs) sets FENCED too, and calls it once more after that: who loads the word later finds FENCED. So from its
+ * next sleep on a full fence is all of E2. Each such sleeper calls it once for itself: to find FENCED set is not enough,
+ * as who set it may not have called it yet.
  *
  * ASLEEP is a flag and not a count, so a sleeper that is killed costs one wake-up for nobody and no more. A signaller
  * that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no ASLEEP. So a sleeper

@@ -23,13 +23,23 @@ bool rc_fence_register(void) {
 /* Registering may be allowed and calling forbidden. Relaxed: as above. */
 bool rc_fence_is_heavy(void) { return rc_fence_register() && rc_load_relaxed(&refused_since) != rc_fork_count() + 1; }
 
+static bool reach_all(void) {
+  if (!rc_fence_is_heavy()) return false;
+  if (rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0) return true;
+  rc_store_relaxed(&refused_since, rc_fork_count() + 1); /* relaxed: as above */
+  return false;
+}
+
 uint32_t rc_event_prepare(struct rc_event *event) {
-  bool fenced = !rc_fence_is_heavy();
-  uint32_t value = rc_event_announce(event, fenced); /* E1 */
-  if (!fenced && rc_os.membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0) { /* E2 -> E5 */
-    rc_store_relaxed(&refused_since, rc_fork_count() + 1); /* relaxed: as above */
-    value = rc_event_announce(event, true);
-  }
+  uint32_t value = rc_event_announce(event, !rc_fence_is_heavy()); /* E1 */
+  if (!reach_all()) value = rc_event_announce(event, true); /* E2 -> E5 */
   rc_fence_full();
+  return value;
+}
+
+uint32_t rc_event_prepare_crowded(struct rc_event *event, bool *told) {
+  uint32_t value = rc_event_announce(event, true); /* E1 */
+  if (!*told) *told = reach_all();
+  rc_fence_full(); /* E2 -> E5 */
   return value;
 }

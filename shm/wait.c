@@ -4,7 +4,8 @@
  * waiter keeps a credit: each wait that was over within the spin time (or would have been: a sleep has its own cost taken
  * off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt by
  * spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never spins:
- * what it waits for needs the CPU.
+ * what it waits for needs the CPU. Nor does it call membarrier then, which interrupts whoever runs, if it is one of
+ * many and sleeps often: it has the one that signals them fence.
  *
  * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
  * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond look
@@ -25,6 +26,8 @@
 #include "shm/os.h"
 
 #define MOST_CREDIT 8u
+#define OFTEN    64u /* sleeps, ... */
+#define OFTEN_NS ((int64_t)150 * 1000) /* ... one in this time or sooner */
 #define SLEEP_COST_NS ((int64_t)60 * 1000) /* generous: from the signal to running again */
 
 int64_t rc_now_ns(void) {
@@ -70,12 +73,15 @@ void rc_waiter_destroy(struct rc_waiter *waiter) {
   waiter->park = NULL;
 }
 
-static bool should_spin(struct rc_waiter *waiter) {
+static void look_at_crowd(struct rc_waiter *waiter) {
   uint32_t parties = rc_load_relaxed(&waiter->crowd->parties); /* relaxed: advice */
-  if (waiter->spin_ns > 0 && !waiter->spin_asked && parties != waiter->parties) {
-    waiter->parties = parties;
-    waiter->crowded = parties + waiter->uncounted > rc_crowd_cpus(waiter->crowd);
-  }
+  if (parties == waiter->parties) return;
+  waiter->parties = parties;
+  waiter->crowded = parties + waiter->uncounted > rc_crowd_cpus(waiter->crowd);
+}
+
+static bool should_spin(struct rc_waiter *waiter) {
+  look_at_crowd(waiter);
   return rc_waiter_is_eager(waiter);
 }
 
@@ -189,9 +195,26 @@ static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, ui
  * taken to wait so briefly again: its wait begins with a futex, and it needs no io_uring until it waits for longer. */
 static bool is_brief(const struct rc_waiter *waiter) { return waiter->waited_ns < RC_UNPARKED_NS; }
 
+/* Counted are those that did sleep. Where a frame has mostly come by the time that membarrier has returned, as in a
+ * stream, it is better called: who sleeps the sooner must be woken the more often. */
+static bool sleeps_often(struct rc_waiter *waiter) {
+  if (waiter->sleeps - waiter->counted < OFTEN) return false;
+  int64_t now = rc_now_ns(), passed = now - waiter->since;
+  waiter->counted = waiter->sleeps;
+  waiter->since = now;
+  return passed < OFTEN * OFTEN_NS;
+}
+
+uint32_t rc_waiter_prepare(struct rc_waiter *waiter) {
+  look_at_crowd(waiter);
+  bool fenced = rc_load_relaxed(&waiter->event->word) & RC_EVENT_FENCED; /* relaxed: advice */
+  if (!fenced && (waiter->alone || !sleeps_often(waiter) || !waiter->crowded)) return rc_event_prepare(waiter->event);
+  return rc_event_prepare_crowded(waiter->event, &waiter->fences);
+}
+
 /* One sleep, at most `most` long. -EAGAIN: not yet. `first` is the first one of a wait. */
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most, bool first) {
-  uint32_t value = rc_event_prepare(waiter->event);
+  uint32_t value = rc_waiter_prepare(waiter);
   int result = look(waiter, wait), slept;
   if (result != -EAGAIN) return result;
   waiter->sleeps++;

@@ -30,6 +30,10 @@ struct rc_waiter {
   int64_t spin_ns;   /* 0: never spins */
   bool spin_asked;   /* by option or environment: then it always spins, learns nothing and minds no crowd */
   bool crowded;      /* fewer CPUs than parties, when last looked */
+  bool alone;        /* nobody else sleeps on the event: fences of many for one cost more than its membarrier */
+  bool fences;       /* sleeps without membarrier: all who signal know that they must fence */
+  uint64_t counted; /* sleeps, when last looked whether they are many, and ... */
+  int64_t since;    /* ... when that was */
   uint32_t parties;  /* when last looked */
   uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
@@ -76,6 +80,9 @@ static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
 int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns);
 
 void rc_waiter_destroy(struct rc_waiter *waiter); /* also in a forked child */
+
+/* Announces that it is about to sleep on its event, as rc_event_prepare: for those who sleep by a notifier. */
+uint32_t rc_waiter_prepare(struct rc_waiter *waiter);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
  * what poll or check gave. */

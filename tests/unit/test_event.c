@@ -4,6 +4,7 @@
 #include "ring/event.h"
 
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -70,6 +71,52 @@ START_TEST(waking_nobody_makes_no_system_call) {
   rc_event_prepare(&event);
   for (int i = 0; i < 1000; i++) rc_wake(&event);
   ck_assert_int_eq(wakes, 1);
+}
+END_TEST
+
+static int barriers;
+
+static int counted_barrier(int command) {
+  barriers += command == MEMBARRIER_CMD_GLOBAL_EXPEDITED;
+  return 0;
+}
+
+START_TEST(in_a_crowd_each_sleeper_calls_membarrier_once_after_it_has_told_all_to_fence) {
+  unsetenv("RINGCAST_DISABLE");
+  rc_os.membarrier = counted_barrier;
+  struct rc_event event = {0};
+  bool first = false, second = false;
+  uint32_t value = rc_event_prepare_crowded(&event, &first);
+  ck_assert(first && (event.word & RC_EVENT_FENCED) && event.word == value && rc_event_is_asleep(&event));
+  ck_assert_int_eq(barriers, 1);
+  for (int i = 0; i < 3; i++) rc_event_prepare_crowded(&event, &first);
+  ck_assert_int_eq(barriers, 1);
+  rc_event_prepare_crowded(&event, &second); /* that it is set does not tell it that all have seen it */
+  ck_assert(second);
+  ck_assert_int_eq(barriers, 2);
+}
+END_TEST
+
+START_TEST(who_sleeps_often_in_a_crowd_does_without_membarrier_unless_it_is_alone_on_the_event) {
+  unsetenv("RINGCAST_DISABLE");
+  rc_os.membarrier = counted_barrier;
+  for (int alone = 0; alone < 2; alone++)
+    for (int crowded = 0; crowded < 2; crowded++) {
+      struct rc_event event = {0};
+      struct rc_crowd crowd = {.parties = crowded ? 2 : 1, .cpus = {1}};
+      struct rc_waiter waiter;
+      ck_assert_int_eq(rc_waiter_init(&waiter, &event, &crowd, 0), 0);
+      waiter.alone = alone;
+      waiter.since = rc_now_ns() + (int64_t)1000000000000; /* however slow the machine is */
+      for (int i = 0; i < 200; i++) {
+        rc_waiter_prepare(&waiter);
+        waiter.sleeps++;
+      }
+      ck_assert_int_eq((event.word & RC_EVENT_FENCED) != 0, crowded && !alone);
+      barriers = 0;
+      for (int i = 0; i < 10; i++) rc_waiter_prepare(&waiter);
+      ck_assert_int_eq(barriers, crowded && !alone ? 0 : 10);
+    }
 }
 END_TEST
 
@@ -396,6 +443,8 @@ int main(void) {
   tcase_add_test(tests, the_word_changes_when_somebody_sleeps_and_only_then);
   tcase_add_test(tests, two_sleepers_are_woken_by_one_signal);
   tcase_add_test(tests, waking_nobody_makes_no_system_call);
+  tcase_add_test(tests, in_a_crowd_each_sleeper_calls_membarrier_once_after_it_has_told_all_to_fence);
+  tcase_add_test(tests, who_sleeps_often_in_a_crowd_does_without_membarrier_unless_it_is_alone_on_the_event);
   tcase_add_test(tests, a_wait_that_is_over_at_once_asks_nothing);
   tcase_add_test(tests, a_wait_in_vain_ends_with_its_timeout);
   tcase_add_test(tests, a_spin_as_long_as_the_timeout_still_checks);
