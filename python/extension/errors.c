@@ -44,26 +44,36 @@ PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
   return NULL;
 }
 
-/* The smallest capacity whose frames may have that many bytes; what a ring keeps for itself is the same in all of them.
- * 0: no ring is so large. */
+/* The smallest capacity whose frames may have that many bytes in the ring; what a ring keeps for itself is the same in all
+ * of them. 0: no ring is so large. */
 static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
-  const uint64_t most = UINT64_C(1) << 40;
-  uint64_t kept = info->capacity / 2 - info->max_frame;
+  uint64_t kept = info->capacity / 2 - info->ring_frame;
   uint64_t capacity = info->capacity;
-  while (capacity <= most && capacity / 2 - kept < bytes) capacity *= 2;
-  return capacity <= most ? capacity : 0;
+  while (capacity <= RC_PY_MOST_BYTES && capacity / 2 - kept < bytes) capacity *= 2;
+  return capacity <= RC_PY_MOST_BYTES ? capacity : 0;
+}
+
+/* The least spill memory, in the 2 MiB that it comes in; a frame starts within its first line. 0: there can't be so much. */
+static uint64_t spill_bytes_for(uint64_t bytes) {
+  const uint64_t piece = UINT64_C(2) << 20, line = 64;
+  return bytes <= RC_PY_MOST_BYTES - line ? (bytes + line + piece - 1) & ~(piece - 1) : 0;
+}
+
+/* An attribute that is but a hint: left as it is if `number` is 0. */
+static void hint(PyObject *exception, const char *name, uint64_t number) {
+  PyObject *value = number ? PyLong_FromUnsignedLongLong(number) : NULL;
+  if (number && (!value || PyObject_SetAttrString(exception, name, value) < 0)) PyErr_Clear();
+  Py_XDECREF(value);
 }
 
 PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes) {
   rc_py_raise(state, rc);
-  uint64_t needed = rc == -EMSGSIZE ? capacity_for(info, bytes) : 0;
-  if (!needed) return NULL;
+  if (rc != -EMSGSIZE) return NULL;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
-  PyObject *number = PyLong_FromUnsignedLongLong(needed);
-  if (!number || PyObject_SetAttrString(value, "capacity", number) < 0) PyErr_Clear(); /* it is but a hint */
-  Py_XDECREF(number);
+  hint(value, "spill_bytes", spill_bytes_for(bytes));
+  if (info->spill_bytes == 0) hint(value, "capacity", capacity_for(info, bytes));
   PyErr_Restore(type, value, traceback);
   return NULL;
 }

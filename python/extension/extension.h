@@ -35,6 +35,8 @@
 
 /* A Python exception is set already; no errno has this value. */
 #define RC_PY_RAISED INT_MIN
+/* No ring has more bytes, nor more spill memory. */
+#define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
 /* Copying fewer bytes takes less time than handing the GIL over and back. */
 #define RC_PY_COPY_WITH_GIL 8192
 
@@ -133,7 +135,7 @@ PyObject *rc_py_import(const char *module_name, const char *name);
 int rc_py_errors_init(struct rc_py_state *state);
 /* Raises what the failed call's `rc` stands for, with ringcast_last_error() as its text. Always NULL. */
 PyObject *rc_py_raise(struct rc_py_state *state, int rc);
-/* The same, of a call that wanted a frame of `bytes`: FrameTooLarge then says which capacity would do. */
+/* The same, of a call that wanted a frame of `bytes`: FrameTooLarge then says how much spill memory would do. */
 PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct ringcast_info *info, uint64_t bytes);
 /* The same, of attaching to `handle`, whose UTF-8 is `text`. */
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text);

@@ -61,8 +61,9 @@ const char rc_py_send_doc[] =
      "made of.\n\n"
      "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
      "recv_tagged.\n\n"
-     "TimeoutError: no room in time; the message names the reader that holds the ring back.\n"
-     "FrameTooLarge: it can never fit; its .capacity is what would do. ReaderDied: a reader died and holds the ring "
+     "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message names the\n"
+     "reader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error (ENOMEM, "
+     "ENOSPC):\nthe machine has no more spill memory to give. ReaderDied: a reader died and holds the ring "
      "back.\nTypeError: a tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
      "place in "
      "front:\n\"value['a'][2]: ...\". After an error nothing was sent.";

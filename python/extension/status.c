@@ -20,15 +20,22 @@ PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *st
                                (unsigned long long)stats->waited_ns, histogram);
 }
 
+static const char *wait_name(uint32_t wait) {
+  static const char *const names[] = {"none", "futex", "io_uring"};
+  return wait < sizeof names / sizeof *names ? names[wait] : "unknown";
+}
+
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info) {
   static const char *const numa[] = {"local", "none", "interleaved", "node"};
   const char *memory = ringcast_memory_name(info->memory);
-  return PyObject_CallFunction(state->info, "KKKIsKiLsIi", (unsigned long long)info->capacity,
+  return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKKs", (unsigned long long)info->capacity,
                                (unsigned long long)info->max_frame, (unsigned long long)info->tail,
                                (unsigned)info->readers, memory ? memory : "unknown",
                                (unsigned long long)info->page_size, (int)info->writer_pid, (long long)info->spin_ns,
                                info->numa < 4 ? numa[info->numa] : "unknown", (unsigned)info->numa_node,
-                               (int)info->numa_error);
+                               (int)info->numa_error, (int)info->spill_error, (unsigned long long)info->ring_frame,
+                               (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used,
+                               wait_name(info->wait));
 }
 
 static PyObject *make_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
@@ -40,9 +47,9 @@ static PyObject *make_peer(struct rc_py_state *state, const struct ringcast_peer
     Py_XDECREF(name);
     return NULL;
   }
-  return PyObject_CallFunction(state->reader_status, "IisNKKKN", (unsigned)peer->slot, (int)peer->pid, text, name,
+  return PyObject_CallFunction(state->reader_status, "IisNKKKNs", (unsigned)peer->slot, (int)peer->pid, text, name,
                                (unsigned long long)peer->position, (unsigned long long)peer->lag,
-                               (unsigned long long)peer->stalls, stats);
+                               (unsigned long long)peer->stalls, stats, wait_name(peer->wait));
 }
 
 PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count) {

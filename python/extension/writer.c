@@ -39,13 +39,21 @@ static bool numa_number(PyObject *object, uint32_t *numa, uint32_t *node) {
   return false;
 }
 
+/* None -> 0 (default); 0 -> none; bytes. */
+static bool spill_number(PyObject *object, uint64_t *out) {
+  if (object == Py_None) return true;
+  if (!rc_py_integer("spill_bytes", object, 0, RC_PY_MOST_BYTES, out)) return false;
+  if (*out == 0) *out = RINGCAST_NO_SPILL;
+  return true;
+}
+
 static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out) {
-  static char *names[] = {"capacity", "readers", "memory", "spin", "numa", NULL};
-  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL;
+  static char *names[] = {"capacity", "readers", "memory", "spin", "numa", "spill_bytes", NULL};
+  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None;
   const char *memory = "auto";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOO:Writer", names, &capacity, &readers, &memory, &spin,
-                                   &numa)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOO:Writer", names, &capacity, &readers, &memory, &spin,
+                                   &numa, &spill)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
@@ -53,6 +61,7 @@ static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_wri
   if (readers && !rc_py_integer("readers", readers, 1, UINT32_MAX, &value)) return false;
   out->readers = (uint32_t)value;
   if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
+  if (!spill_number(spill, &out->spill_bytes)) return false;
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns);
 }
 
@@ -92,7 +101,7 @@ static void writer_dealloc(PyObject *object) {
 
 PyDoc_STRVAR(reserve_doc,
              "reserve($self, n, timeout=None)\n--\n\n"
-             "Lend `n` bytes of the ring, to be written in place: a Span. No reader sees anything before commit(). One "
+             "Lend `n` bytes of the ring, or of spill memory, to be written in place: a Span. No reader sees anything before commit(). One "
              "at a\ntime.\n\n"
              "    with writer.reserve(16) as span, memoryview(span) as view:\n"
              "        view[:] = bytes(16)                 # committed at the end of the block\n\n"
@@ -171,7 +180,7 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
 PyDoc_STRVAR(
     peers_doc,
     "peers($self)\n--\n\n"
-    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats). "
+    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats, wait). "
     "state is\n\"joining\", \"active\" or \"dead\"; position and lag are in bytes. Each is true of some moment.");
 static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -287,7 +296,8 @@ PyDoc_STRVAR(
     info_doc,
     "info($self)\n--\n\n"
     "The ring's facts: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid, spin_ns, numa, numa_node,\n"
-    "numa_error). Sizes are in bytes; tail is how many were sent so far, headers and rounding included.");
+    "numa_error, spill_error, ring_frame, spill_bytes, spill_used, wait). Sizes are in bytes; tail is how many were sent so\nfar, "
+    "headers and rounding included; spill_used is what the ring has of spill memory now.");
 static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct ringcast_info info;
@@ -344,7 +354,12 @@ static PyMemberDef writer_members[] = {
     {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, handle), READONLY,
      "The ring's name, a short printable str: hand it to the readers by any means."},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY, "Bytes of the ring."},
-    {"max_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.max_frame), READONLY, "The largest frame's bytes."},
+    {"max_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.max_frame), READONLY,
+     "The largest frame's bytes, spill memory included."},
+    {"ring_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.ring_frame), READONLY,
+     "Bytes of the largest frame that stays in the ring; a larger one goes through spill memory."},
+    {"spill_bytes", T_ULONGLONG, offsetof(struct rc_py_writer, info.spill_bytes), READONLY,
+     "The most spill memory there can be; 0: there is none."},
     {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY,
      "Bytes of a page of the ring's memory."},
     {NULL, 0, 0, 0, NULL},
@@ -357,14 +372,17 @@ static PyGetSetDef writer_properties[] = {
 };
 
 PyDoc_STRVAR(writer_doc,
-             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local')\n--\n\n"
+             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None)\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
              "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. readers: the most at once.\n"
              "memory: \"hugetlb\", \"shmem-huge\", \"pages\", or \"auto\": what the environment's RINGCAST_MEMORY "
              "names, else the\nfirst of them that can be had. One that is named and can't be had is an error.\n"
              "spin: seconds that a wait spins before it sleeps; None is 20 µs, 0 never spins.\n"
              "numa: where the memory lies on a machine of several nodes: \"local\" to this CPU, \"none\" (as the kernel will), "
-             "\"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n\n"
+             "\"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n"
+             "spill_bytes: the most memory beside the ring for what is too large for it, rounded up to 2 MiB, and taken only "
+             "as it is\nused. None: what the environment's RINGCAST_SPILL_BYTES says, else 4 GiB, or half of what is free "
+             "if that is less; 0: none.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {

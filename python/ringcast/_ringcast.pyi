@@ -109,7 +109,8 @@ class Writer:
     """Makes a ring and sends through it. capacity: bytes. spin: seconds that a wait spins before it sleeps.
 
     memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first of them that can be had.
-    numa: "local", "none", "interleaved", or a node's number.
+    numa: "local", "none", "interleaved", or a node's number. spill_bytes: the most memory beside the ring, for what is
+    too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none.
     """
 
     def __new__(
@@ -120,6 +121,7 @@ class Writer:
         memory: str = "auto",
         spin: Optional[float] = None,
         numa: Union[str, int] = "local",
+        spill_bytes: Optional[int] = None,
     ) -> Self: ...
     @property
     def handle(self) -> str:
@@ -131,7 +133,15 @@ class Writer:
 
     @property
     def max_frame(self) -> int:
-        """The largest frame's bytes."""
+        """The largest frame's bytes, spill memory included."""
+
+    @property
+    def ring_frame(self) -> int:
+        """Bytes of the largest frame that stays in the ring."""
+
+    @property
+    def spill_bytes(self) -> int:
+        """The most spill memory there can be; 0: there is none."""
 
     @property
     def memory(self) -> str:
@@ -152,7 +162,7 @@ class Writer:
         """Make recv() raise SendError(text) at every reader."""
 
     def reserve(self, n: int, timeout: Optional[float] = None) -> Span:
-        """Lend `n` bytes of the ring, to be written in place."""
+        """Lend `n` bytes, of the ring or of spill memory, to be written in place."""
 
     def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
         """As Span.commit(), of the open reservation."""

@@ -39,6 +39,8 @@ class ReaderStatus(NamedTuple):
     #: times that the writer waited for it
     stalls: int
     stats: Stats
+    #: how it sleeps: as in Info
+    wait: str
 
 
 class Info(NamedTuple):
@@ -46,7 +48,7 @@ class Info(NamedTuple):
 
     #: bytes of the ring
     capacity: int
-    #: the largest frame's bytes
+    #: the largest frame's bytes, spill memory included
     max_frame: int
     #: bytes sent so far, headers and rounding included
     tail: int
@@ -65,6 +67,16 @@ class Info(NamedTuple):
     numa_node: int
     #: why it is "none" although more was asked for: a negative errno, or 0
     numa_error: int
+    #: why there is no spill memory although none was asked to be left out: a negative errno, or 0
+    spill_error: int
+    #: bytes of the largest frame that stays in the ring
+    ring_frame: int
+    #: the most spill memory there can be; 0: there is none
+    spill_bytes: int
+    #: how much of it the ring has from the machine now
+    spill_used: int
+    #: how this handle sleeps: "none" (it has not, for longer than a moment), "futex" or "io_uring"
+    wait: str
 
 
 class TapLost(NamedTuple):

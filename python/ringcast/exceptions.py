@@ -25,9 +25,13 @@ class ReaderDied(Error):
 
 
 class FrameTooLarge(Error):
-    """What is to be sent can never fit the ring; `capacity` is the bytes of one that it fits, None if no ring is so
-    large. errno EMSGSIZE."""
+    """What is to be sent can never fit, in the ring or in its spill memory. errno EMSGSIZE.
 
+    spill_bytes: how much spill memory a ring needs for it, None if none can have so much. capacity: of a ring without
+    spill memory, the bytes of one that it fits as a whole; else None.
+    """
+
+    spill_bytes: Optional[int] = None
     capacity: Optional[int] = None
 
 

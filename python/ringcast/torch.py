@@ -21,11 +21,13 @@ as in any collective.
 
 Environment, looked at by the source when it makes a ring: RINGCAST_CAPACITY, its bytes (default: the Writer's);
 RINGCAST_MEMORY, the kind of its memory (hugetlb, shmem-huge or pages; default: the first that can be had);
+RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's);
 RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (default 60).
 """
 
 import atexit
 import contextlib
+import errno
 import operator
 import os
 import platform
@@ -158,8 +160,10 @@ class _Source:
             named = self._name_knob(error)
             self._tell(named, operation, tag)
             raise named from None
-        except ringcast.Error:
-            raise  # it is the ring that fails, and the others hear of that from the ring
+        except ringcast.Error as error:
+            if error.errno in (errno.ENOMEM, errno.ENOSPC):  # of spill memory; the ring goes on
+                self._tell(error, operation, tag)
+            raise  # else it is the ring that fails, and the others hear of that from the ring
         except Exception as error:
             self._tell(error, operation, tag)
             raise
@@ -167,12 +171,14 @@ class _Source:
 
     def _name_knob(self, error: ringcast.FrameTooLarge) -> ringcast.FrameTooLarge:
         """The same error, with the setting that is to be changed here."""
-        if error.capacity is None:
+        if error.spill_bytes is None:
             return error
         what = str(error).partition(":")[0]
-        how = f"set RINGCAST_CAPACITY on rank {self._rank} to at least {error.capacity} before the ring is made"
-        named = ringcast.FrameTooLarge(error.errno, f"{what}: {how}")
-        named.capacity = error.capacity
+        how = f"set RINGCAST_SPILL_BYTES on rank {self._rank} to at least {error.spill_bytes}"
+        if error.capacity is not None:
+            how += f", or RINGCAST_CAPACITY to at least {error.capacity},"
+        named = ringcast.FrameTooLarge(error.errno, f"{what}: {how} before the ring is made")
+        named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
         return named
 
     def _tell(self, error: Exception, operation: int, tag: int) -> None:

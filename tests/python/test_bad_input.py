@@ -139,49 +139,74 @@ def test_more_readers_than_slots(crew):
 # ---- Values ------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_larger_than_the_ring_is_refused_at_once(ring):
-    writer, reader = ring
-    large = np.zeros(writer.capacity, np.uint8)
-    for send in (
-        lambda: writer.send({"a": large}),
-        lambda: writer.send([large]),
-        lambda: writer.send(bytes(large)),
-        lambda: writer.send_bytes(large),
-        lambda: writer.send_error("x" * writer.capacity),
-        lambda: writer.reserve(writer.capacity),
-        lambda: writer.reserve(2**62),
-        lambda: writer.send({"a": np.broadcast_to(np.zeros(1), (2**30, 2**20))}),
-    ):
-        with pytest.raises(ringcast.FrameTooLarge) as raised:
-            send()
-        assert raised.value.errno == errno.EMSGSIZE
-    assert still_works(writer, reader)
+def test_what_is_larger_than_ring_and_spill_memory_is_refused_at_once():
+    with ringcast.Writer(1 << 20, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as reader:
+        large = np.zeros(writer.capacity, np.uint8)
+        for send in (
+            lambda: writer.send({"a": large}),
+            lambda: writer.send([large]),
+            lambda: writer.send(bytes(large)),
+            lambda: writer.send_bytes(large),
+            lambda: writer.send_error("x" * writer.capacity),
+            lambda: writer.send(ringcast.pack(large)),
+            lambda: writer.reserve(writer.capacity),
+            lambda: writer.reserve(2**62),
+            lambda: writer.send({"a": np.broadcast_to(np.zeros(1), (2**30, 2**20))}),
+        ):
+            with pytest.raises(ringcast.FrameTooLarge) as raised:
+                send()
+            assert raised.value.errno == errno.EMSGSIZE
+        assert still_works(writer, reader)
 
 
-def test_a_frame_that_is_too_large_tells_the_capacity_that_it_needs(ring):
-    writer, reader = ring
-    for send in (
-        lambda writer: writer.send({"a": np.zeros(3 << 20, np.uint8)}, 0),
-        lambda writer: writer.send_bytes(bytes(3 << 20), 0),
-        lambda writer: writer.send_error("x" * (3 << 20), 0),
-        lambda writer: writer.reserve(3 << 20),
-        lambda writer: writer.reserve((4 << 20) - 80),
-    ):
-        with pytest.raises(ringcast.FrameTooLarge) as raised:
+SENDS_3_MIB = (
+    lambda writer: writer.send({"a": np.zeros(3 << 20, np.uint8)}, 0),
+    lambda writer: writer.send_bytes(bytes(3 << 20), 0),
+    lambda writer: writer.send_error("x" * (3 << 20), 0),
+    lambda writer: writer.send(ringcast.pack(bytes(3 << 20)), 0),
+    lambda writer: writer.reserve(3 << 20),
+    lambda writer: writer.reserve((4 << 20) - 80),
+)
+
+
+@pytest.mark.parametrize("budget", [0, 2 << 20])
+@pytest.mark.parametrize("send", SENDS_3_MIB)
+def test_a_frame_that_is_too_large_tells_how_much_spill_memory_it_needs(send, budget):
+    with ringcast.Writer(1 << 16, spill_bytes=budget) as writer:
+        with pytest.raises(ringcast.FrameTooLarge, match="spill memory") as raised:
             send(writer)
-        assert raised.value.capacity == 8 << 20
-        with ringcast.Writer(raised.value.capacity, memory="pages") as larger:
+    assert raised.value.spill_bytes == 4 << 20
+    with ringcast.Writer(1 << 16, spill_bytes=raised.value.spill_bytes) as larger:
+        send(larger)
+    # Without spill memory a larger ring would do, too.
+    assert raised.value.capacity == (None if budget else 8 << 20)
+    if raised.value.capacity:
+        with ringcast.Writer(raised.value.capacity, memory="pages", spill_bytes=0) as larger:
             send(larger)
-    for size in (2**60, 2**62):
+
+
+@pytest.mark.parametrize("budget", [0, 2 << 20])
+@pytest.mark.parametrize("size", [2**60, 2**62, (1 << 40) - 15])
+def test_what_no_ring_can_hold_is_told_no_number(size, budget):
+    with ringcast.Writer(1 << 16, spill_bytes=budget) as writer:
         with pytest.raises(ringcast.FrameTooLarge) as raised:
             writer.reserve(size)
-        assert raised.value.capacity is None  # no ring can be so large
+        assert (raised.value.spill_bytes, raised.value.capacity) == (None, None)
 
 
 def test_the_largest_frame_arrives(ring):
     writer, reader = ring
-    writer.send_bytes(bytes(writer.max_frame), 0)
-    assert len(reader.recv(0)) == writer.max_frame
+    writer.send_bytes(bytes(writer.ring_frame), 0)
+    assert writer.info().spill_used == 0
+    writer.send_bytes(bytes(writer.ring_frame + 1), 0)
+    assert writer.info().spill_used > 0
+    assert [len(reader.recv(0)) - writer.ring_frame for _ in range(2)] == [0, 1]
+    with ringcast.Writer(1 << 16, spill_bytes=3 << 20) as other, ringcast.Reader(other.handle) as end:
+        assert (other.spill_bytes, other.max_frame) == (4 << 20, (4 << 20) - 16)
+        other.send_bytes(bytes(other.max_frame), 0)
+        assert len(end.recv(0)) == other.max_frame
+        with pytest.raises(ringcast.FrameTooLarge):
+            other.send_bytes(bytes(other.max_frame + 1), 0)
 
 
 def test_an_error_that_was_sent_is_raised(ring):
@@ -403,7 +428,7 @@ def test_a_reader_that_dies_in_the_way_is_named(peer):
 
 
 def test_bad_input_of_one_does_not_reach_the_others(crew):
-    with ringcast.Writer(1 << 20) as writer:
+    with ringcast.Writer(1 << 20, spill_bytes=0) as writer:
         call_all(crew, attach, writer.handle)
         writer.send({"n": 1})
         for bad in (lambda: None, np.zeros(1 << 20)):

@@ -52,10 +52,10 @@ def test_every_page_has_blocks():
 
 
 def test_the_comments_of_the_page_say_what_is_printed(tmp_path):
-    (block,) = [block.values[0] for block in BLOCKS if "error.capacity" in block.values[0]]
+    (block,) = [block.values[0] for block in BLOCKS if "error.spill_bytes" in block.values[0]]
     (tmp_path / "block.py").write_text(block)
-    capacity, text = output_of([sys.executable, tmp_path / "block.py"]).splitlines()
-    assert int(capacity) == 2 << 20 and f"# {text}" in block
+    spill_bytes, text = output_of([sys.executable, tmp_path / "block.py"]).splitlines()
+    assert int(spill_bytes) == 10 << 20 and f"# {text}" in block
 
 
 def test_hello_in_python_prints_what_arrived_at_both_readers():

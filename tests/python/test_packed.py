@@ -120,11 +120,12 @@ def test_a_packed_frame_goes_by_itself_only(ring):
 def test_a_packed_frame_that_is_too_large_is_told_so(ring):
     writer, reader = ring
     packed = ringcast.pack(bytes(1_000_000))
-    with pytest.raises(ringcast.FrameTooLarge) as raised:
-        writer.send(packed, 0)
-    with ringcast.Writer(raised.value.capacity) as larger, ringcast.Reader(larger.handle) as end:
-        larger.send(packed, 0)
-        assert end.recv(0) == bytes(1_000_000)
+    with ringcast.Writer(1 << 20, spill_bytes=0) as other, pytest.raises(ringcast.FrameTooLarge) as raised:
+        other.send(packed, 0)
+    for options in {"capacity": raised.value.capacity}, {"spill_bytes": raised.value.spill_bytes}:
+        with ringcast.Writer(**options) as larger, ringcast.Reader(larger.handle) as end:
+            larger.send(packed, 0)
+            assert end.recv(0) == bytes(1_000_000)
     with pytest.raises(ValueError, match="tag"):
         writer.send(packed, 0, tag=1 << 32)
     writer.send("goes on", 0)
@@ -157,8 +158,8 @@ def test_a_span_grows_and_keeps_what_was_written(ring):
         assert view[:4] == b"abcd"
         view[4:] = b"efgh"
     with pytest.raises(ringcast.FrameTooLarge) as raised:
-        span.grow(1 << 20)
-    assert raised.value.capacity == 4 << 20 and len(span) == 8
+        span.grow(1 << 50)
+    assert raised.value.spill_bytes is None and len(span) == 8
     for wrong, error in ((-1, ValueError), ("8", TypeError), (None, TypeError)):
         with pytest.raises(error):
             span.grow(wrong)
@@ -184,8 +185,15 @@ def test_a_span_that_has_no_room_to_grow_stays_as_it_was(ring):
     assert len(reader.recv(0)) == 400_000
 
 
-def test_a_writer_learns_how_much_to_reserve(ring):
-    writer, reader = ring
+@pytest.fixture
+def bounded():
+    """A ring of 1 MiB that has spill memory of 8."""
+    with ringcast.Writer(1 << 20, spill_bytes=8 << 20) as writer, ringcast.Reader(writer.handle) as reader:
+        yield writer, reader
+
+
+def test_a_writer_learns_how_much_to_reserve(bounded):
+    writer, reader = bounded
     assert writer.estimate(3) == 4096
     for size in (20_000, 21_000, 20_500) * 20:
         writer.learn(3, size)

@@ -132,12 +132,15 @@ def refused(name: str) -> Any:
         "no dict": (TypeError, [("a", 1)]),
         "nothing": (TypeError, None),
         "too large": (ringcast.FrameTooLarge, {"x": torch.zeros(100_000)}),
+        "larger": (ringcast.FrameTooLarge, {"x": torch.zeros(6 << 20, dtype=torch.uint8)}),
+        "too much": (ringcast.Error, {"x": torch.zeros(1, dtype=torch.uint8).expand((1 << 40) - (4 << 20))}),
         "long text": (OverflowError, {"x": BadText()}),
     }[name]
 
 
-def ranks_failing_send(names: List[str]) -> List[str]:
+def ranks_failing_send(names: List[str], spill_bytes: str) -> List[str]:
     os.environ["RINGCAST_CAPACITY"] = "4096"
+    os.environ["RINGCAST_SPILL_BYTES"] = spill_bytes
     texts = []
     for name in names:
         error, value = refused(name)
@@ -151,7 +154,7 @@ def ranks_failing_send(names: List[str]) -> List[str]:
 
 def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_works(ranks):
     names = ["unpicklable", "device", "no dict", "nothing", "too large", "long text"]
-    other, source, third = ranks.run(3, ranks_failing_send, names)
+    other, source, third = ranks.run(3, ranks_failing_send, names, "0")
     assert other == third
     for name, mine, theirs in zip(names, source, other):
         start = f"broadcast_tensor_dict failed at the source, rank 1: {refused(name)[0].__name__}: "
@@ -159,8 +162,17 @@ def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_
         assert len(theirs) <= 400
     assert source[0].startswith("value['f']: ")
     assert "meta" in source[1] and "dict" in source[2] and "NoneType" in source[3]
-    knob = ": set RINGCAST_CAPACITY on rank 1 to at least 1048576 before the ring is made"
-    assert source[4].endswith(knob) and other[4].endswith(knob)
+    spill = ": set RINGCAST_SPILL_BYTES on rank 1 to at least "
+    knobs = spill + "2097152, or RINGCAST_CAPACITY to at least 1048576, before the ring is made"
+    assert source[4].endswith(knobs) and other[4].endswith(knobs)
+
+
+def test_what_is_larger_than_spill_memory_or_the_machine_is_an_error_on_all_ranks(ranks):
+    other, source, _ = ranks.run(3, ranks_failing_send, ["larger"], str(4 << 20))
+    knob = ": set RINGCAST_SPILL_BYTES on rank 1 to at least 8388608 before the ring is made"
+    assert source[0].endswith(knob) and other[0].endswith(knob)
+    other, source, _ = ranks.run(3, ranks_failing_send, ["too much"], str(1 << 40))
+    assert "spill memory" in source[0] and other[0].endswith(source[0])
 
 
 class Explosive:
@@ -229,7 +241,7 @@ def ranks_no_ring(variable: str, value: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("variable", ["RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT"])
+@pytest.mark.parametrize("variable", ["RINGCAST_CAPACITY", "RINGCAST_SPILL_BYTES", "RINGCAST_ATTACH_TIMEOUT"])
 @pytest.mark.parametrize("value", ["banana", "-1"])
 def test_a_source_that_cannot_make_the_ring_tells_all_ranks(ranks, variable, value):
     source, *others = ranks.run(2, ranks_no_ring, variable, value)
@@ -245,13 +257,14 @@ def test_a_capacity_is_a_whole_number_of_bytes(ranks, value):
     assert source == wanted
 
 
-def ranks_enough_capacity() -> None:
-    os.environ["RINGCAST_CAPACITY"] = "1048576"  # as the error says
+def ranks_enough(capacity: str, spill_bytes: str) -> None:
+    os.environ.update(RINGCAST_CAPACITY=capacity, RINGCAST_SPILL_BYTES=spill_bytes)
     assert len(rt.broadcast_tensor_dict({"x": torch.zeros(100_000)})["x"]) == 100_000
 
 
-def test_the_capacity_that_the_error_names_is_enough(ranks):
-    ranks.run(2, ranks_enough_capacity)
+@pytest.mark.parametrize("capacity, spill_bytes", [("1048576", "0"), ("4096", "2097152")])
+def test_what_the_error_names_is_enough(ranks, capacity, spill_bytes):
+    ranks.run(2, ranks_enough, capacity, spill_bytes)
 
 
 def ranks_wrong_src() -> None:

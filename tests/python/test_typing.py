@@ -46,7 +46,13 @@ def send(writer: Writer) -> str:
         other.grow(100, timeout=1)
         writer.learn(3, len(other))
     writer.cancel()
-    return writer.handle + states[0] + first.name + str(writer.capacity + writer.max_frame + writer.page_size)
+    try:
+        writer.send(bytes(10))
+    except ringcast.FrameTooLarge as error:
+        needed: int = error.spill_bytes or error.capacity or 0
+        print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error, info.wait + first.wait)
+    sizes: List[int] = [writer.capacity, writer.max_frame, writer.page_size, writer.ring_frame, writer.spill_bytes]
+    return writer.handle + states[0] + first.name + str(sizes)
 
 
 def receive(handle: str) -> Tuple[Any, int]:
@@ -79,7 +85,7 @@ def receive(handle: str) -> Tuple[Any, int]:
         return reader.recv_tagged(timeout=None)
 
 
-with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0) as writer:
+with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22) as writer:
     send(writer)
 '''
 
@@ -96,6 +102,7 @@ ringcast.Writer().send_bytes("text")
 class Mine(ringcast.Reader): ...
 ringcast.Tap(handle=None)
 ringcast.set_recycling("1M")
+ringcast.Writer(spill_bytes="1M")
 '''
 
 
@@ -118,7 +125,7 @@ def test_code_that_uses_the_api_passes_a_strict_check(tmp_path):
 def test_misuse_does_not_pass(tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     result = check(tmp_path, "mypy", "--strict", "wrong.py")
-    assert result.stdout.count("error:") == 9, result.stdout + result.stderr
+    assert result.stdout.count("error:") == 10, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])

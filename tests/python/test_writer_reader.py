@@ -234,7 +234,7 @@ def test_a_frame_can_be_passed_on_to_another_ring(ring):
 def test_facts_are_told(ring):
     writer, reader = ring
     assert writer.capacity == reader.capacity == 1 << 20
-    assert 0 < writer.max_frame < writer.capacity
+    assert 0 < writer.ring_frame < writer.capacity < writer.max_frame < writer.spill_bytes
     assert writer.memory == reader.memory and writer.memory in ("hugetlb", "shmem-huge", "pages")
     assert writer.page_size >= 4096 and reader.writer_pid == os.getpid()
     assert writer.handle == reader.handle and writer.handle in repr(writer) and writer.handle in repr(reader)
