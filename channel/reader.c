@@ -121,13 +121,30 @@ struct reader_wait {
   struct rc_ring_frame *out;
 };
 
+/* After the cursor has moved: wakes the writer, if it sleeps until it is there.
+ * Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
+ * either this finds the newest wish or the writer finds the cursor. */
+static inline void tell_writer(ringcast_reader *reader) {
+  struct rc_control *control = reader->ring.ring.control;
+  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
+      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
+    rc_store_relaxed(&control->slots[reader->ring.slot].counts.wakes, ++reader->wakes); /* relaxed: a count */
+}
+
+/* To go over a frame that was taken back moves the cursor as a release does. */
+static int look_for_frame(ringcast_reader *reader, struct rc_ring_frame *out) {
+  uint64_t cursor = reader->ring.cursor;
+  int result = rc_ring_next(&reader->ring, out);
+  if (rc_unlikely(reader->ring.cursor != cursor)) tell_writer(reader);
+  return result;
+}
+
 static int poll_frame(void *context) {
   struct reader_wait *wait = context;
-  struct rc_ring_reader *ring = &wait->reader->ring;
-  int result = rc_ring_next(ring, wait->out);
+  int result = look_for_frame(wait->reader, wait->out);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&ring->ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
-  result = rc_ring_next(ring, wait->out); /* what was committed between the look above and closing */
+  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  result = look_for_frame(wait->reader, wait->out); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
 
@@ -327,18 +344,13 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   uint64_t cursor = reader->ring.cursor;
   if (rc_unlikely(reader->forks != rc_fork_count() || rc_ring_release(&reader->ring, frame->position) != 0))
     return fail_to_release(reader, frame);
-  struct rc_control *control = reader->ring.ring.control;
-  struct rc_counts *counts = &control->slots[reader->ring.slot].counts;
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
+  struct rc_counts *counts = &reader->ring.ring.control->slots[reader->ring.slot].counts;
   rc_store_relaxed(&counts->frames, ++reader->frames); /* relaxed: numbers to look at, on the cursor's line */
   rc_store_relaxed(&counts->bytes, reader->bytes += frame->bytes);
 #endif
   if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
-  /* Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once more after E2, so
-   * either this finds the newest wish or the writer finds the cursor. */
-  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
-      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
-    rc_store_relaxed(&counts->wakes, ++reader->wakes);
+  tell_writer(reader);
   return 0;
 }
 

@@ -560,6 +560,35 @@ START_TEST(a_frame_that_is_taken_back_is_told_to_those_who_follow_alone) {
 }
 END_TEST
 
+START_TEST(a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *reader = attach(writer, 2), *follower = attach_follower(writer);
+  struct rc_control *control = writer->ring.ring.control;
+  struct ringcast_span span;
+  struct ringcast_frame frame, held;
+  for (int holds = 0; holds < 2; holds++) {
+    if (holds) {
+      ck_assert_int_eq(send(writer, 8, 100), 0);
+      held = expect(reader, 8, 100);
+    }
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+    ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+    ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+    /* As the writer does when it goes to sleep until all are past it. */
+    rc_store_relaxed(&control->wanted, writer->ring.tail);
+    rc_event_announce(&control->room, false);
+    ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN); /* one is held, two may be */
+    ck_assert_int_eq(rc_event_is_asleep(&control->room), holds);
+    if (!holds) continue;
+    ck_assert_int_eq(ringcast_reader_release(reader, &held), 0);
+    ck_assert(!rc_event_is_asleep(&control->room));
+  }
+  ringcast_reader_close(follower);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 START_TEST(a_length_that_changes_its_mind_is_refused) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *follower = attach_follower(writer);
@@ -813,6 +842,7 @@ int main(void) {
   tcase_add_test(tests, memory_that_a_reader_cannot_read_is_an_error_and_no_signal);
   tcase_add_test(tests, a_reader_that_asked_for_it_follows_the_writer_through_a_frame);
   tcase_add_test(tests, a_frame_that_is_taken_back_is_told_to_those_who_follow_alone);
+  tcase_add_test(tests, a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer);
   tcase_add_test(tests, a_length_that_changes_its_mind_is_refused);
   tcase_add_test(tests, idle_memory_goes_back_to_the_machine_while_small_frames_are_sent);
   tcase_add_test(tests, a_smaller_frame_lets_the_rest_go);
