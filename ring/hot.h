@@ -26,14 +26,15 @@ static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) 
   return rc_frame_at(&writer->ring, writer->tail) + 1;
 }
 
-/* Whether `bytes` can be reserved now without a look at the readers. */
+/* Whether `bytes`, which a frame can have, can be reserved now without a look at the readers. */
 static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_t bytes) {
-  uint64_t room = writer->limit - writer->tail; /* at most half the ring, so what fits in it is not too large either */
+  uint64_t room = writer->limit - writer->tail; /* at most half the ring */
   return !writer->open && bytes < room && rc_frame_lines(bytes) + RC_LINE <= room;
 }
 
 static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
-  if (rc_unlikely(!rc_ring_has_room(writer, bytes))) return rc_ring_reserve_slowly(writer, bytes, out);
+  /* What fits in half a ring is not too large either, but for rings of more than 8 GiB. */
+  if (rc_unlikely(bytes > UINT32_MAX || !rc_ring_has_room(writer, bytes))) return rc_ring_reserve_slowly(writer, bytes, out);
   *out = rc_ring_open(writer, bytes);
   return 0;
 }

@@ -286,6 +286,16 @@ static void settle(struct rc_ring_reader *reader) {
   rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
 }
 
+/* Goes on behind a frame that was taken back. It is no frame to be held: it goes with the one before it. */
+static void pass(struct rc_ring_reader *reader, uint64_t end) {
+  if (reader->held > 0) {
+    reader->queue[(reader->first + reader->held - 1) % RC_MAX_LEASES].end = end;
+    return;
+  }
+  reader->cursor = end;
+  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, end); /* A1 -> G2 */
+}
+
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end;
   for (;;) {
@@ -295,9 +305,11 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
     if (result != 0 && result != -ECONNABORTED) return result;
     if (result == 0 && !out->whole && !reader->follows) return -EAGAIN;
     reader->next = end;
-    reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end, .released = result != 0};
-    if (result == 0) return 0;
-    settle(reader); /* it was taken back: as if it had been released */
+    if (result == 0) {
+      reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
+      return 0;
+    }
+    pass(reader, end);
   }
 }
 

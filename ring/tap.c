@@ -12,7 +12,8 @@ void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
 /* Whether all that was read from `next` on, up to now, was still what had been committed there. */
 static bool is_whole(const struct rc_ring_tap *tap) {
   rc_fence_acquire();                                             /* T2 <- L1 */
-  uint64_t limit = rc_load_relaxed(&tap->ring.control->limit); /* T3: relaxed, the fence before it orders it */
+  /* T3: acquire for skip: G0 is a full fence, so who sees this limit finds a tail as new as its grant's, or newer. */
+  uint64_t limit = rc_load_acquire(&tap->ring.control->limit);
   return limit <= tap->next + tap->ring.capacity;
 }
 

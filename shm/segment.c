@@ -69,6 +69,7 @@ static int create_spill(const struct rc_spill_wish *wish, struct rc_segment *seg
   if (wish->bytes == 0) return 0;
   int result = rc_memory_create_spill(wish->bytes, &segment->data, &segment->spill);
   if (result == 0 || wish->must) return result;
+  segment->spill = (struct rc_memory){.fd = -1}; /* where sealing failed it has its size already */
   segment->spill_error = result;
   return 0;
 }

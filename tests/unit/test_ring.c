@@ -183,6 +183,21 @@ START_TEST(no_frame_is_longer_than_its_length_can_say) {
 }
 END_TEST
 
+/* Half of a ring of 16 GiB and more holds what a length of 32 bits can't say. */
+START_TEST(what_a_length_cannot_say_is_refused_where_there_is_room_for_it) {
+  struct rc_ring large = ring;
+  struct rc_ring_writer own;
+  void *out;
+  large.capacity = (uint64_t)64 << 30;
+  rc_ring_writer_init(&own, large);
+  ck_assert_int_eq(rc_ring_reserve(&own, 100, &out), 0); /* grants half of it; nothing is written */
+  ck_assert_int_eq(rc_ring_abort(&own), 0);
+  ck_assert_int_eq(rc_ring_reserve(&own, (uint64_t)UINT32_MAX + 1, &out), -EMSGSIZE);
+  ck_assert_int_eq(rc_ring_reserve(&own, UINT32_MAX, &out), 0);
+  ck_assert_int_eq(rc_ring_grow(&own, (uint64_t)UINT32_MAX + 1, &out), -EMSGSIZE);
+}
+END_TEST
+
 START_TEST(a_grant_never_exceeds_half_a_ring) {
   struct rc_ring_reader reader = join();
   for (uint64_t i = 0; i < 500; i++) {
@@ -294,6 +309,7 @@ int main(void) {
   tcase_add_test(tests, the_largest_frame_fits_wherever_the_tail_stands);
   tcase_add_test(tests, what_an_earlier_lap_left_is_never_taken_for_a_commit);
   tcase_add_test(tests, no_frame_is_longer_than_its_length_can_say);
+  tcase_add_test(tests, what_a_length_cannot_say_is_refused_where_there_is_room_for_it);
   tcase_add_test(tests, a_grant_never_exceeds_half_a_ring);
   tcase_add_test(tests, a_reader_refuses_headers_that_cannot_be_right);
   tcase_add_test(tests, the_writer_refuses_cursors_that_cannot_be_right);

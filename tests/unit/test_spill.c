@@ -303,6 +303,32 @@ START_TEST(what_is_taken_back_is_never_seen_by_those_who_do_not_follow) {
 }
 END_TEST
 
+START_TEST(what_is_taken_back_takes_no_lease) {
+  struct rc_ring_reader holder = join();
+  struct rc_ring_frame frame;
+  uint64_t offset;
+  holder.leases = 2;
+  ck_assert_int_eq(send(1, 1), 0);
+  uint64_t first = expect(&holder, 1, bytes_of(1));
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(open_at(bytes_of(2), &offset), 0);
+    ck_assert_int_eq(rc_spill_publish(&spill, &writer, 100, 5), 0);
+    rc_spill_abort(&spill);
+    ck_assert_int_eq(rc_ring_next(&holder, &frame), -EAGAIN);
+  }
+  ck_assert_int_ge(send(2, 1), 0);
+  uint64_t second = expect(&holder, 2, bytes_of(1));
+  ck_assert_int_eq(rc_ring_next(&holder, &frame), -EBUSY);
+  ck_assert_int_eq(rc_ring_release(&holder, first + RC_LINE), -EINVAL); /* it was never lent */
+  rc_ring_put_back(&holder, second);
+  ck_assert_uint_eq(expect(&holder, 2, bytes_of(1)), second);
+  release(&holder, second);
+  ck_assert_uint_eq(holder.cursor, first);
+  release(&holder, first);
+  ck_assert_uint_eq(holder.cursor, writer.tail);
+}
+END_TEST
+
 START_TEST(a_frame_that_all_let_go_before_it_is_whole_stays_whole_for_none) {
   struct rc_ring_reader follower = join();
   struct rc_ring_frame frame;
@@ -550,6 +576,7 @@ int main(void) {
   tcase_add_test(tests, only_so_many_are_in_flight);
   tcase_add_test(tests, who_follows_sees_each_piece_and_the_others_the_whole);
   tcase_add_test(tests, what_is_taken_back_is_never_seen_by_those_who_do_not_follow);
+  tcase_add_test(tests, what_is_taken_back_takes_no_lease);
   tcase_add_test(tests, a_frame_that_all_let_go_before_it_is_whole_stays_whole_for_none);
   tcase_add_test(tests, a_note_that_cannot_be_right_is_refused_field_by_field);
   tcase_add_loop_test(tests, random_steps_agree_with_a_simple_model, 0, 4);

@@ -2,6 +2,7 @@
 /* How much spill memory a ring has: asked for, by default, and where it can't be had. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -143,6 +144,30 @@ START_TEST(a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader) {
 END_TEST
 #endif
 
+static int seals_done;
+
+/* Of the three files the last one. */
+static int refused_third_seal(int fd, int seals) {
+  return seals_done++ == 2 ? -EPERM : fcntl(fd, F_ADD_SEALS, seals) == 0 ? 0 : -errno;
+}
+
+START_TEST(a_default_that_cannot_be_sealed_leaves_a_ring_without) {
+  struct rc_os real = rc_os;
+  ringcast_writer *writer;
+  rc_os.seal = refused_third_seal;
+  seals_done = 0;
+  ck_assert_int_eq(create(8 * MIB, &writer), -EPERM);
+  seals_done = 0;
+  writer = make_writer(0);
+  rc_os = real;
+  ck_assert_uint_eq(info_of(writer).spill_bytes, 0);
+  ck_assert_int_eq(info_of(writer).spill_error, -EPERM);
+  ck_assert_int_eq(send(writer, 0, 32768), -EMSGSIZE);
+  ringcast_reader_close(attach(writer, 1));
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("spill_options");
   TCase *tests = add_case(suite, "spill_options");
@@ -153,6 +178,7 @@ int main(void) {
   tcase_add_test(tests, a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error);
   tcase_add_test(tests, a_limit_of_file_sizes_leaves_a_ring_without);
 #if !defined(__SANITIZE_ADDRESS__)
+  tcase_add_test(tests, a_default_that_cannot_be_sealed_leaves_a_ring_without);
   tcase_add_test(tests, a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader);
 #else
   tell_skipped("a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader", "AddressSanitizer takes too many");

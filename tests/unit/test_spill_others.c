@@ -311,6 +311,35 @@ START_TEST(a_forked_child_leaves_an_open_reservation_alone) {
 }
 END_TEST
 
+START_TEST(a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *reader = attach(writer, 2), *follower = attach_follower(writer);
+  struct rc_control *control = writer->ring.ring.control;
+  struct ringcast_span span;
+  struct ringcast_frame frame, held;
+  for (int holds = 0; holds < 2; holds++) {
+    if (holds) {
+      ck_assert_int_eq(send(writer, 8, 100), 0);
+      held = expect(reader, 8, 100);
+    }
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+    ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+    ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+    /* As the writer does when it goes to sleep until all are past it. */
+    rc_store_relaxed(&control->wanted, writer->ring.tail);
+    rc_event_announce(&control->room, false);
+    ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN); /* one is held, two may be */
+    ck_assert_int_eq(rc_event_is_asleep(&control->room), holds);
+    if (!holds) continue;
+    ck_assert_int_eq(ringcast_reader_release(reader, &held), 0);
+    ck_assert(!rc_event_is_asleep(&control->room));
+  }
+  ringcast_reader_close(follower);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("spill_others");
   TCase *tests = add_case(suite, "spill_others");
@@ -323,6 +352,7 @@ int main(void) {
   tcase_add_test(tests, a_tap_copies_spilled_frames_and_counts_those_it_lost);
   tcase_add_test(tests, a_note_that_cannot_be_right_is_told_and_harms_nobody);
   tcase_add_test(tests, a_damaged_word_about_spill_memory_is_refused_at_attach);
+  tcase_add_test(tests, a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer);
   tcase_add_test(tests, a_forked_child_leaves_an_open_reservation_alone);
   return run_suite(suite);
 }
