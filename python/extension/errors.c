@@ -53,10 +53,10 @@ static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   return capacity <= RC_PY_MOST_BYTES ? capacity : 0;
 }
 
-/* The least spill memory, in the 2 MiB that it comes in; a frame starts within its first line. 0: there can't be so much. */
+/* The least spill memory, in the 2 MiB that it comes in; a frame starts 16 bytes into a line. 0: there can't be so much. */
 static uint64_t spill_bytes_for(uint64_t bytes) {
-  const uint64_t piece = UINT64_C(2) << 20, line = 64;
-  return bytes <= RC_PY_MOST_BYTES - line ? (bytes + line + piece - 1) & ~(piece - 1) : 0;
+  const uint64_t piece = UINT64_C(2) << 20, phase = 16;
+  return bytes <= RC_PY_MOST_BYTES - phase ? (bytes + phase + piece - 1) & ~(piece - 1) : 0;
 }
 
 /* An attribute that is but a hint: left as it is if `number` is 0. */

@@ -277,6 +277,15 @@ def test_the_environment_says_how_much_where_the_program_does_not(monkeypatch):
         ringcast.Writer(1 << 16)
 
 
+@pytest.mark.parametrize("size, wanted", [(4 * MIB - 16, 4 * MIB), (4 * MIB - 15, 6 * MIB), ((1 << 40) - 16, 1 << 40)])
+def test_the_budget_that_the_error_names_is_the_least(size, wanted):
+    with ringcast.Writer(1 << 16, spill_bytes=2 * MIB) as writer, pytest.raises(ringcast.FrameTooLarge) as raised:
+        writer.reserve(size, 0)
+    assert raised.value.spill_bytes == wanted
+    with ringcast.Writer(1 << 16, spill_bytes=wanted) as enough:
+        assert enough.max_frame - 2 * MIB < size <= enough.max_frame
+
+
 def test_a_frame_that_is_too_large_can_be_pickled_with_what_it_tells():
     with ringcast.Writer(1 << 16, spill_bytes=0) as writer, pytest.raises(ringcast.FrameTooLarge) as raised:
         writer.send_bytes(bytes(MIB))

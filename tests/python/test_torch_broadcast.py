@@ -111,6 +111,19 @@ def test_what_was_received_is_not_touched_by_later_frames(ranks):
     ranks.run(2, ranks_own_memory)
 
 
+def ranks_large() -> None:
+    os.environ["RINGCAST_CAPACITY"] = "65536"
+    for step in range(3):  # spill memory is used again
+        words = torch.arange(8 << 20, dtype=torch.int64) * (2 * step + 3)  # 64 MiB
+        sent = {"x": words, "nested": [words[: 1 << 20]], "step": step}
+        got = rt.broadcast_tensor_dict(sent if dist.get_rank() == 0 else None)
+        assert got["step"] == step and torch.equal(got["x"], words) and torch.equal(got["nested"][0], words[: 1 << 20])
+
+
+def test_a_dict_that_is_larger_than_the_ring_arrives(ranks):
+    ranks.run(3, ranks_large)
+
+
 def ranks_odd_dicts() -> None:
     for odd in ({}, {1: torch.ones(2), "a": 2, None: 3}, {"k": {}}):
         got = rt.broadcast_tensor_dict(odd)
