@@ -381,6 +381,24 @@ START_TEST(a_reservation_grows_out_of_the_ring_and_on) {
 }
 END_TEST
 
+START_TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
+  ringcast_writer *writer = make_writer(8 * MIB);
+  ringcast_reader *reader = attach(writer, 1);
+  struct ringcast_span span, grown;
+  ck_assert_int_eq(send(writer, 1, 2 * MIB - 16), 0);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 4 * MIB, 0, &span), 0);
+  pattern_fill(span.data, 4 * MIB, 2);
+  ck_assert_int_eq(ringcast_writer_grow(writer, 7 * MIB, 0, &grown), -EAGAIN);
+  read_one(reader, 1, 2 * MIB - 16);
+  ck_assert_int_eq(ringcast_writer_grow(writer, 7 * MIB, 0, &grown), 0);
+  ck_assert_ptr_eq((uint8_t *)grown.data + 2 * MIB, span.data); /* half of it lay there */
+  ck_assert_int_eq(ringcast_writer_commit(writer, 4 * MIB, 2), 0);
+  read_one(reader, 2, 4 * MIB);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 1);
@@ -584,7 +602,7 @@ START_TEST(a_frame_that_is_taken_back_is_told_to_those_who_follow_alone) {
 }
 END_TEST
 
-START_TEST(a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer) {
+START_TEST(taking_a_frame_back_wakes_readers_and_going_over_it_the_writer) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 2), *follower = attach_follower(writer);
   struct rc_control *control = writer->ring.ring.control;
@@ -597,7 +615,9 @@ START_TEST(a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer)
     }
     ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
     ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+    rc_event_announce(&control->data, false); /* somebody sleeps, and may be following */
     ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+    ck_assert(!rc_event_is_asleep(&control->data));
     /* As the writer does when it goes to sleep until all are past it. */
     rc_store_relaxed(&control->wanted, writer->ring.tail);
     rc_event_announce(&control->room, false);
@@ -862,12 +882,13 @@ int main(void) {
   tcase_add_test(tests, a_full_budget_holds_the_writer_back_and_names_who_does);
   tcase_add_test(tests, leases_over_spilled_frames_are_released_in_any_order);
   tcase_add_test(tests, a_reservation_grows_out_of_the_ring_and_on);
+  tcase_add_test(tests, a_reservation_that_grows_over_itself_keeps_what_was_written);
   tcase_add_test(tests, a_grow_that_fails_leaves_the_reservation_as_it_was);
   tcase_add_test(tests, a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost);
   tcase_add_test(tests, memory_that_a_reader_cannot_read_is_an_error_and_no_signal);
   tcase_add_test(tests, a_reader_that_asked_for_it_follows_the_writer_through_a_frame);
   tcase_add_test(tests, a_frame_that_is_taken_back_is_told_to_those_who_follow_alone);
-  tcase_add_test(tests, a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer);
+  tcase_add_test(tests, taking_a_frame_back_wakes_readers_and_going_over_it_the_writer);
   tcase_add_test(tests, a_length_that_changes_its_mind_is_refused);
   tcase_add_test(tests, idle_memory_goes_back_to_the_machine_while_small_frames_are_sent);
   tcase_add_test(tests, a_smaller_frame_lets_the_rest_go);
