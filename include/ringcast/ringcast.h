@@ -244,12 +244,12 @@ RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int
  * one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
 
-/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may
- * read them while the rest is written; again with more, as often as one likes. For the other readers nothing happens
- * until the commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first
- * call on the reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it
- * takes the frame back. ringcast_writer_send does this by itself. -EINVAL, -ECHILD. Wait-free, but for one wake-up call
- * to the kernel when a reader sleeps. */
+/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may read
+ * them while the rest is written; again with more, as often as one likes. For the other readers nothing happens until the
+ * commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first call on the
+ * reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it takes the frame
+ * back. Who attaches after the first call does not get this frame. ringcast_writer_send does all that by itself. -EINVAL,
+ * -ECHILD. Wait-free, but for one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind);
 
 /* Gives the reservation back unseen, but for what was published of it. -EINVAL if none is open, -ECHILD. Wait-free, but

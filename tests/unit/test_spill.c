@@ -2,6 +2,7 @@
 /* Which part of spill memory is whose: each step, and random ones against a simple model. */
 #include "ring/hot.h"
 #include "ring/spill.h"
+#include "ring/tap.h"
 
 #include <errno.h>
 
@@ -349,6 +350,38 @@ START_TEST(a_frame_that_all_let_go_before_it_is_whole_stays_whole_for_none) {
 }
 END_TEST
 
+/* ---- Taps ------------------------------------------------------------------------------------------------------- */
+
+static struct rc_ring_reader *in_the_way;
+
+/* Just behind the last byte that is copied, all let go of the frame and the writer takes its place. */
+static int fetch_and_reuse(void *context, uint64_t offset, void *to, uint64_t bytes) {
+  (void)context;
+  memcpy(to, memory + offset, bytes);
+  if (in_the_way) {
+    release(in_the_way, in_the_way->cursor);
+    in_the_way = NULL;
+    ck_assert_int_eq(send(2, UNITS), 0);
+  }
+  return 0;
+}
+
+START_TEST(a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost) {
+  struct rc_ring_reader reader = join();
+  struct rc_ring_frame frame;
+  struct rc_ring_tap tap;
+  static uint8_t buffer[UNITS * RC_SPILL_UNIT];
+  rc_tap_init(&tap, &ring);
+  tap.fetch = fetch_and_reuse;
+  ck_assert_int_eq(send(1, 2), 0);
+  expect(&reader, 1, bytes_of(2));
+  in_the_way = &reader;
+  ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), 0);
+  ck_assert(frame.kind == 2 && frame.bytes == bytes_of(UNITS) && pattern_matches(buffer, frame.bytes, 2));
+  ck_assert(tap.gaps == 1 && tap.lost_bytes == frame.position);
+}
+END_TEST
+
 /* ---- Notes that can't be right ---------------------------------------------------------------------------------- */
 
 START_TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
@@ -578,6 +611,7 @@ int main(void) {
   tcase_add_test(tests, what_is_taken_back_is_never_seen_by_those_who_do_not_follow);
   tcase_add_test(tests, what_is_taken_back_takes_no_lease);
   tcase_add_test(tests, a_frame_that_all_let_go_before_it_is_whole_stays_whole_for_none);
+  tcase_add_test(tests, a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost);
   tcase_add_test(tests, a_note_that_cannot_be_right_is_refused_field_by_field);
   tcase_add_loop_test(tests, random_steps_agree_with_a_simple_model, 0, 4);
   return run_suite(suite);

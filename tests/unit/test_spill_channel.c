@@ -309,11 +309,30 @@ START_TEST(a_smaller_frame_lets_the_rest_go) {
 }
 END_TEST
 
+START_TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
+  ringcast_writer *writer = make_writer(8 * MIB);
+  ringcast_reader *reader = attach(writer, 1);
+  struct ringcast_span span, grown;
+  ck_assert_int_eq(send(writer, 1, 2 * MIB - 16), 0);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 4 * MIB, 0, &span), 0);
+  pattern_fill(span.data, 4 * MIB, 2);
+  ck_assert_int_eq(ringcast_writer_grow(writer, 7 * MIB, 0, &grown), -EAGAIN);
+  read_one(reader, 1, 2 * MIB - 16);
+  ck_assert_int_eq(ringcast_writer_grow(writer, 7 * MIB, 0, &grown), 0);
+  ck_assert_ptr_eq((uint8_t *)grown.data + 2 * MIB, span.data); /* half of it lay there */
+  ck_assert_int_eq(ringcast_writer_commit(writer, 4 * MIB, 2), 0);
+  read_one(reader, 2, 4 * MIB);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("spill_channel");
   TCase *tests = add_case(suite, "spill_channel");
   unsetenv("RINGCAST_SPILL_BYTES");
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_test(tests, a_reservation_that_grows_over_itself_keeps_what_was_written);
   tcase_add_test(tests, frames_of_all_sizes_arrive_in_order);
   tcase_add_test(tests, the_largest_frame_of_all_fits_and_one_byte_more_does_not);
   tcase_add_test(tests, a_full_budget_holds_the_writer_back_and_names_who_does);

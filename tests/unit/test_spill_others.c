@@ -311,7 +311,7 @@ START_TEST(a_forked_child_leaves_an_open_reservation_alone) {
 }
 END_TEST
 
-START_TEST(a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer) {
+START_TEST(taking_a_frame_back_wakes_readers_and_going_over_it_the_writer) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 2), *follower = attach_follower(writer);
   struct rc_control *control = writer->ring.ring.control;
@@ -324,7 +324,9 @@ START_TEST(a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer)
     }
     ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
     ck_assert_int_eq(ringcast_writer_publish(writer, MIB, 3), 0);
+    rc_event_announce(&control->data, false); /* somebody sleeps, and may be following */
     ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+    ck_assert(!rc_event_is_asleep(&control->data));
     /* As the writer does when it goes to sleep until all are past it. */
     rc_store_relaxed(&control->wanted, writer->ring.tail);
     rc_event_announce(&control->room, false);
@@ -352,7 +354,7 @@ int main(void) {
   tcase_add_test(tests, a_tap_copies_spilled_frames_and_counts_those_it_lost);
   tcase_add_test(tests, a_note_that_cannot_be_right_is_told_and_harms_nobody);
   tcase_add_test(tests, a_damaged_word_about_spill_memory_is_refused_at_attach);
-  tcase_add_test(tests, a_reader_that_goes_over_a_frame_that_was_taken_back_wakes_the_writer);
+  tcase_add_test(tests, taking_a_frame_back_wakes_readers_and_going_over_it_the_writer);
   tcase_add_test(tests, a_forked_child_leaves_an_open_reservation_alone);
   return run_suite(suite);
 }
