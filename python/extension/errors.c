@@ -44,8 +44,8 @@ PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
   return NULL;
 }
 
-/* The smallest capacity whose frames may have that many bytes in the ring; what a ring keeps for itself is the same in all
- * of them. 0: no ring is so large. */
+/* The smallest capacity whose frames may have that many bytes in the ring; what a ring keeps for itself is the same in
+ * all of them. 0: no ring is so large. */
 static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   uint64_t kept = info->capacity / 2 - info->ring_frame;
   uint64_t capacity = info->capacity;
@@ -53,7 +53,8 @@ static uint64_t capacity_for(const struct ringcast_info *info, uint64_t bytes) {
   return capacity <= RC_PY_MOST_BYTES ? capacity : 0;
 }
 
-/* The least spill memory, in the 2 MiB that it comes in; a frame starts 16 bytes into a line. 0: there can't be so much. */
+/* The least spill memory, in the 2 MiB that it comes in; a frame starts 16 bytes into a line. 0: so much there can't
+ * be. */
 static uint64_t spill_bytes_for(uint64_t bytes) {
   const uint64_t piece = UINT64_C(2) << 20, phase = 16;
   return bytes <= RC_PY_MOST_BYTES - phase ? (bytes + phase + piece - 1) & ~(piece - 1) : 0;
