@@ -48,6 +48,15 @@ static inline void arm(struct rc_notifier *notifier, struct rc_event *event) {
   ck_assert_int_eq(rc_notifier_arm(notifier, rc_event_prepare(event)), 0);
 }
 
+/* Arms one with real slices, past the look that it asks for once where membarrier reaches nobody. */
+static inline void arm_for_good(struct rc_notifier *notifier, struct rc_event *event) {
+  arm(notifier, event);
+  if (rc_fence_is_heavy()) return;
+  ck_assert(poll(&(struct pollfd){.fd = rc_notifier_fd(notifier), .events = POLLIN}, 1, -1) == 1);
+  rc_notifier_clear(notifier);
+  arm(notifier, event);
+}
+
 static inline void signal_now(struct rc_event *event) {
   if (!rc_fence_register()) rc_event_fence(event);
   rc_wake(event);
