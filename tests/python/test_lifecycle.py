@@ -142,17 +142,21 @@ def test_memory_does_not_grow(ring):
             with pytest.raises(ringcast.SendError):
                 reader.recv(0)
 
+    def growth(rounds):
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        work(rounds)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
     tracemalloc.start()
     try:
         work(50)
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        work(1000)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
+        # What others fill once, a cache say, is in one of the three; what is kept in each round is in all.
+        least = min(growth(1000) for _ in range(3))
     finally:
         tracemalloc.stop()
-    assert after - before < 20 * 1000  # bytes: less than any object kept in each round
+    assert least < 20 * 1000  # bytes: less than any object kept in each round
 
 
 # ---- Fork ----------------------------------------------------------------------------------------------------------
