@@ -4,8 +4,13 @@
 #define RC_TESTS_SWITCHES_H
 
 #include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+#include "shm/disable.h"
+#include "shm/os.h"
 
 /* Switches off one thing more. */
 static inline void disable_too(const char *what) {
@@ -13,6 +18,13 @@ static inline void disable_too(const char *what) {
   char list[256];
   ck_assert_int_lt(snprintf(list, sizeof list, "%s,%s", before ? before : "", what), (int)sizeof list);
   ck_assert_int_eq(setenv("RINGCAST_DISABLE", list, 1), 0);
+}
+
+/* Whether a process is watched by its pidfd here, and not by what /proc says of it from time to time. */
+static inline bool has_pidfds(void) {
+  int fd = rc_disabled("pidfd") ? -1 : rc_os.pidfd_open(getpid());
+  if (fd >= 0) close(fd);
+  return fd >= 0;
 }
 
 /* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, in repeated runs. */

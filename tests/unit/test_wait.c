@@ -26,23 +26,25 @@
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
-enum { PARKED, SLICED, WAYS };
+enum { PARKED, SLICED, WAYS, PARKED_UNLESS_IT_WATCHES };
 
 static int uring_result; /* found out before any test, in the process above theirs */
-static bool pidfds;
 
 static struct rc_os real;
 
 /* Whether the test can run this way. */
 static bool choose(int way, const char *test) {
   real = rc_os;
-  setenv("RINGCAST_DISABLE", way == SLICED ? "io_uring" : "", 1);
-  if (way == SLICED) return true;
+  if (way == SLICED) {
+    disable_too("io_uring");
+    return true;
+  }
   char reason[100] = "";
   if (uring_result != 0) snprintf(reason, sizeof reason, "no io_uring: %s", strerror(-uring_result));
   else if (!rc_fence_register()) snprintf(reason, sizeof reason, "no membarrier, so nobody parks");
-  else if (!pidfds) snprintf(reason, sizeof reason, "no pidfds");
+  else if (way == PARKED && !has_pidfds()) snprintf(reason, sizeof reason, "no pidfds, so who watches does not park");
   if (*reason) tell_skipped(test, reason);
   return !*reason;
 }
@@ -90,6 +92,7 @@ static struct target *make(pid_t peer) {
   if (peer) ck_assert_int_eq(rc_process_find(peer, &process), 0);
   rc_watch_init(&target->watch, process.pid, process.start, UINT64_MAX);
   ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, -1), 0);
+  if (!rc_fence_register()) rc_event_fence(&target->event); /* for those who will signal it */
   return target;
 }
 
@@ -415,7 +418,7 @@ START_TEST(no_wake_up_is_lost) {
 END_TEST
 
 START_TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
-  if (!choose(PARKED, __func__)) return;
+  if (!choose(PARKED_UNLESS_IT_WATCHES, __func__)) return;
   struct rc_uring *uring;
   _Atomic uint32_t one = 0, two = 0;
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -480,7 +483,7 @@ START_TEST(nothing_leaks_and_nothing_is_handed_on_by_exec) {
         ck_assert_int_eq(fcntl(fd, F_GETFD), FD_CLOEXEC);
         count++;
       }
-    ck_assert_int_eq(count, i % 3 == 0 ? 0 : _i == PARKED ? 3 : 1); /* the pidfd, the ring and its eventfd */
+    ck_assert_int_eq(count, i % 3 == 0 ? 0 : has_pidfds() + (_i == PARKED ? 2 : 0)); /* a ring and its eventfd */
     destroy(target);
   }
   ck_assert_int_eq(open_descriptors(), descriptors);
@@ -582,7 +585,7 @@ static bool take_away(int what) {
   case NO_MEMBARRIER: rc_os.membarrier = no_membarrier; break;
   case ONLY_REGISTERING: rc_os.membarrier = only_registering; break;
   case NO_PIDFD: rc_os.pidfd_open = no_pidfd; break;
-  case PIDFD_OFF: setenv("RINGCAST_DISABLE", "pidfd", 1); break;
+  case PIDFD_OFF: disable_too("pidfd"); break;
   case NO_EVENTFD: use_up_descriptors(1); break; /* which is for the pidfd */
   case NO_RING: use_up_descriptors(2); break;
   case URING_FORBIDDEN: return forbid(SYS_io_uring_setup) == 0;
@@ -618,7 +621,7 @@ static void do_without(void *context) {
 }
 
 START_TEST(where_parking_is_refused_it_sleeps_in_slices) {
-  if (!choose(PARKED, __func__)) return;
+  if (!choose(PARKED_UNLESS_IT_WATCHES, __func__)) return;
   pid_t peer = start_child(live_for_ever, NULL);
   struct lack lack = {.target = make(peer), .what = _i};
   child_must_succeed(start_child(do_without, &lack));
@@ -630,9 +633,6 @@ END_TEST
 
 int main(void) {
   uring_result = rc_uring_probe();
-  int fd = rc_os.pidfd_open(getpid());
-  pidfds = fd >= 0;
-  if (pidfds) close(fd);
   Suite *suite = suite_create("wait");
   TCase *tests = add_case(suite, "ends");
   tcase_add_loop_test(tests, the_event_ends_it, 0, WAYS);
