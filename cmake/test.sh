@@ -50,7 +50,8 @@ step python python
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
 
 # What memory a ring is made of does not reach Python: with-hugetlb, no-extras and the plain run differ in it enough.
-reaches_python() { [[ $1 != no-hugetlb && $1 != no-shmem-huge && $1 != no-numa ]]; }
+# Nor does how a CPU waits; and without pidfds Python sleeps and is told as without io_uring.
+reaches_python() { [[ $1 != no-hugetlb && $1 != no-shmem-huge && $1 != no-numa && $1 != no-pidfd-cpu_wait ]]; }
 
 # again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop
 again() {
@@ -60,9 +61,10 @@ again() {
   unset RINGCAST_TEST_SHARE RINGCAST_TEST_EXAMPLES
 }
 
-switches=(hugetlb shmem-huge numa membarrier io_uring spin) # shm/disable.h
+# The names that RINGCAST_DISABLE knows (docs/limits.md). The two that share a run have nothing to do with each other.
+switches=(hugetlb shmem-huge numa membarrier io_uring pidfd,cpu_wait spin)
 for switch in "${switches[@]}"; do
-  RINGCAST_DISABLE=$switch again "no-$switch"
+  RINGCAST_DISABLE=$switch again "no-${switch/,/-}"
 done
 
 # Without all of them: the whole suite.
@@ -120,7 +122,8 @@ left_out | awk -F '\t' '
   }'
 echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
 echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages. no-extras repeats all."
-echo "Not repeated with no-hugetlb, no-shmem-huge and no-numa: Python, which does not see what a ring's memory is."
+echo "Not repeated with no-hugetlb, no-shmem-huge and no-numa: Python, which does not see what a ring's memory is;"
+echo "nor with no-pidfd-cpu_wait, where it waits as with no-io_uring."
 if [ -e build/venv/.without-torch ]; then
   echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."
 fi

@@ -45,16 +45,19 @@ with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reade
     except TimeoutError:
         print("slept")
 """
-MEMBARRIER = {"x86_64": 324, "aarch64": 283}.get(os.uname().machine)
+NUMBERS = {"membarrier": {"x86_64": 324, "aarch64": 283}, "pidfd": {"x86_64": 434, "aarch64": 434}}  # of pidfd_open
 
 
-@pytest.mark.skipif(MEMBARRIER is None, reason="the number of membarrier is not known here")
-def test_who_goes_to_sleep_calls_membarrier_unless_switched_off():
-    command = [sys.executable, "-c", FORBID + SLEEP, str(MEMBARRIER)]
+@pytest.mark.parametrize("switch", NUMBERS)
+def test_who_goes_to_sleep_makes_the_call_unless_switched_off(switch):
+    number = NUMBERS[switch].get(os.uname().machine)
+    if number is None:
+        pytest.skip("the numbers of system calls are not known here")
+    command = [sys.executable, "-c", FORBID + SLEEP, str(number)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.stderr.strip() == "no seccomp":
         pytest.skip("no seccomp here")
-    if "membarrier" in DISABLED:
+    if switch in DISABLED:
         assert (done.returncode, done.stdout) == (0, "slept\n"), done.stderr
     else:
         assert (done.returncode, done.stdout) == (-31, ""), done.stderr  # SIGSYS
@@ -69,7 +72,7 @@ def test_a_descriptor_is_served_by_a_thread_where_io_uring_is_switched_off(ring)
             threads.add(name.read().strip())
     rings = [number for number in os.listdir("/proc/self/fd") if "io_uring" in read_link(number)]
     assert ("ringcast-notify" in threads) == (not rings)
-    if DISABLED & {"io_uring", "membarrier"}:  # it takes both
+    if DISABLED & {"io_uring", "membarrier", "pidfd"}:  # it takes all of them
         assert not rings
 
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
+#include "shm/cpu_wait.h"
 #include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/fence.h"
@@ -18,6 +19,7 @@
 #include "shm/uring.h"
 #include "tests/support/fake_files.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
 static int uring_result; /* found out before any test, see tests/support/notifier.h */
 static struct rc_os real;
@@ -44,7 +46,7 @@ static ringcast_reader *attach(ringcast_writer *writer) {
 }
 
 START_TEST(each_name_is_one_that_the_library_knows) {
-  static const char known[] = ",hugetlb,shmem-huge,numa,membarrier,io_uring,spin,";
+  static const char known[] = ",hugetlb,shmem-huge,numa,membarrier,io_uring,pidfd,cpu_wait,spin,";
   const char *list = getenv("RINGCAST_DISABLE");
   char copy[256], word[270], *rest = copy;
   snprintf(copy, sizeof copy, "%s", list ? list : "");
@@ -134,8 +136,9 @@ START_TEST(a_sleeper_calls_membarrier_or_else_signals_are_fenced) {
 END_TEST
 
 START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
-  bool off = rc_disabled("io_uring") || rc_disabled("membarrier"); /* io_uring is used with membarrier alone */
-  if (!off && (uring_result != 0 || !rc_fence_register())) {
+  /* io_uring is used with membarrier alone, and with a pidfd where it watches, as a reader's does */
+  bool off = rc_disabled("io_uring") || rc_disabled("membarrier") || rc_disabled("pidfd");
+  if (!off && (uring_result != 0 || !rc_fence_register() || !has_pidfds())) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
     return;
   }
@@ -143,6 +146,52 @@ START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
   ringcast_reader *reader = attach(writer);
   ck_assert_int_ge(ringcast_reader_fd(reader), 0);
   ck_assert_int_eq(rc_notifier_uses_uring(reader->notifier), !off);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static int count_pidfds(int32_t pid) {
+  calls++;
+  return real.pidfd_open(pid);
+}
+
+/* Each side is kept waiting by the other, and looks whether that lives. */
+START_TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
+  rc_os.pidfd_open = count_pidfds;
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  ringcast_writer *writer = make_writer(4096);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
+  ck_assert_int_eq(calls > 0, !rc_disabled("pidfd"));
+  calls = 0;
+  while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 1, 1000000, &span), -ETIMEDOUT);
+  ck_assert_int_eq(calls > 0, !rc_disabled("pidfd"));
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* What this CPU has, whatever is switched off. */
+static enum rc_cpu_wait best_cpu_wait(void) {
+  const char *list = getenv("RINGCAST_DISABLE");
+  char *kept = list ? strdup(list) : NULL;
+  unsetenv("RINGCAST_DISABLE");
+  enum rc_cpu_wait best = rc_cpu_wait_choose();
+  if (kept) setenv("RINGCAST_DISABLE", kept, 1);
+  free(kept);
+  return best;
+}
+
+START_TEST(waits_are_left_to_the_cpu_unless_switched_off) {
+  enum rc_cpu_wait best = best_cpu_wait(), expected = rc_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
+  if (best == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
+  ringcast_writer *writer = make_writer(4096);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(writer->waiter.cpu_wait, expected);
+  ck_assert_int_eq(reader->waiter.cpu_wait, expected);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
@@ -174,6 +223,8 @@ int main(void) {
   tcase_add_test(tests, a_node_is_asked_for_unless_switched_off);
   tcase_add_test(tests, a_sleeper_calls_membarrier_or_else_signals_are_fenced);
   tcase_add_test(tests, a_descriptor_is_served_by_io_uring_unless_switched_off);
+  tcase_add_test(tests, who_waits_asks_for_a_pidfd_unless_switched_off);
+  tcase_add_test(tests, waits_are_left_to_the_cpu_unless_switched_off);
   tcase_add_test(tests, waits_spin_unless_switched_off);
   return run_suite(suite);
 }
