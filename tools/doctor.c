@@ -66,6 +66,16 @@ void doctor_fact(struct doctor *doctor, const char *key, int64_t value) {
   line->fact[line->facts++].value = value;
 }
 
+/* ---- The environment -------------------------------------------------------------------------------------------- */
+
+bool doctor_is_disabled(const char *what) {
+  const char *list = getenv("RINGCAST_DISABLE");
+  size_t length = strlen(what);
+  for (const char *at = list; at && (at = strstr(at, what)); at += length)
+    if ((at == list || strchr(" ,", at[-1])) && (!at[length] || strchr(" ,", at[length]))) return true;
+  return false;
+}
+
 /* ---- Files of the kernel ---------------------------------------------------------------------------------------- */
 
 int64_t doctor_read_number(const char *path) {
@@ -174,7 +184,7 @@ int doctor_main(int argc, char **argv) {
   static void (*const probes[])(struct doctor *) = {
       doctor_probe_ring,    doctor_probe_kernel,     doctor_probe_huge_pages, doctor_probe_limits,
       doctor_probe_numa,    doctor_probe_cores,      doctor_probe_wait,       doctor_probe_membarrier,
-      doctor_probe_io_uring, doctor_probe_proc,      doctor_probe_sandbox};
+      doctor_probe_pidfd,   doctor_probe_io_uring,   doctor_probe_proc,       doctor_probe_sandbox};
   static struct doctor doctor;
   bool json = false, asks_help = false, healthy = true;
   int result = parse(argc, argv, &json, &asks_help);

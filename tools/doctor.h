@@ -44,11 +44,16 @@ int64_t doctor_read_number(const char *path);
  * there is none. */
 bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size);
 
+/* Whether RINGCAST_DISABLE names it: then ringcast does without, whatever is there. */
+bool doctor_is_disabled(const char *what);
+#define DOCTOR_SWITCHED_OFF ", and switched off by RINGCAST_DISABLE"
+
 /* The probes, in the order of the lines. */
 void doctor_probe_kernel(struct doctor *doctor);     /* doctor_system.c from here */
 void doctor_probe_cores(struct doctor *doctor);
 void doctor_probe_wait(struct doctor *doctor);
 void doctor_probe_membarrier(struct doctor *doctor);
+void doctor_probe_pidfd(struct doctor *doctor);
 void doctor_probe_io_uring(struct doctor *doctor);
 void doctor_probe_sandbox(struct doctor *doctor);
 void doctor_probe_proc(struct doctor *doctor);

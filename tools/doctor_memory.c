@@ -116,17 +116,18 @@ static void probe_pool(struct doctor *doctor) {
   int64_t pool = doctor_read_number(HUGE_DIR "nr_hugepages"), spare = doctor_read_number(HUGE_DIR "free_hugepages");
   int64_t reserved = doctor_read_number(HUGE_DIR "resv_hugepages");
   int64_t overcommit = doctor_read_number(HUGE_DIR "nr_overcommit_hugepages");
-  bool used = doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_HUGETLB;
+  bool used = doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_HUGETLB, off = doctor_is_disabled("hugetlb");
   int64_t wanted = doctor->can_make ? (int64_t)(doctor->ring.capacity / (2 * (uint64_t)MIB)) : 8;
   if (pool < 0)
-    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages");
+    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s",
+               off ? DOCTOR_SWITCHED_OFF : "");
   else
     doctor_add(doctor, "huge pages", used || (doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_SHMEM_HUGE)
                                          ? DOCTOR_OK : DOCTOR_NOTE,
-               "%lld pages of 2 MiB in the pool, %lld free; a default ring takes %lld and gets %s", (long long)pool,
-               (long long)(spare - reserved), (long long)wanted,
+               "%lld pages of 2 MiB in the pool, %lld free%s; a default ring takes %lld and gets %s", (long long)pool,
+               (long long)(spare - reserved), off ? DOCTOR_SWITCHED_OFF : "", (long long)wanted,
                used ? "them" : doctor->can_make ? ringcast_memory_name(doctor->ring.memory) : "nothing");
-  if (!used && pool >= 0)
+  if (!used && pool >= 0 && !off)
     doctor_mend(doctor, "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also raise "
                         "its hugetlb.2MB.max", (long long)(pool + wanted));
   doctor_fact(doctor, "pool", pool);
@@ -148,12 +149,12 @@ static void probe_transparent(struct doctor *doctor) {
   struct ringcast_writer_options options = {
       .size = sizeof options, .memory = RINGCAST_MEMORY_SHMEM_HUGE, .capacity = 2 * (uint64_t)MIB};
   ringcast_writer *writer;
-  bool works = ringcast_writer_create_ex(&options, &writer) == 0;
+  bool works = ringcast_writer_create_ex(&options, &writer) == 0, off = doctor_is_disabled("shmem-huge");
   if (works) ringcast_writer_close(writer);
   doctor_add(doctor, "shmem huge", works ? DOCTOR_OK : DOCTOR_NOTE,
-             "transparent huge pages of shared memory: shmem_enabled is '%s', and a ring of 2 MiB that asks for them %s",
-             shmem, works ? "gets them (MADV_COLLAPSE)" : "does not get them");
-  if (!works)
+             "transparent huge pages of shared memory%s: shmem_enabled is '%s', and a ring of 2 MiB that asks for them "
+             "%s", off ? DOCTOR_SWITCHED_OFF : "", shmem, works ? "gets them (MADV_COLLAPSE)" : "does not get them");
+  if (!works && !off)
     doctor_mend(doctor, "needs Linux 6.1 with CONFIG_TRANSPARENT_HUGEPAGE, shmem_enabled other than 'deny', and free "
                         "memory that is not in pieces (echo 1 > /proc/sys/vm/compact_memory)");
   doctor_fact(doctor, "works", works);
@@ -238,18 +239,19 @@ void doctor_probe_limits(struct doctor *doctor) {
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
 
 void doctor_probe_numa(struct doctor *doctor) {
+  const char *libnuma = RINGCAST_HAVE_NUMA ? "libnuma is built in" : "libnuma is not built in";
+  const char *off = doctor_is_disabled("numa") ? DOCTOR_SWITCHED_OFF : "";
   int64_t nodes = 0;
   DIR *dir = opendir("/sys/devices/system/node");
   for (struct dirent *entry; dir && (entry = readdir(dir)) != NULL;)
     nodes += strncmp(entry->d_name, "node", 4) == 0 && entry->d_name[4] >= '0' && entry->d_name[4] <= '9';
   if (dir) closedir(dir);
   if (nodes > 1) {
-    doctor_add(doctor, "NUMA", DOCTOR_NOTE, "%lld nodes; a ring lies on the node of the CPU that makes it; libnuma is %s",
-               (long long)nodes, RINGCAST_HAVE_NUMA ? "built in" : "not built in");
+    doctor_add(doctor, "NUMA", DOCTOR_NOTE, "%lld nodes; a ring lies on the node of the CPU that makes it; %s%s",
+               (long long)nodes, libnuma, off);
     doctor_mend(doctor, "make the ring on the node where its writer runs: numactl --cpunodebind=0 ...");
   } else {
-    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node: nothing to place; libnuma is %s",
-               RINGCAST_HAVE_NUMA ? "built in" : "not built in");
+    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node: nothing to place; %s%s", libnuma, off);
   }
   doctor_fact(doctor, "nodes", nodes);
   doctor_fact(doctor, "libnuma", RINGCAST_HAVE_NUMA);

@@ -72,15 +72,6 @@ void doctor_probe_cores(struct doctor *doctor) {
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
-/* Whether RINGCAST_DISABLE names it. */
-static bool is_disabled(const char *what) {
-  const char *list = getenv("RINGCAST_DISABLE");
-  size_t length = strlen(what);
-  for (const char *at = list; at && (at = strstr(at, what)); at += length)
-    if ((at == list || strchr(" ,", at[-1])) && (!at[length] || strchr(" ,", at[length]))) return true;
-  return false;
-}
-
 void doctor_probe_wait(struct doctor *doctor) {
   bool waitpkg = false, monitorx = false, wfet = false;
 #if defined(__x86_64__) || defined(__i386__)
@@ -90,7 +81,7 @@ void doctor_probe_wait(struct doctor *doctor) {
 #elif defined(__aarch64__)
   wfet = getauxval(AT_HWCAP2) & (1ul << 31); /* HWCAP2_WFXT */
 #endif
-  bool off = is_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
+  bool off = doctor_is_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
   const char *names = waitpkg ? "umwait" : monitorx ? "mwaitx" : wfet ? "wfet" : "none";
   doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; spins %s", names,
              used  ? "use it after their first microsecond"
@@ -105,11 +96,24 @@ void doctor_probe_wait(struct doctor *doctor) {
 void doctor_probe_membarrier(struct doctor *doctor) {
   long offered = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
   bool there = offered > 0 && (offered & MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-  doctor_add(doctor, "membarrier", DOCTOR_OK, "GLOBAL_EXPEDITED is %s: %s",
-             there ? "there" : offered < 0 ? strerror(errno) : "missing",
-             there ? "a sleeper pays for the fence, a send has none" : "each send has a fence of its own, some 5 ns");
+  bool off = doctor_is_disabled("membarrier"), used = there && !off;
+  doctor_add(doctor, "membarrier", DOCTOR_OK, "GLOBAL_EXPEDITED is %s%s: %s",
+             there ? "there" : offered < 0 ? strerror(errno) : "missing", off ? DOCTOR_SWITCHED_OFF : "",
+             used ? "a sleeper pays for the fence, a send has none" : "each send has a fence of its own, some 5 ns");
   if (!there) doctor_mend(doctor, "Linux 4.16 or newer, and a seccomp profile that lets membarrier through");
   doctor_fact(doctor, "global_expedited", there);
+  doctor_fact(doctor, "used", used);
+}
+
+void doctor_probe_pidfd(struct doctor *doctor) {
+  int fd = (int)syscall(SYS_pidfd_open, getpid(), 0), error = errno;
+  bool off = doctor_is_disabled("pidfd"), used = fd >= 0 && !off;
+  if (fd >= 0) close(fd);
+  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: whether the other side lives %s", fd >= 0 ? "there" : strerror(error),
+             off ? DOCTOR_SWITCHED_OFF : "", used ? "is told by the kernel" : "is looked up in /proc, now and then");
+  if (fd < 0) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
+  doctor_fact(doctor, "available", fd >= 0);
+  doctor_fact(doctor, "used", used);
 }
 
 /* io_uring's numbers, for headers that are older than the kernel. */
@@ -143,6 +147,24 @@ static uint32_t how_a_reader_sleeps(void) {
   return info.wait;
 }
 
+/* `error`: of io_uring_setup, 0 if it is there. `idle`: it has all that is wanted of it, and serves nobody. */
+static const char *why_no_uring(int error, int64_t disabled, bool idle) {
+  if (doctor_is_disabled("io_uring")) return DOCTOR_SWITCHED_OFF;
+  if (error != 0 && disabled > 0) return ", kernel.io_uring_disabled is set";
+  if (error == EPERM) return ", perhaps a container's seccomp profile";
+  if (!RINGCAST_HAVE_LIBURING) return ", and liburing is not built in";
+  return idle ? ", but not used without membarrier and pidfds" : "";
+}
+
+static const char *what_serves(uint32_t wait) {
+  if (wait == RINGCAST_WAIT_URING)
+    return "it serves a reader's pollable descriptor, and who waits for long sleeps by it until something happens";
+  if (wait == RINGCAST_WAIT_FUTEX)
+    return "a helper thread serves a reader's pollable descriptor, and who waits for long sleeps on a futex, waking "
+           "every 50 ms to look whether the other side lives";
+  return "what it serves can't be tried here, without a ring";
+}
+
 void doctor_probe_io_uring(struct doctor *doctor) {
   static struct uring_probe probe;
   uint64_t params[15] = {0}; /* struct io_uring_params is 120 bytes */
@@ -151,18 +173,10 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   bool futex = fd >= 0 && syscall(SYS_io_uring_register, fd, REGISTER_PROBE, &probe, PROBED) == 0 &&
                probe.last_op >= OP_FUTEX_WAIT && (probe.ops[OP_FUTEX_WAIT].flags & OP_SUPPORTED);
   if (fd >= 0) close(fd);
-  const char *why = disabled > 0     ? ", kernel.io_uring_disabled is set"
-                    : error == EPERM ? ", perhaps a container's seccomp profile"
-                                     : "";
   uint32_t wait = how_a_reader_sleeps();
-  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s%s: a reader's pollable descriptor is served by %s, and who waits for long "
-                                            "sleeps %s",
+  doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
              fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
-             fd >= 0 ? "" : why, RINGCAST_HAVE_LIBURING ? "" : ", and liburing is not built in",
-             futex && RINGCAST_HAVE_LIBURING ? "it" : "a helper thread",
-             wait == RINGCAST_WAIT_URING   ? "by it until something happens"
-             : wait == RINGCAST_WAIT_FUTEX ? "on a futex, waking every 50 ms to look whether the other side lives"
-                                           : "in a way that can't be tried here");
+             why_no_uring(fd < 0 ? error : 0, disabled, futex && wait == RINGCAST_WAIT_FUTEX), what_serves(wait));
   if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that lets "
                                   "io_uring_setup through");
   doctor_fact(doctor, "available", fd >= 0);
@@ -170,6 +184,7 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   doctor_fact(doctor, "disabled", disabled);
   doctor_fact(doctor, "liburing", RINGCAST_HAVE_LIBURING);
   doctor_fact(doctor, "wait", wait);
+  doctor_fact(doctor, "used", wait == RINGCAST_WAIT_URING);
 }
 
 /* ---- Sandboxes -------------------------------------------------------------------------------------------------- */

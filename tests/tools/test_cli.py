@@ -118,8 +118,8 @@ class Doctor(Case):
         names = [line["name"] for line in found["lines"]]
         self.assertEqual(len(names), len(set(names)))
         for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory", "locked memory",
-                     "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "io_uring", "/proc", "seccomp",
-                     "ptrace_scope", "environment"):
+                     "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "pidfd", "io_uring", "/proc",
+                     "seccomp", "ptrace_scope", "environment"):
             self.assertIn(name, names)
         for line in found["lines"]:
             self.assertIn(line["level"], LEVELS)
@@ -154,6 +154,34 @@ class Doctor(Case):
     def test_the_ring_is_as_the_environment_asks(self):
         facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
         self.assertEqual(facts["ring"]["page_size"], os.sysconf("SC_PAGESIZE"))
+
+    def lines_without(self, switches):
+        return {line["name"]: line for line in self.json("doctor", RINGCAST_DISABLE=switches)["lines"]}
+
+    def test_what_is_switched_off_is_told_and_not_used(self):
+        names = {"hugetlb": "huge pages", "shmem-huge": "shmem huge", "numa": "NUMA", "cpu_wait": "CPU wait",
+                 "membarrier": "membarrier", "pidfd": "pidfd", "io_uring": "io_uring"}
+        for switches in ([], *([switch] for switch in names), list(names)):
+            with self.subTest(switches=switches):
+                lines = self.lines_without(",".join(switches))
+                told = {switch for switch, name in names.items() if "RINGCAST_DISABLE" in lines[name]["found"]}
+                self.assertEqual(told, set(switches))
+                for switch in {"cpu_wait", "membarrier", "pidfd", "io_uring"} & told:
+                    self.assertEqual(lines[names[switch]]["facts"]["used"], 0)
+                for switch in {"hugetlb", "shmem-huge"} & told:
+                    self.assertEqual(lines[names[switch]]["mend"], "", "what is not wanted is not to be mended")
+
+    def test_io_uring_is_used_where_all_is_there_that_it_takes(self):
+        facts = {name: line["facts"] for name, line in self.lines_without("").items()}
+        there = (facts["membarrier"]["used"] and facts["pidfd"]["used"] and facts["io_uring"]["futex_wait"]
+                 and facts["io_uring"]["liburing"])
+        self.assertEqual(facts["io_uring"]["used"], there)
+        for switch in ("membarrier", "pidfd"):
+            line = self.lines_without(switch)["io_uring"]
+            self.assertEqual(line["facts"]["used"], 0)
+            self.assertIn("a helper thread", line["found"])
+            if there:
+                self.assertIn("not used without membarrier and pidfds", line["found"])
 
     def test_spill_memory_is_as_the_environment_asks(self):
         for asked, got, level in (("0", 0, "note"), ("1", 2 << 20, "ok"), ("1073741824", 1 << 30, "ok")):
