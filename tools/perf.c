@@ -22,7 +22,7 @@ static const char help[] =
     "\n"
     "MEASUREMENTS\n"
     "  latency      one way from process to process: half a round trip over two rings, while both sides spin\n"
-    "               floor_ns: one cache line that both write in turn; flag_ns: a line each way, each with one writer\n"
+    "               floor_ns: the bare ping-pong, a cache line each way; line_ns: one line that both write in turn\n"
     "  throughput   frames written (copied) by one process and read in place, every byte, by another\n"
     "               memcpy: the same copying and reading in the same kind of memory, handed over by a bare flag\n"
     "  wake         from a send to the moment when a sleeping reader runs; futex: the same with a bare futex;\n"

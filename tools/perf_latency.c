@@ -5,12 +5,13 @@
  * Three things are timed in turn, in blocks of some hundred round trips, so that what drifts (the clock rate, a
  * neighbour, the host moving the two cores) meets all of them alike:
  *   ring   a frame there over one ring, and one back over another; written and read in full, and checked
- *   line   one cache line that both sides write in turn: the bare ping-pong
- *   flags  two lines, each written by one side only: the least that a ring can do, since a reader never writes what the
- *          writer writes. On some CPUs ownership of a line moves along with the read, and then `line` is the faster one.
- * Each round trip is stamped once, its end being the start of the next; what a stamp costs is measured and taken off. The
- * stamps give p99 and p99.9. Some counters move in steps of 10 ns, so p50 is that of groups of a few trips: the median of
- * what a trip takes in a group.
+ *   floor  the bare ping-pong: two cache lines, each written by one side and read by the other, as a ring's lines are
+ *   line   one cache line that both sides write in turn. No ring can do that: a reader writes nothing that the writer
+ *          writes. On some CPUs the line moves to the reader as its own, and is there to be written to: then this is faster.
+ *
+ * Reading the clock takes as long as a part of a trip, and delays the next one, or hides in it. So p50 is taken from blocks
+ * in which it is read once in GROUP trips: the median of what a trip takes in a group. p99 and p99.9 are of single trips, in
+ * blocks where each is stamped once, its end being the start of the next; the clock's own time is taken off.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #include "tools/histogram.h"
 #include "tools/perf.h"
 
-enum { RING, LINE, FLAGS, KINDS };
+enum { RING, FLOOR, LINE, KINDS };
 enum { TRIPS = 512, GROUP = 8, GROUPS = TRIPS / GROUP, WARM = 32, MOST_BLOCKS = 1 << 16 };
 
 static const int64_t SPIN_NS = 3600000000000; /* nobody sleeps here */
@@ -41,9 +42,9 @@ struct side {
   struct shared *shared;
   ringcast_writer *out;
   ringcast_reader *in;
-  uint8_t *source;
-  uint64_t sum; /* of the source but for its first word */
-  uint64_t turn, flag, sent;
+  uint8_t *messages[2]; /* alike but for the first word, which is the number: the next one is ready before it is needed */
+  uint64_t sum;         /* of all but that word */
+  uint64_t turn, flag, number;
 };
 
 /* ---- The two sides ---------------------------------------------------------------------------------------------- */
@@ -52,27 +53,44 @@ static inline void await(const uint64_t *word, uint64_t value) {
   while (perf_load(word) != value) perf_relax(false);
 }
 
-static inline void pass(struct side *side, uint64_t value) {
+static inline void pass(struct side *side) {
   struct ringcast_span span;
-  memcpy(side->source, &value, sizeof value);
-  perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &span), "can't send");
-  memcpy(span.data, side->source, side->options->size);
-  perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES), "can't send");
+  size_t size = side->options->size;
+  perf_must(ringcast_writer_reserve(side->out, size, RINGCAST_FOREVER, &span), "can't send");
+  memcpy(span.data, side->messages[side->number & 1], size);
+  perf_must(ringcast_writer_commit(side->out, size, RINGCAST_KIND_BYTES), "can't send");
 }
 
-static inline void take(struct side *side, uint64_t value) {
+/* Reads every byte. No loop over a few words: its end would be guessed wrong after each wait, which takes 5 ns. */
+static inline bool is_right(const struct side *side, const struct ringcast_frame *frame) {
+  if (frame->bytes != side->options->size) return false;
+  if (frame->bytes <= 256) return memcmp(frame->data, side->messages[side->number & 1], frame->bytes) == 0;
+  return sum_bytes(frame->data, frame->bytes) == side->sum + side->number;
+}
+
+static inline void take(struct side *side) {
   struct ringcast_frame frame;
   perf_must(ringcast_reader_next(side->in, RINGCAST_FOREVER, &frame), "can't receive");
-  uint64_t sum = sum_bytes(frame.data, frame.bytes);
+  bool right = is_right(side, &frame);
   perf_must(ringcast_reader_release(side->in, &frame), "can't release");
-  if (sum != side->sum + value) perf_die("frame %llu has come damaged", (unsigned long long)value);
+  if (!right) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
 }
 
-static inline void ping(struct side *side, int kind) {
+static inline void prepare_next(struct side *side) {
+  uint64_t next = side->number + 1;
+  memcpy(side->messages[next & 1], &next, sizeof next);
+}
+
+/* `kind` is a constant where these are used: nothing is decided between two trips. */
+#define ONE_KIND static inline __attribute__((always_inline)) void
+
+ONE_KIND ping(struct side *side, int kind) {
   struct shared *shared = side->shared;
   if (kind == RING) {
-    pass(side, side->sent);
-    take(side, side->sent++);
+    pass(side);
+    prepare_next(side);
+    take(side);
+    side->number++;
   } else if (kind == LINE) {
     perf_store(&shared->line, side->turn + 1);
     await(&shared->line, side->turn += 2);
@@ -82,11 +100,13 @@ static inline void ping(struct side *side, int kind) {
   }
 }
 
-static inline void pong(struct side *side, int kind) {
+ONE_KIND pong(struct side *side, int kind) {
   struct shared *shared = side->shared;
   if (kind == RING) {
-    take(side, side->sent);
-    pass(side, side->sent++);
+    take(side);
+    pass(side);
+    prepare_next(side);
+    side->number++;
   } else if (kind == LINE) {
     await(&shared->line, side->turn + 1);
     perf_store(&shared->line, side->turn += 2);
@@ -96,11 +116,25 @@ static inline void pong(struct side *side, int kind) {
   }
 }
 
+/* Stamps the end of each `group` trips. */
+ONE_KIND ping_all(struct side *side, int kind, int trips, int group, uint64_t *stamps) {
+  for (int i = 0; i < trips; i += group) {
+    for (int j = 0; j < group; j++) ping(side, kind);
+    *stamps++ = perf_ticks();
+  }
+}
+
+ONE_KIND pong_all(struct side *side, int kind) {
+  for (int i = 0; i < WARM + TRIPS; i++) pong(side, kind);
+}
+
 static void prepare(struct side *side) {
   uint64_t zero = 0;
-  side->source = perf_source(side->options->size);
-  memcpy(side->source, &zero, sizeof zero);
-  side->sum = sum_bytes(side->source, side->options->size);
+  for (int i = 0; i < 2; i++) {
+    side->messages[i] = perf_source(side->options->size);
+    memcpy(side->messages[i], &zero, sizeof zero);
+  }
+  side->sum = sum_bytes(side->messages[0], side->options->size);
 }
 
 /* Those beyond the first reader only read. */
@@ -125,7 +159,9 @@ static void answer(void *context, uint32_t index) {
     uint64_t command;
     while ((command = perf_load(&shared->command)) / KINDS != block) perf_relax(false);
     perf_store(&shared->answered, block);
-    for (int i = 0; i < TRIPS + WARM; i++) pong(&side, (int)(command % KINDS));
+    if (command % KINDS == RING) pong_all(&side, RING);
+    else if (command % KINDS == LINE) pong_all(&side, LINE);
+    else pong_all(&side, FLOOR);
   }
 }
 
@@ -141,45 +177,49 @@ struct findings {
 
 static void add(struct histogram *histogram, double ns) { histogram_add(histogram, (uint64_t)(ns * 1000)); }
 
-/* One block: the median of its groups. */
-static double measure_block(struct side *side, struct findings *findings, uint64_t block, int kind) {
-  static double ways[TRIPS], groups[GROUPS];
+/* `groups` gets one way, in ns, by groups of so many trips. */
+static void measure_block(struct side *side, const struct perf_clock *clock, uint64_t block, int kind, int group,
+                          double *groups) {
+  static uint64_t stamps[TRIPS + 1];
   struct shared *shared = side->shared;
   perf_store(&shared->command, block * KINDS + (uint64_t)kind);
   await(&shared->answered, block);
-  for (int i = 0; i < WARM; i++) ping(side, kind);
-  uint64_t last = perf_ticks();
-  for (int i = 0; i < TRIPS; i++) {
-    ping(side, kind);
-    uint64_t now = perf_ticks();
-    ways[i] = (double)(now - last);
-    last = now;
+  for (int i = 0; i < WARM; i += GROUP) {
+    if (kind == RING) ping_all(side, RING, GROUP, GROUP, stamps);
+    else if (kind == LINE) ping_all(side, LINE, GROUP, GROUP, stamps);
+    else ping_all(side, FLOOR, GROUP, GROUP, stamps);
   }
-  for (int group = 0; group < GROUPS; group++) {
-    double sum = 0;
-    for (int i = group * GROUP; i < (group + 1) * GROUP; i++) {
-      double way = (ways[i] * findings->clock.ns_per_tick - findings->clock.cost_ns) / 2;
-      add(&findings->trips[kind], fmax(0, way));
-      sum += way;
-    }
-    groups[group] = fmax(0, sum / GROUP);
-    add(&findings->groups[kind], groups[group]);
+  stamps[0] = perf_ticks();
+  if (kind == RING) ping_all(side, RING, TRIPS, group, stamps + 1);
+  else if (kind == LINE) ping_all(side, LINE, TRIPS, group, stamps + 1);
+  else ping_all(side, FLOOR, TRIPS, group, stamps + 1);
+  for (int i = 0; i < TRIPS / group; i++) {
+    double ns = (double)(stamps[i + 1] - stamps[i]) * clock->ns_per_tick - clock->cost_ns;
+    groups[i] = fmax(0, ns / (2 * group));
   }
+}
+
+/* The median is kept for each block, and so is each trip. */
+static void measure_kind(struct side *side, struct findings *findings, uint64_t block, int kind) {
+  static double groups[GROUPS], trips[TRIPS];
+  measure_block(side, &findings->clock, block, kind, GROUP, groups);
+  measure_block(side, &findings->clock, block + 1, kind, 1, trips);
+  for (int i = 0; i < TRIPS; i++) add(&findings->trips[kind], trips[i]);
+  for (int i = 0; i < GROUPS; i++) add(&findings->groups[kind], groups[i]);
   perf_sort(groups, GROUPS);
-  return perf_quantile(groups, GROUPS, 0.5);
+  findings->medians[kind][findings->blocks] = perf_quantile(groups, GROUPS, 0.5);
 }
 
 static void measure(struct side *side, struct findings *findings) {
   int64_t start = perf_now_ns(), now;
   double total = side->options->seconds * 1e9;
-  uint64_t block = 0;
+  uint64_t block = 1;
   for (int kind = 0; kind < KINDS; kind++) {
     findings->medians[kind] = calloc(MOST_BLOCKS, sizeof(double));
     if (!findings->medians[kind]) perf_die("no memory for the figures");
   }
   do {
-    for (int kind = 0; kind < KINDS; kind++)
-      findings->medians[kind][findings->blocks] = measure_block(side, findings, ++block, kind);
+    for (int kind = 0; kind < KINDS; kind++, block += 2) measure_kind(side, findings, block, kind);
     findings->blocks++;
     now = perf_now_ns();
     perf_progress(side->options, (double)(now - start) / total);
@@ -201,7 +241,7 @@ static double median_where(const struct findings *findings, int kind, double low
   if (!chosen) perf_die("no memory for the figures");
   *count = 0;
   for (size_t i = 0; i < findings->blocks; i++)
-    if (findings->medians[FLAGS][i] >= low && findings->medians[FLAGS][i] < high)
+    if (findings->medians[FLOOR][i] >= low && findings->medians[FLOOR][i] < high)
       chosen[(*count)++] = findings->medians[kind][i];
   perf_sort(chosen, *count);
   double median = perf_quantile(chosen, *count, 0.5);
@@ -219,10 +259,10 @@ static double spread(const struct findings *findings, int kind, double share) {
   return value;
 }
 
-/* The two flags tell how far the cores are; the one line does not, since on some CPUs it is fast or slow by whether the
+/* The floor tells how far the cores are; the one line does not, since on some CPUs it is fast or slow by whether the
  * read took ownership along. Outliers of a twentieth on either side do not count. Returns how many. */
 static size_t find_clusters(const struct findings *findings, struct cluster clusters[2]) {
-  double low = spread(findings, FLAGS, 0.05), high = spread(findings, FLAGS, 0.95), middle = sqrt(low * high);
+  double low = spread(findings, FLOOR, 0.05), high = spread(findings, FLOOR, 0.95), middle = sqrt(low * high);
   if (high <= APART * low) return 0;
   for (int i = 0; i < 2; i++) {
     size_t count = 0;
@@ -238,8 +278,8 @@ static double percentile(const struct findings *findings, int kind, double share
   return histogram_percentile(share > 0.5 ? &findings->trips[kind] : &findings->groups[kind], share) / 1000;
 }
 
-static const char *const keys[KINDS] = {"one_way_ns", "floor_ns", "flag_ns"};
-static const char *const labels[KINDS] = {"ring", "floor: one line in turn", "floor: a line each way"};
+static const char *const keys[KINDS] = {"one_way_ns", "floor_ns", "line_ns"};
+static const char *const labels[KINDS] = {"ring", "floor: a line each way", "one line in turn"};
 
 static void print_json(struct json *json, const struct findings *findings) {
   double ring = percentile(findings, RING, 0.5);
@@ -254,16 +294,16 @@ static void print_json(struct json *json, const struct findings *findings) {
     json_number(json, "block_p95", spread(findings, kind, 0.95));
     json_close(json, '}');
   }
-  json_number(json, "ratio", ring / percentile(findings, LINE, 0.5));
-  json_number(json, "ratio_flag", ring / percentile(findings, FLAGS, 0.5));
+  json_number(json, "ratio", ring / percentile(findings, FLOOR, 0.5));
+  json_number(json, "ratio_line", ring / percentile(findings, LINE, 0.5));
   json_open(json, "clusters", '[');
   for (size_t i = 0; i < count; i++) {
     json_open(json, NULL, '{');
     json_string(json, "cores", clusters[i].name);
     json_number(json, "share", clusters[i].share);
     for (int kind = 0; kind < KINDS; kind++) json_number(json, keys[kind], clusters[i].p50[kind]);
-    json_number(json, "ratio", clusters[i].p50[RING] / clusters[i].p50[LINE]);
-    json_number(json, "ratio_flag", clusters[i].p50[RING] / clusters[i].p50[FLAGS]);
+    json_number(json, "ratio", clusters[i].p50[RING] / clusters[i].p50[FLOOR]);
+    json_number(json, "ratio_line", clusters[i].p50[RING] / clusters[i].p50[LINE]);
     json_close(json, '}');
   }
   json_close(json, ']');
@@ -283,14 +323,14 @@ static void print_text(const struct findings *findings) {
     printf("%-26s %8.1f %8.1f %8.1f   %.1f to %.1f\n", labels[kind], percentile(findings, kind, 0.5),
            percentile(findings, kind, 0.99), percentile(findings, kind, 0.999), spread(findings, kind, 0.05),
            spread(findings, kind, 0.95));
-  printf("\nratio to one line in turn %.3f, to a line each way %.3f\n", ring / percentile(findings, LINE, 0.5),
-         ring / percentile(findings, FLAGS, 0.5));
+  printf("\nratio to the floor %.3f, to one line in turn %.3f\n", ring / percentile(findings, FLOOR, 0.5),
+         ring / percentile(findings, LINE, 0.5));
   for (size_t i = 0; i < count; i++)
-    printf("cores %-4s (%2.0f %% of the time): ring %.1f, one line %.1f (ratio %.3f), line each way %.1f (ratio %.3f)\n",
-           clusters[i].name, 100 * clusters[i].share, clusters[i].p50[RING], clusters[i].p50[LINE],
-           clusters[i].p50[RING] / clusters[i].p50[LINE], clusters[i].p50[FLAGS],
-           clusters[i].p50[RING] / clusters[i].p50[FLAGS]);
-  printf("%zu blocks of %d round trips each; stamped with %s, whose %.1f ns are taken off each round trip\n",
+    printf("cores %-4s (%2.0f %% of the time): ring %.1f, floor %.1f (ratio %.3f), one line %.1f (ratio %.3f)\n",
+           clusters[i].name, 100 * clusters[i].share, clusters[i].p50[RING], clusters[i].p50[FLOOR],
+           clusters[i].p50[RING] / clusters[i].p50[FLOOR], clusters[i].p50[LINE],
+           clusters[i].p50[RING] / clusters[i].p50[LINE]);
+  printf("%zu blocks of %d round trips for p50 and as many for the rest; stamped with %s, whose %.1f ns are taken off\n",
          findings->blocks, TRIPS, findings->clock.name, findings->clock.cost_ns);
 }
 
@@ -319,7 +359,7 @@ int perf_latency(const struct perf_options *options) {
   perf_print_head(&json, options, &info, parties);
   options->json ? print_json(&json, &findings) : print_text(&findings);
   for (int kind = 0; kind < KINDS; kind++) free(findings.medians[kind]);
-  free(side.source);
+  for (int i = 0; i < 2; i++) free(side.messages[i]);
   ringcast_reader_close(side.in);
   ringcast_writer_close(side.out);
   return CLI_OK;

@@ -87,7 +87,7 @@ static void write_ring(struct bench *bench, uint64_t frames) {
   while (frames-- > 0) {
     struct ringcast_span span;
     perf_must(ringcast_writer_reserve(bench->ring, size, RINGCAST_FOREVER, &span), "can't send");
-    memcpy(span.data, bench->source, size);
+    copy_bytes(span.data, bench->source, size);
     perf_must(ringcast_writer_commit(bench->ring, size, RINGCAST_KIND_BYTES), "can't send");
   }
 }

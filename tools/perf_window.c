@@ -74,7 +74,7 @@ static void await_room(struct window *window) {
 void window_write(struct window *window, uint64_t frames) {
   while (frames-- > 0) {
     if (window->frames - window->released >= window->slots) await_room(window);
-    memcpy(next_place(window), window->source, window->size);
+    copy_bytes(next_place(window), window->source, window->size);
     if ((++window->frames & (window->every - 1)) == 0) perf_store(&window->shared->written, window->frames);
   }
 }
@@ -86,7 +86,7 @@ void window_flush(struct window *window) {
 
 void window_write_alone(struct window *window, uint64_t frames) {
   uint64_t offset = window->offset;
-  while (frames-- > 0) memcpy(next_place(window), window->source, window->size);
+  while (frames-- > 0) copy_bytes(next_place(window), window->source, window->size);
   window->offset = offset;
 }
 

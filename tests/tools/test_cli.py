@@ -210,13 +210,13 @@ class Perf(Case):
         found = self.measure("latency")
         self.assertIs(found["pinned"], True)
         self.assertEqual(found["cpus"], [CPUS[0], CPUS[-1]])
-        for key in ("one_way_ns", "floor_ns", "flag_ns"):
+        for key in ("one_way_ns", "floor_ns", "line_ns"):
             for percentile in ("p50", "p99", "p999"):
                 self.positive(found[key][percentile])
             self.assertLessEqual(found[key]["p50"], found[key]["p99"])
             self.assertLessEqual(found[key]["p99"], found[key]["p999"])
         self.ratio(found["ratio"], found["one_way_ns"]["p50"], found["floor_ns"]["p50"])
-        self.ratio(found["ratio_flag"], found["one_way_ns"]["p50"], found["flag_ns"]["p50"])
+        self.ratio(found["ratio_line"], found["one_way_ns"]["p50"], found["line_ns"]["p50"])
         self.assertGreater(found["round_trips"], 0)
         self.assertIsInstance(found["clusters"], list)
 
@@ -273,7 +273,7 @@ class Perf(Case):
             self.assertEqual(step.get("note"), None if step["pinned"] else "more readers than CPUs")
 
     def test_text_has_the_figures_too(self):
-        words = {"latency": "ratio to one line", "throughput": "GB/s", "wake": "% of a CPU", "scale": "ns per frame"}
+        words = {"latency": "ratio to the floor", "throughput": "GB/s", "wake": "% of a CPU", "scale": "ns per frame"}
         for name, word in words.items():
             if name != "latency" or len(CPUS) > 1:
                 self.assertIn(word, self.succeed("perf", name, *SHORT))
