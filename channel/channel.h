@@ -3,6 +3,7 @@
 #ifndef RC_CHANNEL_CHANNEL_H
 #define RC_CHANNEL_CHANNEL_H
 
+#include "channel/pace.h"
 #include "ring/estimate.h"
 #include "ring/hot.h"
 #include "ring/spill.h"
@@ -34,6 +35,7 @@ struct ringcast_reader {
   struct rc_ring_reader ring;
   struct rc_segment segment;
   struct rc_waiter waiter; /* for a frame */
+  struct rc_pace pace;
   struct rc_watch writer;
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;

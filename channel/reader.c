@@ -116,13 +116,16 @@ void ringcast_reader_close(ringcast_reader *reader) {
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
-/* The cursor has moved. Relaxed: E6 comes first. The writer stores what it wants before E1, and looks at the cursors once
- * more after E2, so either this finds the newest wish or the writer finds the cursor. */
-static inline void wake_for_room(ringcast_reader *reader) {
+/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores what it wants before E1, and looks
+ * at the cursors once more after E2, so either this finds the newest wish or the writer finds the cursor. */
+static void wake_sleeper(ringcast_reader *reader) {
   struct rc_control *control = reader->ring.ring.control;
-  if (rc_unlikely(rc_event_is_asleep(&control->room)) &&
-      reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
+  if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
     rc_store_relaxed(&control->slots[reader->ring.slot].counts.wakes, ++reader->wakes); /* relaxed: a count */
+}
+
+static inline void wake_for_room(ringcast_reader *reader) {
+  if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) wake_sleeper(reader);
 }
 
 struct reader_wait {
@@ -171,7 +174,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   case -EPIPE:
     return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read", reader->segment.writer.pid);
   case -EBUSY:
-    return rc_fail(code, "%u frames are held, as many as may be (options.leases): release one first", reader->ring.held);
+    return rc_fail(code, "%u frames are held, as many as may be (options.leases): release one first", rc_ring_held(&reader->ring));
   case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
@@ -249,7 +252,7 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
       .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
 }
 
-static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
+static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
@@ -257,18 +260,23 @@ static int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringc
   return result;
 }
 
+/* The first microsecond of a wait: looks, and little else. */
+static inline bool look_out(ringcast_reader *reader) {
+  if (rc_ring_is_there(&reader->ring)) return true;
+  if (!rc_waiter_is_eager(&reader->waiter)) return false;
+  if (rc_unlikely(rc_pace_is_away(&reader->pace))) rc_pace_stay_away(&reader->pace, &reader->ring);
+  for (int i = 0; i < RC_LOOKS; i++) {
+    rc_relax();
+    if (rc_ring_is_there(&reader->ring)) return true;
+  }
+  return false;
+}
+
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()))
+  if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) ||
+      (timeout_ns != 0 && rc_unlikely(!look_out(reader))) || rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
     return next_slowly(reader, timeout_ns, out);
-  bool there = rc_ring_next_plain(&reader->ring, &frame);
-  /* The first microsecond of a wait is spent here: looks, and nothing else. */
-  if (!there && timeout_ns != 0 && rc_waiter_is_eager(&reader->waiter))
-    for (int i = 0; i < RC_LOOKS && !there; i++) {
-      rc_relax();
-      there = rc_ring_next_plain(&reader->ring, &frame);
-    }
-  if (!there) return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);
   return 0;
 }
@@ -337,23 +345,40 @@ int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame,
   return 0;
 }
 
-static int fail_to_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
+#define STATISTICS 1
+#else
+#define STATISTICS 0
+#endif
+
+static inline void count_frame(const ringcast_reader *reader, const struct ringcast_frame *frame) {
+  struct rc_counts *counts = &reader->ring.ring.control->slots[reader->ring.slot].counts;
+  if (!STATISTICS) return;
+  rc_count(&counts->frames, 1); /* numbers to look at, on the cursor's line */
+  rc_count(&counts->bytes, frame->bytes);
+}
+
+static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+  if (rc_ring_release(&reader->ring, frame->position) != 0)
+    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+  count_frame(reader, frame);
+  if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
+  return 0;
+}
+
+static rc_slow int released_to_sleeper(ringcast_reader *reader) {
+  wake_sleeper(reader);
+  return 0;
 }
 
 int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  uint64_t cursor = reader->ring.cursor;
-  if (rc_unlikely(reader->forks != rc_fork_count() || rc_ring_release(&reader->ring, frame->position) != 0))
-    return fail_to_release(reader, frame);
-#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
-  struct rc_counts *counts = &reader->ring.ring.control->slots[reader->ring.slot].counts;
-  rc_count(&counts->frames, 1); /* numbers to look at, on the cursor's line */
-  rc_count(&counts->bytes, frame->bytes);
-#endif
-  if (reader->ring.cursor == cursor) return 0; /* an older frame is still held */
-  wake_for_room(reader);
+  if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
+    return release_slowly(reader, frame);
+  count_frame(reader, frame);
+  if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) return released_to_sleeper(reader);
   return 0;
 }
 

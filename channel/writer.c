@@ -314,7 +314,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   }
 }
 
-static int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow, struct ringcast_span *out) {
+static rc_slow int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow, struct ringcast_span *out) {
   int result = rc_check_wait(writer->forks, timeout_ns);
   if (result != 0) return result;
   void *data = NULL;
@@ -352,9 +352,27 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
   return reserve(writer, bytes, timeout_ns, true, out);
 }
 
-static int fail_to_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  int result = rc_check_fork(writer->forks);
-  if (result != 0) return result;
+#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
+#define STATISTICS 1
+#else
+#define STATISTICS 0
+#endif
+
+/* Numbers to look at. On the line of the tail, which is this CPU's anyway. */
+static inline void count_frame(const ringcast_writer *writer, size_t bytes) {
+  struct rc_control *control = writer->ring.ring.control;
+  if (!STATISTICS) return;
+  rc_count(&control->counts.frames, 1);
+  rc_count(&control->counts.bytes, bytes);
+}
+
+static rc_slow int wake_readers(ringcast_writer *writer) {
+  struct rc_control *control = writer->ring.ring.control;
+  if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  return 0;
+}
+
+static int fail_to_commit(const ringcast_writer *writer, size_t bytes, uint16_t kind) {
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   const struct rc_spill *spill = &writer->spill;
   if (spill->note && (bytes < spill->published || kind != spill->kind))
@@ -363,22 +381,20 @@ static int fail_to_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) 
   return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
 }
 
-static inline int commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count())) return -ECHILD;
-  return rc_unlikely(writer->is_large) ? rc_writer_give_large(writer, bytes, kind)
-                                        : rc_ring_commit(&writer->ring, bytes, kind);
+static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t kind) {
+  int result = rc_check_fork(writer->forks);
+  if (result != 0) return result;
+  result = writer->is_large ? rc_writer_give_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
+  if (result != 0) return fail_to_commit(writer, bytes, kind);
+  count_frame(writer, bytes);
+  return wake_readers(writer);
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(commit(writer, bytes, kind) != 0)) return fail_to_commit(writer, bytes, kind);
-  struct rc_control *control = writer->ring.ring.control;
-#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
-  /* Numbers to look at. On the line of the tail, which is this CPU's anyway. */
-  rc_count(&control->counts.frames, 1);
-  rc_count(&control->counts.bytes, bytes);
-#endif
-  if (rc_unlikely(rc_event_is_asleep(&control->data)) && rc_wake(&control->data))
-    rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large || rc_ring_commit(&writer->ring, bytes, kind) != 0))
+    return commit_slowly(writer, bytes, kind);
+  count_frame(writer, bytes);
+  if (rc_unlikely(rc_event_is_asleep(&writer->ring.ring.control->data))) return wake_readers(writer);
   return 0;
 }
 
@@ -389,9 +405,7 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   bool published = writer->spill.note;
   if (writer->is_large) rc_writer_drop_large(writer);
   else rc_ring_abort(&writer->ring);
-  struct rc_control *control = writer->ring.ring.control;
-  if (published && rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
-  return 0;
+  return published ? wake_readers(writer) : 0;
 }
 
 int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind) {
@@ -410,8 +424,7 @@ int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind)
   if (!spill->note && (!spill->is_open || rc_load_relaxed(&control->followers) == 0)) return 0;
   result = rc_spill_publish(spill, &writer->ring, upto, kind);
   if (result != 0) return rc_fail_as(result, "can't publish");
-  if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
-  return 0;
+  return wake_readers(writer);
 }
 
 /* For those who follow, if there are any. Returns how far it got; the rest is for the caller. */

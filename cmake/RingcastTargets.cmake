@@ -9,11 +9,19 @@ add_library(ringcast_static STATIC $<TARGET_OBJECTS:ringcast_objects>)
 add_library(ringcast::ringcast ALIAS ringcast)
 add_library(ringcast::ringcast_static ALIAS ringcast_static)
 
+include(CheckCCompilerFlag)
+check_c_compiler_flag(-fno-tree-slp-vectorize RINGCAST_SLP_FLAG)
+
 # ringcast_own(<target>): our own code: C11, hidden symbols, includes written from the root, the warnings of our presets.
 function(ringcast_own target)
   set_target_properties(${target} PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS ON
                                              C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+  # Two words put together in a vector register before they are stored come out of it later than they were computed: of
+  # a frame that is lent or read, the next call waits for them.
+  if(RINGCAST_SLP_FLAG)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C>:-fno-tree-slp-vectorize>)
+  endif()
   if(RINGCAST_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

@@ -13,6 +13,8 @@
 
 #define rc_likely(x)   __builtin_expect(!!(x), 1)
 #define rc_unlikely(x) __builtin_expect(!!(x), 0)
+/* What is seldom called, as the last thing: then the caller needs to save no registers, each of which is a store. */
+#define rc_slow __attribute__((noinline, cold))
 
 static inline struct rc_frame_header *rc_frame_at(const struct rc_ring *ring, uint64_t position) {
   return (struct rc_frame_header *)(ring->data + (position & (ring->capacity - 1)));
@@ -29,7 +31,7 @@ static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) 
 /* Whether `bytes`, which a frame can have, can be reserved now without a look at the readers. */
 static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t room = writer->limit - writer->tail; /* at most half the ring */
-  return !writer->open && bytes < room && rc_frame_lines(bytes) + RC_LINE <= room;
+  return !writer->open && bytes < room && rc_frame_lines(bytes) + RC_FRAME_ALIGN <= room;
 }
 
 static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
@@ -43,10 +45,18 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
   struct rc_ring *ring = &writer->ring;
   struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
-  uint64_t end = writer->tail + rc_frame_lines(bytes);
-  rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
+  uint64_t lines = rc_frame_lines(bytes), end = writer->tail + lines;
+  /* Else it is done: zeroed ahead, and no byte of the reservation lies there. */
+  if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_lines(writer->reserved))) {
+    rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
+    writer->zeroed = lines;
+  }
   rc_store_relaxed(&frame->about, rc_about_make((uint32_t)bytes, kind, flags)); /* W1: relaxed, W2 publishes it */
-  rc_store_release(&frame->commit, end);       /* W2 -> R1 */
+  rc_store_release(&frame->commit, end);                                        /* W2 -> R1 */
+  if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit))
+    rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* W0 of the next frame, if it is as long */
+  else
+    writer->zeroed = 0;
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   writer->tail = end;
   writer->open = false;
@@ -61,13 +71,18 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
 
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
-/* A frame that is there, in the ring and as it should be. False: whatever else it is, rc_ring_next says. */
+/* Whether anything is committed where the next frame starts. */
+static inline bool rc_ring_is_there(const struct rc_ring_reader *reader) {
+  return rc_load_acquire(&rc_frame_at(&reader->ring, reader->next)->commit) != 0; /* R1 <- W2 */
+}
+
+/* A frame that is there, in the ring and as it should be, while none is held. False: whatever else it is, rc_ring_next
+ * says. */
 static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   assert(rc_ring_reader_is_valid(reader));
-  if (rc_unlikely(reader->held == reader->leases)) return false;
   const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
-  if (end == 0) return false;
+  if (end == 0 || rc_unlikely(reader->cursor != reader->next)) return false;
   uint64_t about = rc_load_relaxed(&frame->about); /* R2: once, so that what was checked is what is used */
   uint32_t bytes = rc_about_bytes(about);
   if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame))
@@ -80,16 +95,15 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
                                 .whole = true,
                                 .there = bytes};
   reader->next = end;
-  reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
   return true;
 }
 
-static inline int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
-  if (rc_unlikely(reader->held != 1 || position != reader->cursor)) return rc_ring_release_slowly(reader, position);
-  reader->held = 0;
-  reader->cursor = reader->next; /* the only frame that is held ends there */
+/* Releases the frame at `position`, if it is the only one that is held. */
+static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t position) {
+  if (rc_unlikely(reader->older != 0 || position != reader->cursor || position == reader->next)) return false;
+  reader->cursor = reader->next;
   rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
-  return 0;
+  return true;
 }
 
 #endif

@@ -24,6 +24,7 @@
 #include "ring/atomics.h"
 
 #define RC_LINE      64u
+#define RC_FRAME_ALIGN 128u            /* frames start at multiples; see ring.h */
 #define RC_MAGIC     0x74736163676e6972u /* "ringcast", little-endian */
 #define RC_MAX_SLOTS 1024u
 #define RC_MIN_BYTES 4096u             /* the smallest and the largest ring */
@@ -158,7 +159,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 10u
+#define RC_LAYOUT_REVISION 11u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

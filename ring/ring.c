@@ -3,8 +3,8 @@
  * How frames pass from one writer to many readers without a lock, and why none is torn, lost or read twice.
  *
  * Publishing. Positions only grow; a frame at position p starts with a commit word, which is 0 until the frame is
- * complete and the position after it, e, from then on. Before the writer commits p it zeroes the word at e, where the
- * next frame will start:
+ * complete and the position after it, e, from then on. Before the writer commits p the word at e, where the next frame
+ * will start, is zero:
  *
  *     writer                                          reader at r
  *     W0  commit[e] = 0                               R1  load-acquire commit[r]; 0: nothing yet
@@ -15,6 +15,11 @@
  * W2 -> R1: who sees e also sees the payload (W1) and the zero at e (W0). So a reader that has arrived at e by way of p
  * finds either that zero or e's own commit, never what an earlier lap left there. The first word of all, at 0, is zero
  * because memory starts so. A small frame and its commit word share one line: that line is all that moves.
+ *
+ * W0 is done ahead, just after the commit before, for a frame as long as that: then it does not stand in the way of W2
+ * (stores become visible in order, and this one has to fetch its line), and the line is the writer's already when the next
+ * frame is written. A trip takes a quarter less. A frame of another length, or whose reservation reached over that word,
+ * has its W0 done before W2. In either case it comes before W2 in program order, which is all that counts.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
@@ -57,11 +62,11 @@ void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring) {
 
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
   uint64_t capacity = writer->ring.capacity;
-  bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 && writer->tail % RC_LINE == 0;
+  bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 && writer->tail % RC_FRAME_ALIGN == 0;
   /* The header at the tail is ours to zero, and no more than half a ring is ever granted. The limit is 0 before the
    * first grant. */
   bool room = writer->limit == 0 ? writer->tail == 0
-                                 : writer->tail + RC_LINE <= writer->limit && writer->limit - writer->tail <= capacity / 2;
+                                 : writer->tail + RC_FRAME_ALIGN <= writer->limit && writer->limit - writer->tail <= capacity / 2;
   return shape && room && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
 }
 
@@ -74,7 +79,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
     enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 <- J4, and leaving */
     if (state == RC_SLOT_FREE) continue;
     uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */
-    bool sane = cursor <= writer->tail && writer->tail - cursor <= ring->capacity && cursor % RC_LINE == 0;
+    bool sane = cursor <= writer->tail && writer->tail - cursor <= ring->capacity && cursor % RC_FRAME_ALIGN == 0;
     if (state == RC_SLOT_ACTIVE && sane) {
       if (cursor < lowest) {
         lowest = cursor;
@@ -105,7 +110,7 @@ static int grant(struct rc_ring_writer *writer) {
 }
 
 /* A frame's lines and the line of the next header. */
-static uint64_t need_of(uint64_t bytes) { return rc_frame_lines(bytes) + RC_LINE; }
+static uint64_t need_of(uint64_t bytes) { return rc_frame_lines(bytes) + RC_FRAME_ALIGN; }
 
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t end = writer->tail + need_of(bytes);
@@ -155,6 +160,7 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
   if (!writer->open) return -EINVAL;
   writer->open = false;
   writer->reserved = 0;
+  writer->zeroed = 0; /* what was written into the reservation may lie there */
   return 0;
 }
 
@@ -187,7 +193,7 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, struct rc_ring_r
   if (rc_owner_state(joining) != RC_SLOT_JOINING) return -EAGAIN;
   rc_fence_full();                                       /* J2 -> G0 */
   uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
-  if (tail % RC_LINE != 0) {
+  if (tail % RC_FRAME_ALIGN != 0) {
     rc_slot_reap(ring, slot, joining);
     return -EPROTO;
   }
@@ -224,12 +230,13 @@ bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
-  bool order = reader->cursor % RC_LINE == 0 && reader->next % RC_LINE == 0 && reader->cursor <= reader->next &&
+  bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 && reader->cursor <= reader->next &&
                reader->next - reader->cursor <= reader->ring.capacity;
-  /* The queue reaches from the cursor to next, and its first frame is not released. */
-  bool queue = reader->held == 0 ? reader->cursor == reader->next
-                                 : !reader->queue[reader->first].released && reader->cursor < reader->next;
-  return order && queue && reader->held <= reader->leases && reader->slot < reader->ring.slots;
+  /* The oldest is not released, and each is at least a line long. */
+  bool queue = reader->older == 0 ? !reader->newest_released
+                                  : !reader->queue[reader->first].released &&
+                                        reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
+  return order && queue && rc_ring_held(reader) <= reader->leases && reader->slot < reader->ring.slots;
 }
 
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
@@ -276,71 +283,95 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
   return 0;
 }
 
+static struct rc_lease *entry(struct rc_ring_reader *reader, uint32_t i) {
+  return &reader->queue[(reader->first + i) % RC_MAX_LEASES];
+}
+
 /* Moves the cursor over what is released at the front of the queue. */
 static void settle(struct rc_ring_reader *reader) {
-  if (reader->held == 0 || !reader->queue[reader->first].released) return;
-  for (; reader->held > 0 && reader->queue[reader->first].released; reader->held--) {
-    reader->cursor = reader->queue[reader->first].end;
+  uint64_t cursor = reader->cursor;
+  for (; reader->older > 0 && entry(reader, 0)->released; reader->older--) {
+    reader->cursor = entry(reader, 0)->end;
     reader->first = (reader->first + 1) % RC_MAX_LEASES;
   }
-  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+  if (reader->older == 0 && reader->newest_released) {
+    reader->cursor = reader->next;
+    reader->newest_released = false;
+  }
+  if (reader->cursor != cursor)
+    rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
 }
 
 /* Goes on behind a frame that was taken back. It is no frame to be held: it goes with the one before it. */
 static void pass(struct rc_ring_reader *reader, uint64_t end) {
-  if (reader->held > 0) {
-    reader->queue[(reader->first + reader->held - 1) % RC_MAX_LEASES].end = end;
-    return;
-  }
+  bool held = rc_ring_held(reader) > 0;
+  reader->next = end;
+  if (held) return;
   reader->cursor = end;
   rc_store_release(&reader->ring.control->slots[reader->slot].cursor, end); /* A1 -> G2 */
+}
+
+/* Holds what lies from next to `end`: the newest one from now on. */
+static void hold(struct rc_ring_reader *reader, uint64_t end) {
+  if (rc_ring_held(reader) > 0) {
+    *entry(reader, reader->older++) = (struct rc_lease){.end = reader->next, .released = reader->newest_released};
+    reader->newest_released = false;
+  }
+  reader->next = end;
 }
 
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end;
   for (;;) {
     assert(rc_ring_reader_is_valid(reader));
-    if (reader->held == reader->leases) return -EBUSY;
+    if (rc_ring_held(reader) == reader->leases) return -EBUSY;
     int result = read_frame(&reader->ring, reader->next, out, &end);
     if (result != 0 && result != -ECONNABORTED) return result;
     if (result == 0 && !out->whole && !reader->follows) return -EAGAIN;
-    reader->next = end;
     if (result == 0) {
-      reader->queue[(reader->first + reader->held++) % RC_MAX_LEASES] = (struct rc_lease){.end = end};
+      hold(reader, end);
       return 0;
     }
     pass(reader, end);
   }
 }
 
-/* The lease of a frame that is held. NULL: it is not. */
-static struct rc_lease *find_lease(const struct rc_ring_reader *reader, uint64_t position) {
-  uint64_t start = reader->cursor;
-  for (uint32_t i = 0; i < reader->held; i++) {
-    const struct rc_lease *lease = &reader->queue[(reader->first + i) % RC_MAX_LEASES];
-    if (start == position) return lease->released ? NULL : (struct rc_lease *)lease;
-    start = lease->end;
-  }
-  return NULL;
+uint32_t rc_ring_count(const struct rc_ring_reader *reader, uint32_t most) {
+  uint64_t position = reader->next, end;
+  struct rc_ring_frame frame;
+  uint32_t count = 0;
+  for (; count < most && read_frame(&reader->ring, position, &frame, &end) == 0; count++) position = end;
+  return count;
 }
 
-int rc_ring_look(const struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
+/* Where it is written down that the frame at `position`, which is held, is released. NULL: it is not held. */
+static bool *find_held(struct rc_ring_reader *reader, uint64_t position) {
+  uint64_t start = reader->cursor;
+  if (rc_ring_held(reader) == 0) return NULL;
+  for (uint32_t i = 0; i < reader->older; start = entry(reader, i++)->end)
+    if (start == position) return entry(reader, i)->released ? NULL : &entry(reader, i)->released;
+  return start == position && !reader->newest_released ? &reader->newest_released : NULL;
+}
+
+int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
   uint64_t end;
-  if (!find_lease(reader, position)) return -EINVAL;
+  if (!find_held(reader, position)) return -EINVAL;
   int result = read_frame(&reader->ring, position, out, &end);
   return result == -EAGAIN ? -EPROTO : result; /* it was there before */
 }
 
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
-  assert(reader->held > 0 && position < reader->next);
+  assert(rc_ring_held(reader) > 0 && position < reader->next);
   reader->next = position;
-  reader->held--;
+  if (reader->older == 0) return;
+  assert(entry(reader, reader->older - 1)->end == position);
+  reader->newest_released = entry(reader, --reader->older)->released;
 }
 
-int rc_ring_release_slowly(struct rc_ring_reader *reader, uint64_t position) {
-  struct rc_lease *lease = find_lease(reader, position);
-  if (!lease) return -EINVAL;
-  lease->released = true;
+int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
+  bool *released = find_held(reader, position);
+  if (!released) return -EINVAL;
+  *released = true;
   settle(reader);
   return 0;
 }

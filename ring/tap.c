@@ -6,7 +6,7 @@
 
 void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
   uint64_t tail = rc_load_acquire(&ring->control->tail); /* <- W3: the header at the tail is zero, or committed since */
-  *tap = (struct rc_ring_tap){.ring = *ring, .next = tail & ~(uint64_t)(RC_LINE - 1)};
+  *tap = (struct rc_ring_tap){.ring = *ring, .next = tail & ~(uint64_t)(RC_FRAME_ALIGN - 1)};
 }
 
 /* Whether all that was read from `next` on, up to now, was still what had been committed there. */
@@ -20,7 +20,7 @@ static bool is_whole(const struct rc_ring_tap *tap) {
 /* Goes on at the tail. False if that is no place to go on from. */
 static bool skip(struct rc_ring_tap *tap) {
   uint64_t tail = rc_load_acquire(&tap->ring.control->tail); /* <- W3 */
-  if (tail % RC_LINE != 0 || tail <= tap->next) return false;
+  if (tail % RC_FRAME_ALIGN != 0 || tail <= tap->next) return false;
   tap->lost_bytes += tail - tap->next;
   tap->gaps++;
   tap->next = tail;

@@ -284,7 +284,7 @@ START_TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
     await(0, 2 * n - 1);
     while (!sleeps(pid)) sched_yield();
     wakes = 0;
-    while (reader->ring.cursor + 64 < control->wanted) {
+    while (reader->ring.cursor + RC_FRAME_ALIGN < control->wanted) {
       read_one(reader);
       ck_assert_int_eq(wakes, 0);
     }

@@ -165,7 +165,7 @@ SENDS_3_MIB = (
     lambda writer: writer.send_error("x" * (3 << 20), 0),
     lambda writer: writer.send(ringcast.pack(bytes(3 << 20)), 0),
     lambda writer: writer.reserve(3 << 20),
-    lambda writer: writer.reserve((4 << 20) - 80),
+    lambda writer: writer.reserve((4 << 20) - 144),
 )
 
 

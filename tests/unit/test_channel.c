@@ -101,7 +101,7 @@ START_TEST(a_full_ring_names_who_holds_it_back) {
   ck_assert_str_eq(peer.name, "rank 3");
   ck_assert_int_eq(peer.pid, getpid());
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_ACTIVE);
-  ck_assert_uint_eq(peer.lag, (uint64_t)sent * 64);
+  ck_assert_uint_eq(peer.lag, (uint64_t)sent * RC_FRAME_ALIGN);
   ck_assert_int_eq(ringcast_writer_peers(writer, peers, 4), 1);
   ck_assert_int_eq(ringcast_writer_peers(writer, NULL, 0), 1);
   uint64_t lag;

@@ -141,7 +141,7 @@ END_TEST
 START_TEST(the_largest_frame_fits_wherever_the_tail_stands) {
   struct rc_ring_reader reader = join();
   size_t most = rc_ring_max_frame(CAPACITY);
-  for (uint64_t i = 0; i < 3 * CAPACITY / RC_LINE; i++) {
+  for (uint64_t i = 0; i < 3 * CAPACITY / RC_FRAME_ALIGN; i++) {
     ck_assert_int_eq(send(i, most), 0);
     expect(&reader, i, most);
     ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
@@ -164,8 +164,8 @@ START_TEST(what_an_earlier_lap_left_is_never_taken_for_a_commit) {
     /* Every word of the payload is a position that would pass as the commit of a frame that starts on this line. */
     uint64_t *words = out;
     for (size_t k = 0; k < bytes / 8; k++) {
-      uint64_t line = (writer.tail + 16 + k * 8) / RC_LINE * RC_LINE;
-      words[k] = line + CAPACITY + RC_LINE;
+      uint64_t line = (writer.tail + 16 + k * 8) / RC_FRAME_ALIGN * RC_FRAME_ALIGN;
+      words[k] = line + CAPACITY + RC_FRAME_ALIGN;
     }
     ck_assert_int_eq(rc_ring_commit(&writer, bytes, 0), 0);
     struct rc_ring_frame frame;
@@ -178,7 +178,7 @@ START_TEST(what_an_earlier_lap_left_is_never_taken_for_a_commit) {
 END_TEST
 
 START_TEST(no_frame_is_longer_than_its_length_can_say) {
-  ck_assert_uint_eq(rc_ring_max_frame(4096), 2048 - 80);
+  ck_assert_uint_eq(rc_ring_max_frame(4096), 2048 - 144);
   ck_assert_uint_eq(rc_ring_max_frame(RC_MAX_BYTES), UINT32_MAX);
 }
 END_TEST
@@ -208,7 +208,7 @@ START_TEST(a_grant_never_exceeds_half_a_ring) {
       i--;
     }
     ck_assert_uint_le(control->limit, writer.tail + CAPACITY / 2);
-    ck_assert_uint_le(writer.tail + RC_LINE, control->limit);
+    ck_assert_uint_le(writer.tail + RC_FRAME_ALIGN, control->limit);
     ck_assert(rc_ring_writer_is_valid(&writer));
   }
 }
@@ -218,24 +218,24 @@ START_TEST(a_reader_refuses_headers_that_cannot_be_right) {
   struct rc_ring_reader reader = join();
   struct rc_frame_header *frame = (struct rc_frame_header *)data.base;
   struct rc_ring_frame out;
-  const uint64_t commits[] = {1, 63, 65, 128, 4096, 4160, UINT64_MAX, UINT64_MAX - 63, (uint64_t)1 << 63};
+  const uint64_t commits[] = {1, 64, 127, 129, 256, 4096, 4224, UINT64_MAX, UINT64_MAX - 127, (uint64_t)1 << 63};
   for (size_t i = 0; i < sizeof commits / sizeof *commits; i++) {
     frame->commit = commits[i];
-    frame->bytes = 10; /* takes one line: 64 would be right */
+    frame->bytes = 10; /* takes 128, which would be right */
     ck_assert_int_eq(rc_ring_next(&reader, &out), -EPROTO);
   }
   frame->bytes = UINT32_MAX;
   frame->commit = rc_frame_lines(UINT32_MAX);
   ck_assert_int_eq(rc_ring_next(&reader, &out), -EPROTO);
   frame->bytes = 10;
-  frame->commit = 64;
+  frame->commit = 128;
   ck_assert_int_eq(rc_ring_next(&reader, &out), 0);
 }
 END_TEST
 
 START_TEST(the_writer_refuses_cursors_that_cannot_be_right) {
   struct rc_ring_reader reader = join();
-  const uint64_t cursors[] = {64, UINT64_MAX, (uint64_t)1 << 63, UINT64_MAX - 63};
+  const uint64_t cursors[] = {64, 128, UINT64_MAX, (uint64_t)1 << 63, UINT64_MAX - 127};
   void *out;
   for (size_t i = 0; i < sizeof cursors / sizeof *cursors; i++) {
     control->slots[reader.slot].cursor = cursors[i];

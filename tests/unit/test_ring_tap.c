@@ -43,7 +43,7 @@ START_TEST(a_tap_that_is_lapped_knows_what_it_lost) {
     }
   }
   while (rc_tap_next(&tap, buffer, sizeof buffer, &frame) == 0) bytes += rc_frame_lines(frame.bytes);
-  ck_assert_uint_gt(read, 100);
+  ck_assert_uint_gt(read, 50);
   ck_assert_uint_gt(tap.gaps, 10);
   ck_assert_uint_eq(bytes + tap.lost_bytes, writer.tail); /* every byte was either copied or counted as lost */
 }
@@ -128,10 +128,10 @@ START_TEST(a_tap_refuses_what_cannot_be_right) {
   uint8_t buffer[64];
   rc_tap_init(&tap, &ring);
   struct rc_frame_header *header = (struct rc_frame_header *)data.base;
-  header->commit = 128;
+  header->commit = 256;
   header->bytes = 10;
   ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), -EPROTO);
-  header->commit = 64;
+  header->commit = 128;
   header->bytes = UINT32_MAX;
   ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), -EPROTO);
   control->limit = UINT64_MAX; /* lapped, by a writer that is nowhere */

@@ -32,7 +32,7 @@ static bool is_spilled(uint64_t number) { return number % 11 == 5 || number % 11
 static size_t frame_bytes(uint64_t number) {
   if (is_spilled(number)) return 8 * (1 + mix(number) % (RC_SPILL_UNIT / 4)); /* in one to three units */
   uint64_t turn = number % 11, lines = turn == 0 ? 4 : turn < 3 ? 2 : 1;
-  return lines * RC_LINE - sizeof(struct rc_frame_header);
+  return lines * RC_FRAME_ALIGN - sizeof(struct rc_frame_header);
 }
 
 static int reserve_spilled(struct rc_ring_writer *writer, struct rc_spill *spill, size_t bytes, void **out) {

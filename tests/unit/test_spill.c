@@ -10,8 +10,8 @@ START_TEST(a_region_is_used_again_when_the_last_reader_has_passed_and_not_before
   ck_assert_int_eq(send(0, 10), 0);
   ck_assert_int_eq(send(1, 10), 10);
   ck_assert_int_eq(send(2, 10), -EAGAIN);
-  ck_assert_uint_eq(rc_spill_wanted(&spill, bytes_of(10)), 64);
-  ck_assert_uint_eq(rc_spill_wanted(&spill, bytes_of(14)), 128);
+  ck_assert_uint_eq(rc_spill_wanted(&spill, bytes_of(10)), RC_FRAME_ALIGN);
+  ck_assert_uint_eq(rc_spill_wanted(&spill, bytes_of(14)), 2 * RC_FRAME_ALIGN);
   release(&fast, expect(&fast, 0, bytes_of(10)));
   release(&fast, expect(&fast, 1, bytes_of(10)));
   ck_assert_int_eq(send(2, 10), -EAGAIN);
@@ -21,7 +21,7 @@ START_TEST(a_region_is_used_again_when_the_last_reader_has_passed_and_not_before
   ck_assert_int_eq(send(2, 10), -EAGAIN);
   release(&slow, held);
   ck_assert_int_eq(send(2, 10), 0);
-  ck_assert_uint_eq(control->spill_floor, 64);
+  ck_assert_uint_eq(control->spill_floor, RC_FRAME_ALIGN);
   expect(&slow, 1, bytes_of(10));
 }
 END_TEST
@@ -90,7 +90,7 @@ START_TEST(what_grows_stays_while_it_can_and_then_goes_where_it_can_double) {
   ck_assert_int_eq(rc_spill_find(&spill, bytes_of(18), true, &offset), 0);
   ck_assert_uint_eq(offset, 6 * RC_SPILL_UNIT);
   ck_assert_int_eq(rc_spill_find(&spill, bytes_of(19), true, &offset), -EAGAIN);
-  ck_assert_uint_eq(rc_spill_wanted(&spill, bytes_of(19)), 128);
+  ck_assert_uint_eq(rc_spill_wanted(&spill, bytes_of(19)), 2 * RC_FRAME_ALIGN);
   release(&reader, expect(&reader, 1, bytes_of(4)));
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), 0);
   ck_assert_int_eq(rc_spill_find(&spill, bytes_of(UNITS), true, &offset), 0); /* over itself */
@@ -135,7 +135,7 @@ START_TEST(only_so_many_are_in_flight) {
     ck_assert_int_eq(rc_spill_commit(&spill, &writer, 0, 0), 0);
   }
   ck_assert_int_eq(open_at(1, &offset), -EAGAIN);
-  ck_assert_uint_eq(rc_spill_wanted(&spill, 1), 64);
+  ck_assert_uint_eq(rc_spill_wanted(&spill, 1), RC_FRAME_ALIGN);
   for (int i = 0; i < 3; i++) {
     struct rc_ring_frame frame;
     ck_assert_int_eq(rc_ring_next(&reader, &frame), 0);

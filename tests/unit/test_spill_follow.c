@@ -87,7 +87,7 @@ START_TEST(what_is_taken_back_takes_no_lease) {
   ck_assert_int_ge(send(2, 1), 0);
   uint64_t second = expect(&holder, 2, bytes_of(1));
   ck_assert_int_eq(rc_ring_next(&holder, &frame), -EBUSY);
-  ck_assert_int_eq(rc_ring_release(&holder, first + RC_LINE), -EINVAL); /* it was never lent */
+  ck_assert_int_eq(rc_ring_release(&holder, first + RC_FRAME_ALIGN), -EINVAL); /* it was never lent */
   rc_ring_put_back(&holder, second);
   ck_assert_uint_eq(expect(&holder, 2, bytes_of(1)), second);
   release(&holder, second);

@@ -26,7 +26,7 @@ START_TEST(the_default_is_a_bound_and_no_memory) {
     rc_os = real;
     struct ringcast_info info = info_of(writer);
     ck_assert_uint_eq(info.spill_bytes, cases[i].bytes);
-    ck_assert_uint_eq(info.ring_frame, 32768 - 80);
+    ck_assert_uint_eq(info.ring_frame, 32768 - 144);
     ck_assert_uint_eq(info.max_frame, cases[i].bytes ? cases[i].bytes - 16 : info.ring_frame);
     ck_assert_uint_eq(info.spill_used, 0);
     ck_assert_int_eq(info.spill_error, 0);
@@ -89,8 +89,8 @@ START_TEST(a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error) {
   ck_assert_int_eq(send(writer, 0, 32768), -EMSGSIZE);
   ck_says(strerror(ENFILE));
   ringcast_reader *reader = attach(writer, 1);
-  ck_assert_int_eq(send(writer, 1, 32768 - 80), 0);
-  read_one(reader, 1, 32768 - 80);
+  ck_assert_int_eq(send(writer, 1, 32768 - 144), 0);
+  read_one(reader, 1, 32768 - 144);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }

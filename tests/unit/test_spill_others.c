@@ -200,7 +200,7 @@ START_TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
   ck_assert(frame.kind == 1 && frame.bytes == 4 * MIB && pattern_matches(frame.data, frame.bytes, 1));
   ck_assert_int_eq(ringcast_tap_lost(tap, &bytes, &gaps), 0);
-  ck_assert_uint_eq(bytes, 64);
+  ck_assert_uint_eq(bytes, RC_FRAME_ALIGN);
   ck_assert_uint_eq(gaps, 1);
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), 0);
   ck_assert(frame.kind == 2 && frame.bytes == MIB && pattern_matches(frame.data, frame.bytes, 2));

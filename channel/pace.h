@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Keeping one's distance. A look takes the line to the reader, and the writer must take it back before it can write there.
+ * A reader of small frames is faster than the writer. So in a stream it catches up, and from then on each look comes just
+ * before the line is written, which makes a frame cost both several times as much. It is enough to stay away for a moment:
+ * then many frames are there, and are read while the writer is elsewhere.
+ *
+ * In a dialogue, or where frames come slowly, that would only make the reader late. So whether it pays is found by trying,
+ * ever more seldom while it does not: so many pauses must have brought so many frames. Then it stays away for twice as long
+ * the next time, else for half as long, or not at all.
+ */
+#ifndef RC_CHANNEL_PACE_H
+#define RC_CHANNEL_PACE_H
+
+#include "ring/hot.h"
+
+#define RC_PACE_PROBE  31u    /* pauses (rc_relax: 12 to 45 ns) of a first try */
+#define RC_PACE_MOST   511u   /* pauses */
+#define RC_PACE_WORTH  4u     /* pauses in which a frame must have come */
+#define RC_PACE_OFTEN  128u   /* waits between two tries, ... */
+#define RC_PACE_SELDOM 65536u /* ... and at the most */
+
+struct rc_pace {
+  uint32_t away;   /* pauses after a look that found nothing; 0: it looks on at once */
+  uint32_t probe;  /* waits until it is next tried to stay away, ... */
+  uint32_t seldom; /* ... and between two tries */
+};
+
+/* A wait begins. Whether it is one to stay away in. */
+static inline bool rc_pace_is_away(struct rc_pace *pace) { return pace->away != 0 || pace->probe-- == 0; }
+
+/* Stays away for a while. */
+void rc_pace_stay_away(struct rc_pace *pace, const struct rc_ring_reader *ring);
+
+/* Who has stayed away for `paused` then found so many frames, as far as it counted. */
+void rc_pace_learn(struct rc_pace *pace, uint32_t paused, uint32_t frames);
+
+#endif
