@@ -4,7 +4,9 @@
  *
  * Three things are timed in turn, in blocks of some hundred round trips, so that what drifts (the clock rate, a
  * neighbour, the host moving the two cores) meets all of them alike:
- *   ring   a frame there over one ring, and one back over another; written and read in full, and checked
+ *   ring   a frame there over one ring, and one back over another; written and read in full, and checked. A side that
+ *          answers reads the question, writes and commits the answer, and only then releases the one and reserves room for
+ *          the next
  *   floor  the bare ping-pong: two cache lines, each written by one side and read by the other, as a ring's lines are
  *   line   one cache line that both sides write in turn. No ring can do that: a reader writes nothing that the writer
  *          writes. On some CPUs the line moves to the reader as its own, and is there to be written to: then this is faster.
@@ -45,6 +47,8 @@ struct side {
   uint8_t *messages[2]; /* alike but for the first word, which is the number: the next one is ready before it is needed */
   uint64_t sum;         /* of all but that word */
   uint64_t turn, flag, number;
+  struct ringcast_span span;   /* for what is sent next */
+  struct ringcast_frame frame; /* the last that came */
 };
 
 /* ---- The two sides ---------------------------------------------------------------------------------------------- */
@@ -54,11 +58,8 @@ static inline void await(const uint64_t *word, uint64_t value) {
 }
 
 static inline void pass(struct side *side) {
-  struct ringcast_span span;
-  size_t size = side->options->size;
-  perf_must(ringcast_writer_reserve(side->out, size, RINGCAST_FOREVER, &span), "can't send");
-  memcpy(span.data, side->messages[side->number & 1], size);
-  perf_must(ringcast_writer_commit(side->out, size, RINGCAST_KIND_BYTES), "can't send");
+  memcpy(side->span.data, side->messages[side->number & 1], side->options->size);
+  perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES), "can't send");
 }
 
 /* Reads every byte. No loop over a few words: its end would be guessed wrong after each wait, which takes 5 ns. */
@@ -69,16 +70,19 @@ static inline bool is_right(const struct side *side, const struct ringcast_frame
 }
 
 static inline void take(struct side *side) {
-  struct ringcast_frame frame;
-  perf_must(ringcast_reader_next(side->in, RINGCAST_FOREVER, &frame), "can't receive");
-  bool right = is_right(side, &frame);
-  perf_must(ringcast_reader_release(side->in, &frame), "can't release");
-  if (!right) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
+  perf_must(ringcast_reader_next(side->in, RINGCAST_FOREVER, &side->frame), "can't receive");
+  if (!is_right(side, &side->frame)) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
 }
 
-static inline void prepare_next(struct side *side) {
-  uint64_t next = side->number + 1;
-  memcpy(side->messages[next & 1], &next, sizeof next);
+/* What need not be done between a question and its answer is done while the answer, or the next question, is on its way:
+ * the reservation for what is sent next, and its contents. */
+static inline void prepare_to_send(struct side *side, uint64_t number) {
+  memcpy(side->messages[number & 1], &number, sizeof number);
+  perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span), "can't send");
+}
+
+static inline void release(struct side *side) {
+  perf_must(ringcast_reader_release(side->in, &side->frame), "can't release");
 }
 
 /* `kind` is a constant where these are used: nothing is decided between two trips. */
@@ -88,7 +92,8 @@ ONE_KIND ping(struct side *side, int kind) {
   struct shared *shared = side->shared;
   if (kind == RING) {
     pass(side);
-    prepare_next(side);
+    if (side->number > 0) release(side); /* the answer before */
+    prepare_to_send(side, side->number + 1);
     take(side);
     side->number++;
   } else if (kind == LINE) {
@@ -105,7 +110,8 @@ ONE_KIND pong(struct side *side, int kind) {
   if (kind == RING) {
     take(side);
     pass(side);
-    prepare_next(side);
+    release(side);
+    prepare_to_send(side, side->number + 1);
     side->number++;
   } else if (kind == LINE) {
     await(&shared->line, side->turn + 1);
@@ -128,7 +134,7 @@ ONE_KIND pong_all(struct side *side, int kind) {
   for (int i = 0; i < WARM + TRIPS; i++) pong(side, kind);
 }
 
-static void prepare(struct side *side) {
+static void make_messages(struct side *side) {
   uint64_t zero = 0;
   for (int i = 0; i < 2; i++) {
     side->messages[i] = perf_source(side->options->size);
@@ -151,9 +157,10 @@ static void answer(void *context, uint32_t index) {
   struct shared *shared = side.shared;
   side.in = perf_attach(shared->to, SPIN_NS);
   if (index > 0) drain(side.in);
-  prepare(&side);
+  make_messages(&side);
   side.out = perf_writer(side.options, side.options->capacity, SPIN_NS);
   strncpy(shared->from, ringcast_writer_handle(side.out), sizeof shared->from - 1);
+  prepare_to_send(&side, 0);
   perf_store(&shared->handles, 1);
   for (uint64_t block = 1;; block++) {
     uint64_t command;
@@ -348,11 +355,12 @@ int perf_latency(const struct perf_options *options) {
   strncpy(side.shared->to, ringcast_writer_handle(side.out), sizeof side.shared->to - 1);
   for (uint32_t i = 0; i < options->readers; i++) perf_start(&children, options, parties, answer, &side);
   perf_pin(perf_cpu_of(options, 0, parties));
-  prepare(&side);
+  make_messages(&side);
   findings.clock = perf_clock_measure();
   await(&side.shared->handles, 1);
   side.in = perf_attach(side.shared->from, SPIN_NS);
   perf_must(ringcast_writer_wait_readers(side.out, options->readers, RINGCAST_FOREVER), "the readers do not come");
+  prepare_to_send(&side, 0);
   measure(&side, &findings);
   perf_must(ringcast_writer_info(side.out, &info), "no facts of the ring");
   perf_stop(&children);
