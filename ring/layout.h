@@ -8,7 +8,7 @@
  *
  * Glossary
  *   position  bytes since the ring was made; only grows; position mod capacity is the place in DATA
- *   line      64 bytes; frames start on lines
+ *   line      64 bytes; frames start on every second one
  *   tail      the position after the last committed frame
  *   limit     the writer may fill up to here; below limit - capacity, bytes may be overwritten at any moment
  *   cursor    a reader has released everything below it

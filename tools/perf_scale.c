@@ -149,7 +149,8 @@ static void print(const struct perf_options *options, const struct ringcast_info
   if (options->json)
     json_open(&json, "scale", '[');
   else
-    printf("%8s %22s %10s %14s\n", "readers", "writer, ns per frame", "to 1", "frames/s");
+    printf("ns per frame: in bursts that fit into the ring; frames/s: as fast as the slowest reader takes them\n\n"
+           "%8s %22s %10s %14s\n", "readers", "writer, ns per frame", "to 1", "frames/s");
   for (uint32_t i = 0; i < options->readers; i++) {
     const struct step *step = &steps[i];
     if (!options->json) {

@@ -87,7 +87,8 @@ enum ringcast_memory {
   RINGCAST_MEMORY_PAGES = 3,      /* the machine's small pages */
 };
 
-/* Where a ring's data lies on a machine of several NUMA nodes. What can't be had is no error; ringcast_info tells. */
+/* Where a ring's data lies on a machine of several NUMA nodes. A node that is not there is an error; where the kernel does
+ * not let us choose, ringcast_info tells. */
 enum ringcast_numa {
   RINGCAST_NUMA_LOCAL = 0,       /* on the node of the CPU that makes it */
   RINGCAST_NUMA_NONE = 1,        /* wherever the kernel puts it */
