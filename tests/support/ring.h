@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of one page for the tests of the algorithm: its writer, and what readers of it expect. */
+/* A ring for the tests of the algorithm, mostly of one page: its writer, and what readers of it expect. */
 #ifndef RC_TESTS_RING_H
 #define RC_TESTS_RING_H
 
@@ -17,13 +17,16 @@ static struct rc_control *control;
 static struct rc_ring_writer writer;
 static struct rc_ring ring;
 
-static inline void make_ring(void) {
-  ck_assert_int_eq(rc_memory_create_data(CAPACITY, &(struct rc_memory_wish){.memory = RINGCAST_MEMORY_PAGES}, &data), 0);
+static inline void make_ring_of(uint64_t capacity) {
+  const struct rc_memory_wish wish = {.memory = RINGCAST_MEMORY_PAGES};
+  ck_assert_int_eq(rc_memory_create_data(capacity, &wish, &data), 0);
   control = aligned_alloc(RC_LINE, rc_control_bytes(SLOTS));
   memset((void *)control, 0, rc_control_bytes(SLOTS));
-  ring = (struct rc_ring){.control = control, .data = data.base, .capacity = CAPACITY, .slots = SLOTS};
+  ring = (struct rc_ring){.control = control, .data = data.base, .capacity = capacity, .slots = SLOTS};
   rc_ring_writer_init(&writer, ring);
 }
+
+static inline void make_ring(void) { make_ring_of(CAPACITY); }
 
 static inline void free_ring(void) {
   free(control);
