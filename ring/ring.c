@@ -47,7 +47,7 @@
  * Leaving is a store-release of FREE, which pairs with G1 as A1 does with G2.
  *
  * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
- * length, on a line, within one lap; a cursor must lie within one lap behind the tail.
+ * length, on a frame's place, within one lap; a cursor must lie within one lap behind the tail.
  */
 #include "ring/hot.h"
 
