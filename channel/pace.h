@@ -7,15 +7,16 @@
  *
  * In a dialogue, or where frames come slowly, that would only make the reader late. So whether it pays is found by trying,
  * ever more seldom while it does not: so many pauses must have brought so many frames. Then it stays away for twice as long
- * the next time, else for half as long, or not at all.
+ * the next time, else for half as long, or not at all. It counts after each STRETCH of pauses, and what brought nothing is
+ * the last: the frames were a burst, or the ring is full.
  */
 #ifndef RC_CHANNEL_PACE_H
 #define RC_CHANNEL_PACE_H
 
 #include "ring/hot.h"
 
-#define RC_PACE_PROBE  31u    /* pauses (rc_relax: 12 to 45 ns) of a first try */
-#define RC_PACE_MOST   511u   /* pauses */
+#define RC_PACE_STRETCH 32u   /* pauses (rc_relax: 12 to 45 ns); so many are a first try */
+#define RC_PACE_MOST   512u   /* pauses */
 #define RC_PACE_WORTH  4u     /* pauses in which a frame must have come */
 #define RC_PACE_OFTEN  128u   /* waits between two tries, ... */
 #define RC_PACE_SELDOM 65536u /* ... and at the most */
@@ -29,10 +30,10 @@ struct rc_pace {
 /* A wait begins. Whether it is one to stay away in. */
 static inline bool rc_pace_is_away(struct rc_pace *pace) { return pace->away != 0 || pace->probe-- == 0; }
 
-/* Stays away for a while. */
+/* Stays away for a while: 0.4 to 1.5 us for a stretch. */
 void rc_pace_stay_away(struct rc_pace *pace, const struct rc_ring_reader *ring);
 
-/* Who has stayed away for `paused` then found so many frames, as far as it counted. */
-void rc_pace_learn(struct rc_pace *pace, uint32_t paused, uint32_t frames);
+/* Who meant to stay away for so many pauses then found so many frames. */
+void rc_pace_learn(struct rc_pace *pace, uint32_t pauses, uint32_t frames);
 
 #endif

@@ -260,11 +260,17 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
   return result;
 }
 
-/* The first microsecond of a wait: looks, and little else. */
-static inline bool look_out(ringcast_reader *reader) {
+/* Whether there is time enough to stay away for some microseconds. */
+static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
+  return (timeout_ns < 0 || timeout_ns >= RC_DEFAULT_SPIN_NS) && reader->waiter.spin_ns >= RC_DEFAULT_SPIN_NS;
+}
+
+/* The first microsecond or two of a wait: looks, and little else. */
+static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
   if (rc_ring_is_there(&reader->ring)) return true;
-  if (!rc_waiter_is_eager(&reader->waiter)) return false;
-  if (rc_unlikely(rc_pace_is_away(&reader->pace))) rc_pace_stay_away(&reader->pace, &reader->ring);
+  if (!rc_waiter_is_eager(&reader->waiter) || rc_ring_held(&reader->ring) == reader->ring.leases) return false;
+  if (has_time(reader, timeout_ns) && rc_unlikely(rc_pace_is_away(&reader->pace)))
+    rc_pace_stay_away(&reader->pace, &reader->ring);
   for (int i = 0; i < RC_LOOKS; i++) {
     rc_relax();
     if (rc_ring_is_there(&reader->ring)) return true;
@@ -275,7 +281,7 @@ static inline bool look_out(ringcast_reader *reader) {
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) ||
-      (timeout_ns != 0 && rc_unlikely(!look_out(reader))) || rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
+      (timeout_ns != 0 && rc_unlikely(!look_out(reader, timeout_ns))) || rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
     return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);
   return 0;

@@ -67,7 +67,9 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
    * first grant. */
   bool room = writer->limit == 0 ? writer->tail == 0
                                  : writer->tail + RC_FRAME_ALIGN <= writer->limit && writer->limit - writer->tail <= capacity / 2;
-  return shape && room && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
+  bool ahead = writer->zeroed == 0 || (writer->zeroed % RC_FRAME_ALIGN == 0 &&
+                                       writer->tail + writer->zeroed + RC_FRAME_ALIGN <= writer->limit);
+  return shape && room && ahead && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
 }
 
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
@@ -321,13 +323,15 @@ static void hold(struct rc_ring_reader *reader, uint64_t end) {
 }
 
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
-  uint64_t end;
+  uint64_t end, start = reader->cursor;
   for (;;) {
     assert(rc_ring_reader_is_valid(reader));
     if (rc_ring_held(reader) == reader->leases) return -EBUSY;
     int result = read_frame(&reader->ring, reader->next, out, &end);
     if (result != 0 && result != -ECONNABORTED) return result;
     if (result == 0 && !out->whole && !reader->follows) return -EAGAIN;
+    /* Beyond a lap: it can't be, while a frame is held, and else it is enough for one call. */
+    if (end - start > reader->ring.capacity) return rc_ring_held(reader) > 0 ? -EPROTO : -EAGAIN;
     if (result == 0) {
       hold(reader, end);
       return 0;
@@ -336,11 +340,10 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   }
 }
 
-uint32_t rc_ring_count(const struct rc_ring_reader *reader, uint32_t most) {
-  uint64_t position = reader->next, end;
+uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t most) {
   struct rc_ring_frame frame;
   uint32_t count = 0;
-  for (; count < most && read_frame(&reader->ring, position, &frame, &end) == 0; count++) position = end;
+  for (uint64_t end; count < most && read_frame(ring, *position, &frame, &end) == 0; count++) *position = end;
   return count;
 }
 

@@ -140,8 +140,9 @@ static inline uint32_t rc_ring_held(const struct rc_ring_reader *reader) {
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out);
 /* As if the last rc_ring_next, which gave the frame at `position`, had not been. */
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position);
-/* How many frames are there to be read, as far as `most`. */
-uint32_t rc_ring_count(const struct rc_ring_reader *reader, uint32_t most);
+/* How many frames are there to be read from *position on, which moves behind them; it stops at `most`, and at what is
+ * damaged. */
+uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t most);
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader);
 
 #endif

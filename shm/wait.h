@@ -57,7 +57,7 @@ struct rc_wait {
   bool dear; /* poll asks the kernel: not to be spun with */
 };
 
-#define RC_LOOKS 64 /* between two looks at the clock: about a microsecond */
+#define RC_LOOKS 64 /* between two looks at the clock: one to three microseconds */
 
 /* Between two looks. */
 static inline void rc_relax(void) {

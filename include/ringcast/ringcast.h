@@ -162,7 +162,7 @@ enum ringcast_peer_state { RINGCAST_PEER_JOINING = 1, RINGCAST_PEER_ACTIVE = 2, 
 /* What one party has done since it began. Each number is true of some moment, and only grows. */
 struct ringcast_stats {
   uint64_t frames, bytes; /* committed by the writer, or released by the reader; payload bytes */
-  uint64_t waits;         /* times that there was no room, or no frame, and the call waited for more than a moment */
+  uint64_t waits;         /* times that there was no room, or no frame, and the call waited for more than some microseconds */
   uint64_t sleeps;        /* times that a wait slept in the kernel */
   uint64_t wakes;         /* system calls made to wake others */
   uint64_t waited_ns;

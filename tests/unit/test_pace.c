@@ -11,12 +11,12 @@ static uint32_t worth(uint32_t pauses) { return pauses / RC_PACE_WORTH + 1; }
 
 START_TEST(while_it_pays_one_stays_away_for_longer) {
   struct rc_pace pace = {0};
-  rc_pace_learn(&pace, RC_PACE_PROBE, worth(RC_PACE_PROBE));
-  ck_assert_uint_eq(pace.away, 2 * RC_PACE_PROBE + 1);
+  rc_pace_learn(&pace, RC_PACE_STRETCH, worth(RC_PACE_STRETCH));
+  ck_assert_uint_eq(pace.away, 2 * RC_PACE_STRETCH);
   for (int i = 0; i < 20; i++) {
     uint32_t before = pace.away;
     rc_pace_learn(&pace, before, worth(before));
-    ck_assert_uint_eq(pace.away, before < RC_PACE_MOST / 2 ? 2 * before + 1 : RC_PACE_MOST);
+    ck_assert_uint_eq(pace.away, before < RC_PACE_MOST ? 2 * before : RC_PACE_MOST);
   }
   ck_assert_uint_eq(pace.away, RC_PACE_MOST);
 }
@@ -24,12 +24,12 @@ END_TEST
 
 START_TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
   struct rc_pace pace = {.away = RC_PACE_MOST, .probe = 5, .seldom = RC_PACE_OFTEN};
-  for (uint32_t before = RC_PACE_MOST; before / 2 >= RC_PACE_PROBE; before /= 2) {
+  for (uint32_t before = RC_PACE_MOST; before / 2 >= RC_PACE_STRETCH; before /= 2) {
     rc_pace_learn(&pace, before, worth(before) - 1);
     ck_assert_uint_eq(pace.away, before / 2);
   }
-  ck_assert_uint_eq(pace.away, RC_PACE_PROBE);
-  rc_pace_learn(&pace, RC_PACE_PROBE, 1);
+  ck_assert_uint_eq(pace.away, RC_PACE_STRETCH);
+  rc_pace_learn(&pace, RC_PACE_STRETCH, 1);
   ck_assert_uint_eq(pace.away, 0);
   ck_assert_uint_eq(pace.probe, 5); /* it was no try */
   ck_assert_uint_eq(pace.seldom, RC_PACE_OFTEN);
@@ -44,9 +44,9 @@ START_TEST(where_nothing_came_one_stays_no_longer) {
 END_TEST
 
 START_TEST(a_try_that_brings_too_few_frames_is_given_up) {
-  for (uint32_t frames = 0; frames < worth(RC_PACE_PROBE); frames++) {
+  for (uint32_t frames = 0; frames < worth(RC_PACE_STRETCH); frames++) {
     struct rc_pace pace = {0};
-    rc_pace_learn(&pace, RC_PACE_PROBE, frames);
+    rc_pace_learn(&pace, RC_PACE_STRETCH, frames);
     ck_assert_uint_eq(pace.away, 0);
   }
 }
@@ -61,18 +61,18 @@ static uint32_t waits_before_a_try(struct rc_pace *pace) {
 START_TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent) {
   struct rc_pace pace = {0};
   ck_assert_uint_eq(waits_before_a_try(&pace), 0); /* a reader that has just attached tries in its first wait */
-  rc_pace_learn(&pace, RC_PACE_PROBE, 1);
+  rc_pace_learn(&pace, RC_PACE_STRETCH, 1);
   for (int round = 0; round < 3; round++) {
     for (uint32_t waits = RC_PACE_OFTEN; waits < RC_PACE_SELDOM; waits *= 2) {
       ck_assert_uint_eq(waits_before_a_try(&pace), waits);
-      rc_pace_learn(&pace, RC_PACE_PROBE, 0);
+      rc_pace_learn(&pace, RC_PACE_STRETCH, 0);
     }
     for (int i = 0; i < 3; i++) {
       ck_assert_uint_eq(waits_before_a_try(&pace), RC_PACE_SELDOM);
-      rc_pace_learn(&pace, RC_PACE_PROBE, 0);
+      rc_pace_learn(&pace, RC_PACE_STRETCH, 0);
     }
     ck_assert_uint_eq(waits_before_a_try(&pace), RC_PACE_SELDOM);
-    rc_pace_learn(&pace, RC_PACE_PROBE, worth(RC_PACE_PROBE));
+    rc_pace_learn(&pace, RC_PACE_STRETCH, worth(RC_PACE_STRETCH));
     ck_assert_uint_gt(pace.away, 0);
     rc_pace_learn(&pace, pace.away, 0); /* the stream is over */
   }
@@ -81,7 +81,7 @@ START_TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_fr
 END_TEST
 
 START_TEST(while_one_stays_away_no_wait_is_counted) {
-  struct rc_pace pace = {.away = RC_PACE_PROBE, .probe = 2};
+  struct rc_pace pace = {.away = RC_PACE_STRETCH, .probe = 2};
   for (int i = 0; i < 5; i++) ck_assert(rc_pace_is_away(&pace));
   ck_assert_uint_eq(pace.probe, 2);
   pace.away = 0;
@@ -95,22 +95,30 @@ static void send_many(uint64_t count) {
   for (uint64_t i = 0; i < count; i++) ck_assert_int_eq(send(i, 40), 0);
 }
 
-START_TEST(with_many_frames_there_one_stays_away_for_longer) {
+START_TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
   struct rc_ring_reader reader = join();
-  struct rc_pace pace = {0};
-  const uint32_t enough[] = {RC_PACE_PROBE, 63, 127, 255, RC_PACE_MOST};
-  uint64_t sent = 0;
-  for (int i = 0; i < 5; i++) {
-    for (; sent < worth(enough[i]) - 1; sent++) send_many(1);
-    struct rc_pace less = pace; /* one frame less than enough */
-    rc_pace_stay_away(&less, &reader);
-    ck_assert_uint_eq(less.away, enough[i] / 2 < RC_PACE_PROBE ? 0 : enough[i] / 2);
-    for (; sent < worth(enough[i]); sent++) send_many(1);
-    rc_pace_stay_away(&pace, &reader);
-    ck_assert_uint_eq(pace.away, i < 4 ? enough[i + 1] : RC_PACE_MOST);
-  }
+  struct rc_pace pace = {0}, less = {0};
+  send_many(worth(RC_PACE_STRETCH) - 1); /* one less than enough */
+  rc_pace_stay_away(&less, &reader);
+  ck_assert_uint_eq(less.away, 0);
+  send_many(1);
+  rc_pace_stay_away(&pace, &reader);
+  ck_assert_uint_eq(pace.away, 2 * RC_PACE_STRETCH);
   ck_assert_uint_eq(rc_ring_held(&reader), 0); /* it only looks */
   ck_assert_uint_eq(reader.next, 0);
+}
+END_TEST
+
+/* Nobody writes here meanwhile: after the first stretch nothing more comes. */
+START_TEST(a_burst_is_no_stream_however_long) {
+  struct rc_ring_reader reader = join();
+  send_many(worth(RC_PACE_MOST));
+  struct rc_pace pace = {.away = RC_PACE_MOST};
+  for (uint32_t away = RC_PACE_MOST; away > RC_PACE_STRETCH; away /= 2) {
+    ck_assert_uint_eq(pace.away, away);
+    rc_pace_stay_away(&pace, &reader);
+  }
+  ck_assert_uint_eq(pace.away, RC_PACE_STRETCH);
 }
 END_TEST
 
@@ -125,17 +133,24 @@ START_TEST(with_one_frame_there_one_stays_away_for_less) {
 }
 END_TEST
 
+static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
+  uint64_t position = reader->next;
+  uint32_t frames = rc_ring_count(&reader->ring, &position, most);
+  ck_assert_uint_eq(position, reader->next + frames * rc_frame_lines(40));
+  return frames;
+}
+
 START_TEST(frames_are_counted_to_the_most_or_to_the_end) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
-  ck_assert_uint_eq(rc_ring_count(&reader, 10), 0);
+  ck_assert_uint_eq(count(&reader, 10), 0);
   send_many(7);
-  ck_assert_uint_eq(rc_ring_count(&reader, 0), 0);
-  ck_assert_uint_eq(rc_ring_count(&reader, 3), 3);
-  ck_assert_uint_eq(rc_ring_count(&reader, 7), 7);
-  ck_assert_uint_eq(rc_ring_count(&reader, UINT32_MAX), 7);
+  ck_assert_uint_eq(count(&reader, 0), 0);
+  ck_assert_uint_eq(count(&reader, 3), 3);
+  ck_assert_uint_eq(count(&reader, 7), 7);
+  ck_assert_uint_eq(count(&reader, UINT32_MAX), 7);
   ck_assert_int_eq(rc_ring_next(&reader, &frame), 0); /* what is held is not to be read any more */
-  ck_assert_uint_eq(rc_ring_count(&reader, UINT32_MAX), 6);
+  ck_assert_uint_eq(count(&reader, UINT32_MAX), 6);
 }
 END_TEST
 
@@ -146,12 +161,12 @@ START_TEST(frames_are_counted_to_one_that_is_damaged) {
   const uint64_t commits[] = {0, 1, 64, 2 * 128, 5 * 128, UINT64_MAX};
   for (size_t i = 0; i < sizeof commits / sizeof *commits; i++) {
     third->commit = commits[i];
-    ck_assert_uint_eq(rc_ring_count(&reader, 10), 2);
+    ck_assert_uint_eq(count(&reader, 10), 2);
   }
   third->commit = 3 * rc_frame_lines(40);
-  ck_assert_uint_eq(rc_ring_count(&reader, 10), 7);
+  ck_assert_uint_eq(count(&reader, 10), 7);
   third->flags = 2;
-  ck_assert_uint_eq(rc_ring_count(&reader, 10), 2);
+  ck_assert_uint_eq(count(&reader, 10), 2);
 }
 END_TEST
 
@@ -160,7 +175,7 @@ START_TEST(counting_ends_in_a_full_ring_too) {
   uint64_t sent = 0;
   while (send(sent, 40) == 0) sent++;
   ck_assert_uint_ge(sent, ring.capacity / rc_frame_lines(40) - 1);
-  ck_assert_uint_eq(rc_ring_count(&reader, UINT32_MAX), sent);
+  ck_assert_uint_eq(count(&reader, UINT32_MAX), sent);
 }
 END_TEST
 
@@ -192,7 +207,7 @@ static void expect_pace(uint32_t away, uint32_t probe, uint32_t seldom) {
 START_TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
   const int64_t timeouts[] = {0, 1, 1000000000, RINGCAST_FOREVER};
   struct ringcast_frame frame;
-  open_channel(1000);
+  open_channel(RC_DEFAULT_SPIN_NS);
   receiver->pace = (struct rc_pace){.away = 100, .probe = 7, .seldom = RC_PACE_OFTEN};
   for (size_t i = 0; i < sizeof timeouts / sizeof *timeouts; i++) {
     ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
@@ -202,7 +217,7 @@ START_TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
     ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
     expect_pace(100, 7, RC_PACE_OFTEN);
   }
-  ck_assert_int_eq(ringcast_reader_next(receiver, 1, &frame), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
   expect_pace(0, 7, RC_PACE_OFTEN); /* it did, for nothing */
   close_channel();
 }
@@ -210,15 +225,35 @@ END_TEST
 
 START_TEST(who_waits_tries_at_once_and_then_seldom) {
   struct ringcast_frame frame;
-  open_channel(1000);
+  open_channel(RC_DEFAULT_SPIN_NS);
   ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
   expect_pace(0, 0, 0);
   for (uint32_t i = 0; i <= RC_PACE_OFTEN; i++) {
-    ck_assert_int_eq(ringcast_reader_next(receiver, 1, &frame), -ETIMEDOUT);
+    ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
     expect_pace(0, RC_PACE_OFTEN - i, RC_PACE_OFTEN);
   }
-  ck_assert_int_eq(ringcast_reader_next(receiver, 1, &frame), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
   expect_pace(0, 2 * RC_PACE_OFTEN, 2 * RC_PACE_OFTEN);
+  close_channel();
+}
+END_TEST
+
+START_TEST(who_has_no_time_or_no_room_does_not_stay_away) {
+  struct ringcast_frame frame, other;
+  const struct rc_pace pace = {.away = 128, .probe = 7, .seldom = RC_PACE_OFTEN};
+  open_channel(RC_DEFAULT_SPIN_NS);
+  receiver->pace = pace;
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS - 1, &frame), -ETIMEDOUT);
+  expect_pace(128, 7, RC_PACE_OFTEN);
+  ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &other), -EBUSY);
+  expect_pace(128, 7, RC_PACE_OFTEN);
+  close_channel();
+  open_channel(RC_DEFAULT_SPIN_NS - 1);
+  receiver->pace = pace;
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  expect_pace(128, 7, RC_PACE_OFTEN);
   close_channel();
 }
 END_TEST
@@ -228,7 +263,7 @@ START_TEST(who_never_spins_does_not_stay_away) {
   struct ringcast_frame frame;
   open_channel(-1);
   receiver->pace = (struct rc_pace){.away = 100, .probe = 7, .seldom = RC_PACE_OFTEN};
-  ck_assert_int_eq(ringcast_reader_next(receiver, 1, &frame), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
   expect_pace(100, 7, RC_PACE_OFTEN);
   close_channel();
 }
@@ -247,7 +282,8 @@ int main(void) {
   tcase_add_test(learning, while_one_stays_away_no_wait_is_counted);
   TCase *counting = add_case(suite, "a ring");
   tcase_add_checked_fixture(counting, make_large_ring, free_ring);
-  tcase_add_test(counting, with_many_frames_there_one_stays_away_for_longer);
+  tcase_add_test(counting, a_first_stretch_that_brings_enough_frames_is_doubled);
+  tcase_add_test(counting, a_burst_is_no_stream_however_long);
   tcase_add_test(counting, with_one_frame_there_one_stays_away_for_less);
   tcase_add_test(counting, frames_are_counted_to_the_most_or_to_the_end);
   tcase_add_test(counting, frames_are_counted_to_one_that_is_damaged);
@@ -255,6 +291,7 @@ int main(void) {
   TCase *waiting = add_case(suite, "waiting");
   tcase_add_test(waiting, who_only_looks_or_finds_a_frame_does_not_stay_away);
   tcase_add_test(waiting, who_waits_tries_at_once_and_then_seldom);
+  tcase_add_test(waiting, who_has_no_time_or_no_room_does_not_stay_away);
   tcase_add_test(waiting, who_never_spins_does_not_stay_away);
   return run_suite(suite);
 }
