@@ -272,7 +272,8 @@ static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
                    frame, most, budget);
   return rc_fail(-EMSGSIZE,
                  "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; make "
-                 "it with some (options.spill_bytes), or with a capacity of at least twice the largest frame",
+                 "it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by 1 KiB "
+                 "or so",
                  frame, most, segment->spill_error ? ", which could not be had: " : "",
                  segment->spill_error ? strerror(-segment->spill_error) : "");
 }

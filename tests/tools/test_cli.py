@@ -250,6 +250,17 @@ class Perf(Case):
         self.assertEqual(done.stdout, "")
         self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
 
+    def test_a_capacity_that_is_told_for_a_frame_is_enough(self):
+        def throughput(capacity):
+            return run("perf", "throughput", "--size", "1M", "--seconds", "0.05", "--capacity", capacity,
+                       RINGCAST_SPILL_BYTES="0")
+
+        for capacity in ("1M", "2M"):
+            done = throughput(capacity)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--capacity to more than twice the frame, by 1K or so", done.stderr)
+        self.assertEqual(throughput(str((2 << 20) + 1024)).returncode, 0)
+
     def test_wake(self):
         for readers in (1, 3):
             found = self.measure("wake", "--readers", str(readers))
