@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shm/crowd.h"
+#include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/fence.h"
 #include "shm/machine.h"
@@ -86,6 +87,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
     return rc_fail(-EINVAL, "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   int result = rc_check_spin(options.spin_ns);
+  if (result == 0) result = rc_check_disable();
   if (result == 0) result = memory_from_environment(&options.memory);
   if (result == 0) result = spill_from_environment(&options.spill_bytes);
   if (result != 0) return result;

@@ -151,6 +151,14 @@ class Doctor(Case):
         self.assertIn("frobnicate", lines["ring"]["found"])
         self.assertIn("RINGCAST_MEMORY=frobnicate", lines["environment"]["found"])
 
+    def test_a_switch_that_there_is_not_is_a_problem(self):
+        done = run("doctor", "--format", "json", RINGCAST_DISABLE="spin,io-uring")
+        self.assertEqual(done.returncode, 1)
+        line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "ring")
+        self.assertEqual(line["level"], "problem")
+        self.assertIn("RINGCAST_DISABLE has 'io-uring': it must be a list of any of", line["found"])
+        self.assertIn("io_uring", line["found"])
+
     def test_the_ring_is_as_the_environment_asks(self):
         facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
         self.assertEqual(facts["ring"]["page_size"], os.sysconf("SC_PAGESIZE"))
