@@ -40,7 +40,8 @@ static int join(ringcast_reader *reader, const char *name) {
   uint32_t slot;
   if (name) strncpy(padded, name, sizeof padded - 1);
   int result = rc_process_self(&self);
-  if (result != 0) return rc_fail(result, "can't read /proc/self/stat: %s; ringcast needs /proc", strerror(-result));
+  if (result != 0)
+    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
   do {
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot);
     if (result != 0) break;

@@ -159,6 +159,45 @@ class Doctor(Case):
         self.assertIn("RINGCAST_DISABLE has 'io-uring': it must be a list of any of", line["found"])
         self.assertIn("io_uring", line["found"])
 
+    def check_nothing_is_concluded(self, lines):
+        self.assertEqual(lines["ring"]["level"], "problem")
+        for name in ("huge pages", "shmem huge"):
+            if "has no pool" not in lines[name]["found"]:
+                self.assertIn("because no ring could be made", lines[name]["found"])
+            self.assertEqual(lines[name]["mend"], "")
+        self.assertEqual(lines["shmem huge"]["facts"]["works"], -1)
+
+    def test_what_no_ring_could_show_is_not_concluded(self):
+        done = run("doctor", "--format", "json", RINGCAST_SPIN_US="x")
+        self.assertEqual(done.returncode, 1)
+        self.check_nothing_is_concluded({line["name"]: line for line in json.loads(done.stdout)["lines"]})
+
+    def test_too_few_files_are_not_told_as_something_else(self):
+        told = set()
+        for files in range(5, 10):  # each ends in another step
+            done = subprocess.run(["sh", "-c", f'ulimit -n {files} && exec "$0" doctor --format json', TOOL],
+                                  capture_output=True, text=True, timeout=60)
+            lines = {line["name"]: line for line in json.loads(done.stdout)["lines"]}
+            if done.returncode == 0:
+                continue
+            ring = lines["ring"]["found"]
+            if "can't make a ring" in ring:
+                self.check_nothing_is_concluded(lines)
+                self.assertIn("Too many open files", ring)
+                self.assertIn("ulimit -n", ring)
+                self.assertNotIn("needs /proc", ring)
+                told.add(ring)
+        self.assertTrue(any("/proc/self/stat" in ring for ring in told), told)
+
+    def test_unknown_variables_are_told_as_such(self):
+        line = next(line for line in self.json("doctor", RINGCAST_MEMROY="pages", RINGCAST_MEMORY="pages")["lines"]
+                    if line["name"] == "environment")
+        self.assertEqual(line["level"], "note")
+        known, unknown = line["found"].split("unknown to ringcast: ")
+        self.assertIn("RINGCAST_MEMORY=pages", known)
+        self.assertIn("RINGCAST_MEMROY", unknown)
+        self.assertGreaterEqual(line["facts"]["unknown"], 1)
+
     def test_the_ring_is_as_the_environment_asks(self):
         facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
         self.assertEqual(facts["ring"]["page_size"], os.sysconf("SC_PAGESIZE"))
