@@ -60,9 +60,9 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
     return;
   }
   doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s", *words ? words : strerror(-result));
-  doctor_mend(doctor, "%s", result == -EMFILE ? "ulimit -n 1024" :
-                      "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc mounted, and "
-                      "a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+  doctor_mend(doctor, "%s", result == -EMFILE ? "ulimit -n 1024"
+                            : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
+                              "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
 }
 
 static void tell_large_frames(struct doctor *doctor) {
