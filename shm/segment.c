@@ -94,8 +94,8 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
 static int fail_gone(const struct rc_handle *handle) {
-  return rc_fail(-ENOENT, "the ring is gone: process %" PRId32 " has closed it, and may have other files in its place",
-                 handle->writer.pid);
+  return rc_fail(-ENOENT, "the ring is gone: process %" PRId32 " has closed it (or dropped its Writer), and may have "
+                          "other files in its place", handle->writer.pid);
 }
 
 /* Whether the link of a descriptor names one of ringcast's files. True if it can't be read. */
