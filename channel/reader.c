@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "shm/crowd.h"
+#include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/fence.h"
 
@@ -26,7 +27,8 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases, RC_MAX_LEASES);
   *out = options;
-  return rc_check_spin(options.spin_ns);
+  int result = rc_check_spin(options.spin_ns);
+  return result != 0 ? result : rc_check_disable();
 }
 
 /* Takes a slot. Everything that can fail or wait is done before the claim: between claim and activation the writer
@@ -38,7 +40,8 @@ static int join(ringcast_reader *reader, const char *name) {
   uint32_t slot;
   if (name) strncpy(padded, name, sizeof padded - 1);
   int result = rc_process_self(&self);
-  if (result != 0) return rc_fail(result, "can't read /proc/self/stat: %s; ringcast needs /proc", strerror(-result));
+  if (result != 0)
+    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
   do {
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot);
     if (result != 0) break;

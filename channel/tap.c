@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
+#include "shm/disable.h"
 #include "shm/error.h"
 
 #define DOUBLED ((uint64_t)32 << 20) /* up to here the buffer's size doubles */
@@ -37,9 +38,11 @@ static int fetch_spilled(void *context, uint64_t offset, void *to, uint64_t byte
 }
 
 int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
+  int result = rc_check_disable();
+  if (result != 0) return result;
   ringcast_tap *tap = calloc(1, sizeof *tap);
   if (!tap) return rc_fail(-ENOMEM, "out of memory");
-  int result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
+  result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
   if (result == 0) {
     struct rc_control *control = rc_segment_control(&tap->segment);
     result = rc_waiter_init(&tap->waiter, &control->data, &control->crowd, 0);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shm/crowd.h"
+#include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/fence.h"
 #include "shm/machine.h"
@@ -86,6 +87,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
     return rc_fail(-EINVAL, "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   int result = rc_check_spin(options.spin_ns);
+  if (result == 0) result = rc_check_disable();
   if (result == 0) result = memory_from_environment(&options.memory);
   if (result == 0) result = spill_from_environment(&options.spill_bytes);
   if (result != 0) return result;
@@ -272,7 +274,8 @@ static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
                    frame, most, budget);
   return rc_fail(-EMSGSIZE,
                  "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; make "
-                 "it with some (options.spill_bytes), or with a capacity of at least twice the largest frame",
+                 "it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by 1 KiB "
+                 "or so",
                  frame, most, segment->spill_error ? ", which could not be had: " : "",
                  segment->spill_error ? strerror(-segment->spill_error) : "");
 }

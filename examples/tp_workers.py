@@ -20,16 +20,22 @@ import pickle
 import platform
 import re
 import statistics
+import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-import torch
-import torch.distributed as dist
+try:
+    import torch
+    import torch.distributed as dist
 
-import ringcast.torch
+    import ringcast.torch
+except ModuleNotFoundError as error:
+    missing = (error.name or str(error)).split(".")[0]
+    source = "the top folder of ringcast's sources" if missing == "ringcast" else missing
+    sys.exit(f"tp_workers.py needs {missing}, which is not installed here: {sys.executable} -m pip install {source}")
 
 Inputs = Dict[str, Any]
 FEATURES_EVERY = 16

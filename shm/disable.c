@@ -1,18 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/disable.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "shm/error.h"
+
+/* The word at `list` or after it, and how long it is: 0 at the end. */
+static const char *next_word(const char *list, size_t *length) {
+  list += strspn(list, " ,");
+  *length = strcspn(list, " ,");
+  return list;
+}
+
+static bool names(const char *list, const char *what, size_t wanted) {
+  size_t length;
+  for (list = next_word(list, &length); length != 0; list = next_word(list + length, &length))
+    if (length == wanted && memcmp(list, what, length) == 0) return true;
+  return false;
+}
+
 bool rc_disabled(const char *what) {
   const char *list = getenv("RINGCAST_DISABLE");
-  size_t length = strlen(what);
-  while (list) {
-    list += strspn(list, " ,");
-    size_t word = strcspn(list, " ,");
-    if (word == 0) return false;
-    if (word == length && memcmp(list, what, length) == 0) return true;
-    list += word;
-  }
-  return false;
+  return list && names(list, what, strlen(what));
+}
+
+int rc_check_disable(void) {
+  static const char known[] = "hugetlb, shmem-huge, numa, membarrier, io_uring, pidfd, cpu_wait, spin";
+  const char *list = getenv("RINGCAST_DISABLE");
+  size_t length;
+  if (!list) return 0;
+  for (list = next_word(list, &length); length != 0; list = next_word(list + length, &length))
+    if (!names(known, list, length))
+      return rc_fail(-EINVAL, "RINGCAST_DISABLE has '%.*s': it must be a list of any of %s",
+                     length < 40 ? (int)length : 40, list, known);
+  return 0;
 }

@@ -11,4 +11,7 @@
 /* Reads the environment at each call: for setup, not for the hot path. Spaces around a name do not count. */
 bool rc_disabled(const char *what);
 
+/* That it names only what there is to switch off: 0, or -EINVAL with its text. */
+int rc_check_disable(void);
+
 #endif

@@ -56,6 +56,18 @@ int rc_process_find(int32_t pid, struct rc_process *out) {
 
 int rc_process_self(struct rc_process *out) { return rc_process_find(getpid(), out); }
 
+const char *rc_process_hint(int code) {
+  switch (code) {
+  case -EIO:
+  case -ENOENT:
+  case -ENOTDIR:
+  case -EACCES:
+  case -EPERM: return "; ringcast needs /proc";
+  case -EMFILE: return "; raise the limit of open files (ulimit -n)";
+  default: return "";
+  }
+}
+
 bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask) {
   bool ended;
   uint64_t start;

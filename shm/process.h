@@ -16,6 +16,9 @@ struct rc_process {
 int rc_process_find(int32_t pid, struct rc_process *out);
 int rc_process_self(struct rc_process *out);
 
+/* What to add to the sentence that tells of such an error. */
+const char *rc_process_hint(int code);
+
 /* False once it has exited with all its threads, also while its parent has not waited for it yet, or when its pid has
  * gone to another. When that can't be found out, true. About 10 us. */
 bool rc_process_is_alive(const struct rc_process *process);

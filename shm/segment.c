@@ -36,7 +36,8 @@ static int inode_of(int fd, uint64_t *out) {
 static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   struct rc_identity *id = &rc_segment_control(segment)->id;
   int result = rc_process_self(&segment->writer);
-  if (result != 0) return rc_fail(result, "can't read /proc/self/stat: %s; ringcast needs /proc", strerror(-result));
+  if (result != 0)
+    return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
   result = inode_of(segment->data.fd, &id->data_inode);
   if (result == 0 && segment->spill.bytes != 0) result = inode_of(segment->spill.fd, &id->spill_inode);
   if (result != 0) return result;
@@ -93,8 +94,8 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
 static int fail_gone(const struct rc_handle *handle) {
-  return rc_fail(-ENOENT, "the ring is gone: process %" PRId32 " has closed it, and may have other files in its place",
-                 handle->writer.pid);
+  return rc_fail(-ENOENT, "the ring is gone: process %" PRId32 " has closed it (or dropped its Writer), and may have "
+                          "other files in its place", handle->writer.pid);
 }
 
 /* Whether the link of a descriptor names one of ringcast's files. True if it can't be read. */
@@ -232,8 +233,8 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
   struct rc_process found = {0};
   int result = rc_process_find(handle.writer.pid, &found);
   if (result != 0 && result != -ENOENT)
-    return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s; ringcast needs /proc", handle.writer.pid,
-                   strerror(-result));
+    return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid, strerror(-result),
+                   rc_process_hint(result));
   if (result != 0 || found.start != handle.writer.start)
     return rc_fail(-ENOENT, "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "
                             "namespace: writer and readers must share one)", handle.writer.pid);

@@ -17,6 +17,7 @@ int perf_main(int argc, char **argv);
 __attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);
 
 /* "text" or "json". False: neither. */
+#define CLI_FORMATS "text or json"
 bool cli_format(const char *text, bool *json);
 
 /* The first line of a file without its end, "" if it can't be read. Returns `out`. */

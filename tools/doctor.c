@@ -170,7 +170,8 @@ static int parse(int argc, char **argv, bool *json, bool *asks_help) {
   while ((option = getopt_long(argc, argv, ":h", known, NULL)) >= 0) {
     switch (option) {
     case 'f':
-      if (!cli_format(optarg, json)) return cli_misused(usage, "'%s' will not do for --format", optarg);
+      if (!cli_format(optarg, json))
+        return cli_misused(usage, "'%s' will not do for --format: it takes %s", optarg, CLI_FORMATS);
       break;
     case 'h': *asks_help = true; break;
     case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);

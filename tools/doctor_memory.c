@@ -60,8 +60,9 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
     return;
   }
   doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s", *words ? words : strerror(-result));
-  doctor_mend(doctor, "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc mounted, and "
-                      "a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+  doctor_mend(doctor, "%s", result == -EMFILE ? "ulimit -n 1024"
+                            : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
+                              "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
 }
 
 static void tell_large_frames(struct doctor *doctor) {
@@ -112,26 +113,35 @@ void doctor_probe_ring(struct doctor *doctor) {
 
 /* ---- Huge pages ------------------------------------------------------------------------------------------------- */
 
+static void tell_pool(struct doctor *doctor, int64_t pool, int64_t spare, bool off) {
+  const char *switched = off ? DOCTOR_SWITCHED_OFF : "";
+  bool huge = doctor->can_make && doctor->ring.memory != RINGCAST_MEMORY_PAGES;
+  bool used = huge && doctor->ring.memory == RINGCAST_MEMORY_HUGETLB;
+  long long wanted = (long long)(doctor->ring.capacity / (2 * (uint64_t)MIB));
+  if (pool < 0) {
+    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s", switched);
+  } else if (!doctor->can_make) {
+    doctor_add(doctor, "huge pages", DOCTOR_NOTE,
+               "%lld pages of 2 MiB in the pool, %lld free%s; it could not be seen what a default ring gets, because no "
+               "ring could be made", (long long)pool, (long long)spare, switched);
+  } else {
+    doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE,
+               "%lld pages of 2 MiB in the pool, %lld free%s; a default ring takes %lld and gets %s", (long long)pool,
+               (long long)spare, switched, wanted, used ? "them" : ringcast_memory_name(doctor->ring.memory));
+    if (!used && !off)
+      doctor_mend(doctor, "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
+                          "raise its hugetlb.2MB.max", (long long)pool + wanted);
+  }
+}
+
 static void probe_pool(struct doctor *doctor) {
   int64_t pool = doctor_read_number(HUGE_DIR "nr_hugepages"), spare = doctor_read_number(HUGE_DIR "free_hugepages");
   int64_t reserved = doctor_read_number(HUGE_DIR "resv_hugepages");
   int64_t overcommit = doctor_read_number(HUGE_DIR "nr_overcommit_hugepages");
-  bool used = doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_HUGETLB, off = doctor_is_disabled("hugetlb");
-  int64_t wanted = doctor->can_make ? (int64_t)(doctor->ring.capacity / (2 * (uint64_t)MIB)) : 8;
-  if (pool < 0)
-    doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s",
-               off ? DOCTOR_SWITCHED_OFF : "");
-  else
-    doctor_add(doctor, "huge pages", used || (doctor->can_make && doctor->ring.memory == RINGCAST_MEMORY_SHMEM_HUGE)
-                                         ? DOCTOR_OK : DOCTOR_NOTE,
-               "%lld pages of 2 MiB in the pool, %lld free%s; a default ring takes %lld and gets %s", (long long)pool,
-               (long long)(spare - reserved), off ? DOCTOR_SWITCHED_OFF : "", (long long)wanted,
-               used ? "them" : doctor->can_make ? ringcast_memory_name(doctor->ring.memory) : "nothing");
-  if (!used && pool >= 0 && !off)
-    doctor_mend(doctor, "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also raise "
-                        "its hugetlb.2MB.max", (long long)(pool + wanted));
+  if (spare >= 0 && reserved > 0) spare -= reserved;
+  tell_pool(doctor, pool, spare, doctor_is_disabled("hugetlb"));
   doctor_fact(doctor, "pool", pool);
-  doctor_fact(doctor, "free", spare < 0 ? -1 : spare - (reserved > 0 ? reserved : 0));
+  doctor_fact(doctor, "free", spare);
   doctor_fact(doctor, "overcommit", overcommit);
 }
 
@@ -143,21 +153,29 @@ static const char *chosen(char *text) {
   return open + 1;
 }
 
+static bool can_make_of(uint32_t memory) {
+  struct ringcast_writer_options options = {.size = sizeof options, .memory = memory, .capacity = 2 * (uint64_t)MIB};
+  ringcast_writer *writer;
+  if (ringcast_writer_create_ex(&options, &writer) != 0) return false;
+  ringcast_writer_close(writer);
+  return true;
+}
+
 static void probe_transparent(struct doctor *doctor) {
   char text[256];
   const char *shmem = chosen(cli_read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled", text, sizeof text));
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .memory = RINGCAST_MEMORY_SHMEM_HUGE, .capacity = 2 * (uint64_t)MIB};
-  ringcast_writer *writer;
-  bool works = ringcast_writer_create_ex(&options, &writer) == 0, off = doctor_is_disabled("shmem-huge");
-  if (works) ringcast_writer_close(writer);
+  bool works = can_make_of(RINGCAST_MEMORY_SHMEM_HUGE), off = doctor_is_disabled("shmem-huge");
+  bool seen = works || can_make_of(RINGCAST_MEMORY_PAGES); /* else it is not for want of huge pages */
   doctor_add(doctor, "shmem huge", works ? DOCTOR_OK : DOCTOR_NOTE,
-             "transparent huge pages of shared memory%s: shmem_enabled is '%s', and a ring of 2 MiB that asks for them "
-             "%s", off ? DOCTOR_SWITCHED_OFF : "", shmem, works ? "gets them (MADV_COLLAPSE)" : "does not get them");
-  if (!works && !off)
+             "transparent huge pages of shared memory%s: shmem_enabled is '%s', and %s", off ? DOCTOR_SWITCHED_OFF : "",
+             shmem,
+             works  ? "a ring of 2 MiB that asks for them gets them (MADV_COLLAPSE)"
+             : seen ? "a ring of 2 MiB that asks for them does not get them"
+                    : "it could not be seen whether a ring gets them, because no ring could be made");
+  if (seen && !works && !off)
     doctor_mend(doctor, "needs Linux 6.1 with CONFIG_TRANSPARENT_HUGEPAGE, shmem_enabled other than 'deny', and free "
                         "memory that is not in pieces (echo 1 > /proc/sys/vm/compact_memory)");
-  doctor_fact(doctor, "works", works);
+  doctor_fact(doctor, "works", seen ? works : -1);
 }
 
 void doctor_probe_huge_pages(struct doctor *doctor) {

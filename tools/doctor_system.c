@@ -221,18 +221,41 @@ static void probe_yama(struct doctor *doctor) {
   doctor_fact(doctor, "scope", scope);
 }
 
+/* The last three are the Python package's. */
+static bool is_variable(const char *name, size_t length) {
+  static const char *const known[] = {"RINGCAST_MEMORY", "RINGCAST_SPIN_US", "RINGCAST_SPILL_BYTES",
+                                      "RINGCAST_DISABLE", "RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT",
+                                      "RINGCAST_RECYCLE_BYTES"};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
+  return false;
+}
+
 static void probe_environment(struct doctor *doctor) {
-  char text[320] = "";
-  size_t used = 0;
-  int64_t count = 0;
-  for (char **at = environ; *at; at++)
-    if (strncmp(*at, "RINGCAST_", strlen("RINGCAST_")) == 0) {
+  char text[192] = "", strange[160] = ""; /* those that ringcast knows, with their values; and the others' names */
+  size_t used = 0, taken = 0;
+  int64_t count = 0, unknown = 0;
+  for (char **at = environ; *at; at++) {
+    int length = (int)strcspn(*at, "=");
+    if (strncmp(*at, "RINGCAST_", strlen("RINGCAST_")) != 0) continue;
+    if (is_variable(*at, (size_t)length)) {
       if (used < sizeof text) used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", count ? ", " : "", *at);
       count++;
+    } else {
+      if (taken < sizeof strange)
+        taken += (size_t)snprintf(strange + taken, sizeof strange - taken, "%s%.*s", unknown ? ", " : "", length, *at);
+      unknown++;
     }
-  doctor_add(doctor, "environment", count ? DOCTOR_NOTE : DOCTOR_OK, "%s", count ? text : "no RINGCAST_ variable is set");
-  if (count) doctor_mend(doctor, "these change what is said above; unset those that are not meant");
+  }
+  doctor_add(doctor, "environment", count || unknown ? DOCTOR_NOTE : DOCTOR_OK, "%s%s%s%s",
+             count || unknown ? text : "no RINGCAST_ variable is set", count && unknown ? "; " : "",
+             unknown ? "unknown to ringcast: " : "", strange);
+  if (count)
+    doctor_mend(doctor, "these change what is said above; unset those that are not meant");
+  else if (unknown)
+    doctor_mend(doctor, "look how its name is written: it changes nothing");
   doctor_fact(doctor, "variables", count);
+  doctor_fact(doctor, "unknown", unknown);
 }
 
 void doctor_probe_sandbox(struct doctor *doctor) {

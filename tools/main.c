@@ -29,15 +29,20 @@ static int run_command(int argc, char **argv) {
   return cli_misused(usage, "there is no command '%s'; 'ringcast --help' lists them", argv[0]);
 }
 
+static bool is_help(const char *word) {
+  return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 int main(int argc, char **argv) {
   if (argc < 2) return cli_misused(usage, "no command given; 'ringcast --help' lists them");
   const char *command = argv[1];
-  bool asks_help = strcmp(command, "help") == 0;
-  if (asks_help && argc > 2) {
+  bool of_command = strcmp(command, "help") == 0 && argc > 2;
+  if (of_command && argc > 3) return cli_misused(usage, "'%s' is one word too many", argv[3]);
+  if (of_command && !is_help(argv[2])) {
     char *arguments[] = {argv[2], (char[]){"--help"}, NULL};
     return run_command(2, arguments);
   }
-  if (asks_help || strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
+  if (is_help(command)) {
     printf("%s%s", usage, help);
     return cli_finish(stdout, CLI_OK);
   }

@@ -99,8 +99,10 @@ static bool parse_seconds(const char *text, double *out) {
   return true;
 }
 
-/* "0,3": each a CPU that this process may use, none twice. */
-static bool parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_options *options) {
+/* "0,3": each a CPU that this process may use, none twice. 0, or CLI_USAGE. */
+static int parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_options *options) {
+  const char *given = text;
+  const int usable = CPU_COUNT(allowed);
   cpu_set_t seen;
   CPU_ZERO(&seen);
   options->cpu_count = 0;
@@ -108,12 +110,20 @@ static bool parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_o
   for (;;) {
     char *end;
     unsigned long cpu = strtoul(text, &end, 10);
-    if (!isdigit((unsigned char)*text) || cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, allowed) || CPU_ISSET(cpu, &seen))
-      return false;
+    if (!isdigit((unsigned char)*text) || (*end != ',' && *end != '\0'))
+      return cli_misused(usage, "'%s' will not do for --cpus: it takes numbers of CPUs with commas between them, such "
+                                "as 0,1", given);
+    if (options->cpu_count == usable && (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, &seen)))
+      return cli_misused(usage, "'%s' will not do for --cpus: it names more CPUs than the %d that this process may use",
+                         given, usable);
+    if (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, allowed))
+      return cli_misused(usage, "'%s' will not do for --cpus: there is no CPU %lu among the %d that this process may "
+                                "use (Cpus_allowed_list in /proc/self/status)", given, cpu, usable);
+    if (CPU_ISSET(cpu, &seen))
+      return cli_misused(usage, "'%s' will not do for --cpus: it names CPU %lu twice", given, cpu);
     CPU_SET(cpu, &seen);
     options->cpus[options->cpu_count++] = (int)cpu;
-    if (*end == '\0') return true;
-    if (*end != ',') return false;
+    if (*end == '\0') return 0;
     text = end + 1;
   }
 }
@@ -128,8 +138,10 @@ static int settle(const struct measurement *measurement, struct perf_options *op
   bool scale = measurement->run == perf_scale;
   uint32_t others = options->cpu_count > 1 ? (uint32_t)options->cpu_count - 1 : 1;
   if (options->readers == 0) options->readers = !scale ? 1 : others < 14 ? others : 14;
-  if (options->size < 8 || options->size > SIZE_MAX / 8)
+  if (options->size < 8)
     return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
+  if (options->size > SIZE_MAX / 8)
+    return cli_misused(usage, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
   if (options->cpus_given && (uint32_t)options->cpu_count <= options->readers)
     return cli_misused(usage, "--cpus names %d CPUs: the writer and %u readers need %u", options->cpu_count,
                        options->readers, options->readers + 1);
@@ -142,6 +154,12 @@ static int parse(int argc, char **argv, struct perf_options *options) {
       {"size", 1, NULL, SIZE}, {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
       {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS}, {"format", 1, NULL, FORMAT},
       {"help", 0, NULL, HELP}, {0}};
+  static const char *const takes[] = {
+      [SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
+      [READERS] = "a whole number, 1 to 256",
+      [SECONDS] = "a number of seconds, 0.001 to 86400",
+      [CAPACITY] = "a number of bytes, such as 64K or 1M; 0: the library's own default",
+      [FORMAT] = CLI_FORMATS};
   cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
@@ -154,12 +172,15 @@ static int parse(int argc, char **argv, struct perf_options *options) {
     case READERS: good = parse_readers(optarg, &options->readers); break;
     case SECONDS: good = parse_seconds(optarg, &options->seconds); break;
     case CAPACITY: good = parse_bytes(optarg, &options->capacity); break;
-    case CPUS: good = parse_cpus(optarg, &allowed, options); break;
+    case CPUS:
+      if (parse_cpus(optarg, &allowed, options) != 0) return CLI_USAGE;
+      break;
     case FORMAT: good = cli_format(optarg, &options->json); break;
     case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }
-    if (!good) return cli_misused(usage, "'%s' will not do for --%s", optarg, known[option - 1].name);
+    if (!good)
+      return cli_misused(usage, "'%s' will not do for --%s: it takes %s", optarg, known[option - 1].name, takes[option]);
   }
   if (optind < argc) return cli_misused(usage, "'%s' is one word too many", argv[optind]);
   options->size = size;

@@ -79,3 +79,23 @@ def test_hello_in_c_prints_what_arrived(tmp_path):
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", f"-I{ROOT}/include", "-pthread"]
     output_of([COMPILER, *flags, ROOT / "examples" / "hello.c", *sources, "-o", hello])
     assert output_of([hello]).splitlines() == ["received step 0", "received step 1", "received step 2"]
+
+
+def test_the_demo_says_what_it_lacks(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    demo = [sys.executable, str(ROOT / "examples" / "tp_workers.py")]
+    done = subprocess.run(
+        demo, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    (sentence,) = done.stderr.splitlines()
+    assert "needs torch" in sentence and sentence.endswith("-m pip install torch")
+
+
+@pytest.mark.parametrize("bad", [["--rounds", "0"], ["--mib", "1", "0"], ["--seconds", "-1"], ["--seconds", "nan"]])
+def test_a_benchmark_of_nothing_is_refused(bad):
+    benchmark = [sys.executable, str(ROOT / "bench" / "receive.py"), *bad]
+    done = subprocess.run(benchmark, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{bad[0]} take" in done.stderr.splitlines()[-1]

@@ -60,7 +60,7 @@ class CommandLine(Case):
         self.assertEqual(self.succeed("--version"), f"ringcast {version}\n")
 
     def test_help_names_every_command_and_gives_examples(self):
-        for arguments in (["--help"], ["-h"], ["help"]):
+        for arguments in (["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]):
             text = self.succeed(*arguments)
             for word in ("doctor", "perf", "EXAMPLES"):
                 self.assertIn(word, text)
@@ -81,6 +81,8 @@ class CommandLine(Case):
         self.refused(says="no command")
         self.refused("frobnicate", says="frobnicate")
         self.refused("help", "frobnicate", says="frobnicate")
+        for command in ("perf", "doctor", "help"):
+            self.refused("help", command, "frobnicate", says="'frobnicate' is one word too many")
         self.refused("--frobnicate", says="--frobnicate")
         self.refused("perf", says="what to measure")
         self.refused("perf", "frobnicate", says="frobnicate")
@@ -88,21 +90,39 @@ class CommandLine(Case):
     def test_unknown_options_and_words_are_refused(self):
         for command in (["doctor"], *(["perf", name] for name in MEASUREMENTS)):
             self.refused(*command, "--frobnicate", says="--frobnicate")
-            self.refused(*command, "--format", "xml", says="xml")
+            self.refused(*command, "--format", "xml", says="'xml' will not do for --format: it takes text or json")
             self.refused(*command, "--format", says="--format needs a value")
             self.refused(*command, "frobnicate", says="frobnicate")
 
     def test_values_that_will_not_do_are_refused(self):
-        for option, values in {
-            "--size": ["0", "7", "-1", "x", "4Q", "99999999999G", ""],
-            "--readers": ["0", "-1", "257", "x", "1.5"],
-            "--seconds": ["0", "-1", "nan", "inf", "x"],
-            "--capacity": ["-1", "x"],
-            "--cpus": ["", "x", "0,", "4095", f"{CPUS[0]},{CPUS[0]}", f"{CPUS[0]}"],
-        }.items():
+        for option, values, takes in (
+            ("--size", ["0", "-1", "x", "4Q", "99999999999G", ""],
+             "a number of bytes, at least 8, such as 40, 64K or 1M"),
+            ("--readers", ["0", "-1", "257", "x", "1.5"], "a whole number, 1 to 256"),
+            ("--seconds", ["0", "-1", "nan", "inf", "x"], "a number of seconds, 0.001 to 86400"),
+            ("--capacity", ["-1", "x"], "a number of bytes, such as 64K or 1M; 0: the library's own default"),
+            ("--cpus", ["", "x", "a,b", f"{CPUS[0]},", f"{CPUS[0]} ", "-1"],
+             "numbers of CPUs with commas between them"),
+        ):
             for value in values:
                 with self.subTest(option=option, value=value):
-                    self.refused("perf", "latency", option, value, says=option)
+                    self.refused("perf", "latency", option, value,
+                                 says=f"'{value}' will not do for {option}: it takes {takes}")
+        self.refused("perf", "latency", "--size", "7", says="--size is at least 8")
+        self.refused("perf", "latency", "--size", "8000000000G", says="--size is at most")
+
+    def test_cpus_that_will_not_do_are_told_apart(self):
+        first, everyone = str(CPUS[0]), ",".join(map(str, CPUS))
+        for value, says in (
+            (f"{first},{first}", f"it names CPU {first} twice"),
+            (f"{everyone},{first}", f"it names CPU {first} twice"),
+            ("4095", f"there is no CPU 4095 among the {len(CPUS)} that this process may use"),
+            ("99999999999999999999", "there is no CPU"),
+            (f"{everyone},4095", f"it names more CPUs than the {len(CPUS)} that this process may use"),
+            (first, "the writer and 1 readers need 2"),
+        ):
+            with self.subTest(value=value):
+                self.refused("perf", "latency", "--cpus", value, says=says)
 
     def test_output_that_can_not_be_written_is_a_failure(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -150,6 +170,53 @@ class Doctor(Case):
         self.assertEqual(lines["ring"]["level"], "problem")
         self.assertIn("frobnicate", lines["ring"]["found"])
         self.assertIn("RINGCAST_MEMORY=frobnicate", lines["environment"]["found"])
+
+    def test_a_switch_that_there_is_not_is_a_problem(self):
+        done = run("doctor", "--format", "json", RINGCAST_DISABLE="spin,io-uring")
+        self.assertEqual(done.returncode, 1)
+        line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "ring")
+        self.assertEqual(line["level"], "problem")
+        self.assertIn("RINGCAST_DISABLE has 'io-uring': it must be a list of any of", line["found"])
+        self.assertIn("io_uring", line["found"])
+
+    def check_nothing_is_concluded(self, lines):
+        self.assertEqual(lines["ring"]["level"], "problem")
+        for name in ("huge pages", "shmem huge"):
+            if "has no pool" not in lines[name]["found"]:
+                self.assertIn("because no ring could be made", lines[name]["found"])
+            self.assertEqual(lines[name]["mend"], "")
+        self.assertEqual(lines["shmem huge"]["facts"]["works"], -1)
+
+    def test_what_no_ring_could_show_is_not_concluded(self):
+        done = run("doctor", "--format", "json", RINGCAST_SPIN_US="x")
+        self.assertEqual(done.returncode, 1)
+        self.check_nothing_is_concluded({line["name"]: line for line in json.loads(done.stdout)["lines"]})
+
+    def test_too_few_files_are_not_told_as_something_else(self):
+        told = set()
+        for files in range(5, 10):  # each ends in another step
+            done = subprocess.run(["sh", "-c", f'ulimit -n {files} && exec "$0" doctor --format json', TOOL],
+                                  capture_output=True, text=True, timeout=60)
+            lines = {line["name"]: line for line in json.loads(done.stdout)["lines"]}
+            if done.returncode == 0:
+                continue
+            ring = lines["ring"]["found"]
+            if "can't make a ring" in ring:
+                self.check_nothing_is_concluded(lines)
+                self.assertIn("Too many open files", ring)
+                self.assertIn("ulimit -n", ring)
+                self.assertNotIn("needs /proc", ring)
+                told.add(ring)
+        self.assertTrue(any("/proc/self/stat" in ring for ring in told), told)
+
+    def test_unknown_variables_are_told_as_such(self):
+        line = next(line for line in self.json("doctor", RINGCAST_MEMROY="pages", RINGCAST_MEMORY="pages")["lines"]
+                    if line["name"] == "environment")
+        self.assertEqual(line["level"], "note")
+        known, unknown = line["found"].split("unknown to ringcast: ")
+        self.assertIn("RINGCAST_MEMORY=pages", known)
+        self.assertIn("RINGCAST_MEMROY", unknown)
+        self.assertGreaterEqual(line["facts"]["unknown"], 1)
 
     def test_the_ring_is_as_the_environment_asks(self):
         facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
@@ -249,6 +316,17 @@ class Perf(Case):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout, "")
         self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
+
+    def test_a_capacity_that_is_told_for_a_frame_is_enough(self):
+        def throughput(capacity):
+            return run("perf", "throughput", "--size", "1M", "--seconds", "0.05", "--capacity", capacity,
+                       RINGCAST_SPILL_BYTES="0")
+
+        for capacity in ("1M", "2M"):
+            done = throughput(capacity)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("--capacity to more than twice the frame, by 1K or so", done.stderr)
+        self.assertEqual(throughput(str((2 << 20) + 1024)).returncode, 0)
 
     def test_wake(self):
         for readers in (1, 3):

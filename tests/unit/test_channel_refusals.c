@@ -116,6 +116,7 @@ START_TEST(handles_that_name_no_ring_are_refused) {
   ringcast_writer_close(writer);
   ck_assert_int_eq(ringcast_reader_attach(text, &reader), -ENOENT);
   ck_says("gone");
+  ck_says("has closed it (or dropped its Writer)");
   writer = make_writer(4096, 2); /* most likely takes the same descriptors */
   ck_assert_int_eq(ringcast_reader_attach(text, &reader), -ENOENT);
   ringcast_writer_close(writer);

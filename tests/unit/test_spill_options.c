@@ -50,6 +50,7 @@ START_TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
   ck_assert_uint_eq(info_of(writer).spill_bytes, 0);
   ck_assert_int_eq(send(writer, 0, 32768), -EMSGSIZE);
   ck_says("it has no spill memory; make it with some");
+  ck_says("more than twice the largest frame");
   ringcast_writer_close(writer);
   writer = make_writer(4 * MIB); /* the option goes first */
   ck_assert_uint_eq(info_of(writer).spill_bytes, 4 * MIB);

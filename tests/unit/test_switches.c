@@ -57,6 +57,35 @@ START_TEST(each_name_is_one_that_the_library_knows) {
 }
 END_TEST
 
+START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
+  static const char *const unknown[] = {"io-uring", "foo", "io_urin", "spins", "SPIN", "hugetlb;numa"};
+  ringcast_writer *writer = make_writer(4096), *refused = NULL;
+  ringcast_reader *reader = NULL;
+  ringcast_tap *tap = NULL;
+  char *kept = getenv("RINGCAST_DISABLE") ? strdup(getenv("RINGCAST_DISABLE")) : NULL;
+  for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+    char list[64], words[64];
+    snprintf(list, sizeof list, "hugetlb, %s,,spin", unknown[i]);
+    snprintf(words, sizeof words, "RINGCAST_DISABLE has '%s'", unknown[i]);
+    setenv("RINGCAST_DISABLE", list, 1);
+    for (int who = 0; who < 3; who++) {
+      int result = who == 0 ? ringcast_writer_create(&refused)
+                 : who == 1 ? ringcast_reader_attach(ringcast_writer_handle(writer), &reader)
+                            : ringcast_tap_attach(ringcast_writer_handle(writer), &tap);
+      ck_assert_int_eq(result, -EINVAL);
+      ck_assert_ptr_nonnull(strstr(ringcast_last_error(), words));
+      ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "io_uring, pidfd"));
+    }
+    ck_assert(!refused && !reader && !tap);
+  }
+  setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,membarrier,io_uring,,pidfd,cpu_wait,spin,", 1);
+  ringcast_reader_close(attach(writer));
+  if (kept) setenv("RINGCAST_DISABLE", kept, 1);
+  free(kept);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 /* RINGCAST_TEST_MEMORY says what it must be, for runs on a machine that was made to have it. */
 START_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
   static const uint32_t kinds[] = {RINGCAST_MEMORY_SHMEM_HUGE, RINGCAST_MEMORY_HUGETLB};
@@ -219,6 +248,7 @@ int main(void) {
   TCase *tests = add_case(suite, "switches");
   tcase_add_checked_fixture(tests, prepare, NULL);
   tcase_add_test(tests, each_name_is_one_that_the_library_knows);
+  tcase_add_test(tests, a_name_that_the_library_does_not_know_is_refused_in_words);
   tcase_add_test(tests, a_ring_is_of_the_best_memory_that_is_not_switched_off);
   tcase_add_test(tests, a_node_is_asked_for_unless_switched_off);
   tcase_add_test(tests, a_sleeper_calls_membarrier_or_else_signals_are_fenced);
