@@ -57,15 +57,22 @@ static inline void await(const uint64_t *word, uint64_t value) {
   while (perf_load(word) != value) perf_relax(false);
 }
 
+/* Who sends messages as small as that knows their size when the program is compiled. */
+enum { USUAL = 40 };
+
 static inline void pass(struct side *side) {
-  memcpy(side->span.data, side->messages[side->number & 1], side->options->size);
+  const uint8_t *message = side->messages[side->number & 1];
+  if (side->options->size == USUAL) memcpy(side->span.data, message, USUAL);
+  else memcpy(side->span.data, message, side->options->size);
   perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES), "can't send");
 }
 
 /* Reads every byte. No loop over a few words: its end would be guessed wrong after each wait, which takes 5 ns. */
 static inline bool is_right(const struct side *side, const struct ringcast_frame *frame) {
+  const uint8_t *message = side->messages[side->number & 1];
   if (frame->bytes != side->options->size) return false;
-  if (frame->bytes <= 256) return memcmp(frame->data, side->messages[side->number & 1], frame->bytes) == 0;
+  if (frame->bytes == USUAL) return memcmp(frame->data, message, USUAL) == 0;
+  if (frame->bytes <= 256) return memcmp(frame->data, message, frame->bytes) == 0;
   return sum_bytes(frame->data, frame->bytes) == side->sum + side->number;
 }
 
