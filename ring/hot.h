@@ -51,6 +51,10 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
     rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
     writer->zeroed = lines;
   }
+  /* A line that is left out now and then costs more than one that is written for nothing: the CPU does not see any more
+   * which lines come next. Relaxed: it is the frame's own, behind its payload. */
+  if (lines > RC_FRAME_ALIGN && lines - sizeof *frame - bytes >= RC_LINE)
+    rc_store_relaxed(&rc_frame_at(ring, end - RC_LINE)->commit, 0);
   rc_store_relaxed(&frame->about, rc_about_make((uint32_t)bytes, kind, flags)); /* W1: relaxed, W2 publishes it */
   rc_store_release(&frame->commit, end);                                        /* W2 -> R1 */
   if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit))
