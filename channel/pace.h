@@ -17,7 +17,7 @@
 
 #define RC_PACE_STRETCH 32u   /* pauses (rc_relax: 12 to 45 ns); so many are a first try */
 #define RC_PACE_MOST   512u   /* pauses */
-#define RC_PACE_WORTH  4u     /* pauses in which a frame must have come */
+#define RC_PACE_WORTH  8u     /* pauses in which a frame must have come */
 #define RC_PACE_OFTEN  128u   /* waits between two tries, ... */
 #define RC_PACE_SELDOM 65536u /* ... and at the most */
 
