@@ -354,17 +354,8 @@ int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame,
   return 0;
 }
 
-#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
-#define STATISTICS 1
-#else
-#define STATISTICS 0
-#endif
-
 static inline void count_frame(const ringcast_reader *reader, const struct ringcast_frame *frame) {
-  struct rc_counts *counts = &reader->ring.ring.control->slots[reader->ring.slot].counts;
-  if (!STATISTICS) return;
-  rc_count(&counts->frames, 1); /* numbers to look at, on the cursor's line */
-  rc_count(&counts->bytes, frame->bytes);
+  rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
 }
 
 static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {

@@ -355,20 +355,6 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
   return reserve(writer, bytes, timeout_ns, true, out);
 }
 
-#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
-#define STATISTICS 1
-#else
-#define STATISTICS 0
-#endif
-
-/* Numbers to look at. On the line of the tail, which is this CPU's anyway. */
-static inline void count_frame(const ringcast_writer *writer, size_t bytes) {
-  struct rc_control *control = writer->ring.ring.control;
-  if (!STATISTICS) return;
-  rc_count(&control->counts.frames, 1);
-  rc_count(&control->counts.bytes, bytes);
-}
-
 static rc_slow int wake_readers(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.ring.control;
   if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
@@ -389,14 +375,14 @@ static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t
   if (result != 0) return result;
   result = writer->is_large ? rc_writer_give_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes, kind);
-  count_frame(writer, bytes);
+  rc_count_frame(&writer->ring.ring.control->counts, bytes);
   return wake_readers(writer);
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
   if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large || rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return commit_slowly(writer, bytes, kind);
-  count_frame(writer, bytes);
+  rc_count_frame(&writer->ring.ring.control->counts, bytes);
   if (rc_unlikely(rc_event_is_asleep(&writer->ring.ring.control->data))) return wake_readers(writer);
   return 0;
 }

@@ -141,6 +141,19 @@ ONE_KIND pong_all(struct side *side, int kind) {
   for (int i = 0; i < WARM + TRIPS; i++) pong(side, kind);
 }
 
+/* Here alone it is decided which. */
+static void ask(struct side *side, int kind, int trips, int group, uint64_t *stamps) {
+  if (kind == RING) ping_all(side, RING, trips, group, stamps);
+  else if (kind == LINE) ping_all(side, LINE, trips, group, stamps);
+  else ping_all(side, FLOOR, trips, group, stamps);
+}
+
+static void answer_all(struct side *side, int kind) {
+  if (kind == RING) pong_all(side, RING);
+  else if (kind == LINE) pong_all(side, LINE);
+  else pong_all(side, FLOOR);
+}
+
 static void make_messages(struct side *side) {
   uint64_t zero = 0;
   for (int i = 0; i < 2; i++) {
@@ -173,9 +186,7 @@ static void answer(void *context, uint32_t index) {
     uint64_t command;
     while ((command = perf_load(&shared->command)) / KINDS != block) perf_relax(false);
     perf_store(&shared->answered, block);
-    if (command % KINDS == RING) pong_all(&side, RING);
-    else if (command % KINDS == LINE) pong_all(&side, LINE);
-    else pong_all(&side, FLOOR);
+    answer_all(&side, (int)(command % KINDS));
   }
 }
 
@@ -198,15 +209,9 @@ static void measure_block(struct side *side, const struct perf_clock *clock, uin
   struct shared *shared = side->shared;
   perf_store(&shared->command, block * KINDS + (uint64_t)kind);
   await(&shared->answered, block);
-  for (int i = 0; i < WARM; i += GROUP) {
-    if (kind == RING) ping_all(side, RING, GROUP, GROUP, stamps);
-    else if (kind == LINE) ping_all(side, LINE, GROUP, GROUP, stamps);
-    else ping_all(side, FLOOR, GROUP, GROUP, stamps);
-  }
+  ask(side, kind, WARM, GROUP, stamps);
   stamps[0] = perf_ticks();
-  if (kind == RING) ping_all(side, RING, TRIPS, group, stamps + 1);
-  else if (kind == LINE) ping_all(side, LINE, TRIPS, group, stamps + 1);
-  else ping_all(side, FLOOR, TRIPS, group, stamps + 1);
+  ask(side, kind, TRIPS, group, stamps + 1);
   for (int i = 0; i < TRIPS / group; i++) {
     double ns = (double)(stamps[i + 1] - stamps[i]) * clock->ns_per_tick - clock->cost_ns;
     groups[i] = fmax(0, ns / (2 * group));

@@ -180,17 +180,24 @@ static void hold_a_frame(void *context) {
   ringcast_reader_close(reader);
 }
 
-START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted) {
-  ringcast_writer *writer = make_writer(65536, 8 * MIB);
-  struct party party = {.gate = gate_make(), .done = gate_make()};
+/* Returns once a reader in a process of its own holds a frame of 5 MiB. */
+static pid_t send_to_holder(ringcast_writer *writer, struct party *party) {
   struct ringcast_span span;
-  strcpy(party.handle, ringcast_writer_handle(writer));
-  pid_t pid = start_child(hold_a_frame, &party);
+  strcpy(party->handle, ringcast_writer_handle(writer));
+  pid_t pid = start_child(hold_a_frame, party);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
   fill_words(span.data, 5 * MIB, 1);
   ck_assert_int_eq(ringcast_writer_commit(writer, 5 * MIB, 0), 0);
-  gate_wait(&party.done);
+  gate_wait(&party->done);
+  return pid;
+}
+
+START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted) {
+  ringcast_writer *writer = make_writer(65536, 8 * MIB);
+  struct party party = {.gate = gate_make(), .done = gate_make()};
+  struct ringcast_span span;
+  pid_t pid = send_to_holder(writer, &party);
   kill_child(pid);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, RINGCAST_FOREVER, &span), 0); /* there is room */
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
@@ -212,13 +219,7 @@ START_TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
   ringcast_writer *writer = make_writer(65536, 8 * MIB);
   struct party party = {.gate = gate_make(), .done = gate_make()};
   struct ringcast_span span;
-  strcpy(party.handle, ringcast_writer_handle(writer));
-  pid_t pid = start_child(hold_a_frame, &party);
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
-  fill_words(span.data, 5 * MIB, 1);
-  ck_assert_int_eq(ringcast_writer_commit(writer, 5 * MIB, 0), 0);
-  gate_wait(&party.done);
+  pid_t pid = send_to_holder(writer, &party);
   pid_t opener = start_child(open_the_gate, &party);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, RINGCAST_FOREVER, &span), 0);
   fill_words(span.data, 5 * MIB, 2);
