@@ -27,10 +27,6 @@
 #include "shm/machine.h"
 #include "shm/os.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-
 static uint64_t first_chunk(uint64_t offset) {
   return offset / RC_ARENA_CHUNK;
 }

@@ -16,16 +16,6 @@
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 static const uint64_t CHUNK = RC_ARENA_CHUNK;
 enum { CHUNKS = 64 };
 

@@ -17,13 +17,6 @@
 #include "tests/support/suite.h"
 #include "tests/support/switches.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 static const uint64_t MIB = 1 << 20;
 static struct rc_os real;
 static int descriptors, mappings;

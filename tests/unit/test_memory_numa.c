@@ -15,13 +15,6 @@
 #include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 static const uint64_t MIB = 1 << 20;
 static struct rc_os real;
 static int descriptors, mappings;

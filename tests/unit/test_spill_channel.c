@@ -184,12 +184,6 @@ START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
 }
 END_TEST
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 static struct rc_os real_os;
 static int refused_advice;
 
