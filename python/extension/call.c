@@ -167,6 +167,14 @@ bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out) {
   return false;
 }
 
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, uint64_t most,
+                            uint64_t *n, int64_t *timeout_ns) {
+  static const char *const names[] = {"n", "timeout", NULL};
+  PyObject *values[2] = {NULL};
+  return rc_py_arguments(function, names, 2, 1, args, count, keywords, values) &&
+         rc_py_integer("n", values[0], 0, most, n) && rc_py_timeout(values[1], timeout_ns);
+}
+
 bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             int64_t *out) {
   static const char *const names[] = {"timeout", NULL};

@@ -170,6 +170,9 @@ bool rc_py_enter(bool *busy, pid_t pid, const char *type);
 bool rc_py_check_process(struct rc_py_state *state, pid_t pid);
 /* The UTF-8 of a handle. Raises TypeError if it is no str, and says which str was meant. */
 bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out);
+/* The arguments `n`, from 0 to `most`, and `timeout`. */
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, uint64_t most,
+                            uint64_t *n, int64_t *timeout_ns);
 /* The only argument, `timeout`. */
 bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             int64_t *out);

@@ -124,14 +124,11 @@ PyDoc_STRVAR(span_grow_doc,
              "Timeout and errors as Writer.reserve(); after one the span is as it was. BufferError: a memoryview of it is "
              "still\nin use. ValueError: committed or aborted already.");
 static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"n", "timeout", NULL};
   struct span *self = (struct span *)object;
   struct rc_py_writer *writer = self->writer;
-  PyObject *values[2] = {NULL};
   int64_t timeout_ns;
   uint64_t bytes;
-  if (!rc_py_arguments("grow", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (!rc_py_amount_arguments("grow", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) return NULL;
   if (!span_check(self) || !rc_py_writer_enter(writer)) return NULL;
   int rc = rc_py_writer_may_end(writer, "grow") ? grow(writer, bytes, timeout_ns) : RC_PY_RAISED;
   rc_py_writer_leave(writer);

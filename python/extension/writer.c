@@ -107,13 +107,10 @@ PyDoc_STRVAR(reserve_doc,
              "        view[:] = bytes(16)                 # committed at the end of the block\n\n"
              "Timeout and errors as send(); Error (EBUSY): one is open already.");
 static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"n", "timeout", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[2] = {NULL};
   int64_t timeout_ns;
   uint64_t bytes;
-  if (!rc_py_arguments("reserve", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_integer("n", values[0], 0, PY_SSIZE_T_MAX, &bytes) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (!rc_py_amount_arguments("reserve", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   struct rc_py_reservation call = {.writer = self->writer, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
@@ -163,13 +160,10 @@ PyDoc_STRVAR(wait_readers_doc, "wait_readers($self, n, timeout=None)\n--\n\n"
                                "Wait until at least `n` readers are attached, and return how many are.\n\n"
                                "TimeoutError: not in time; ValueError: `n` is more than the ring has slots.");
 static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"n", "timeout", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[2] = {NULL};
   int64_t timeout_ns;
   uint64_t wanted;
-  if (!rc_py_arguments("wait_readers", names, 2, 1, args, count, keywords, values)) return NULL;
-  if (!rc_py_integer("n", values[0], 0, UINT32_MAX, &wanted) || !rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (!rc_py_amount_arguments("wait_readers", args, count, keywords, UINT32_MAX, &wanted, &timeout_ns)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   struct attendance call = {.writer = self->writer, .count = (uint32_t)wanted};
   int rc = rc_py_wait(try_wait_readers, &call, timeout_ns);
