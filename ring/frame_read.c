@@ -110,7 +110,8 @@ static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t 
   if (rc_strides_are_c(entry->ndim, shape, strides)) return entry->bytes == packed ? 0 : -EPROTO;
   if (bits % 8 != 0) return -EPROTO;
   if (tensor_extent(entry->ndim, shape, strides, bits / 8, &extent) < 0) return -EPROTO;
-  return entry->bytes == extent ? 0 : -EPROTO;
+  /* A stride of 0 could make 2^60 bytes of one: nobody who packs it shall have to allocate more than has been sent. */
+  return entry->bytes == extent && packed <= extent ? 0 : -EPROTO;
 }
 
 static int item_tensor(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,

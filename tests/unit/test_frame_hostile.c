@@ -289,7 +289,9 @@ START_TEST(dimensions_that_lie_are_refused) {
       {{3, 2, 1, 3}, 1}, /* any order is good that uses each byte */
       {{2, 3, 0, 1}, 0},
       {{1, 6, 0, 1}, 1},
-      {{6, 9, 1, 0}, 1},
+      {{6, 9, 1, 0}, 0}, /* packed, it would be longer than what was sent */
+      {{6, 2, 1, 0}, 0},
+      {{5, 2, 1, 1}, 0}, /* elements share their bytes */
       {{2, 2, 4, 1}, 1}, /* a gap between the rows */
       {{2, 3, 4, 1}, 0},
       {{3, 3, 3, 1}, 0},

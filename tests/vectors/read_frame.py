@@ -118,7 +118,9 @@ def tensor_bytes(dtype, shape, strides):
     if empty or c_order:
         return packed
     require(width % 8 == 0, "less than bytes, and not in C order")
-    return (sum((size - 1) * stride for size, stride in zip(shape, strides)) + 1) * (width // 8)
+    extent = (sum((size - 1) * stride for size, stride in zip(shape, strides)) + 1) * (width // 8)
+    require(packed <= extent, "elements share their bytes")
+    return extent
 
 
 def plain(kind, offset, scalar, data):

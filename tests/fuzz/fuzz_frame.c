@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there is read, and packed if
+ * it is a tensor. An input that is longer than the frame it holds goes on with changes, each of which is made between two
+ * calls of a second reading: as by a writer that goes on writing.
+ *
+ *     change: offset (2 bytes), width 1 << (n & 3) (1 byte), value (8 bytes)
+ */
+#include "ringcast/frame.h"
+
+#include <errno.h>
+#include <stdbool.h>
+
+#include "tests/fuzz/fuzz.h"
+
+struct frame {
+  uint8_t *base;
+  size_t bytes;
+  struct input changes;
+};
+
+static void change(struct frame *frame) {
+  if (frame->changes.left == 0) return;
+  size_t offset = take(&frame->changes, 2), width = (size_t)1 << (take(&frame->changes, 1) & 3);
+  uint64_t value = take(&frame->changes, 8);
+  if (frame->bytes < width) return;
+  memcpy(frame->base + offset % (frame->bytes - width + 1), &value, width);
+}
+
+static void inspect_data(const struct frame *frame, const void *data, uint64_t bytes) {
+  const uint8_t *from = data;
+  require(from >= frame->base && from <= frame->base + frame->bytes);
+  require(bytes <= (uint64_t)(frame->base + frame->bytes - from));
+  touch_all(from, bytes);
+}
+
+static void pack(const struct ringcast_item *item) {
+  const struct ringcast_tensor tensor = {
+      .data = item->data, .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape, .strides = item->strides};
+  uint64_t bytes;
+  require(ringcast_tensor_bytes(&tensor, &bytes) == 0);
+  require(bytes <= item->bytes); /* so a frame makes nobody allocate more than it has itself */
+  uint8_t *out = malloc(bytes + 1);
+  require(ringcast_tensor_pack(&tensor, out) == 0);
+  touch_all(out, bytes);
+  free(out);
+}
+
+static void inspect(struct frame *frame, const struct ringcast_item *item) {
+  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_ERROR);
+  require(item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
+  if (item->key) inspect_data(frame, item->key, item->key_bytes);
+  change(frame);
+  inspect_data(frame, item->data, item->bytes);
+  if (item->kind == RINGCAST_ITEM_TENSOR) pack(item);
+}
+
+/* Finds it by its key, or one before it with the same. */
+static void find(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+  struct ringcast_item found;
+  char key[64];
+  bool still = frame->changes.left == 0;
+  if (!item->key || item->key_bytes > sizeof key) return;
+  memcpy(key, item->key, item->key_bytes);
+  change(frame);
+  int result = ringcast_frame_find(reader, key, item->key_bytes, &found);
+  require(result == 0 || result == -EPROTO || (result == -ENOENT && !still));
+  if (result != 0) return;
+  require(found.key && found.key_bytes == item->key_bytes);
+  inspect(frame, &found);
+}
+
+static void walk(struct frame *frame) {
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  fuzzed_frames++;
+  int result = ringcast_frame_open(&reader, frame->base, frame->bytes);
+  require(result == 0 || result == -EPROTO);
+  if (result != 0) return;
+  require(reader.count <= RINGCAST_MAX_ENTRIES);
+  for (uint32_t i = 0; i < reader.count; i++) {
+    change(frame);
+    result = ringcast_frame_item(&reader, i, &item);
+    require(result == 0 || result == -EPROTO);
+    if (result != 0) continue;
+    inspect(frame, &item);
+    if (i < 8) find(frame, &reader, &item);
+  }
+  require(ringcast_frame_item(&reader, reader.count, &item) == -ENOENT);
+  result = ringcast_frame_find(&reader, "t", 1, &item);
+  require(result == 0 || result == -ENOENT || result == -EPROTO);
+}
+
+static size_t bytes_of_frame(const uint8_t *data, size_t bytes) {
+  uint64_t told;
+  if (bytes < sizeof(struct ringcast_frame_header)) return bytes;
+  memcpy(&told, data + offsetof(struct ringcast_frame_header, bytes), sizeof told);
+  return told < bytes ? (size_t)told : bytes;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+  struct frame frame = {.bytes = bytes_of_frame(data, bytes)};
+  frame.base = malloc(frame.bytes); /* a block of just its size */
+  if (frame.bytes != 0) memcpy(frame.base, data, frame.bytes);
+  walk(&frame);
+  frame.changes = (struct input){.at = data + frame.bytes, .left = bytes - frame.bytes};
+  if (frame.changes.left != 0) walk(&frame);
+  free(frame.base);
+  return 0;
+}
