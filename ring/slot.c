@@ -58,7 +58,7 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
   uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE);
   rc_fence_full();                                       /* J2 -> G0 */
   uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
-  if (tail % RC_FRAME_ALIGN != 0) {
+  if (tail % RC_FRAME_ALIGN != 0 || tail > RC_MAX_POSITION) {
     rc_slot_free(ring, slot, active);
     return -EPROTO;
   }

@@ -20,7 +20,7 @@ static bool is_whole(const struct rc_ring_tap *tap) {
 /* Goes on at the tail. False if that is no place to go on from. */
 static bool skip(struct rc_ring_tap *tap) {
   uint64_t tail = rc_load_acquire(&tap->ring.control->tail); /* <- W3 */
-  if (tail % RC_FRAME_ALIGN != 0 || tail <= tap->next) return false;
+  if (tail % RC_FRAME_ALIGN != 0 || tail <= tap->next || tail > RC_MAX_POSITION) return false;
   tap->lost_bytes += tail - tap->next;
   tap->gaps++;
   tap->next = tail;
@@ -59,8 +59,15 @@ static void pass(struct rc_ring_tap *tap, uint64_t end) {
   tap->next = end;
 }
 
+/* No more than a lap in one call: a writer that means harm could take frames back for ever. */
+static bool may_pass(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
+  *passed += end - tap->next;
+  return *passed <= tap->ring.capacity;
+}
+
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out) {
   const struct rc_ring *ring = &tap->ring;
+  uint64_t passed = 0;
   for (int tries = 0; tries < 3;) { /* a writer that laps us each time leaves us nothing to say for now */
     const struct rc_frame_header *frame =
         (const struct rc_frame_header *)(ring->data + (tap->next & (ring->capacity - 1)));
@@ -82,6 +89,7 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || note == -EPROTO)
       return -EPROTO;
     if (note == -ECONNABORTED) { /* taken back by the writer: no loss */
+      if (!may_pass(tap, end, &passed)) return -EAGAIN;
       tap->next = end;
       continue;
     }
@@ -93,6 +101,7 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     else copy(buffer, frame + 1, bytes);
     if (result != 0 && result != -ESTALE) return result;
     if (result == -ESTALE) {
+      if (!may_pass(tap, end, &passed)) return -EAGAIN;
       pass(tap, end);
     } else if (found.spilled || is_whole(tap)) {
       tap->next = end;

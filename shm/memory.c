@@ -358,11 +358,21 @@ int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
 
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
-static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
-  int found = rc_os.seals(memory.fd);
+/* Seals first, then the size: until that is sealed the file can be cut short, and to read what was cut off would be SIGBUS. */
+static int check_sealed(int fd, int seals, uint64_t bytes, const char *what) {
+  struct stat file;
+  int found = rc_os.seals(fd);
   if (found < 0 || (found & seals) != seals)
-    return rc_fail(-EPROTO, "the segment is not sealed as ringcast seals it: whoever made it is not to be trusted");
-  int result = map_file(&memory, protection);
+    return rc_fail(-EPROTO, "the %s is not sealed as ringcast seals it: whoever made it is not to be trusted", what);
+  if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes)
+    return rc_fail(-EPROTO, "the %s has changed its size while it was looked at: whoever made it is not to be trusted", what);
+  return 0;
+}
+
+static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
+  int result = check_sealed(memory.fd, seals, memory.bytes, "segment");
+  if (result != 0) return result;
+  result = map_file(&memory, protection);
   if (result != 0)
     return rc_fail(result, "can't map %llu bytes of the ring: %s", (unsigned long long)memory.bytes, strerror(-result));
   memory.fd = -1;
@@ -383,15 +393,11 @@ int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
   return map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW, PROT_READ | PROT_WRITE, out);
 }
 
-int rc_memory_check_spill(int fd) {
-  int found = rc_os.seals(fd);
-  if (found >= 0 && (found & SIZE_SEALS) == SIZE_SEALS) return 0;
-  return rc_fail(-EPROTO, "the spill segment is not sealed as ringcast seals it: whoever made it is not to be trusted");
-}
+int rc_memory_check_spill(int fd, uint64_t bytes) { return check_sealed(fd, SIZE_SEALS, bytes, "spill segment"); }
 
 int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
   struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
-  int result = rc_memory_check_spill(fd);
+  int result = rc_memory_check_spill(fd, bytes);
   if (result != 0) return result;
   result = map_file(&memory, PROT_READ);
   if (result != 0)

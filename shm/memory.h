@@ -58,8 +58,8 @@ int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_mem
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);                  /* once, read-write */
 int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out);                    /* once, read-only */
 
-/* 0, or -EPROTO if a file of spill memory is not sealed as it should be. */
-int rc_memory_check_spill(int fd);
+/* 0, or -EPROTO if a file of spill memory is not sealed, or not as large, as it should be. */
+int rc_memory_check_spill(int fd, uint64_t bytes);
 
 void rc_memory_destroy(struct rc_memory *memory);
 

@@ -26,6 +26,7 @@ static int why_missing(int32_t pid, int error) {
  * threads go on; then there is more than one thread left. */
 static int read_stat(int32_t pid, enum rc_process_state *out, uint64_t *start) {
   char path[40], text[1024], state;
+  if (pid <= 0) return -ENOENT; /* no process has such a pid; kill(2) would take it for a group of them */
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return why_missing(pid, errno);

@@ -225,7 +225,7 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   int fd = open_told_file(handle, id->spill_fd, id->spill_inode, id->spill_bytes, "spill");
   if (fd < 0) return fd;
   int result = as == RC_ATTACH_READER ? rc_memory_map_spill(fd, id->spill_bytes, &segment->spill)
-                                      : rc_memory_check_spill(fd);
+                                      : rc_memory_check_spill(fd, id->spill_bytes);
   if (as == RC_ATTACH_READER || result != 0)
     close(fd);
   else

@@ -35,7 +35,8 @@ struct input {
 static inline uint64_t take(struct input *input, size_t bytes) {
   uint64_t value = 0;
   size_t there = bytes < input->left ? bytes : input->left;
-  if (there != 0) memcpy(&value, input->at, there);
+  if (there == 0) return 0;
+  memcpy(&value, input->at, there);
   input->at += there;
   input->left -= there;
   return value;

@@ -143,6 +143,20 @@ static void look_from_where_proc_is_hidden(void *context) {
 
 }
 
+START_TEST(no_process_has_a_pid_of_0_or_less) {
+  const int32_t pids[] = {0, -1, INT32_MIN};
+  if (!choose(_i, __func__)) return;
+  for (size_t i = 0; i < sizeof pids / sizeof *pids; i++) {
+    struct rc_watch watch;
+    struct rc_process process;
+    rc_watch_init(&watch, pids[i], 0, 0);
+    must_be_dead(watch);
+    ck_assert_int_eq(rc_process_find(pids[i], &process), -ENOENT);
+    rc_watch_close(&watch);
+  }
+}
+END_TEST
+
 START_TEST(where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead) {
   if (!choose(_i, __func__)) return;
   if (geteuid() != 0) {
@@ -229,6 +243,7 @@ int main(void) {
   tcase_add_loop_test(tests, a_stopped_process_is_alive, 0, WAYS);
   tcase_add_loop_test(tests, who_has_lost_its_main_thread_lives_as_long_as_the_others, 0, WAYS);
   tcase_add_loop_test(tests, a_pid_that_went_to_another_is_dead, 0, WAYS);
+  tcase_add_loop_test(tests, no_process_has_a_pid_of_0_or_less, 0, WAYS);
   tcase_add_loop_test(tests, where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead, 0, WAYS);
   tcase_add_test(tests, a_descriptor_that_was_taken_away_makes_nobody_dead);
   tcase_add_test(tests, where_pidfds_are_refused_proc_is_read);

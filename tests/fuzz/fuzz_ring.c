@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ring's algorithms against a peer that means harm. An input is a list of steps: what the writer, three readers and a
+ * tap do, and in between what the peer stores in the control segment (which any process that is attached can write), or,
+ * being the writer itself, in the data. Whatever it stores: nothing is read or written outside DATA and SPILL, no call goes
+ * on for ever, a frame is lent as it was checked; and as long as it only writes to the control segment, readers whose slot
+ * it leaves alone get what was sent, and the writer overwrites none of it.
+ */
+#define _GNU_SOURCE
+#include "tests/fuzz/ring_world.h"
+
+/* ---- The writer ------------------------------------------------------------------------------------------------- */
+
+static bool reserve(uint64_t bytes, uint8_t **out) {
+  void *to;
+  int result = rc_ring_reserve(&world.writer, bytes, &to);
+  require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EMSGSIZE || result == -EPROTO);
+  if (result == 0) may_be_written(bytes, to);
+  *out = to;
+  return result == 0;
+}
+
+static bool send(uint64_t bytes) {
+  uint8_t *to;
+  uint64_t position = world.writer.tail;
+  if (!reserve(bytes, &to)) return false;
+  stamp(to, bytes, world.number);
+  require(rc_ring_commit(&world.writer, bytes, (uint16_t)world.number) == 0);
+  was_sent(position, bytes, false);
+  return true;
+}
+
+/* Grows, commits less than was reserved, or takes it back. */
+static void send_by_turns(struct input *input) {
+  uint8_t *to;
+  void *grown;
+  uint64_t bytes = take(input, 2), more = take(input, 2), position = world.writer.tail;
+  if (!reserve(bytes % world.capacity, &to)) return;
+  if (rc_ring_grow(&world.writer, more % world.capacity, &grown) == 0) {
+    may_be_written(world.writer.reserved, grown);
+    stamp(grown, world.writer.reserved, 0); /* all of it may be written */
+  }
+  if (more & 1 && world.writer.reserved != 0) bytes = more % world.writer.reserved;
+  else bytes = world.writer.reserved;
+  if (more & 2) {
+    require(rc_ring_abort(&world.writer) == 0);
+    return;
+  }
+  stamp(to, bytes, world.number);
+  require(rc_ring_commit(&world.writer, bytes, (uint16_t)world.number) == 0);
+  was_sent(position, bytes, false);
+}
+
+static void spill_abort(void) {
+  rc_spill_abort(&world.spill);
+  rc_ring_abort(&world.writer);
+}
+
+/* A frame that is too large for the ring: as a whole, in pieces, or taken back. */
+static void send_spilled(struct input *input) {
+  struct rc_spill *spill = &world.spill;
+  uint64_t how = take(input, 1), bytes = take(input, 2) + 1, position = world.writer.tail, offset;
+  uint16_t kind = (uint16_t)world.number;
+  uint8_t *note;
+  if (!reserve(sizeof(struct rc_spilled), &note)) return;
+  rc_spill_reclaim(spill, &world.writer);
+  if (rc_spill_find(spill, bytes, how & 1, &offset) != 0) {
+    rc_spill_wanted(spill, bytes);
+    rc_ring_abort(&world.writer);
+    return;
+  }
+  may_be_spilled_to(offset, bytes);
+  rc_spill_open(spill, offset, bytes);
+  stamp(world.spill_memory + offset + RC_SPILL_PHASE, bytes, world.number);
+  for (uint64_t i = 1; how & 2 && i <= how >> 6; i++) {
+    require(rc_spill_publish(spill, &world.writer, bytes * i / 4, kind) == 0);
+    if (i == 1) was_sent(position, bytes, true), world.number--;
+  }
+  if (how & 4) {
+    spill_abort();
+    world.number++; /* who has taken a part of it finds it by that */
+  } else {
+    require(rc_spill_commit(spill, &world.writer, bytes, kind) == 0);
+    was_sent(position, bytes, true);
+  }
+  require(rc_spill_is_valid(spill));
+}
+
+/* ---- The readers and the tap ------------------------------------------------------------------------------------ */
+
+static void join(struct party *party, struct input *input) {
+  struct rc_ring ring = world_ring();
+  uint64_t how = take(input, 1);
+  uint32_t slot;
+  uint64_t owner;
+  if (party->joined) return;
+  int result = rc_slot_claim(&ring, 4711, 7, &slot, &owner);
+  if (result == 0 && how >> 6 == 3) rc_slot_evict(&ring, slot, owner); /* it was too slow at joining */
+  if (result == 0) result = rc_slot_activate(&ring, slot, owner, &party->reader);
+  require(result == 0 || result == -EUSERS || result == -EAGAIN || result == -EPROTO);
+  if (result != 0) return;
+  party->joined = true;
+  party->sane = !world.tail_hurt && !world.data_hurt;
+  party->evicted = false;
+  party->held = 0;
+  party->reader.leases = (how & 31) + 1;
+  party->reader.follows = how & 32;
+}
+
+static void leave(struct party *party) {
+  struct rc_ring ring = world_ring();
+  if (party->joined) rc_slot_free(&ring, party->reader.slot, party->reader.owner);
+  rc_ring_parties(&ring);
+  party->joined = false;
+}
+
+/* The writer goes on without whoever is in a slot: as too slow, or as dead. */
+static void let_go(uint64_t how) {
+  struct rc_ring ring = world_ring();
+  uint32_t slot = (uint32_t)how % SLOTS;
+  uint64_t owner = rc_load_acquire(&world.control->slots[slot].owner);
+  enum rc_slot_state state = rc_owner_state(owner);
+  bool gone = how & 4 ? rc_slot_reap(&ring, slot, owner) : (state == RC_SLOT_ACTIVE && rc_slot_evict(&ring, slot, owner));
+  rc_ring_count_followers(&ring);
+  for (int i = 0; gone && i < READERS; i++) {
+    struct party *party = &world.parties[i];
+    if (!party->joined || party->reader.slot != slot) continue;
+    party->evicted = party->sane;
+    party->sane = false;
+  }
+}
+
+static int next(struct party *party) {
+  struct rc_ring_frame frame;
+  if (!party->joined) return -EAGAIN;
+  int result = 0;
+  if (!rc_ring_next_plain(&party->reader, &frame)) result = rc_ring_next(&party->reader, &frame);
+  if (world.attacked && (result == 0 || result == -EPROTO)) fuzzed_frames++;
+  require(result == 0 || result == -EAGAIN || result == -EBUSY || result == -EPROTO || result == -ESTALE);
+  require((result != -EPROTO && result != -ESTALE) || !party->sane || world.data_hurt);
+  require(!party->evicted || result == -ESTALE);
+  if (result != 0) return result;
+  must_be_lent(party, &frame);
+  require(party->held < party->reader.leases);
+  party->positions[party->held++] = frame.position;
+  require(rc_ring_held(&party->reader) >= party->held); /* more: those that are released, but not one before them */
+  return 0;
+}
+
+static void forget(struct party *party, uint32_t which) {
+  memmove(&party->positions[which], &party->positions[which + 1], (--party->held - which) * sizeof *party->positions);
+}
+
+static void release(struct party *party, uint32_t which) {
+  if (!party->joined || party->held == 0) return;
+  which %= party->held;
+  uint64_t position = party->positions[which];
+  int result = rc_ring_release_only(&party->reader, position) ? 0 : rc_ring_release(&party->reader, position);
+  require(result == 0 || (result == -ESTALE && !party->sane));
+  require(result != 0 || !party->evicted);
+  if (result == 0) forget(party, which);
+}
+
+/* What is held is looked at anew, or given back as if it had not been taken. */
+static void look(struct party *party, uint64_t how) {
+  struct rc_ring_frame frame;
+  if (!party->joined || party->held == 0) return;
+  uint32_t which = how % party->held;
+  int result = rc_ring_look(&party->reader, party->positions[which], &frame);
+  require(result == 0 || result == -EPROTO || result == -ECONNABORTED || (result == -ESTALE && !party->sane));
+  if (result == 0) must_be_lent(party, &frame);
+  uint64_t position = party->reader.next;
+  require(rc_ring_count(&party->reader.ring, &position, 100) <= 100);
+}
+
+static void put_back(struct party *party) {
+  if (!party->joined || next(party) != 0) return;
+  rc_ring_put_back(&party->reader, party->positions[--party->held]);
+}
+
+static void tap(void) {
+  struct rc_ring_frame frame;
+  int result = rc_tap_next(&world.tap, world.copy, sizeof world.copy, &frame);
+  if (world.attacked && (result == 0 || result == -EPROTO)) fuzzed_frames++;
+  require(result == 0 || result == -EAGAIN || result == -EPROTO);
+  if (result == 0) require(frame.bytes <= sizeof world.copy && frame.data == world.copy);
+}
+
+/* ---- The peer --------------------------------------------------------------------------------------------------- */
+
+/* Some position that means something to somebody. */
+static uint64_t position_of(uint64_t whose) {
+  const struct party *party = &world.parties[whose / 8 % READERS];
+  switch (whose % 8) {
+  case 0: return world.writer.tail;
+  case 1: return party->reader.next;
+  case 2: return party->reader.cursor;
+  case 3: return party->held != 0 ? party->positions[whose / 32 % party->held] : 0;
+  case 4: return world.tap.next;
+  case 5: return world.writer.limit;
+  case 6: return (uint64_t)1 << 63;
+  default: return 0;
+  }
+}
+
+static uint64_t value_of(struct input *input, uint64_t before) {
+  uint64_t how = take(input, 1);
+  switch (how % 8) {
+  case 0: return take(input, 8);
+  case 1: return take(input, 1);
+  case 2: return position_of(take(input, 1)) + (uint64_t)(int8_t)take(input, 1) * RC_FRAME_ALIGN;
+  case 3: return rc_about_make((uint32_t)take(input, 2), (uint16_t)take(input, 1), how >> 4 & 1);
+  case 4: return rc_owner_make((uint32_t)take(input, 1), 7, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
+  case 5: return before ^ (uint64_t)1 << (how >> 3 & 31);
+  case 6: return position_of(take(input, 1)) + world.capacity * (uint64_t)(int8_t)take(input, 1);
+  default: return SPILL - take(input, 2);
+  }
+}
+
+/* It has stored at `word`: who can't be held any more to anything? */
+static void mind(const uint8_t *word) {
+  const uint8_t *control = (const uint8_t *)world.control;
+  size_t at = (size_t)(word - control);
+  world.attacked = true;
+  if (word < control || at >= rc_control_bytes(SLOTS)) {
+    world.data_hurt = true;
+    return;
+  }
+  if (at == offsetof(struct rc_control, tail)) world.tail_hurt = true;
+  if (at < offsetof(struct rc_control, slots)) return;
+  uint32_t slot = (uint32_t)((at - offsetof(struct rc_control, slots)) / sizeof(struct rc_slot));
+  size_t field = (at - offsetof(struct rc_control, slots)) % sizeof(struct rc_slot);
+  bool matters = field == offsetof(struct rc_slot, owner) || field == offsetof(struct rc_slot, cursor);
+  for (int i = 0; matters && i < READERS; i++)
+    if (world.parties[i].reader.slot == slot) world.parties[i].sane = world.parties[i].evicted = false;
+}
+
+static void store(uint8_t *word, uint64_t value) {
+  rc_store_relaxed((_Atomic uint64_t *)(void *)word, value);
+  mind(word);
+}
+
+static uint8_t *word_of(struct input *input) {
+  struct rc_control *control = world.control;
+  uint64_t where = take(input, 1);
+  struct rc_slot *slot = &control->slots[where / 16 % SLOTS];
+  uint8_t *frame = world.data + (position_of(take(input, 1)) & (world.capacity - 1) & ~(uint64_t)7);
+  switch (where % 16) {
+  case 0: return (uint8_t *)control + take(input, 2) % (rc_control_bytes(SLOTS) / 8) * 8;
+  case 1: return (uint8_t *)&control->tail;
+  case 2: return (uint8_t *)&control->limit;
+  case 3: return (uint8_t *)&control->spill_floor;
+  case 4:
+  case 5: return (uint8_t *)&slot->owner;
+  case 6:
+  case 7:
+  case 8: return (uint8_t *)&slot->cursor;
+  case 9: return world.data + take(input, 2) % (world.capacity / 8) * 8;
+  case 10: return frame; /* its commit */
+  case 11: return frame + 8;
+  default: return frame + 16 + where % 4 * 8 % 24; /* its note */
+  }
+}
+
+/* A frame that could be one, where there may be none; or a note of one. */
+static void forge(struct input *input) {
+  uint64_t position = position_of(take(input, 1)) & ~(uint64_t)(RC_FRAME_ALIGN - 1), how = take(input, 1);
+  uint64_t bytes = how & 1 ? sizeof(struct rc_spilled) : take(input, 2) % world.capacity;
+  uint8_t *frame = world.data + (position & (world.capacity - 1));
+  store(frame, position + rc_frame_lines(bytes));
+  store(frame + 8, rc_about_make((uint32_t)bytes, (uint16_t)how, how & 1));
+  if (!(how & 1)) return;
+  static const uint64_t progress[] = {RC_SPILL_WHOLE, RC_SPILL_BROKEN, 0, 64};
+  store(frame + 16, take(input, 2) * 16);
+  store(frame + 24, how & 8 ? value_of(input, 0) : take(input, 1));
+  store(frame + 32, progress[how >> 1 & 3]);
+}
+
+static void harm(struct input *input) {
+  uint8_t *word = word_of(input);
+  store(word, value_of(input, rc_load_relaxed((_Atomic uint64_t *)(void *)word)));
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------ */
+
+/* Frames as in a stream, the peer doing the same each time. */
+static void stream(struct input *input) {
+  uint64_t rounds = take(input, 1) + 1, bytes = take(input, 1);
+  uint8_t spell[12] = {0};
+  bool harmful = bytes & 1;
+  uint64_t whole = take(input, 8);
+  memcpy(spell, &whole, sizeof whole);
+  for (uint64_t i = 0; i < rounds; i++) {
+    struct input again = {.at = spell, .left = sizeof spell};
+    send(bytes);
+    if (harmful) harm(&again);
+    for (int k = 0; k < READERS; k++)
+      if (next(&world.parties[k]) == 0) release(&world.parties[k], 0);
+    tap();
+  }
+}
+
+static void step(struct input *input) {
+  uint64_t what = take(input, 1);
+  struct party *party = &world.parties[what / 16 % READERS];
+  switch (what % 16) {
+  case 0: send(take(input, 1)); break;
+  case 1: send(take(input, 2) % world.capacity); break;
+  case 2: send_by_turns(input); break;
+  case 3: send_spilled(input); break;
+  case 4: join(party, input); break;
+  case 5: leave(party); break;
+  case 6: next(party); break;
+  case 7: release(party, (uint32_t)take(input, 1)); break;
+  case 8: look(party, take(input, 1)); break;
+  case 9: put_back(party); break;
+  case 10: tap(); break;
+  case 11: watch_tap(); break;
+  case 12: stream(input); break;
+  case 13: forge(input); break;
+  case 14: what & 16 ? let_go(take(input, 1)) : harm(input); break;
+  default: harm(input); break;
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+  struct input input = {.at = data, .left = bytes};
+  world_begin(take(&input, 1) & 1);
+  struct input all = {0};
+  for (int i = 0; i < READERS; i++) join(&world.parties[i], &all);
+  while (input.left > 0) step(&input);
+  require(rc_ring_writer_is_valid(&world.writer) && rc_spill_is_valid(&world.spill));
+  for (int i = 0; i < READERS; i++)
+    if (world.parties[i].joined) require(rc_ring_reader_is_valid(&world.parties[i].reader));
+  return 0;
+}

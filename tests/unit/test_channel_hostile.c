@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peers that mean harm, as the public API meets them: files that change while they are looked at, and slots that lie. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shm/os.h"
+#include "tests/support/channel.h"
+
+/* ---- Files ------------------------------------------------------------------------------------------------------ */
+
+enum { DATA, CONTROL, SPILL, FILES }; /* in the order in which they are sealed */
+static int (*true_seal)(int fd, int seals), (*true_seals)(int fd);
+static int unsealed, sealed, late_fd, late_seals;
+
+static int seal_all_but_one(int fd, int seals) {
+  if (sealed++ != unsealed) return true_seal(fd, seals);
+  late_fd = fd;
+  late_seals = seals;
+  return 0;
+}
+
+/* The writer cuts the file short when its size has been looked at, and seals it only then. */
+static int seals_of_a_file_cut_short(int fd) {
+  struct stat file, late;
+  ck_assert_int_eq(fstat(fd, &file) | fstat(late_fd, &late), 0);
+  if (file.st_ino != late.st_ino) return true_seals(fd);
+  ck_assert_int_eq(ftruncate(late_fd, late.st_size / 2), 0);
+  ck_assert_int_eq(true_seal(late_fd, late_seals), 0);
+  return true_seals(fd);
+}
+
+static ringcast_writer *make_with_one_unsealed(int which) {
+  ringcast_writer *writer = NULL;
+  struct ringcast_writer_options options = {.size = sizeof options,
+                                            .capacity = 8192,
+                                            .readers = 64,
+                                            .memory = RINGCAST_MEMORY_PAGES,
+                                            .spill_bytes = (uint64_t)4 << 20};
+  true_seal = rc_os.seal;
+  true_seals = rc_os.seals;
+  unsealed = which;
+  sealed = 0;
+  rc_os.seal = seal_all_but_one;
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ck_assert_int_eq(sealed, FILES);
+  return writer;
+}
+
+/* To read what was cut off would be SIGBUS. */
+START_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused) {
+  ringcast_writer *writer = make_with_one_unsealed(_i / 2);
+  ringcast_reader *reader = NULL;
+  ringcast_tap *tap = NULL;
+  rc_os.seals = seals_of_a_file_cut_short;
+  int result = _i % 2 == 0 ? ringcast_reader_attach(ringcast_writer_handle(writer), &reader)
+                           : ringcast_tap_attach(ringcast_writer_handle(writer), &tap);
+  ck_assert_int_eq(result, _i / 2 == CONTROL ? -ENOENT : -EPROTO);
+  ck_says(_i / 2 == CONTROL ? "gone" : "changed its size");
+  ck_assert(!reader && !tap);
+  rc_segment_destroy(&writer->segment); /* its mappings are no longer good for closing */
+  writer->forks--;
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_file_that_is_not_sealed_is_refused) {
+  ringcast_writer *writer = make_with_one_unsealed(_i);
+  ringcast_reader *reader = NULL;
+  ringcast_tap *tap = NULL;
+  int expected = _i == CONTROL ? -ENOENT : -EPROTO;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), expected);
+  ck_says(_i == CONTROL ? "gone" : "not sealed");
+  ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), expected);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------ */
+
+static ringcast_writer *make_writer_that(uint32_t on_death) {
+  ringcast_writer *writer = NULL;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 2, .on_death = on_death};
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  return writer;
+}
+
+static int send_some(ringcast_writer *writer, int frames) {
+  int result = 0;
+  for (int i = 0; i < frames && result == 0; i++) result = ringcast_writer_send(writer, "12345678", 8, 0, RINGCAST_FOREVER);
+  return result;
+}
+
+/* Nobody could ever be waited for: pid 0 is no process, and the pid of another has not this start. */
+START_TEST(a_slot_that_names_no_process_holds_nobody_up) {
+  const uint64_t owners[] = {rc_owner_make(0, 0, 0, RC_SLOT_ACTIVE), rc_owner_make(1, 12345678, 3, RC_SLOT_ACTIVE),
+                             rc_owner_make(0, 5, 1, RC_SLOT_JOINING), rc_owner_make(0, 5, 1, RC_SLOT_EVICTED)};
+  ringcast_writer *writer = make_writer_that(RINGCAST_EVICT);
+  _Atomic uint64_t *owner = &rc_segment_control(&writer->segment)->slots[1].owner;
+  rc_store_release(owner, owners[_i]);
+  ck_assert_int_eq(send_some(writer, 100), 0);
+  ck_assert(rc_owner_state(rc_load_acquire(owner)) == RC_SLOT_FREE || _i == 3);
+  ringcast_writer_close(writer);
+  if (rc_owner_state(owners[_i]) != RC_SLOT_ACTIVE) return;
+  writer = make_writer_that(RINGCAST_FAIL);
+  rc_store_release(&rc_segment_control(&writer->segment)->slots[1].owner, owners[_i]);
+  ck_assert_int_eq(send_some(writer, 100), -EOWNERDEAD);
+  ck_says("has died");
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* One that is attached may write to all of them. */
+START_TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
+  ringcast_writer *writer = make_writer_that(RINGCAST_FAIL);
+  ringcast_reader *reader = attach(writer);
+  struct rc_control *control = rc_segment_control(&writer->segment);
+  struct rc_slot *slot = &control->slots[0];
+  struct ringcast_peer peers[2];
+  struct ringcast_stats stats;
+  uint64_t lag;
+  ck_assert_int_eq(send_some(writer, 3), 0);
+  memset(slot->name, 'x', sizeof slot->name);
+  memcpy(slot->name, "a\nb\x1b[31m\x7f", 9);
+  memset((void *)&slot->counts, 0xff, sizeof slot->counts);
+  memset((void *)&slot->waits, 0xff, sizeof slot->waits);
+  memset((void *)&control->crowd, 0xff, sizeof control->crowd);
+  control->followers = UINT32_MAX;
+  slot->wait = slot->follows = UINT32_MAX;
+  slot->stalls = UINT64_MAX;
+  slot->cursor = (uint64_t)1 << 40;
+  ck_assert_int_eq(ringcast_writer_peers(writer, peers, 2), 1);
+  ck_assert_str_eq(peers[0].name, "a?b?[31m?xxxxxxxxxxxxxxxxxxxxxx");
+  ck_assert_uint_eq(peers[0].lag, 0);
+  ck_assert_int_eq(ringcast_writer_slowest(writer, peers), 1);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
+  ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
+  ck_assert_uint_eq(lag, 3 * RC_FRAME_ALIGN); /* by what it knows itself */
+  control->tail = 5;
+  ck_assert_int_eq(ringcast_reader_lag(reader, &lag), 0);
+  ck_assert_uint_eq(lag, 5);
+  ck_assert_int_eq(send_some(writer, 100), -EPROTO);
+  ck_says("'a?b?[31m?");
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(send_some(writer, 100), 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("channel, hostile");
+  TCase *tests = add_case(suite, "channel, hostile");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_loop_test(tests, a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES);
+  tcase_add_loop_test(tests, a_file_that_is_not_sealed_is_refused, 0, FILES);
+  tcase_add_loop_test(tests, a_slot_that_names_no_process_holds_nobody_up, 0, 4);
+  tcase_add_test(tests, what_stands_in_a_slot_is_shown_and_harms_nobody);
+  return run_suite(suite);
+}
