@@ -13,7 +13,8 @@ say() { echo "deps: $*"; }
 # ---- Debian packages ----
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
-want="liburing-dev libnuma-dev libbenchmark-dev" # the build does without, and says so
+# The build does without, and says so; the last two are for the fuzz targets.
+want="liburing-dev libnuma-dev libbenchmark-dev clang libclang-rt-dev"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package

@@ -40,11 +40,18 @@ tsan() {
   cmake --preset tsan && cmake --build --preset tsan && check tsan tsan
 }
 python() { build/venv/bin/python -m pytest "$@"; }
+fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz; }
 
 step dev dev
 step asan asan
 step tsan tsan
 step python python
+why=$(tests/fuzz/run.py --why-not)
+if [ -z "$why" ]; then
+  step fuzz fuzz
+else
+  summary+=("$(printf '%-25s %-7s         %s' fuzz SKIPPED "$why")")
+fi
 
 # ---- Again, as on machines that have less, or more -------------------------------------------------------------------
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.

@@ -20,9 +20,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TARGETS = ["frame", "handle", "attach", "ring", "python"]
+TARGETS = ["frame", "handle", "attach", "writer", "ring", "python"]
 SEEDS = {"frame": [HERE.parent / "vectors"], "python": [HERE.parent / "vectors"]}
-LONGEST = {"frame": 2048, "handle": 128, "attach": 512, "ring": 512, "python": 2048}  # bytes of an input
+LONGEST = {"frame": 2048, "handle": 128, "attach": 512, "writer": 512, "ring": 512, "python": 2048}  # bytes of an input
 
 
 def why_not():
@@ -44,9 +44,10 @@ def last(pattern, text):
 
 
 def environment():
-    """Python keeps memory to its end; its target's leaks are looked for by counting, in the target."""
-    own = {"ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-    return {**os.environ, **{name: os.environ.get(name, value) for name, value in own.items()}}
+    """Python's target needs the package, and the NumPy of build/venv if there is one."""
+    paths = [ROOT / "python", *(ROOT / "build/venv").glob("lib/python*/site-packages"), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(str(path) for path in paths if path)
+    return {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "PYTHONPATH": path, "RINGCAST_RECYCLE_BYTES": "0"}
 
 
 def run(target, args):
@@ -108,7 +109,7 @@ def main():
         if not (args.programs / f"fuzz_{target}").is_file():
             if args.targets and target != "python":
                 sys.exit(f"{args.programs}/fuzz_{target} is not there: cmake --preset fuzz && cmake --build --preset fuzz")
-            print(f"SKIPPED fuzz_{target}: it is not built here")
+            print(f"SKIPPED fuzz_{target}: it is not built here: no libpython to embed (Debian: libpython3-dev)")
             continue
         good, executions, seen = run(target, args)
         passed &= good

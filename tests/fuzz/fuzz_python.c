@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's own
+ * exceptions. What is received is packed, received again and packed again: the same bytes come of it. Nothing is leaked.
+ * Pickles are left out, as who loads one trusts its sender; and torch, which a frame could only ask to be imported.
+ */
+#include "python/extension/extension.h"
+
+#include "tests/fuzz/fuzz.h"
+
+PyMODINIT_FUNC PyInit__ringcast(void);
+__attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes(void);
+
+/* Python keeps memory to its end. What the decoder leaks is found below. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "detect_leaks=0"; }
+
+static struct rc_py_state *state;
+static PyObject *pack_function, *own_error;
+
+static int give_up(const char *reason) {
+  PyErr_Print();
+  fprintf(stderr, "\nSKIPPED fuzz_python: %s\n", reason);
+  exit(0);
+}
+
+static const char without_torch[] = "import sys\n"
+                                    "class WithoutTorch:\n"
+                                    "    def find_spec(name, path=None, target=None):\n"
+                                    "        if name == 'torch': raise ImportError(name)\n"
+                                    "sys.meta_path.insert(0, WithoutTorch)\n";
+
+/* The allocator of C, for the address sanitizer to see each object. */
+static void start_python(void) {
+  PyPreConfig before;
+  PyConfig config;
+  PyPreConfig_InitPythonConfig(&before);
+  before.allocator = PYMEM_ALLOCATOR_MALLOC;
+  before.parse_argv = 0;
+  require(!PyStatus_Exception(Py_PreInitialize(&before)));
+  require(PyImport_AppendInittab("ringcast._ringcast", PyInit__ringcast) == 0);
+  PyConfig_InitPythonConfig(&config);
+  config.parse_argv = 0;
+  config.install_signal_handlers = 0;
+  config.write_bytecode = 0;
+  PyStatus status = Py_InitializeFromConfig(&config);
+  if (PyStatus_Exception(status)) give_up("Python does not start here");
+  PyConfig_Clear(&config);
+}
+
+int LLVMFuzzerInitialize(int *count, char ***arguments) {
+  (void)count, (void)arguments;
+  start_python();
+  if (!PyImport_ImportModule("numpy")) give_up("there is no NumPy for this Python (PYTHONPATH)");
+  PyObject *module = PyImport_ImportModule("ringcast._ringcast");
+  if (!module) give_up("the package ringcast is not on PYTHONPATH");
+  require(PyRun_SimpleString(without_torch) == 0);
+  state = PyModule_GetState(module);
+  pack_function = PyObject_GetAttrString(module, "pack");
+  own_error = rc_py_import("ringcast.exceptions", "Error");
+  require(state && pack_function && own_error);
+  return 0;
+}
+
+static bool holds_pickle(const uint8_t *data, size_t bytes) {
+  struct ringcast_frame_reader reader;
+  struct ringcast_item item;
+  if (ringcast_frame_open(&reader, data, bytes) != 0) return false;
+  for (uint32_t i = 0; i < reader.count; i++)
+    if (ringcast_frame_item(&reader, i, &item) == 0 && item.kind == RINGCAST_ITEM_PICKLE) return true;
+  return false;
+}
+
+static PyObject *decode(const void *data, size_t bytes) {
+  const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
+  uint32_t tag;
+  fuzzed_frames++;
+  PyObject *object = rc_py_decode(state, &frame, &tag);
+  require(!object == !!PyErr_Occurred());
+  if (object) return object;
+  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError);
+  if (!expected) PyErr_Print();
+  require(expected);
+  PyErr_Clear();
+  return NULL;
+}
+
+/* The bytes of a frame made of it. */
+static PyObject *packed(PyObject *object) {
+  PyObject *frame = PyObject_CallOneArg(pack_function, object);
+  if (!frame) PyErr_Print();
+  require(frame);
+  PyObject *bytes = PyBytes_FromObject(frame);
+  require(bytes);
+  Py_DECREF(frame);
+  return bytes;
+}
+
+static void there_and_back(PyObject *object) {
+  PyObject *first = packed(object);
+  if (!holds_pickle((const uint8_t *)PyBytes_AS_STRING(first), (size_t)PyBytes_GET_SIZE(first))) {
+    PyObject *again = decode(PyBytes_AS_STRING(first), (size_t)PyBytes_GET_SIZE(first));
+    require(again && Py_TYPE(again) == Py_TYPE(object));
+    PyObject *second = packed(again);
+    require(PyBytes_GET_SIZE(first) == PyBytes_GET_SIZE(second));
+    require(memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second), (size_t)PyBytes_GET_SIZE(first)) == 0);
+    Py_DECREF(second);
+    Py_DECREF(again);
+  }
+  Py_DECREF(first);
+}
+
+static void once(const uint8_t *data, size_t bytes) {
+  PyObject *object = decode(data, bytes);
+  if (object) there_and_back(object);
+  Py_XDECREF(object);
+}
+
+/* What Python keeps for the next time it keeps once. */
+static bool leaks(const uint8_t *data, size_t bytes) {
+  if (!__sanitizer_get_current_allocated_bytes) return false;
+  for (int i = 0; i < 5; i++) {
+    size_t before = __sanitizer_get_current_allocated_bytes();
+    once(data, bytes);
+    if (__sanitizer_get_current_allocated_bytes() <= before) return false;
+  }
+  return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+  if (holds_pickle(data, bytes)) return 0;
+  uint8_t *frame = malloc(bytes); /* a block of just its size */
+  if (bytes != 0) memcpy(frame, data, bytes);
+  once(frame, bytes);
+  require(!leaks(frame, bytes));
+  free(frame);
+  return 0;
+}
