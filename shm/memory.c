@@ -382,10 +382,19 @@ static int map_sealed(struct rc_memory memory, int seals, int protection, struct
 
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out) {
   struct rc_memory memory = {.bytes = bytes, .page_size = page_size, .fd = fd, .mappings = 2};
-  int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, out);
-  /* Where this fails, the pages are mapped as they are read. */
-  if (result == 0) rc_os.advise(out->base, out->bytes * out->mappings, MADV_POPULATE_READ);
-  return result;
+  struct rc_memory mapped;
+  int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, &mapped);
+  if (result != 0) return result;
+  /* A writer puts all of it in place. One that means harm may not, and then a load could be SIGBUS; this tells. */
+  result = rc_os.advise(mapped.base, bytes * mapped.mappings, MADV_POPULATE_READ);
+  if (result == 0 || result == -EINVAL || result == -ENOSYS) { /* an older kernel maps pages as they are read */
+    *out = mapped;
+    return 0;
+  }
+  rc_memory_destroy(&mapped);
+  if (result == -EFAULT) result = -ENOMEM;
+  return rc_fail(result, "can't read all of the ring's %llu bytes: %s; free memory, or raise the container's limit",
+                 (unsigned long long)bytes, strerror(-result));
 }
 
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {

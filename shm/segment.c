@@ -119,10 +119,13 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
   return fail_gone(handle);
 }
 
-/* Opens one of the writer's files. Returns the descriptor. */
+/* Opens one of the writer's files. Returns the descriptor. It looks before it opens: a handle may name whatever the process
+ * has open, and opening alone does something to pipes and devices. */
 static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
   char path[48];
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
+  if (stat(path, file) != 0) return fail_to_open(handle, path, errno);
+  if (!S_ISREG(file->st_mode)) return fail_gone(handle);
   int fd = open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return fail_to_open(handle, path, errno);
   if (fstat(fd, file) != 0 || !S_ISREG(file->st_mode) || file->st_size <= 0) {

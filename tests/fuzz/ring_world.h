@@ -136,6 +136,7 @@ static inline void must_be_lent(const struct party *party, const struct rc_ring_
   const uint8_t *from = frame->data, *base = frame->spilled ? world.spill_memory : world.data;
   uint64_t area = frame->spilled ? SPILL : 2 * world.capacity;
   require(from >= base && from <= base + area && frame->bytes <= area - (uint64_t)(from - base));
+  require(frame->spilled || frame->bytes <= rc_ring_max_frame(world.capacity));
   require(frame->there <= frame->bytes && (frame->there == frame->bytes || !frame->whole));
   if (frame->bytes != 0) touch_all(from, 1), touch_all(from + frame->bytes - 1, 1);
   if (!party || !party->sane || world.data_hurt) return;

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -74,6 +75,47 @@ START_TEST(a_file_that_is_not_sealed_is_refused) {
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), expected);
   ck_says(_i == CONTROL ? "gone" : "not sealed");
   ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), expected);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* Opening a pipe tells its other end that somebody is there. */
+START_TEST(a_handle_that_names_a_pipe_does_not_open_it) {
+  ringcast_writer *writer = make_writer(4096, 1);
+  ringcast_reader *reader = NULL;
+  struct rc_handle handle;
+  char folder[] = "/tmp/ringcast.XXXXXX", path[64], text[RC_HANDLE_MAX];
+  ck_assert_ptr_nonnull(mkdtemp(folder));
+  snprintf(path, sizeof path, "%s/pipe", folder);
+  ck_assert_int_eq(mkfifo(path, 0600), 0);
+  struct pollfd pipe = {.fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), .events = POLLIN};
+  ck_assert_int_eq(unlink(path) | rmdir(folder), 0);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(rc_handle_parse(ringcast_writer_handle(writer), &handle), 0);
+    *(i == 0 ? &handle.control_fd : &handle.data_fd) = pipe.fd;
+    rc_handle_format(&handle, text);
+    ck_assert_int_eq(ringcast_reader_attach(text, &reader), -ENOENT);
+    ck_assert_int_eq(poll(&pipe, 1, 0), 0); /* POLLHUP: a writer has come and gone */
+  }
+  close(pipe.fd);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static int (*true_advise)(void *address, size_t bytes, int advice);
+static int advise_on_a_full_machine(void *address, size_t bytes, int advice) {
+  return advice == MADV_POPULATE_READ ? -EFAULT : true_advise(address, bytes, advice);
+}
+
+/* It may not have put its memory in place, and then there may be none left when it is read. */
+START_TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
+  ringcast_writer *writer = make_writer(4096, 1);
+  ringcast_reader *reader = NULL;
+  true_advise = rc_os.advise;
+  rc_os.advise = advise_on_a_full_machine;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -ENOMEM);
+  ck_says("can't read all");
+  ck_assert_ptr_null(reader);
   ringcast_writer_close(writer);
 }
 END_TEST
@@ -155,6 +197,8 @@ int main(void) {
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_loop_test(tests, a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES);
   tcase_add_loop_test(tests, a_file_that_is_not_sealed_is_refused, 0, FILES);
+  tcase_add_test(tests, a_handle_that_names_a_pipe_does_not_open_it);
+  tcase_add_test(tests, memory_that_can_not_be_read_is_an_error_and_no_signal);
   tcase_add_loop_test(tests, a_slot_that_names_no_process_holds_nobody_up, 0, 4);
   tcase_add_test(tests, what_stands_in_a_slot_is_shown_and_harms_nobody);
   return run_suite(suite);
