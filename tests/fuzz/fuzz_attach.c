@@ -186,6 +186,12 @@ static void offer(struct input *input) {
   }
 }
 
+/* What was believed of it has to hold of what was mapped. */
+static void must_be_mapped(const struct rc_segment *segment) {
+  require(segment->slots >= 1 && rc_control_bytes(segment->slots) <= segment->control.bytes);
+  require(segment->capacity >= RC_MIN_BYTES && segment->capacity == segment->data.bytes && segment->data.mappings == 2);
+}
+
 /* ---- What is done with it --------------------------------------------------------------------------------------- */
 
 static void attach(struct input *input) {
@@ -199,6 +205,7 @@ static void attach(struct input *input) {
   if (!ring.reader && ringcast_reader_attach_ex(text, &options, &ring.reader) != 0)
     require(ringcast_last_error()[0] != '\0');
   if (how & 16 && !ring.tap && ringcast_tap_attach(text, &ring.tap) != 0) require(ringcast_last_error()[0] != '\0');
+  if (ring.reader) must_be_mapped(&ring.reader->segment);
 }
 
 static void next(void) {

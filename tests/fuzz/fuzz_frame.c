@@ -17,6 +17,7 @@ struct frame {
   uint8_t *base;
   size_t bytes;
   struct input changes;
+  bool changing; /* it has some, or had */
 };
 
 static void change(struct frame *frame) {
@@ -59,12 +60,11 @@ static void inspect(struct frame *frame, const struct ringcast_item *item) {
 static void find(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
   struct ringcast_item found;
   char key[64];
-  bool still = frame->changes.left == 0;
   if (!item->key || item->key_bytes > sizeof key) return;
   memcpy(key, item->key, item->key_bytes);
   change(frame);
   int result = ringcast_frame_find(reader, key, item->key_bytes, &found);
-  require(result == 0 || result == -EPROTO || (result == -ENOENT && !still));
+  require(result == 0 || result == -EPROTO || (result == -ENOENT && frame->changing));
   if (result != 0) return;
   require(found.key && found.key_bytes == item->key_bytes);
   inspect(frame, &found);
@@ -104,7 +104,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   if (frame.bytes != 0) memcpy(frame.base, data, frame.bytes);
   walk(&frame);
   frame.changes = (struct input){.at = data + frame.bytes, .left = bytes - frame.bytes};
-  if (frame.changes.left != 0) walk(&frame);
+  frame.changing = frame.changes.left != 0;
+  if (frame.changing) walk(&frame);
   free(frame.base);
   return 0;
 }

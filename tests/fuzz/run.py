@@ -4,9 +4,9 @@
 
     cmake --preset fuzz && cmake --build --preset fuzz && tests/fuzz/run.py --seconds 600 ring frame
 
-Each starts from what is kept in tests/fuzz/corpus/<target> (and from tests/vectors). An input that a target fails on is
-kept in build/fuzz/crashes; to try it again: build/fuzz/tests/fuzz/fuzz_<target> FILE. The time is also taken from
-RINGCAST_FUZZ_SECONDS.
+Each starts from what is kept in tests/fuzz/corpus/<target>.txt (one input a line, in hexadecimal) and in tests/vectors.
+An input that a target fails on is left in build/fuzz/crashes; to try it again: build/fuzz/tests/fuzz/fuzz_<target> FILE.
+The time is also taken from RINGCAST_FUZZ_SECONDS.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 TARGETS = ["frame", "handle", "attach", "writer", "ring", "python"]
-SEEDS = {"frame": [HERE.parent / "vectors"], "python": [HERE.parent / "vectors"]}
+VECTORS = {"frame", "python"}  # start from tests/vectors, too
 LONGEST = {"frame": 2048, "handle": 128, "attach": 512, "writer": 512, "ring": 512, "python": 2048}  # bytes of an input
 
 
@@ -50,6 +50,17 @@ def environment():
     return {"UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, "PYTHONPATH": path, "RINGCAST_RECYCLE_BYTES": "0"}
 
 
+def write_seeds(target, folder):
+    """One file for each input that is kept, as libFuzzer wants them."""
+    lines = (HERE / "corpus" / f"{target}.txt").read_text(encoding="utf-8").splitlines()
+    inputs = [bytes.fromhex(line.split("#")[0]) for line in lines]
+    if target in VECTORS:
+        inputs += [path.read_bytes() for path in sorted((HERE.parent / "vectors").glob("*.bin"))]
+    folder.mkdir()
+    for number, data in enumerate(inputs):
+        (folder / f"seed-{number}").write_bytes(data)
+
+
 def run(target, args):
     """Runs one target. Returns (passed, executions, frames)."""
     program = args.programs / f"fuzz_{target}"
@@ -57,12 +68,13 @@ def run(target, args):
     args.crashes.mkdir(parents=True, exist_ok=True)
     before = set(args.crashes.iterdir())
     with tempfile.TemporaryDirectory() as fresh:
-        grown = args.keep / target if args.keep else pathlib.Path(fresh)
+        seeds = pathlib.Path(fresh, "seeds")
+        grown = args.keep / target if args.keep else pathlib.Path(fresh, "grown")
         grown.mkdir(parents=True, exist_ok=True)
-        seeds = [folder for folder in [HERE / "corpus" / target, *SEEDS.get(target, [])] if folder.is_dir()]
+        write_seeds(target, seeds)
         command = [str(program), f"-max_total_time={args.seconds}", f"-seed={args.seed}", "-timeout=20"]
         command += ["-print_final_stats=1", f"-artifact_prefix={crashes}", f"-max_len={LONGEST[target]}"]
-        command += [str(grown), *map(str, seeds)]
+        command += [str(grown), str(seeds)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(), check=False)
     log = done.stdout.decode(errors="replace")
     skipped = re.search(r"^SKIPPED .*", log, re.M)
