@@ -29,7 +29,7 @@
 #define RC_MAX_SLOTS 1024u
 #define RC_MIN_BYTES 4096u             /* the smallest and the largest ring */
 #define RC_MAX_BYTES ((uint64_t)1 << 40)
-#define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above this can't be right, and sums do not overflow */
+#define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above it can't be right; sums do not overflow */
 #define RC_NAME_MAX  32u
 
 /* At the start of each frame, in DATA. The writer writes it; commit last. */

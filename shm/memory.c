@@ -358,14 +358,15 @@ int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
 
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
-/* Seals first, then the size: until that is sealed the file can be cut short, and to read what was cut off would be SIGBUS. */
+/* Seals first, then the size: until that is sealed the file can be cut short, and to read what was cut off would be
+ * SIGBUS. */
 static int check_sealed(int fd, int seals, uint64_t bytes, const char *what) {
   struct stat file;
   int found = rc_os.seals(fd);
   if (found < 0 || (found & seals) != seals)
     return rc_fail(-EPROTO, "the %s is not sealed as ringcast seals it: whoever made it is not to be trusted", what);
   if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes)
-    return rc_fail(-EPROTO, "the %s has changed its size while it was looked at: whoever made it is not to be trusted", what);
+    return rc_fail(-EPROTO, "the %s has changed its size meanwhile: whoever made it is not to be trusted", what);
   return 0;
 }
 

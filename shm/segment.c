@@ -119,8 +119,8 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
   return fail_gone(handle);
 }
 
-/* Opens one of the writer's files. Returns the descriptor. It looks before it opens: a handle may name whatever the process
- * has open, and opening alone does something to pipes and devices. */
+/* Opens one of the writer's files. Returns the descriptor. It looks before it opens: a handle may name whatever the
+ * process has open, and opening alone does something to pipes and devices. */
 static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
   char path[48];
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);

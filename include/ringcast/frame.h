@@ -175,9 +175,9 @@ struct ringcast_frame_reader {
   uint16_t root; /* enum ringcast_root */
 };
 
-/* One entry, copied and checked: key and data lie within the frame, and so does every element of a tensor. Packed, a tensor
- * is no larger than its data. But entries may share bytes: who copies all of them out keeps a sum, and takes more than the
- * frame's own bytes for damage. */
+/* One entry, copied and checked: key and data lie within the frame, and so does every element of a tensor. Packed, a
+ * tensor is no larger than its data. But entries may share bytes: who copies all of them out keeps a sum, and takes
+ * more than the frame's own bytes for damage. */
 struct ringcast_item {
   const char *key; /* not terminated; NULL if the entry has none */
   size_t key_bytes;

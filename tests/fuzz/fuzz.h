@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fuzz targets share. Each is one file with one function, which libFuzzer calls with ever new bytes; where there
- * is no libFuzzer, replay.c calls it with the bytes that are kept in corpus/. Whatever the bytes are, the target returns,
- * and nothing that it claims by `require` is false.
+ * What the fuzz targets share. Each is one file with one function, which libFuzzer calls with ever new bytes; where
+ * there is no libFuzzer, replay.c calls it with the bytes that are kept in corpus/. Whatever the bytes are, the target
+ * returns, and nothing that it claims by `require` is false.
  */
 #ifndef RC_TESTS_FUZZ_H
 #define RC_TESTS_FUZZ_H
@@ -44,7 +44,7 @@ static inline uint64_t take(struct input *input, size_t bytes) {
 
 /* ---- Counting --------------------------------------------------------------------------------------------------- */
 
-/* Frames that a peer which means harm had a hand in, and that one of our functions has looked at. run.py adds them up. */
+/* Frames that a peer which means harm had a hand in and that one of our functions looked at. run.py adds them up. */
 static uint64_t fuzzed_frames;
 
 static inline void tell_frames(void) { fprintf(stderr, "frames fuzzed: %llu\n", (unsigned long long)fuzzed_frames); }

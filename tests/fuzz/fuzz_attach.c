@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attaching to what a hostile process offers as a ring. The files of a good ring are made in this process, and the input
- * says what is wrong with them: their sizes, seals and identity, the handle, what stands in the control segment and in the
- * data, and that a file changes its size while it is looked at. Then it says what is done with whatever attaches, and what
- * the writer stores meanwhile. Nothing outside the ring is read, and nothing stays behind.
+ * Attaching to what a hostile process offers as a ring. The files of a good ring are made in this process, and the
+ * input says what is wrong with them: their sizes, seals and identity, the handle, what stands in the control segment
+ * and in the data, and that a file changes its size while it is looked at. Then it says what is done with whatever
+ * attaches, and what the writer stores meanwhile. Nothing outside the ring is read, and nothing stays behind.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -216,7 +216,8 @@ static void next(void) {
   const struct rc_segment *segment = &ring.reader->segment;
   const uint8_t *from = frame->data;
   bool in_data = from >= segment->data.base && from <= segment->data.base + 2 * segment->capacity;
-  const uint8_t *end = in_data ? segment->data.base + 2 * segment->capacity : segment->spill.base + segment->spill.bytes;
+  const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
+  const uint8_t *end = memory->base + memory->bytes * memory->mappings;
   require(in_data || (from >= segment->spill.base && from <= end));
   require(frame->bytes <= (size_t)(end - from));
   bool whole = in_data || frame->bytes < 65536;
@@ -247,7 +248,9 @@ static void read_on(struct input *input, uint64_t how) {
     require(ringcast_reader_lag(ring.reader, &lag) == 0 && lag <= ring.reader->segment.capacity);
     break;
   case 6: require(ringcast_reader_stats(ring.reader, &stats) == 0); break;
-  default: require(ringcast_reader_info(ring.reader, &info) == 0 && info.capacity == ring.reader->segment.capacity); break;
+  default:
+    require(ringcast_reader_info(ring.reader, &info) == 0 && info.capacity == ring.reader->segment.capacity);
+    break;
   }
 }
 

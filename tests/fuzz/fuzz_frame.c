@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there is read, and packed if
- * it is a tensor. An input that is longer than the frame it holds goes on with changes, each of which is made between two
- * calls of a second reading: as by a writer that goes on writing.
+ * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there is read, and packed
+ * if it is a tensor. An input that is longer than the frame it holds goes on with changes, each of which is made
+ * between two calls of a second reading: as by a writer that goes on writing.
  *
  *     change: offset (2 bytes), width 1 << (n & 3) (1 byte), value (8 bytes)
  */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's own
- * exceptions. What is received is packed, received again and packed again: the same bytes come of it. Nothing is leaked.
- * Pickles are left out, as who loads one trusts its sender; and torch, which a frame could only ask to be imported.
+ * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's
+ * own exceptions. What is received is packed, received again and packed again: the same bytes come of it. Nothing is
+ * leaked. Pickles are left out, as who loads one trusts its sender; and torch, which a frame could only ask to be
+ * imported.
  */
 #include "python/extension/extension.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring's algorithms against a peer that means harm. An input is a list of steps: what the writer, three readers and a
- * tap do, and in between what the peer stores in the control segment (which any process that is attached can write), or,
- * being the writer itself, in the data. Whatever it stores: nothing is read or written outside DATA and SPILL, no call goes
- * on for ever, a frame is lent as it was checked; and as long as it only writes to the control segment, readers whose slot
- * it leaves alone get what was sent, and the writer overwrites none of it.
+ * The ring's algorithms against a peer that means harm. An input is a list of steps: what the writer, three readers and
+ * a tap do, and in between what the peer stores in the control segment (which any process that is attached can write),
+ * or, being the writer itself, in the data. Whatever it stores: nothing is read or written outside DATA and SPILL, no
+ * call goes on for ever, a frame is lent as it was checked; and as long as it only writes to the control segment,
+ * readers whose slot it leaves alone get what was sent, and the writer overwrites none of it.
  */
 #define _GNU_SOURCE
 #include "tests/fuzz/ring_world.h"
@@ -120,7 +120,9 @@ static void let_go(uint64_t how) {
   uint32_t slot = (uint32_t)how % SLOTS;
   uint64_t owner = rc_load_acquire(&world.control->slots[slot].owner);
   enum rc_slot_state state = rc_owner_state(owner);
-  bool gone = how & 4 ? rc_slot_reap(&ring, slot, owner) : (state == RC_SLOT_ACTIVE && rc_slot_evict(&ring, slot, owner));
+  bool gone = false;
+  if (how & 4) gone = rc_slot_reap(&ring, slot, owner);
+  else if (state == RC_SLOT_ACTIVE) gone = rc_slot_evict(&ring, slot, owner);
   rc_ring_count_followers(&ring);
   for (int i = 0; gone && i < READERS; i++) {
     struct party *party = &world.parties[i];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The writer's public calls, and an honest reader's, while a peer that is attached stores what it likes in the control
- * segment. Whatever it stores, every call returns, with a result that the header names; what is lent lies in the ring or in
- * its spill memory; nothing stays behind. fuzz_ring holds the algorithms below to more than that.
+ * segment. Whatever it stores, every call returns, with a result that the header names; what is lent lies in the ring
+ * or in its spill memory; nothing stays behind. fuzz_ring holds the algorithms below to more than that.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -54,7 +54,8 @@ static void must_be_writable(const struct ringcast_span *span) {
   const struct rc_segment *segment = &channel.writer->segment;
   const uint8_t *to = span->data;
   bool in_data = to >= segment->data.base && to < segment->data.base + segment->capacity;
-  const uint8_t *end = in_data ? segment->data.base + 2 * segment->capacity : segment->spill.base + segment->spill.bytes;
+  const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
+  const uint8_t *end = memory->base + memory->bytes * memory->mappings;
   require(in_data || (to >= segment->spill.base && to < end));
   require(span->bytes <= (size_t)(end - to));
   if (span->bytes != 0) ((uint8_t *)span->data)[0] = ((uint8_t *)span->data)[span->bytes - 1] = 1;
@@ -102,8 +103,8 @@ static void look_around(uint64_t how) {
     count = ringcast_writer_peers(channel.writer, peers, SLOTS);
     require(count >= 0 && count <= SLOTS);
     for (int i = 0; i < count; i++)
-      require(peers[i].slot < SLOTS && peers[i].state >= RINGCAST_PEER_JOINING && peers[i].state <= RINGCAST_PEER_EVICTED &&
-              memchr(peers[i].name, 0, sizeof peers[i].name));
+      require(peers[i].slot < SLOTS && memchr(peers[i].name, 0, sizeof peers[i].name) &&
+              peers[i].state >= RINGCAST_PEER_JOINING && peers[i].state <= RINGCAST_PEER_EVICTED);
     break;
   case 1: count = ringcast_writer_slowest(channel.writer, peers); require(count == 0 || count == 1); break;
   case 2:
@@ -150,7 +151,8 @@ static void next(int which) {
   const struct rc_segment *segment = &reader->segment;
   const uint8_t *from = frame->data;
   bool in_data = from >= segment->data.base && from < segment->data.base + segment->capacity;
-  const uint8_t *end = in_data ? segment->data.base + 2 * segment->capacity : segment->spill.base + segment->spill.bytes;
+  const struct rc_memory *memory = in_data ? &segment->data : &segment->spill;
+  const uint8_t *end = memory->base + memory->bytes * memory->mappings;
   require((in_data || (from >= segment->spill.base && from < end)) && frame->bytes <= (size_t)(end - from));
   if (frame->bytes != 0) touch_all(from + frame->bytes - 1, 1);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls a fuzz target with what is kept, where there is no libFuzzer: what it once found stays tested with every compiler.
+/* Calls a fuzz target with what is kept, where there is no libFuzzer: what it found stays tested with every compiler.
  *   fuzz_<target> FILE.txt|FOLDER...
  * A text holds one input a line, in hexadecimal, and remarks after #; of a folder each .bin is an input. */
 #include <ctype.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring between guards, for fuzz_ring.c: one writer, readers, a tap, and a peer that stores what it likes where it likes.
- * What the writer has sent is written down beside it, so that who was not touched is held to get just that.
+ * A ring between guards, for fuzz_ring.c: one writer, readers, a tap, and a peer that stores what it likes where it
+ * likes. What the writer has sent is written down beside it, so that who was not touched is held to get just that.
  */
 #ifndef RC_TESTS_RING_WORLD_H
 #define RC_TESTS_RING_WORLD_H

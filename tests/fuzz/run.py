@@ -5,7 +5,7 @@
     cmake --preset fuzz && cmake --build --preset fuzz && tests/fuzz/run.py --seconds 600 ring frame
 
 Each starts from what is kept in tests/fuzz/corpus/<target>.txt (one input a line, in hexadecimal) and in tests/vectors.
-An input that a target fails on is left in build/fuzz/crashes; to try it again: build/fuzz/tests/fuzz/fuzz_<target> FILE.
+An input that a target fails on is left in build/fuzz/crashes; build/fuzz/tests/fuzz/fuzz_<target> FILE tries it again.
 The time is also taken from RINGCAST_FUZZ_SECONDS.
 """
 
@@ -120,7 +120,8 @@ def main():
     for target in args.targets or TARGETS:
         if not (args.programs / f"fuzz_{target}").is_file():
             if args.targets and target != "python":
-                sys.exit(f"{args.programs}/fuzz_{target} is not there: cmake --preset fuzz && cmake --build --preset fuzz")
+                build = "cmake --preset fuzz && cmake --build --preset fuzz"
+                sys.exit(f"{args.programs}/fuzz_{target} is not there: {build}")
             print(f"SKIPPED fuzz_{target}: it is not built here: no libpython to embed (Debian: libpython3-dev)")
             continue
         good, executions, seen = run(target, args)

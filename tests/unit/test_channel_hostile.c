@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peers that mean harm, as the public API meets them: files that change while they are looked at, and slots that lie. */
+/* Peers that mean harm, as the public API meets them: files that change while they are looked at, slots that lie. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -124,14 +124,16 @@ END_TEST
 
 static ringcast_writer *make_writer_that(uint32_t on_death) {
   ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 2, .on_death = on_death};
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 4096, .readers = 2, .on_death = on_death};
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   return writer;
 }
 
 static int send_some(ringcast_writer *writer, int frames) {
   int result = 0;
-  for (int i = 0; i < frames && result == 0; i++) result = ringcast_writer_send(writer, "12345678", 8, 0, RINGCAST_FOREVER);
+  for (int i = 0; i < frames && result == 0; i++)
+    result = ringcast_writer_send(writer, "12345678", 8, 0, RINGCAST_FOREVER);
   return result;
 }
 

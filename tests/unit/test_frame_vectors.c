@@ -180,8 +180,8 @@ static const struct vector VECTORS[] = {
      PATCH(120, 0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)},
     {.name = "bad-strides", .about = "Strides that lead out of the tensor's data.", ONE_TENSOR, .damaged = true,
      PATCH(136, WORD(4))},
-    {.name = "bad-overlap", .about = "Elements share their bytes: packed, they would be longer than the data.", ONE_TENSOR,
-     .damaged = true, PATCH(128, WORD(5), WORD(1))},
+    {.name = "bad-overlap", .about = "Elements share their bytes: packed, they would be longer than the data.",
+     ONE_TENSOR, .damaged = true, PATCH(128, WORD(5), WORD(1))},
 };
 /* clang-format on */
 #define VECTOR_COUNT ((int)(sizeof VECTORS / sizeof *VECTORS))
