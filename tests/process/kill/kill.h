@@ -73,6 +73,7 @@ struct board {
   int64_t slow_ns;
   bool storms; /* the writer never pauses: it waits for room, and the readers seldom for a frame */
   bool trims;  /* spill memory is given back as soon as it can be */
+  bool large;  /* many frames go beside the ring, in pieces, of which many are taken back */
   char handle[96];
   _Atomic bool has_handle, stop;
   _Atomic uint64_t sending, committed; /* frames' numbers, from 1 on: stored before and after a commit */
@@ -81,7 +82,7 @@ struct board {
   struct party parties[PARTIES];
   /* Of the campaign. */
   struct counts counts;
-  _Atomic uint64_t passed[RC_POINTS];
+  _Atomic uint64_t passed[RC_POINT_COUNT];
   _Atomic uint32_t delays; /* from a death to when a party that waited was told */
   struct delay {
     uint64_t ns;
@@ -138,12 +139,14 @@ struct strike {
 };
 struct tally {
   uint64_t rounds, kills, stops, killed_stopped, at_points, writers, readers, hangs, slow, modes[MODES];
-  uint64_t killed_at[RC_POINTS], stopped_at[RC_POINTS];
+  uint64_t killed_at[RC_POINT_COUNT], stopped_at[RC_POINT_COUNT];
   uint64_t longest_ns; /* that the referee waited for anything */
 };
 extern struct tally tally;
 extern uint64_t hang_ns; /* it is a hang from here on */
-/* Strikes as the first of them says, and some times more; sets `done` in those that were met. False: something hung. */
+/* The round is made for the first strike; sets `done` in those that were met. False: something hung. */
 bool play_round(struct strike *strikes, int count);
+/* Whether a point is come by so often that a round need not be made for it. */
+bool is_common(int point);
 
 #endif

@@ -8,14 +8,8 @@
 
 #include "tests/process/kill/kill.h"
 
-/* A frame that is held. */
-struct held {
-  struct ringcast_frame frame;
-  bool released;
-};
-
 static ringcast_reader *reader;
-static struct held held[8];
+static struct ringcast_frame held[8];
 static uint32_t holds;
 static uint64_t state;
 static uint64_t last;   /* number of the last frame of this life; 0: none yet */
@@ -74,26 +68,34 @@ static bool has_head(const void *data, size_t bytes, struct head *head) {
   return true;
 }
 
-/* Reads behind the writer. -ECONNABORTED: it was taken back. */
+static int await_bytes(struct ringcast_frame *frame, size_t upto, size_t *there) {
+  atomic_store(&self->called, now_ns());
+  int result = ringcast_reader_await(reader, frame, upto, RINGCAST_FOREVER, there);
+  atomic_store(&self->called, 0);
+  if (result == -ECONNABORTED) atomic_fetch_add(&board->counts.aborted, 1);
+  if (result == 0 || result == -ECONNABORTED || result == -EPIPE) return result;
+  return result == -ESTALE ? stale("await") : unexpected("await", result);
+}
+
+/* Reads behind the writer. -ECONNABORTED: it was taken back. It is a frame once it is whole, and not before, even when all
+ * that was reserved is there. */
 static int follow(struct ringcast_frame *frame) {
   struct head head = {0};
   bool matches = true;
   size_t done = 0, there = 0;
   uint64_t pieces = 0;
   do {
-    atomic_store(&self->called, now_ns());
-    int result = ringcast_reader_await(reader, frame, done < sizeof head ? sizeof head : done + 1, RINGCAST_FOREVER, &there);
-    atomic_store(&self->called, 0);
-    if (result == -ECONNABORTED) atomic_fetch_add(&board->counts.aborted, 1);
-    if (result == -ECONNABORTED || result == -EPIPE) return result;
-    if (result == -ESTALE) return stale("await");
-    if (result != 0) return unexpected("await", result);
+    int result = await_bytes(frame, done < sizeof head ? sizeof head : done + 1, &there);
+    if (result != 0) return result;
     if (done == 0) matches = has_head(frame->data, there, &head);
     size_t until = there == frame->bytes ? there : there & ~(size_t)7;
     matches = matches && frame_matches(frame->data, done, until, &head);
     done = until;
     pieces++;
   } while (there < frame->bytes);
+  int result = await_bytes(frame, SIZE_MAX, &there);
+  if (result != 0) return result;
+  matches = matches && frame_matches(frame->data, done & ~(size_t)7, frame->bytes, &head);
   if (pieces > 1) atomic_fetch_add_explicit(&board->counts.followed, 1, memory_order_relaxed);
   return judge_frame(frame, &head, matches);
 }
@@ -108,13 +110,13 @@ static int examine(struct ringcast_frame *frame) {
 /* ---- Holding and releasing -------------------------------------------------------------------------------------- */
 
 static int release_one(uint32_t i) {
-  int result = ringcast_reader_release(reader, &held[i].frame);
+  int result = ringcast_reader_release(reader, &held[i]);
   held[i] = held[--holds];
   if (result == -ESTALE) return stale("release");
   return result != 0 ? unexpected("release", result) : 0;
 }
 
-/* In any order, but for one who may hold only one. */
+/* In any order. */
 static int release_some(void) {
   while (holds > 0 && (holds == self->leases || chance(3) == 0)) {
     int result = release_one((uint32_t)chance(holds));
@@ -123,9 +125,23 @@ static int release_some(void) {
   return 0;
 }
 
+/* One that is released counts as held as long as an older one is. */
+static int release_oldest(void) {
+  uint32_t oldest = 0;
+  if (holds == 0) return unexpected("next", -EBUSY);
+  for (uint32_t i = 1; i < holds; i++)
+    if (held[i].position < held[oldest].position) oldest = i;
+  int result = release_one(oldest);
+  return result != 0 ? result : -EAGAIN;
+}
+
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
+/* Who waits for ever while it holds frames waits for itself, once the writer needs the room. */
+#define HOLDING_NS ((int64_t)2000000)
+
 static int64_t some_timeout(void) {
+  if (holds > 0) return HOLDING_NS;
   switch (chance(16)) {
   case 0: return 0;
   case 1: return 1000000;
@@ -136,6 +152,7 @@ static int64_t some_timeout(void) {
 static int poll_descriptor(void) {
   struct pollfd file = {.fd = ringcast_reader_fd(reader), .events = POLLIN};
   if (file.fd < 0) return unexpected("fd", file.fd);
+  if (holds > 0) return poll(&file, 1, (int)(HOLDING_NS / 1000000)) == 0 ? -ETIMEDOUT : -EAGAIN;
   while (poll(&file, 1, -1) < 0 && errno == EINTR);
   return -EAGAIN;
 }
@@ -150,6 +167,7 @@ static int next(struct ringcast_frame *frame) {
     result = ringcast_reader_next(reader, by_descriptor ? 0 : some_timeout(), frame);
     if (result == -EAGAIN && by_descriptor) result = poll_descriptor();
     if (result == -ENOBUFS) result = -EAGAIN;
+    if (result == -EBUSY || (result == -ETIMEDOUT && holds > 0)) result = release_oldest();
   } while (result == -EAGAIN || result == -ETIMEDOUT);
   atomic_store(&self->called, 0);
   uint64_t struck = atomic_load(&board->writer_struck);
@@ -194,7 +212,7 @@ static int read_frames(uint64_t most) {
     int result = next(&frame);
     if (result == -ESTALE) return stale("next");
     if (result != 0) return result;
-    held[holds++] = (struct held){.frame = frame};
+    held[holds++] = frame;
     result = examine(&frame);
     if (result == -EPIPE && self->follows) result = release_one(holds - 1); /* a part of a frame; the next call tells */
     if (result != 0 && result != -ECONNABORTED) return result;

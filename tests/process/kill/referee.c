@@ -194,6 +194,8 @@ void arm(int index, int point, int signal, uint32_t passes) {
   atomic_store(&party->armed, (uint32_t)point + 1);
 }
 
+void disarm(int index) { atomic_store(&board->parties[index].armed, 0); }
+
 static bool is_struck(const void *context) {
   const struct party *party = context;
   return atomic_load(&party->struck_ns) != 0;
@@ -209,7 +211,8 @@ bool has_struck(int index, uint64_t ns) {
 
 static bool is_stopped(const void *context) {
   const struct party *party = context;
-  return state_of(party->pid) == 'T';
+  char now = state_of(party->pid);
+  return now == 'T' || now == 'Z'; /* it had come to its end by itself */
 }
 
 bool await_stopped(int index) { return until(is_stopped, &board->parties[index], "a party stops that was told to"); }

@@ -16,6 +16,7 @@ void let_pass(uint64_t ns);
 /* Kills or stops a party now; or has it do so itself, at a point. */
 void strike(int index, int signal);
 void arm(int index, int point, int signal, uint32_t passes);
+void disarm(int index);
 bool has_struck(int index, uint64_t ns);
 void note_struck(int index, int point, int signal);
 bool await_stopped(int index);

@@ -7,15 +7,20 @@
 
 #include "tests/process/kill/referee.h"
 
-#define PATIENCE ((uint64_t)1500 * 1000 * 1000) /* for a party to come by a point */
+#define PATIENCE ((uint64_t)700 * 1000 * 1000) /* for a party to come by a point */
 
-static const enum rc_point_group group_of[RC_POINTS] = {
-#define RC_POINT_GROUP(name, group) [RC_POINT_##name] = RC_POINTS_##group,
-    RC_ALL_POINTS(RC_POINT_GROUP)
-#undef RC_POINT_GROUP
+/* Who comes by a point, and when (ring/point.h). */
+enum who { WRITES, READS, CREATES, ATTACHES, CLOSES, LEAVES, WAITS, MOURNS, REAPS, POLLS, EVICTS, STALE, REFUSES, REFUSED };
+static const enum who who_passes[RC_POINT_COUNT] = {
+#define WHO(name, who) [RC_POINT_##name] = who,
+    RC_ALL_POINTS(WHO)
+#undef WHO
 };
 
-static bool over; /* the writer is dead, or has ended the ring */
+enum { CHURNER = WRITER + 1, SUITED }; /* readers: attaches again and again; as the point of the round needs it */
+
+static int suited_for; /* the point that the round is made for, -1: none */
+static bool over;      /* the writer is dead, or has ended the ring */
 
 /* ---- What is waited for ----------------------------------------------------------------------------------------- */
 
@@ -135,16 +140,16 @@ static bool follow_up(int index, int signal) {
 
 /* ---- Strikes ---------------------------------------------------------------------------------------------------- */
 
-static bool is_reader_of_use(const struct party *party, bool churns) {
-  return is_alive(party) && (!churns || party->churns);
+static bool is_of_use(const struct party *party, bool churns) {
+  return is_alive(party) && !is_told(party) && (!churns || party->churns);
 }
 
 static int some_reader(bool churns) {
   int index;
   bool any = false;
-  for (int i = WRITER + 1; i < PARTIES; i++) any |= is_reader_of_use(&board->parties[i], churns);
+  for (int i = WRITER + 1; i < PARTIES; i++) any |= is_of_use(&board->parties[i], churns);
   do index = WRITER + 1 + (int)draw(READERS);
-  while (any && !is_reader_of_use(&board->parties[index], churns));
+  while (any && !is_of_use(&board->parties[index], churns));
   return any ? index : -1;
 }
 
@@ -158,6 +163,10 @@ static bool strike_at_random(struct strike *what) {
   what->done = true;
   if (index == WRITER && what->signal == SIGKILL && draw(4) == 0 && (second = some_reader(false)) > 0) strike(second, SIGKILL);
   return follow_up(index, what->signal);
+}
+
+static int reader_for(int point) {
+  return point == suited_for && is_of_use(&board->parties[SUITED], false) ? SUITED : some_reader(false);
 }
 
 /* Whoever comes by it, in the round as it is. */
@@ -201,17 +210,28 @@ static bool strike_evicted(struct strike *what) {
   return follow_up(index, what->signal);
 }
 
-/* A reader, as it finds the writer dead; the others must find it all the same. */
+static bool has_any_struck(const void *context) {
+  (void)context;
+  for (int i = WRITER + 1; i < PARTIES; i++)
+    if (atomic_load(&board->parties[i].struck_ns) != 0) return true;
+  return false;
+}
+
+/* A reader, as it finds the writer dead; the others must find it all the same. The first one to find it tells them, so any
+ * may be that one. */
 static bool strike_mourner(struct strike *what) {
-  int index = some_reader(false);
-  if (index < 0) return true;
-  arm(index, what->point, what->signal, 0);
+  for (int i = WRITER + 1; i < PARTIES; i++)
+    if (is_of_use(&board->parties[i], false)) arm(i, what->point, what->signal, 0);
   strike(WRITER, SIGKILL);
   over = true;
-  what->done = has_struck(index, PATIENCE);
-  if (!what->done) return true;
-  note_struck(index, what->point, what->signal);
-  return what->signal == SIGKILL || await_stopped(index);
+  within(PATIENCE, has_any_struck, NULL);
+  for (int i = WRITER + 1; i < PARTIES; i++) {
+    if (!is_of_use(&board->parties[i], false) || !has_struck(i, 0)) continue;
+    note_struck(i, what->point, what->signal);
+    what->done = true;
+    if (what->signal == SIGSTOP && !await_stopped(i)) return false;
+  }
+  return true;
 }
 
 static bool strike_in_closing(struct strike *what) {
@@ -226,34 +246,103 @@ static bool strike_in_closing(struct strike *what) {
   return true;
 }
 
+/* A reader is stopped in the middle of joining. Struck is the writer when it refuses it for that, or the reader itself when
+ * it finds out. */
+static bool strike_in_refusal(struct strike *what, bool writer) {
+  int index = some_reader(true);
+  if (index < 0) return true;
+  struct strike stop = {.point = RC_POINT_J1_DONE, .signal = SIGSTOP};
+  arm(index, stop.point, stop.signal, 0);
+  if (writer) arm(WRITER, what->point, what->signal, 0);
+  if (!has_struck(index, PATIENCE)) {
+    disarm(WRITER);
+    return true;
+  }
+  note_struck(index, stop.point, stop.signal);
+  if (!await_stopped(index)) return false;
+  if (writer) {
+    what->done = has_struck(WRITER, PATIENCE);
+    if (what->done) note_struck(WRITER, what->point, what->signal);
+    if (what->done && !follow_up(WRITER, what->signal)) return false;
+    return over || reader_stopped(index);
+  }
+  if (!goes_around()) return false;
+  arm(index, what->point, what->signal, 0);
+  go_on(index);
+  what->done = has_struck(index, PATIENCE);
+  if (!what->done) return all_catch_up();
+  note_struck(index, what->point, what->signal);
+  return follow_up(index, what->signal);
+}
+
 static bool strike_once(struct strike *what) {
   if (what->point < 0) return strike_at_random(what);
-  switch (group_of[what->point]) {
-  case RC_POINTS_WRITES: return strike_who_passes(what, WRITER, (uint32_t)draw(board->storms ? 60 : 8));
-  case RC_POINTS_READS: return strike_who_passes(what, some_reader(false), (uint32_t)draw(20));
-  case RC_POINTS_ATTACHES:
-  case RC_POINTS_LEAVES: return strike_who_passes(what, some_reader(true), (uint32_t)draw(3));
-  case RC_POINTS_WAITS: return strike_who_passes(what, draw(2) ? WRITER : some_reader(false), (uint32_t)draw(4));
-  case RC_POINTS_REAPS: return board->on_death == RINGCAST_EVICT ? strike_in_judgement(what, SIGKILL) : true;
-  case RC_POINTS_EVICTS: return board->on_slow == RINGCAST_EVICT ? strike_in_judgement(what, SIGSTOP) : true;
-  case RC_POINTS_EVICTED: return board->on_slow == RINGCAST_EVICT ? strike_evicted(what) : true;
-  case RC_POINTS_MOURNS: return strike_mourner(what);
-  case RC_POINTS_CLOSES: return strike_in_closing(what);
+  switch (who_passes[what->point]) {
+  case WRITES: return strike_who_passes(what, WRITER, (uint32_t)draw(is_common(what->point) ? 40 : 3));
+  case READS: return strike_who_passes(what, reader_for(what->point), (uint32_t)draw(is_common(what->point) ? 20 : 2));
+  case POLLS: return strike_who_passes(what, reader_for(what->point), (uint32_t)draw(4));
+  case ATTACHES:
+  case LEAVES: return strike_who_passes(what, some_reader(true), (uint32_t)draw(3));
+  case WAITS:
+    return strike_who_passes(what, what->point != suited_for && draw(2) ? WRITER : reader_for(what->point),
+                             (uint32_t)draw(4));
+  case REAPS: return board->on_death == RINGCAST_EVICT ? strike_in_judgement(what, SIGKILL) : true;
+  case EVICTS: return board->on_slow == RINGCAST_EVICT ? strike_in_judgement(what, SIGSTOP) : true;
+  case STALE: return board->on_slow == RINGCAST_EVICT ? strike_evicted(what) : true;
+  case REFUSES: return strike_in_refusal(what, true);
+  case REFUSED: return strike_in_refusal(what, false);
+  case MOURNS: return strike_mourner(what);
+  case CLOSES: return strike_in_closing(what);
   default: return true; /* only at the beginning */
   }
 }
 
 /* ---- The round -------------------------------------------------------------------------------------------------- */
 
+/* What a point needs of its round, lest it be waited for in vain. */
+static void suit(int point) {
+  struct party *party = &board->parties[SUITED];
+  suited_for = point;
+  if (point >= RC_POINT_NOTE_ROOM && point <= RC_POINT_EPOCH_DONE) board->large = true;
+  switch (point) {
+  case RC_POINT_PROVIDE:
+  case RC_POINT_PROVIDED:
+  case RC_POINT_PUNCH:
+  case RC_POINT_PUNCHED:
+  case RC_POINT_EPOCH_DONE: board->trims = true; break;
+  case RC_POINT_SETTLED: party->leases = 3; break;
+  case RC_POINT_SPILL_CHECKED: board->large = true; break;
+  case RC_POINT_PASSED:
+    board->large = true;
+    for (int i = WRITER + 1; i < PARTIES; i++) board->parties[i].follows = i != SUITED;
+    break;
+  case RC_POINT_P2_DONE: party->follows = board->large = true; break;
+  case RC_POINT_PARKED:
+    party->mode = PARKED;
+    board->storms = false;
+    break;
+  case RC_POINT_POLL:
+  case RC_POINT_POLL_ARMED:
+    party->mode = BY_DESCRIPTOR;
+    party->leases = 1;
+    board->storms = false;
+    break;
+  default: break;
+  }
+}
+
+bool is_common(int point) { return atomic_load(&board->passed[point]) > 200 * (tally.rounds + 1); }
+
 static void plan(const struct strike *first) {
-  enum rc_point_group group = first->point < 0 ? RC_POINTS_WRITES : group_of[first->point];
+  enum who who = first->point < 0 ? WRITES : who_passes[first->point];
   memset(board, 0, offsetof(struct board, counts));
   board->capacity = (uint64_t)4096 << draw(5);
-  board->on_death = group == RC_POINTS_REAPS || draw(3) != 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
-  board->on_slow = group == RC_POINTS_EVICTS || group == RC_POINTS_EVICTED || draw(3) == 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
+  board->on_death = who == REAPS || draw(3) != 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
+  board->on_slow = who == EVICTS || who == STALE || draw(3) == 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
   board->slow_ns = board->on_slow == RINGCAST_EVICT || draw(2) ? (int64_t)(20 + draw(30)) * 1000000 : 0;
   board->storms = draw(3) == 0;
   board->trims = draw(2) == 0;
+  board->large = draw(4) == 0;
   int spinning = draw(4) == 0 ? (int)draw(PARTIES) : -1; /* one at most: each takes a CPU */
   for (int i = 0; i < PARTIES; i++) {
     struct party *party = &board->parties[i];
@@ -261,14 +350,15 @@ static void plan(const struct strike *first) {
     while (party->mode == SPINNING && i != spinning);
     party->leases = draw(2) ? 1 : 1 + (uint32_t)draw(6);
     party->follows = draw(2) == 0;
-    party->churns = i == 1 || draw(4) == 0;
+    party->churns = i == CHURNER || draw(4) == 0;
     party->dawdles = draw(3) == 0;
   }
+  suit(first->point);
 }
 
 /* The writer, and what is struck while it makes the ring: then it is made by another one. */
 static bool start_writer(struct strike *first) {
-  bool strikes = first->point >= 0 && group_of[first->point] == RC_POINTS_CREATES;
+  bool strikes = first->point >= 0 && who_passes[first->point] == CREATES;
   if (strikes) arm(WRITER, first->point, first->signal, 0);
   start_party(WRITER);
   if (strikes && (first->done = has_struck(WRITER, PATIENCE))) {

@@ -125,7 +125,7 @@ static int in_pieces(struct head *head) {
     if (next > head->bytes) next = head->bytes;
     fill_frame(span.data, done, next, head);
     if ((result = ringcast_writer_publish(writer, next, kind)) != 0) return judge(result, now_ns());
-    if (chance(24) == 0) return abort_it(head);
+    if (chance(board->large ? 12 : 24) == 0) return abort_it(head);
   }
   return commit(head);
 }
@@ -148,7 +148,7 @@ static int by_send(struct head *head) {
 
 static size_t some_bytes(void) {
   uint64_t most = rc_ring_frame(&writer->segment);
-  switch (chance(32)) {
+  switch (chance(board->large ? 8 : 32)) {
   case 0: return most + 1 + chance(600000); /* beside the ring */
   case 1:
   case 2:
@@ -160,7 +160,7 @@ static size_t some_bytes(void) {
 static int send_one(struct head *head) {
   head->bytes = some_bytes();
   head->attempt++;
-  switch (chance(4)) {
+  switch (board->large && head->bytes > board->capacity / 2 ? 1 + chance(2) : chance(4)) {
   case 0: return by_reservation(head);
   case 1: return in_pieces(head);
   default: return by_send(head);
