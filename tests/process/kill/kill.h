@@ -69,6 +69,7 @@ struct board {
   /* Of the round. */
   uint64_t seed;
   uint64_t capacity;
+  uint32_t slots;
   uint32_t on_death, on_slow;
   int64_t slow_ns;
   bool storms; /* the writer never pauses: it waits for room, and the readers seldom for a frame */

@@ -77,7 +77,7 @@ void start_party(int index) {
     exit(2);
   }
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* and leaves by _exit: what the referee does at its exit is not for it */
     self = party;
     if (index == WRITER) be_writer(random);
     be_reader(random);

@@ -337,6 +337,7 @@ static void plan(const struct strike *first) {
   enum who who = first->point < 0 ? WRITES : who_passes[first->point];
   memset(board, 0, offsetof(struct board, counts));
   board->capacity = (uint64_t)4096 << draw(5);
+  board->slots = READERS + 2 * (uint32_t)draw(2);
   board->on_death = who == REAPS || draw(3) != 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
   board->on_slow = who == EVICTS || who == STALE || draw(3) == 0 ? RINGCAST_EVICT : RINGCAST_FAIL;
   board->slow_ns = board->on_slow == RINGCAST_EVICT || draw(2) ? (int64_t)(20 + draw(30)) * 1000000 : 0;

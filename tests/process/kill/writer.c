@@ -194,7 +194,7 @@ static void pause_a_while(void) {
 
 static int create(void) {
   struct ringcast_writer_options options = {.size = sizeof options,
-                                            .readers = READERS + 2,
+                                            .readers = board->slots,
                                             .capacity = board->capacity,
                                             .memory = RINGCAST_MEMORY_PAGES,
                                             .numa = RINGCAST_NUMA_NONE,
