@@ -191,7 +191,7 @@ static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, ui
   if (wait->slice_ns) most = least(most, *wait->slice_ns);
   int slept = watch && pidfd < 0 ? -ENOTSUP
                                  : rc_park_sleep(waiter->park, &waiter->event->word, value, pidfd,
-                                                 watch && wait->sole ? most : least(most, RC_LONG_SLICE_NS));
+                                                 watch && wait->sole ? most : least(most, RC_SLICE_NS));
   if (slept != -ENOTSUP) return slept;
   stop_parking(waiter);
   return 0;
