@@ -46,7 +46,7 @@ static uint64_t frames = UINT64_MAX;
 
 static uint64_t word_of(uint64_t number, uint64_t i) { return (number + 1) * 0x9e3779b97f4a7c15u + i; }
 
-/* Mostly 8 to 40 bytes, the same for some frames in a row; one in 4096 up to 8 KiB, one in four million beside the ring. */
+/* Mostly 8 to 36 bytes, the same for some in a row; one in 4096 up to 8 KiB, one in 4 million beside the ring. */
 static size_t bytes_of(uint64_t number) {
   if ((number & 4095) != 4095) return 8 + (number >> 7 & 7) * (number >> 10 & 1) * 4;
   uint64_t random = word_of(number, 0) >> 20;
@@ -87,13 +87,15 @@ static int be_writer(ringcast_writer *writer, uint32_t readers) {
   struct count *count = &board->parties[MOST_READERS];
   struct ringcast_span span;
   uint64_t number = 0;
-  if (ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER) < 0) return fail("writer", 0, ringcast_last_error());
+  if (ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER) < 0)
+    return fail("writer", 0, ringcast_last_error());
   for (; number < frames; number++) {
     size_t bytes = bytes_of(number);
     if (ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span) != 0)
       return fail("writer", number, ringcast_last_error());
     fill(span.data, bytes, number);
-    if (ringcast_writer_commit(writer, bytes, (uint16_t)number) != 0) return fail("writer", number, ringcast_last_error());
+    if (ringcast_writer_commit(writer, bytes, (uint16_t)number) != 0)
+      return fail("writer", number, ringcast_last_error());
     if (number % TELL_EVERY != 0) continue;
     tell(count, number);
     if (atomic_load_explicit(&board->stop, memory_order_relaxed)) {
@@ -113,7 +115,8 @@ static int be_reader(const char *handle, struct count *count) {
   int result;
   if (ringcast_reader_attach(handle, &reader) != 0) return fail("reader", 0, ringcast_last_error());
   for (; (result = ringcast_reader_next(reader, RINGCAST_FOREVER, &frame)) == 0; number++) {
-    if (frame.bytes != bytes_of(number) || frame.kind != (uint16_t)number) return fail("reader", number, "another frame");
+    if (frame.bytes != bytes_of(number) || frame.kind != (uint16_t)number)
+      return fail("reader", number, "another frame");
     if (!is_whole(frame.data, frame.bytes, number)) return fail("reader", number, "a byte is wrong");
     count->bytes += frame.bytes;
     if (ringcast_reader_release(reader, &frame) != 0) return fail("reader", number, ringcast_last_error());

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kill campaign: a writer and some readers under load, each in a process of its own, of which one after the other is
- * killed or stopped: at a random moment, or at a named point of the library's code (ring/point.h). After each strike it is
- * seen that the others are told, or go on; what every reader has read is checked byte for byte.
+ * The kill campaign: a writer and some readers under load, each in a process of its own, of which one after the other
+ * is killed or stopped: at a random moment, or at a named point of the library's code (ring/point.h). After each strike
+ * it is seen that the others are told, or go on; what every reader has read is checked byte for byte.
  *
  *   main.c     options, the order of the strikes, the summary
  *   round.c    one ring's life: starts the parties, strikes, sees what becomes of the others
@@ -30,7 +30,17 @@ enum { READERS = 4, PARTIES = READERS + 1, MOST_DELAYS = 1 << 16, TEXT = 256 };
 #define WRITER 0 /* the index of the writer among the parties; readers follow */
 
 /* How a party waits. */
-enum mode { BY_DEFAULT, PARKED, IN_SLICES, WITHOUT_PIDFD, WITHOUT_MEMBARRIER, WITHOUT_ALL, SPINNING, BY_DESCRIPTOR, MODES };
+enum mode {
+  BY_DEFAULT,
+  PARKED,
+  IN_SLICES,
+  WITHOUT_PIDFD,
+  WITHOUT_MEMBARRIER,
+  WITHOUT_ALL,
+  SPINNING,
+  BY_DESCRIPTOR,
+  MODES
+};
 extern const char *const mode_names[MODES];
 
 enum stage { STARTING, AT_WORK, TOLD, ENDED };
@@ -62,7 +72,7 @@ struct party {
 struct counts {
   _Atomic uint64_t frames, bytes, spilled, followed, corrupt, missing, unexpected, torn; /* torn: and told so in time */
   _Atomic uint64_t lives, pipe, owner_dead, stale, aborted, timed_out, refused; /* refused: -EUSERS, for a moment */
-  _Atomic uint64_t descriptors, mappings, threads;                             /* left by a party that ended by itself */
+  _Atomic uint64_t descriptors, mappings, threads; /* left by a party that ended by itself */
 };
 
 struct board {

@@ -15,8 +15,8 @@
 #include "tests/process/kill/kill.h"
 #include "tests/support/shared_memory.h"
 
-/* What shared memory may be more at the end. In a memory cgroup of our own: the board, and little else. In the whole machine:
- * what others take meanwhile; a campaign would leak hundreds of rings. */
+/* What shared memory may be more at the end. In a memory cgroup of our own: the board, and little else. In the whole
+ * machine: what others take meanwhile; a campaign would leak hundreds of rings. */
 #define TOLERATED_OWN_KB (4L << 10)
 #define TOLERATED_KB     (256L << 10)
 #define PATIENCE_NS      ((uint64_t)20 * 1000 * 1000 * 1000) /* for others to drop it again */
@@ -92,7 +92,7 @@ static bool move_to(const char *group) {
   return fclose(file) == 0 && written;
 }
 
-/* Where this process's memory is accounted for: by version 1 or version 2 of cgroups, where they are commonly mounted. */
+/* Where this process's memory is accounted for: by cgroups of version 1 or 2, mounted where they commonly are. */
 static bool find_group(void) {
   char line[256];
   FILE *file = fopen("/proc/self/cgroup", "re");
@@ -113,7 +113,8 @@ static bool find_group(void) {
 static bool enter_own_group(void) {
   if (!find_group()) return false;
   snprintf(own_group, sizeof own_group, "%s/ringcast-kill-%d", parent_group, (int)getpid());
-  if (mkdir(own_group, 0755) == 0 && number_in(own_group, "memory.stat", "shmem") >= 0 && move_to(own_group)) return true;
+  bool made = mkdir(own_group, 0755) == 0;
+  if (made && number_in(own_group, "memory.stat", "shmem") >= 0 && move_to(own_group)) return true;
   rmdir(own_group);
   own_group[0] = '\0';
   return false;
@@ -139,10 +140,11 @@ void leaks_begin(void) {
   prctl(PR_SET_CHILD_SUBREAPER, 1); /* what a party leaves running becomes this process's child */
   private = hide_folders();
   if (!private)
-    fprintf(stderr, "SKIPPED kill: files of another name than ringcast's in /tmp and /dev/shm: %s, so others' are there\n",
+    fprintf(stderr, "SKIPPED kill: files in /tmp and /dev/shm that are not named ringcast: can't hide others': %s\n",
             strerror(errno));
   files_before = files();
-  if (!enter_own_group()) fprintf(stderr, "kill: no memory cgroup of our own: the whole machine's shared memory is looked at\n");
+  if (!enter_own_group())
+    fprintf(stderr, "kill: no memory cgroup of our own is to be had: the whole machine's shared memory is looked at\n");
   atexit(leave_own_group);
   shared_before = shared_now();
   at_first = look_before();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- *   kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--points] [--quiet]
+ *   kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--points] [--only POINT] [--quiet]
  *
- * So many strikes, SIGKILL or SIGSTOP, and at least one of each at each named point; KILLS and SEED in the environment do,
- * too. Then a summary. Exit status 1 if anything was wrong, hung for longer than --hang-ms (10000), or was left behind, and
- * if a point was never come by; with --strict also if anything took longer than a second, as it may on a busy machine.
+ * So many strikes, SIGKILL or SIGSTOP, and at least one of each at each named point; KILLS and SEED in the environment
+ * do, too. --only strikes at that one point, for who tracks down a fault. Then a summary. Exit status 1 if anything was
+ * wrong, hung for longer than --hang-ms (10000), or was left behind, and if a point was never come by; with --strict
+ * also if anything took longer than a second, as it may on a busy machine.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "shm/disable.h"
+#include "shm/uring.h"
 #include "tests/process/kill/kill.h"
 
 enum { IN_A_ROUND = 4, TRIES = 12 }; /* how often a point is tried, until it is come by */
@@ -26,8 +29,9 @@ static const char *const point_names[RC_POINT_COUNT] = {
 
 static struct {
   uint64_t kills, seed;
-  bool points, quiet, strict;
-} options = {.kills = 200, .seed = 1};
+  bool points, quiet, strict, parks;
+  int only; /* -1: all points */
+} options = {.kills = 200, .seed = 1, .only = -1};
 
 /* What is still to be done at points: each with each signal. */
 static struct task {
@@ -38,8 +42,21 @@ static int tasks_left;
 
 static uint64_t texts; /* of things that were wrong, told so far */
 
+/* Nobody comes by some points where io_uring, or what it takes to rely on it, is not to be had. */
+static bool is_on_the_way(int point) {
+  if (options.only >= 0 && point != options.only) return false;
+  return point != RC_POINT_PARKED || options.parks;
+}
+
+static void look_for_io_uring(void) {
+  options.parks = rc_uring_probe() == 0 && !rc_disabled("pidfd") && !rc_disabled("membarrier");
+  if (!options.parks)
+    fprintf(stderr, "SKIPPED kill: the point PARKED: there is no io_uring here, or nobody may rely on it\n");
+}
+
 static void shuffle_tasks(void) {
   for (int i = 0; i < RC_POINT_COUNT; i++) {
+    if (!is_on_the_way(i)) continue;
     tasks[tasks_left++] = (struct task){.point = i, .signal = SIGKILL};
     tasks[tasks_left++] = (struct task){.point = i, .signal = SIGSTOP};
   }
@@ -55,24 +72,30 @@ static uint64_t strikes_done(void) { return tally.kills + tally.stops; }
 
 /* The first tasks to a share of all, then at random moments; when all tasks are done, any point again. */
 static struct strike next_strike(int *task) {
+  int any = options.only >= 0 ? options.only : (int)draw(RC_POINT_COUNT);
   uint64_t left = options.kills > strikes_done() ? options.kills - strikes_done() : 0;
   *task = -1;
   if (tasks_left > 0 && (left <= (uint64_t)tasks_left || draw(4) != 0)) {
     *task = (int)draw((uint64_t)tasks_left);
     return (struct strike){.point = tasks[*task].point, .signal = tasks[*task].signal};
   }
-  return (struct strike){.point = tasks_left == 0 && draw(2) ? (int)draw(RC_POINT_COUNT) : -1,
+  return (struct strike){.point = (tasks_left == 0 && draw(2)) || options.only >= 0 ? any : -1,
                          .signal = draw(3) == 0 ? SIGSTOP : SIGKILL};
 }
 
 /* After the first: tasks that any round will do for, and random moments. */
 static struct strike further_strike(void) {
+  if (options.only >= 0) return (struct strike){.point = options.only, .signal = draw(2) ? SIGKILL : SIGSTOP};
   if (draw(3) != 0)
     for (int i = 0; i < tasks_left; i++) {
       const struct task *task = &tasks[(tally.rounds * 7 + (uint64_t)i) % (uint64_t)tasks_left];
       if (is_common(task->point) && draw(3) != 0) return (struct strike){.point = task->point, .signal = task->signal};
     }
   return (struct strike){.point = -1, .signal = draw(3) ? SIGKILL : SIGSTOP};
+}
+
+static bool is_done(const struct task *task, const struct strike *strike) {
+  return strike->done && strike->point == task->point && strike->signal == task->signal;
 }
 
 /* One round: the task first, which it is made for. False: it hung. */
@@ -83,9 +106,9 @@ static bool play_one(struct leaks *leaks) {
   for (int i = 1; i < IN_A_ROUND; i++) strikes[i] = further_strike();
   bool fine = play_round(strikes, IN_A_ROUND);
   leaks_after_round(leaks);
-  for (int i = 0; i < tasks_left; i++) /* by chance, others may be done, too */
+  for (int i = 0; i < tasks_left; i++)
     for (int j = 1; j < IN_A_ROUND; j++)
-      if (strikes[j].done && strikes[j].point == tasks[i].point && strikes[j].signal == tasks[i].signal) tasks[i].tries = -1;
+      if (is_done(&tasks[i], &strikes[j])) tasks[i].tries = -1;
   if (task >= 0 && (strikes[0].done || ++tasks[task].tries >= TRIES)) tasks[task].tries = -1;
   for (int i = tasks_left - 1; i >= 0; i--)
     if (tasks[i].tries < 0) tasks[i] = tasks[--tasks_left];
@@ -117,20 +140,22 @@ static void tell_delays(const char *who, bool writer, uint64_t *hangs) {
     *hangs += all[i] > 1000000000;
   }
   if (count == 0) return;
-  printf("  told of a death: %u %s, p50 %.2f ms, p99 %.2f ms, max %.2f ms, over 100 ms: %u\n", count, who,
-         (double)all[count / 2] / 1e6, (double)all[(uint64_t)count * 99 / 100] / 1e6, (double)all[count - 1] / 1e6, over);
+  double p50 = (double)all[count / 2], p99 = (double)all[(uint64_t)count * 99 / 100], most = (double)all[count - 1];
+  printf("  told of a death: %u %s, p50 %.2f ms, p99 %.2f ms, max %.2f ms, over 100 ms: %u\n", count, who, p50 / 1e6,
+         p99 / 1e6, most / 1e6, over);
 }
 
 static int tell_points(void) {
   int missed = 0;
   for (int i = 0; i < RC_POINT_COUNT; i++) {
     uint64_t kills = tally.killed_at[i], stops = tally.stopped_at[i];
+    if (!is_on_the_way(i)) continue;
     missed += kills == 0 || stops == 0;
     if (options.points)
       printf("    %-16s %6" PRIu64 " killed %6" PRIu64 " stopped %12" PRIu64 " passed\n", point_names[i], kills, stops,
              (uint64_t)board->passed[i]);
     else if (kills == 0 || stops == 0)
-      printf("    NOT STRUCK at %s: %" PRIu64 " killed, %" PRIu64 " stopped; passed %" PRIu64 " times\n", point_names[i],
+      printf("    NOT STRUCK at %s: %" PRIu64 " killed, %" PRIu64 " stopped, %" PRIu64 " passed\n", point_names[i],
              kills, stops, (uint64_t)board->passed[i]);
   }
   return missed;
@@ -145,9 +170,9 @@ static uint64_t summarise(const struct leaks *leaks, double seconds) {
          ", readers %" PRIu64 "; at points %" PRIu64 "\n",
          tally.kills, tally.stops, tally.killed_stopped, tally.writers, tally.readers, tally.at_points);
   int missed = tell_points();
-  printf("  points: %d, struck by both signals: %d\n  parties:", RC_POINT_COUNT, RC_POINT_COUNT - missed);
-  for (int i = 0; i < MODES; i++) printf(" %s %" PRIu64 "%s", mode_names[i], tally.modes[i], i < MODES - 1 ? "," : "\n");
-  printf("  frames verified %" PRIu64 " (%" PRIu64 " MiB; %" PRIu64 " beside the ring, %" PRIu64
+  printf("  points: %d, not struck by both signals: %d\n  parties:", RC_POINT_COUNT, missed);
+  for (int i = 0; i < MODES; i++) printf("%s %s %" PRIu64, i == 0 ? "" : ",", mode_names[i], tally.modes[i]);
+  printf("\n  frames verified %" PRIu64 " (%" PRIu64 " MiB; %" PRIu64 " beside the ring, %" PRIu64
          " followed), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
          c->frames, c->bytes >> 20, c->spilled, c->followed, c->corrupt, c->missing);
   printf("  lives of readers %" PRIu64 "; -EPIPE %" PRIu64 ", -ESTALE %" PRIu64 " (%" PRIu64
@@ -157,7 +182,7 @@ static uint64_t summarise(const struct leaks *leaks, double seconds) {
   uint64_t late = 0;
   tell_delays("readers that waited", false, &late);
   tell_delays("writers that waited", true, &late);
-  printf("  hangs: %" PRIu64 "; over 1 s: %" PRIu64 " told late, %" PRIu64 " waits of the referee, the longest %.2f s\n",
+  printf("  hangs: %" PRIu64 "; over 1 s: %" PRIu64 " told late, %" PRIu64 " waits of the referee, at most %.2f s\n",
          tally.hangs, late, tally.slow, (double)tally.longest_ns / 1e9);
   printf("  left behind: processes %" PRIu64 ", files %" PRIu64 ", descriptors %" PRIu64 ", mappings %" PRIu64
          ", threads %" PRIu64 ", shared memory %ld KiB\n",
@@ -180,6 +205,13 @@ static uint64_t number_of(const char *what, const char *text) {
   exit(2);
 }
 
+static int point_named(const char *name) {
+  for (int i = 0; name && i < RC_POINT_COUNT; i++)
+    if (strcmp(name, point_names[i]) == 0) return i;
+  fprintf(stderr, "kill: there is no point '%s': ring/point.h names them\n", name ? name : "");
+  exit(2);
+}
+
 static void take_options(char **words) {
   const char *kills = getenv("KILLS"), *seed = getenv("SEED");
   if (kills && *kills) options.kills = number_of("KILLS", kills);
@@ -188,11 +220,13 @@ static void take_options(char **words) {
     if (strcmp(*words, "--points") == 0) options.points = true;
     else if (strcmp(*words, "--quiet") == 0) options.quiet = true;
     else if (strcmp(*words, "--strict") == 0) options.strict = true;
+    else if (strcmp(*words, "--only") == 0) options.only = point_named(*++words);
     else if (strcmp(*words, "--kills") == 0) options.kills = number_of("--kills", *++words);
     else if (strcmp(*words, "--seed") == 0) options.seed = number_of("--seed", *++words);
     else if (strcmp(*words, "--hang-ms") == 0) hang_ns = number_of("--hang-ms", *++words) * 1000000;
     else {
-      fprintf(stderr, "usage: kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--points] [--quiet]\n");
+      fprintf(stderr, "usage: kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--points]\n"
+                      "                     [--only POINT] [--quiet]\n");
       exit(2);
     }
     if (!*words) break;
@@ -209,6 +243,7 @@ int main(int count, char **words) {
     return 2;
   }
   draw_from(options.seed);
+  look_for_io_uring();
   shuffle_tasks();
   leaks_begin();
   uint64_t began = now_ns(), told = began;

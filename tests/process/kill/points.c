@@ -9,12 +9,13 @@ struct party *self;
 /* Killed, it does not return; stopped, it does, some time later. The time is that just before. */
 void strike_self(int signal) {
   uint64_t now = now_ns();
-  if (signal == SIGKILL) atomic_store(self == &board->parties[WRITER] ? &board->writer_struck : &board->reader_struck, now);
+  bool writer = self == &board->parties[WRITER];
+  if (signal == SIGKILL) atomic_store(writer ? &board->writer_struck : &board->reader_struck, now);
   atomic_store(&self->struck_ns, now);
   kill(getpid(), signal);
 }
 
-/* The library's code, here compiled with RINGCAST_POINTS, calls this. Relaxed: counts, and an order that may come late. */
+/* The library's code, compiled with RINGCAST_POINTS, calls this. Relaxed: counts, and an order that may come late. */
 void rc_test_point(enum rc_point point) {
   if (!self) return;
   atomic_fetch_add_explicit(&board->passed[point], 1, memory_order_relaxed);

@@ -32,8 +32,8 @@ static int stale(const char *call) {
 
 /* ---- What a frame says ------------------------------------------------------------------------------------------ */
 
-/* 0: what has been read up to now was whole, and is what must come next. What was read of a frame that is not known to be
- * whole means nothing, so this asks first. */
+/* 0: what has been read up to now was whole, and is what must come next. What was read of a frame that is not known to
+ * be whole means nothing, so this asks first. */
 static int judge_frame(const struct ringcast_frame *frame, const struct head *head, bool matches) {
   int result = ringcast_reader_check(reader);
   if (result == -ESTALE) {
@@ -42,7 +42,7 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
   }
   if (result != 0) return unexpected("check", result);
   if (!matches || head->bytes != frame->bytes || kind_of(head->number) != frame->kind) {
-    note_wrong(self, &board->counts.corrupt, "reader: frame %llu at %llu, after %llu, is corrupt: %zu bytes, told as %llu",
+    note_wrong(self, &board->counts.corrupt, "reader: frame %llu at %llu, after %llu, is corrupt: %zu bytes, says %llu",
                (unsigned long long)head->number, (unsigned long long)frame->position, (unsigned long long)last,
                frame->bytes, (unsigned long long)head->bytes);
     return -EBADMSG;
@@ -77,8 +77,8 @@ static int await_bytes(struct ringcast_frame *frame, size_t upto, size_t *there)
   return result == -ESTALE ? stale("await") : unexpected("await", result);
 }
 
-/* Reads behind the writer. -ECONNABORTED: it was taken back. It is a frame once it is whole, and not before, even when all
- * that was reserved is there. */
+/* Reads behind the writer. -ECONNABORTED: it was taken back. It is a frame once it is whole, and not before, even when
+ * all that was reserved is there. */
 static int follow(struct ringcast_frame *frame) {
   struct head head = {0};
   bool matches = true;
@@ -184,9 +184,10 @@ static void judge_end(void) {
   atomic_fetch_add(&board->counts.pipe, 1);
   atomic_store(&self->final, last);
   if (!whole)
-    note_wrong(self, &board->counts.missing, "reader: told of the end after frame %llu; %llu were committed, %llu begun, "
-               "%llu before it attached", (unsigned long long)last, (unsigned long long)committed,
-               (unsigned long long)sending, (unsigned long long)after);
+    note_wrong(self, &board->counts.missing,
+               "reader: told of the end after frame %llu; %llu were committed, %llu begun, %llu before it attached",
+               (unsigned long long)last, (unsigned long long)committed, (unsigned long long)sending,
+               (unsigned long long)after);
 }
 
 static int attach(void) {

@@ -101,8 +101,9 @@ char state_of(pid_t pid) {
 
 static void dump(const char *what) {
   fprintf(stderr, "kill: HANG: waited %.1f s until %s\n", (double)hang_ns / 1e9, what);
-  fprintf(stderr, "  on_death %u, on_slow %u, slow %.0f ms, sending %llu, committed %llu\n", board->on_death, board->on_slow,
-          (double)board->slow_ns / 1e6, (unsigned long long)board->sending, (unsigned long long)board->committed);
+  fprintf(stderr, "  on_death %u, on_slow %u, slow %.0f ms, sending %llu, committed %llu\n", board->on_death,
+          board->on_slow, (double)board->slow_ns / 1e6, (unsigned long long)board->sending,
+          (unsigned long long)board->committed);
   for (int i = 0; i < PARTIES; i++) {
     struct party *party = &board->parties[i];
     char where[128] = "", path[40];
@@ -111,7 +112,7 @@ static void dump(const char *what) {
     if (file && !fgets(where, sizeof where, file)) where[0] = 0;
     if (file) fclose(file);
     if (party->pid == 0) continue;
-    fprintf(stderr, "  %s %d: pid %d, state %c in %s, %s, stage %u, attached %d, up to %llu, in a call for %.1f ms, %s\n",
+    fprintf(stderr, "  %s %d: pid %d, %c in %s, %s, stage %u, attached %d, up to %llu, in a call for %.1f ms, %s\n",
             i == WRITER ? "writer" : "reader", i, (int)party->pid, state_of(party->pid), where, mode_names[party->mode],
             party->stage, party->attached, (unsigned long long)party->upto,
             party->called ? (double)(now_ns() - party->called) / 1e6 : 0.0, party->text);

@@ -10,7 +10,22 @@
 #define PATIENCE ((uint64_t)700 * 1000 * 1000) /* for a party to come by a point */
 
 /* Who comes by a point, and when (ring/point.h). */
-enum who { WRITES, READS, CREATES, ATTACHES, CLOSES, LEAVES, WAITS, MOURNS, REAPS, POLLS, EVICTS, STALE, REFUSES, REFUSED };
+enum who {
+  WRITES,
+  READS,
+  CREATES,
+  ATTACHES,
+  CLOSES,
+  LEAVES,
+  WAITS,
+  MOURNS,
+  REAPS,
+  POLLS,
+  EVICTS,
+  STALE,
+  REFUSES,
+  REFUSED
+};
 static const enum who who_passes[RC_POINT_COUNT] = {
 #define WHO(name, who) [RC_POINT_##name] = who,
     RC_ALL_POINTS(WHO)
@@ -35,7 +50,8 @@ static bool is_at_work(const void *context) { return atomic_load(&((const struct
 
 /* The writer has gone once around since, and more: then no reader holds it back, unless it has ended. */
 static bool went_around(const void *context) {
-  return atomic_load(&board->tail) >= *(const uint64_t *)context + 2 * board->capacity || is_told(&board->parties[WRITER]);
+  uint64_t since = *(const uint64_t *)context;
+  return atomic_load(&board->tail) >= since + 2 * board->capacity || is_told(&board->parties[WRITER]);
 }
 
 static bool has_timed_out(const void *context) {
@@ -69,7 +85,9 @@ static bool goes_around(void) {
   return until(went_around, &tail, "the writer has gone on without a reader that is dead or stopped");
 }
 
-static void wrong(int index, const char *what) { note_wrong(&board->parties[index], &board->counts.unexpected, "%s", what); }
+static void wrong(int index, const char *what) {
+  note_wrong(&board->parties[index], &board->counts.unexpected, "%s", what);
+}
 
 /* ---- What follows ----------------------------------------------------------------------------------------------- */
 
@@ -94,7 +112,7 @@ static bool reader_died(int index, bool sure) {
 static bool writer_stopped(void) {
   let_pass(1000000 + draw(60000000));
   for (int i = WRITER + 1; i < PARTIES; i++)
-    if (is_alive(&board->parties[i]) && is_told(&board->parties[i])) wrong(i, "told of an end while the writer is stopped");
+    if (is_alive(&board->parties[i]) && is_told(&board->parties[i])) wrong(i, "told of an end; the writer is stopped");
   if (draw(5) == 0) {
     strike(WRITER, SIGKILL);
     tally.killed_stopped++;
@@ -161,7 +179,8 @@ static bool strike_at_random(struct strike *what) {
   if (index != WRITER && is_told(&board->parties[WRITER])) return true;
   strike(index, what->signal);
   what->done = true;
-  if (index == WRITER && what->signal == SIGKILL && draw(4) == 0 && (second = some_reader(false)) > 0) strike(second, SIGKILL);
+  if (index == WRITER && what->signal == SIGKILL && draw(4) == 0 && (second = some_reader(false)) > 0)
+    strike(second, SIGKILL);
   return follow_up(index, what->signal);
 }
 
@@ -217,8 +236,8 @@ static bool has_any_struck(const void *context) {
   return false;
 }
 
-/* A reader, as it finds the writer dead; the others must find it all the same. The first one to find it tells them, so any
- * may be that one. */
+/* A reader, as it finds the writer dead; the others must find it all the same. The first one to find it tells them, so
+ * any may be that one. */
 static bool strike_mourner(struct strike *what) {
   for (int i = WRITER + 1; i < PARTIES; i++)
     if (is_of_use(&board->parties[i], false)) arm(i, what->point, what->signal, 0);
@@ -246,8 +265,8 @@ static bool strike_in_closing(struct strike *what) {
   return true;
 }
 
-/* A reader is stopped in the middle of joining. Struck is the writer when it refuses it for that, or the reader itself when
- * it finds out. */
+/* A reader is stopped in the middle of joining. Struck is the writer when it refuses it for that, or the reader itself
+ * when it finds out. */
 static bool strike_in_refusal(struct strike *what, bool writer) {
   int index = some_reader(true);
   if (index < 0) return true;
