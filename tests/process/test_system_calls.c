@@ -370,7 +370,7 @@ START_TEST(who_waits_long_makes_a_few_calls_a_sleep) {
     return;
   }
   bool parked = board->wait == RINGCAST_WAIT_URING;
-  int sleeps = parked && _i == 0 ? 1 : SLICES + 1, a_sleep = parked ? 7 : has_pidfds() ? 3 : 5;
+  int sleeps = parked && _i == 0 ? 1 : SLICES + 1, a_sleep = parked ? 6 : has_pidfds() ? 3 : 5;
   if (!has_pidfds()) ck_assert(!parked);
   ck_assert_msg(calls > 0 && calls <= a_sleep * sleeps + 25, "%d calls in %d sleeps", calls, sleeps);
 }
