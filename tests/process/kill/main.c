@@ -19,7 +19,9 @@
 #include "shm/uring.h"
 #include "tests/process/kill/kill.h"
 
-enum { IN_A_ROUND = 4, TRIES = 12 }; /* how often a point is tried, until it is come by */
+enum { IN_A_ROUND = 4 };
+enum { TRIES = 12 };  /* how often a point is tried, until it is come by */
+enum { ENOUGH = 30 }; /* things that are wrong: it need not go on */
 
 static const char *const point_names[RC_POINT_COUNT] = {
 #define NAME(name, who) [RC_POINT_##name] = #name,
@@ -117,7 +119,7 @@ static bool play_one(struct leaks *leaks) {
 
 static void tell_wrongs(void) {
   for (int i = 0; i < PARTIES; i++)
-    if (board->parties[i].text[0] != 0 && texts++ < 20)
+    if (board->parties[i].text[0] != 0 && texts++ < ENOUGH)
       fprintf(stderr, "kill: round %" PRIu64 ", %s %d (%s): %s\n", tally.rounds, i == WRITER ? "writer" : "reader", i,
               mode_names[board->parties[i].mode], board->parties[i].text);
 }
@@ -247,7 +249,7 @@ int main(int count, char **words) {
   shuffle_tasks();
   leaks_begin();
   uint64_t began = now_ns(), told = began;
-  while ((strikes_done() < options.kills || tasks_left > 0) && tally.hangs < 5) {
+  while ((strikes_done() < options.kills || tasks_left > 0) && tally.hangs < 5 && texts < ENOUGH) {
     play_one(&leaks);
     tell_wrongs();
     if (!options.quiet && now_ns() - told > (uint64_t)10 * 1000000000) {
