@@ -9,12 +9,13 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test bench bench-docs clean distclean
+.PHONY: help deps build demo test soak bench bench-docs clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       tensor dicts from one process to three, through ringcast and through gloo (ARGS="--world 8")'
 	@echo 'make test       all tests: C (plain, ASan + UBSan, TSan), Python, and fuzz targets for 10 s each'
+	@echo 'make soak       kills, frames, fuzzing, model, threads at length (KILLS=10000 SOAK_SECONDS=3600 FRAMES=1e10)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
@@ -42,6 +43,9 @@ demo: build
 
 test: deps $(installed)
 	@cmake/test.sh
+
+soak: deps
+	@cmake/soak.sh
 
 bench: build
 	@test -x build/release/bench/ringcast_bench || \

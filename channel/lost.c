@@ -47,14 +47,21 @@ static bool let_go(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool 
   const struct rc_ring *ring = &writer->ring.ring;
   struct ringcast_peer peer;
   bool known = rc_writer_peer(writer, slot, &peer);
+  if (dead) RC_POINT(REAP);
+  else RC_POINT(EVICT);
   if (!(dead ? rc_slot_reap(ring, slot, owner) : rc_slot_evict(ring, slot, owner))) return false;
+  if (dead) RC_POINT(REAPED);
+  else RC_POINT(V1_DONE);
   if (known) {
     peer.state = dead ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED;
     tell_later(&writer->lost, &peer);
   }
   rc_ring_parties(ring);
   rc_ring_count_followers(ring);
-  if (!dead) rc_wake(&ring->control->data); /* it may sleep, with a frame in its hands */
+  if (dead) return true;
+  RC_POINT(EVICT_COUNTED);
+  rc_wake(&ring->control->data); /* it may sleep, with a frame in its hands */
+  RC_POINT(EVICT_TOLD);
   return true;
 }
 
@@ -76,7 +83,9 @@ static void judge_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
     lost->joining = owner;
     lost->joining_since = now;
   } else if (now - lost->joining_since >= JOINING_NS) {
+    RC_POINT(REFUSE);
     rc_slot_evict(&writer->ring.ring, slot, owner); /* V1 */
+    RC_POINT(REFUSE_DONE);
   }
 }
 

@@ -56,12 +56,14 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
   do {
+    RC_POINT(JOIN);
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
     if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
     rc_store_relaxed(&ring.control->slots[slot].wait, RINGCAST_WAIT_NONE); /* relaxed: to look at */
     rc_store_relaxed(&ring.control->slots[slot].follows, follows);         /* relaxed: advice */
+    RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
   } while (result == -EAGAIN || result == -EUSERS);
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
@@ -69,7 +71,9 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
     return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died: make the "
                            "ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_parties(&ring);
+  RC_POINT(JOINED);
   rc_wake(&ring.control->room);
+  RC_POINT(JOIN_TOLD);
   return 0;
 }
 
@@ -120,11 +124,15 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
+    RC_POINT(LEAVE);
     if (reader->ring.follows && !rc_ring_is_evicted(&reader->ring)) /* else it is not counted any more */
       rc_add_acq_rel(&reader->ring.ring.control->followers, UINT32_MAX);
+    RC_POINT(FREE);
     rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
+    RC_POINT(FREED);
     rc_ring_parties(&reader->ring.ring);
     rc_wake(&reader->ring.ring.control->room);
+    RC_POINT(LEAVE_TOLD);
   }
   rc_waiter_destroy(&reader->waiter);
   rc_watch_close(&reader->writer);
@@ -176,7 +184,9 @@ static int check_writer(void *context) {
   struct reader_wait *wait = context;
   if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
   /* The other readers need not find out for themselves. Nobody is woken: who sleeps is told by the kernel too. */
+  RC_POINT(MOURN);
   rc_store_release(&wait->reader->ring.ring.control->closed, 1);
+  RC_POINT(MOURNED);
   return poll_frame(wait);
 }
 
@@ -188,6 +198,7 @@ static const void *word_of_next_frame(void *context) {
 }
 
 static int fail_evicted(void) {
+  RC_POINT(TOLD_STALE);
   return rc_fail_as(-ESTALE, "this reader was evicted: it held the writer back for longer than it may, or was taken for dead, "
                              "and what it still held may have been overwritten. Close it and attach anew");
 }
@@ -216,10 +227,12 @@ static int fail_to_read(ringcast_reader *reader, int code) {
  * -EAGAIN: nothing is there indeed. */
 static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   rc_notifier_clear(reader->notifier);
+  RC_POINT(POLL);
   uint32_t value = rc_waiter_prepare(&reader->waiter);
   int result = poll_frame(wait);
   if (result != -EAGAIN) return result;
   result = rc_notifier_arm(reader->notifier, value);
+  RC_POINT(POLL_ARMED);
   if (result == 0) return -EAGAIN;
   rc_notifier_destroy(reader->notifier);
   reader->notifier = NULL;
@@ -250,6 +263,7 @@ static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *fr
   /* Relaxed: the frame's commit, which was acquired, came after it. */
   uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
   int result = rc_arena_view_check(&reader->view, frame->offset, frame->bytes, epoch);
+  RC_POINT(SPILL_CHECKED);
   if (result == 0) return 0;
   rc_ring_put_back(&reader->ring, frame->position);
   return rc_fail(result, "can't read the frame at position %llu, %llu bytes of spill memory: %s",
@@ -328,6 +342,7 @@ static int poll_progress(void *context) {
   /* First: all that came, came before the store in close, with which this pairs. */
   bool closed = rc_load_acquire(&ring->ring.control->closed) != 0;
   int result = rc_ring_look(ring, wait->position, &wait->found);
+  RC_POINT(P2_DONE);
   if (result != 0) return result;
   if (wait->found.whole || wait->found.there >= wait->upto) return 0;
   return closed ? -EPIPE : -EAGAIN;

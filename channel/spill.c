@@ -17,6 +17,7 @@ static void trim(ringcast_writer *writer) {
   if (!rc_arena_trim(&writer->arena, &writer->spill)) return;
   /* Relaxed: for readers, the commit of any frame that comes into this memory publishes it. */
   rc_store_relaxed(&control->spill_epoch, rc_load_relaxed(&control->spill_epoch) + 1);
+  RC_POINT(EPOCH_DONE);
   rc_store_relaxed(&control->spill_used, writer->arena.in_place); /* relaxed: a number to look at */
 }
 
@@ -40,6 +41,7 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   if (result != 0) return result;
   uint8_t *to = payload_at(writer, offset);
   if (filled != 0 && to != from) memmove(to, from, filled);
+  RC_POINT(MOVED);
   rc_spill_open(spill, offset, bytes);
   trim(writer);
   *out = to;
@@ -55,6 +57,7 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
   writer->spill_lacks = false;
   int result = grow ? rc_ring_grow(ring, NOTE, &in_ring) : rc_ring_reserve(ring, NOTE, &in_ring);
   if (result != 0) return result;
+  RC_POINT(NOTE_ROOM);
   if (!grow)
     result = move_to_spill(writer, bytes, false, NULL, 0, out);
   else if (writer->spill.is_open)

@@ -154,6 +154,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   writer->forks = rc_fork_count();
   writer->waiter.alone = true;
   if (!rc_fence_register()) rc_event_fence(&control->data);
+  RC_POINT(CREATED);
   *out = writer;
   return 0;
 }
@@ -162,15 +163,20 @@ void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
   if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
     struct rc_control *control = rc_segment_control(&writer->segment);
+    RC_POINT(CLOSE);
     rc_writer_drop_large(writer);
+    RC_POINT(DROPPED);
     rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
+    RC_POINT(CLOSED);
     rc_wake(&control->data);
+    RC_POINT(CLOSE_TOLD);
   }
   rc_arena_free(&writer->arena);
   rc_waiter_destroy(&writer->waiter);
   rc_watch_close(&writer->blocker);
   rc_watchers_close(writer->lost.watchers);
   rc_segment_destroy(&writer->segment);
+  RC_POINT(UNMAPPED);
   free(writer);
 }
 

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "ring/point.h"
 #include "ring/ring.h"
 
 #define rc_likely(x)   __builtin_expect(!!(x), 1)
@@ -46,22 +47,28 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   struct rc_ring *ring = &writer->ring;
   struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail + lines;
+  RC_POINT(PUBLISH);
   /* Else it is done: zeroed ahead, and no byte of the reservation lies there. */
   if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_lines(writer->reserved))) {
     rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
     writer->zeroed = lines;
   }
+  RC_POINT(W0_DONE);
   /* A line that is left out now and then costs more than one that is written for nothing: the CPU does not see any more
    * which lines come next. Relaxed: it is the frame's own, behind its payload. */
   if (lines > RC_FRAME_ALIGN && lines - sizeof *frame - bytes >= RC_LINE)
     rc_store_relaxed(&rc_frame_at(ring, end - RC_LINE)->commit, 0);
   rc_store_relaxed(&frame->about, rc_about_make((uint32_t)bytes, kind, flags)); /* W1: relaxed, W2 publishes it */
-  rc_store_release(&frame->commit, end);                                        /* W2 -> R1 */
+  RC_POINT(W1_DONE);
+  rc_store_release(&frame->commit, end); /* W2 -> R1 */
+  RC_POINT(W2_DONE);
   if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit))
     rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* W0 of the next frame, if it is as long */
   else
     writer->zeroed = 0;
+  RC_POINT(ZEROED_AHEAD);
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
+  RC_POINT(W3_DONE);
   writer->tail = end;
   writer->open = false;
   assert(rc_ring_writer_is_valid(writer));
@@ -89,6 +96,7 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   if (end == 0 || rc_unlikely(reader->cursor != reader->next)) return false;
   uint64_t about = rc_load_acquire(&frame->about); /* R2: once, so that what was checked is what is used. -> R3 */
   uint32_t bytes = rc_about_bytes(about);
+  RC_POINT(R2_DONE);
   if (rc_unlikely(rc_load_relaxed(&reader->own->owner) != reader->owner)) return false; /* R3 <- V1: evicted */
   if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame))
     return false;
@@ -106,9 +114,12 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
 /* Releases the frame at `position`, if it is the only one that is held. */
 static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t position) {
   if (rc_unlikely(reader->older != 0 || position != reader->cursor || position == reader->next)) return false;
+  RC_POINT(RELEASE);
   if (rc_unlikely(rc_ring_is_evicted(reader))) return false; /* A0 */
+  RC_POINT(A0_DONE);
   reader->cursor = reader->next;
   rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
+  RC_POINT(A1_DONE);
   return true;
 }
 

@@ -106,9 +106,12 @@ static int grant(struct rc_ring_writer *writer) {
   uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
   if (half < limit) limit = half;
   if (limit > writer->limit) writer->limit = limit; /* never back: a reader whose cursor went back is to blame itself */
+  RC_POINT(GRANT);
   /* Relaxed, with a fence after it: an observer that saw a byte written from here on must find this limit or a later. */
   rc_store_relaxed(&ring->control->limit, writer->limit); /* L0 -> T3 */
-  rc_fence_release();                                     /* L1 -> T2 */
+  RC_POINT(L0_DONE);
+  rc_fence_release(); /* L1 -> T2 */
+  RC_POINT(L1_DONE);
   return 0;
 }
 
@@ -154,7 +157,9 @@ int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint6
   rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
   rc_store_relaxed(&note->bytes, bytes);   /* W1 */
   rc_store_relaxed(&note->progress, progress);
+  RC_POINT(NOTE_WRITTEN);
   rc_ring_publish(writer, sizeof *note, kind, RC_FRAME_SPILLED);
+  RC_POINT(NOTE_PUBLISHED);
   *out = note;
   return 0;
 }
@@ -164,6 +169,7 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
   writer->open = false;
   writer->reserved = 0;
   writer->zeroed = 0; /* what was written into the reservation may lie there */
+  RC_POINT(ABORTED);
   return 0;
 }
 
@@ -240,6 +246,7 @@ static void settle(struct rc_ring_reader *reader) {
   }
   if (reader->cursor != cursor)
     rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
+  RC_POINT(SETTLED);
 }
 
 /* Goes on behind a frame that was taken back. It is no frame to be held: it goes with the one before it. */
@@ -249,6 +256,7 @@ static void pass(struct rc_ring_reader *reader, uint64_t end) {
   if (held) return;
   reader->cursor = end;
   rc_store_release(&reader->own->cursor, end); /* A1 -> G2 */
+  RC_POINT(PASSED);
 }
 
 /* Holds what lies from next to `end`: the newest one from now on. */

@@ -38,6 +38,7 @@ int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint
     while (rc_owner_state(found) == RC_SLOT_FREE) {
       uint64_t claimed = rc_owner_make(pid, start, rc_owner_turn(found) + 1, RC_SLOT_JOINING);
       if (!rc_cas_acq_rel(word, &found, claimed)) continue; /* J1 */
+      RC_POINT(J1_DONE);
       *slot = i;
       *owner = claimed;
       return 0;
@@ -57,17 +58,23 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
   struct rc_slot *own = &ring->control->slots[slot];
   uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE);
   rc_fence_full();                                       /* J2 -> G0 */
+  RC_POINT(J2_DONE);
   uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
   if (tail % RC_FRAME_ALIGN != 0 || tail > RC_MAX_POSITION) {
     rc_slot_free(ring, slot, active);
     return -EPROTO;
   }
+  RC_POINT(J3_DONE);
   uint64_t start = after_frame_at(ring, tail);
-  rc_store_relaxed(&own->cursor, start);                     /* relaxed: J4 publishes it */
+  rc_store_relaxed(&own->cursor, start); /* relaxed: J4 publishes it */
+  RC_POINT(CURSOR_STANDS);
   if (!rc_cas_strong_acq_rel(&own->owner, &found, active)) { /* J4 -> G1 */
+    RC_POINT(CLAIM_LOST);
     rc_slot_free(ring, slot, active);
+    RC_POINT(CLAIM_GIVEN_UP);
     return -EAGAIN;
   }
+  RC_POINT(J4_DONE);
   *out = (struct rc_ring_reader){.ring = *ring,
                                  .own = own,
                                  .owner = active,

@@ -43,6 +43,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "ring/point.h"
+
 void rc_spill_init(struct rc_spill *spill, uint64_t bytes) {
   *spill = (struct rc_spill){.bytes = bytes & ~(uint64_t)(RC_SPILL_UNIT - 1)};
 }
@@ -88,8 +90,11 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
     floor = spill->regions[spill->first].end;
   if (floor == spill->floor) return 0;
   spill->floor = floor;
+  RC_POINT(RECLAIM);
   rc_store_relaxed(&ring->ring.control->spill_floor, floor); /* S0 -> T6: relaxed, the fence after it orders it */
-  rc_fence_release();                                        /* S1 -> T5 */
+  RC_POINT(S0_DONE);
+  rc_fence_release(); /* S1 -> T5 */
+  RC_POINT(S1_DONE);
   assert(rc_spill_is_valid(spill));
   return 0;
 }
@@ -175,8 +180,10 @@ static void close_it(struct rc_spill *spill) {
 
 static int commit_rest(struct rc_spill *spill, uint64_t bytes, uint16_t kind) {
   if (bytes < spill->published || bytes > spill->reserved || kind != spill->kind) return -EINVAL;
-  rc_store_relaxed(&spill->note->bytes, bytes);             /* relaxed: P1 publishes it */
+  rc_store_relaxed(&spill->note->bytes, bytes); /* relaxed: P1 publishes it */
+  RC_POINT(WHOLE);
   rc_store_release(&spill->note->progress, RC_SPILL_WHOLE); /* P1 -> P2 */
+  RC_POINT(WHOLE_DONE);
   close_it(spill);
   return 0;
 }
@@ -198,7 +205,9 @@ int rc_spill_publish(struct rc_spill *spill, struct rc_ring_writer *ring, uint64
   if (upto > spill->reserved || upto < spill->published) return -EINVAL;
   if (spill->note) {
     if (kind != spill->kind) return -EINVAL;
+    RC_POINT(P1);
     rc_store_release(&spill->note->progress, upto); /* P1 -> P2 */
+    RC_POINT(P1_DONE);
   } else {
     if (!spill->is_open) return -EINVAL;
     uint64_t offset = spill->open.offset + RC_SPILL_PHASE;
@@ -215,6 +224,10 @@ int rc_spill_publish(struct rc_spill *spill, struct rc_ring_writer *ring, uint64
 }
 
 void rc_spill_abort(struct rc_spill *spill) {
-  if (spill->note) rc_store_release(&spill->note->progress, RC_SPILL_BROKEN); /* P1 -> P2 */
+  if (spill->note) {
+    RC_POINT(BROKEN);
+    rc_store_release(&spill->note->progress, RC_SPILL_BROKEN); /* P1 -> P2 */
+    RC_POINT(BROKEN_DONE);
+  }
   close_it(spill);
 }

@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "ring/point.h"
 #include "shm/error.h"
 #include "shm/machine.h"
 #include "shm/os.h"
@@ -84,8 +85,10 @@ int rc_arena_provide(struct rc_arena *arena, uint64_t offset, uint64_t bytes) {
   for (uint64_t i = first_chunk(offset); i < end;) {
     uint64_t run = i;
     while (run < end && arena->used[run] == 0) run++;
+    if (run > i) RC_POINT(PROVIDE);
     int result = run > i ? provide_run(arena, i, run) : 0;
     if (result != 0) return result;
+    if (run > i) RC_POINT(PROVIDED);
     stamp(arena, i * RC_ARENA_CHUNK, (run - i) * RC_ARENA_CHUNK, now);
     i = run > i ? run : i + 1;
   }
@@ -99,8 +102,10 @@ static uint64_t trim_run(struct rc_arena *arena, uint64_t first, uint64_t chunks
   /* Those that are not in place have their part punched too: somebody may have read there, and so put a page there. */
   for (; end < chunks && (arena->used[end] == 0 || now + 1 - arena->used[end] >= RC_ARENA_IDLE_S); end++)
     bytes += arena->used[end] != 0 ? RC_ARENA_CHUNK : 0;
-  if (bytes == 0 || rc_os.punch(arena->memory->fd, first * RC_ARENA_CHUNK, (end - first) * RC_ARENA_CHUNK) != 0)
-    return end;
+  if (bytes == 0) return end;
+  RC_POINT(PUNCH);
+  if (rc_os.punch(arena->memory->fd, first * RC_ARENA_CHUNK, (end - first) * RC_ARENA_CHUNK) != 0) return end;
+  RC_POINT(PUNCHED);
   memset(&arena->used[first], 0, (end - first) * sizeof *arena->used);
   arena->in_place -= bytes;
   arena->excess -= bytes;

@@ -3,6 +3,7 @@
 
 #include <linux/membarrier.h>
 
+#include "ring/point.h"
 #include "shm/disable.h"
 #include "shm/os.h"
 #include "shm/process.h"
@@ -32,14 +33,18 @@ static bool reach_all(void) {
 
 uint32_t rc_event_prepare(struct rc_event *event) {
   uint32_t value = rc_event_announce(event, !rc_fence_is_heavy()); /* E1 */
+  RC_POINT(E1_DONE);
   if (!reach_all()) value = rc_event_announce(event, true); /* E2 -> E5 */
   rc_fence_full();
+  RC_POINT(E2_DONE);
   return value;
 }
 
 uint32_t rc_event_prepare_crowded(struct rc_event *event, bool *told) {
   uint32_t value = rc_event_announce(event, true); /* E1 */
+  RC_POINT(E1_DONE);
   if (!*told) *told = reach_all();
   rc_fence_full(); /* E2 -> E5 */
+  RC_POINT(E2_DONE);
   return value;
 }

@@ -48,6 +48,7 @@
 #include <unistd.h>
 
 #include "shm/disable.h"
+#include "ring/point.h"
 #include "shm/error.h"
 #include "shm/machine.h"
 #include "shm/os.h"
@@ -277,6 +278,7 @@ static int fail_to_make(int code, uint32_t kind, uint64_t bytes, const struct rc
 }
 
 static int seal(struct rc_memory *memory, int seals, const char *what) {
+  RC_POINT(UNSEALED);
   int result = rc_os.seal(memory->fd, seals);
   if (result == 0) return 0;
   rc_memory_destroy(memory);

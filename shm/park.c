@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "ring/point.h"
 #include "shm/os.h"
 #include "shm/process.h"
 #include "shm/uring.h"
@@ -75,6 +76,7 @@ static int arm_anywhere(struct rc_park *park, _Atomic uint32_t *word, uint32_t v
 int rc_park_sleep(struct rc_park *park, _Atomic uint32_t *word, uint32_t value, int pidfd, int64_t timeout_ns) {
   int result = arm_anywhere(park, word, value);
   if (result != 0) return result < 0 ? -ENOTSUP : 0;
+  RC_POINT(PARKED);
   struct pollfd files[2] = {{.fd = park->fd, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}}; /* poll skips a -1 */
   int ready = rc_os.poll(files, 2, timeout_ns);
   if (ready == -EINTR) return -EINTR;

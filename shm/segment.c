@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ring/point.h"
 #include "shm/error.h"
 #include "shm/os.h"
 
@@ -59,7 +60,9 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->numa = segment->data.numa;
   id->numa_node = segment->data.node;
   id->numa_error = segment->data.numa_error;
+  RC_POINT(IDENTIFIED);
   rc_store_release(&id->ready, RC_READY); /* pairs with the load in check_identity: all of the above is there */
+  RC_POINT(READY);
   *handle = (struct rc_handle){.writer = segment->writer,
                                .control_fd = segment->control.fd,
                                .data_fd = segment->data.fd,
@@ -83,8 +86,11 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
   int result = rc_memory_create_data(capacity, wish, &segment.data);
   if (result != 0) return result;
   segment.capacity = segment.data.bytes;
+  RC_POINT(DATA_MADE);
   result = rc_memory_create_control(rc_control_bytes(slots), &segment.control);
+  RC_POINT(CONTROL_MADE);
   if (result == 0) result = create_spill(spill, &segment);
+  RC_POINT(SPILL_MADE);
   if (result == 0) result = fill_identity(&segment, handle);
   if (result != 0)
     rc_segment_destroy(&segment);
@@ -251,8 +257,11 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
   struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}};
   struct rc_identity id;
   result = attach_control(&handle, &segment, &id);
+  RC_POINT(CONTROL_MAPPED);
   if (result == 0) result = attach_data(&handle, id.data_inode, &segment);
+  RC_POINT(DATA_MAPPED);
   if (result == 0) result = attach_spill(&handle, &id, as, &segment);
+  RC_POINT(SPILL_MAPPED);
   if (result != 0)
     rc_segment_destroy(&segment);
   else

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "ring/point.h"
 #include "ringcast/ringcast.h"
 #include "shm/crowd.h"
 #include "shm/disable.h"
@@ -96,8 +97,12 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
 bool rc_wake(struct rc_event *event) {
-  if (!rc_event_is_asleep(event) || !rc_event_advance(event)) return false;
+  if (!rc_event_is_asleep(event)) return false;
+  RC_POINT(E6_DONE);
+  if (!rc_event_advance(event)) return false;
+  RC_POINT(E7_DONE);
   rc_os.futex_wake(&event->word, INT_MAX);
+  RC_POINT(WOKEN);
   return true;
 }
 
@@ -186,7 +191,7 @@ static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, ui
   if (wait->slice_ns) most = least(most, *wait->slice_ns);
   int slept = watch && pidfd < 0 ? -ENOTSUP
                                  : rc_park_sleep(waiter->park, &waiter->event->word, value, pidfd,
-                                                 watch && wait->sole ? most : least(most, RC_LONG_SLICE_NS));
+                                                 watch && wait->sole ? most : least(most, RC_SLICE_NS));
   if (slept != -ENOTSUP) return slept;
   stop_parking(waiter);
   return 0;
@@ -219,12 +224,14 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t mo
   int result = look(waiter, wait), slept;
   if (result != -EAGAIN) return result;
   waiter->sleeps++;
+  RC_POINT(E3_DONE);
   if (waiter->waiting != RINGCAST_WAIT_FUTEX && first && is_brief(waiter))
     slept = sleep_by_futex(waiter, value, least(most, RC_UNPARKED_NS));
   else if (can_park(waiter))
     slept = sleep_parked(waiter, wait, value, most);
   else
     slept = sleep_by_futex(waiter, value, least(most, RC_SLICE_NS));
+  RC_POINT(SLEPT);
   if (slept == RC_PARK_ENDED) waiter->checked = 0; /* check is asked next */
   result = look(waiter, wait);
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;

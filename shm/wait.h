@@ -14,8 +14,8 @@
 #include "shm/park.h"
 #include "shm/process.h"
 
-#define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* how soon a death is noticed by those who can't park */
-#define RC_LONG_SLICE_NS   ((int64_t)1000 * 1000 * 1000) /* the same for a wake-up that was lost with its waker, parked */
+#define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* how soon those who can't park notice a death, and ...
+                                                       * ... all a wake-up that was lost with its waker */
 #define RC_UNPARKED_NS     ((int64_t)5 * 1000 * 1000) /* a wait is brief below, and does not park */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)

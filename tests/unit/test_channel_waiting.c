@@ -55,7 +55,7 @@ START_TEST(a_parked_reader_sleeps_once_however_long_nothing_comes) {
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
   reader->waiter.waited_ns = RC_UNPARKED_NS; /* so that it parks at once */
-  ck_assert_int_eq(ringcast_reader_next(reader, RC_LONG_SLICE_NS + RC_SLICE_NS, &frame), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_reader_next(reader, 4 * RC_SLICE_NS, &frame), -ETIMEDOUT);
   if (reader->waiter.waiting != RINGCAST_WAIT_URING) tell_skipped(__func__, "this reader does not park");
   else ck_assert_uint_eq(reader->waiter.sleeps, 1);
   ringcast_reader_close(reader);

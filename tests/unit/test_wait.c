@@ -207,7 +207,7 @@ START_TEST(parked_it_sleeps_once_however_long_unless_it_may_miss_a_killed_signal
   ck_assert_uint_eq(target->waiter.sleeps, 1);
   target->watch.pid = 0; /* nobody's death is told: a slice ends each sleep */
   uint64_t sleeps = target->waiter.sleeps;
-  ck_assert_int_eq(wait_for(target, RC_LONG_SLICE_NS + RC_SLICE_NS), -ETIMEDOUT);
+  ck_assert_int_eq(wait_for(target, 2 * RC_SLICE_NS), -ETIMEDOUT);
   ck_assert_uint_ge(target->waiter.sleeps - sleeps, 2);
   ck_assert_uint_eq(target->waiter.waiting, RINGCAST_WAIT_URING);
   destroy(target);

@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# At length what `make test` does in short, one step after the other, whatever fails; then a summary, which is also left
+# in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects what
+# `make deps` makes.
+#   SOAK_SECONDS  about how long all of it runs (600): frames, fuzzing and threads share what the kills leave of it;
+#                 the model and valgrind take what they take
+#   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
+#   FRAMES        frames in sequence (as many as the time allows)
+#   STEPS         which steps (all): kill frames fuzz model threads valgrind
+set -uo pipefail
+cd "$(dirname "$0")/.."
+seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
+steps=${STEPS:-kill frames fuzz model threads valgrind}
+out=build/soak
+summary=() details=() failed=0
+
+for word in "$seconds" "$kills" "$seed"; do
+  [[ $word =~ ^[0-9]+$ ]] || { echo "soak: SOAK_SECONDS, KILLS and SEED are whole numbers, not '$word'" >&2; exit 2; }
+done
+for step in $steps; do
+  [[ " kill frames fuzz model threads valgrind " == *" $step "* ]] ||
+    { echo "soak: STEPS has '$step': it must be a list of kill frames fuzz model threads valgrind" >&2; exit 2; }
+done
+mkdir -p "$out"
+rm -f "$out"/*.log "$out/summary.txt"
+
+# What a step has got to, every ten seconds, until it is ended.
+progress() { # progress NAME LOG BEGAN
+  while sleep 10; do
+    printf 'soak: %4d s  %s: %s\n' $((SECONDS - $3)) "$1" "$(tail -n 1 "$2" | cut -c 1-150)"
+  done
+}
+
+ticker=
+trap '[ -z "$ticker" ] || kill "$ticker" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM HUP
+
+# step NAME PATTERN COMMAND...: runs it; the last line of its log that matches goes into the summary. 77: skipped.
+step() {
+  local name=$1 pattern=$2 log=$out/$1.log result=passed began=$SECONDS status=0 closing
+  shift 2
+  printf '\n==== %s\n' "$name"
+  : >"$log"
+  progress "$name" "$log" "$began" &
+  ticker=$!
+  "$@" >"$log" 2>&1 || status=$?
+  kill "$ticker" 2>/dev/null && wait "$ticker" 2>/dev/null
+  ticker=
+  closing=$(grep -E "$pattern" "$log" | tail -n 1)
+  case $status in
+    0) ;;
+    77) result=SKIPPED closing=$(grep -E '^SKIPPED' "$log" | tail -n 1) ;;
+    *) result=FAILED failed=1 && tail -n 40 "$log" ;;
+  esac
+  summary+=("$(printf '%-9s %-7s %5d s  %s' "$name" "$result" $((SECONDS - began)) "${closing:-no closing line; see $log}")")
+  details+=("$(grep -E '^SKIPPED' "$log" | sort -u | sed "s/^/$name: /")")
+}
+
+skip() { summary+=("$(printf '%-9s SKIPPED %7s  %s' "$1" '' "$2")"); } # skip NAME REASON
+
+# Over and over until the time is up, or it fails.
+repeat() { # repeat SECONDS COMMAND...
+  local end=$((SECONDS + $1)) times=0
+  shift
+  while [ "$times" = 0 ] || [ $SECONDS -lt $end ]; do
+    "$@" || return
+    times=$((times + 1))
+  done
+  echo "soak: $times times in a row"
+}
+
+wants() { [[ " $steps " == *" $1 "* ]]; }
+share() { echo $((rest * $1 / 100 > 5 ? rest * $1 / 100 : 5)); } # a part of the time that is left, in percent
+
+build() { cmake --preset "$1" && cmake --build --preset "$1"; }
+threads() {
+  local under=()
+  setarch -R true 2>/dev/null && under=(setarch -R) # as in test.sh
+  build tsan && repeat "$1" ${under[@]+"${under[@]}"} ctest --preset tsan
+}
+fuzz() {
+  if ! build fuzz; then
+    echo "SKIPPED fuzz: its targets could not be built (Debian: clang, libclang-rt-dev)"
+    return 77
+  fi
+  python3 tests/fuzz/run.py --seconds "$1"
+}
+
+step build 'ninja|Linking|Built' build soak
+[ "$failed" = 0 ] || { echo "soak: it does not build" >&2; exit 1; }
+bin=$out/tests began=$SECONDS
+
+if wants kill; then
+  step kill '^kill: .* strikes in' "$bin/kill_campaign" --kills "$kills" --seed "$seed" --strict --points
+  details+=("$(sed -n '/^kill: .* strikes in/,$p' "$out/kill.log" | grep -v ' passed$')") # by point: in the log
+fi
+rest=$((seconds - (SECONDS - began)))
+if wants frames; then
+  if [ -n "$frames" ]; then
+    step frames 'in sequence' "$bin/soak_frames" --frames "$frames" --seconds 1000000
+  else
+    step frames 'in sequence' "$bin/soak_frames" --seconds "$(share 40)"
+  fi
+fi
+if wants fuzz; then
+  if [ -e tests/fuzz/run.py ]; then
+    step fuzz 'fuzzed frames' fuzz "$(share 8)" # each of its targets
+  else
+    skip fuzz "there is no tests/fuzz"
+  fi
+fi
+if wants threads; then step threads 'times in a row' threads "$(share 20)"; fi
+if wants model; then
+  if [ -e tests/model/run.py ]; then
+    step model '.' python3 tests/model/run.py --deep
+  else
+    skip model "there is no tests/model"
+  fi
+fi
+if wants valgrind; then
+  if [ -e tests/valgrind.sh ]; then
+    step valgrind '.' tests/valgrind.sh --all
+  else
+    skip valgrind "there is no tests/valgrind.sh"
+  fi
+fi
+
+printf '\n==== summary\n'
+{
+  printf '%s\n' "${summary[@]}"
+  printf '%s\n' ${details[@]+"${details[@]}"} | sed '/^$/d'
+  if [ "$failed" = 0 ]; then echo "All passed."; else echo "FAILED."; fi
+} | tee "$out/summary.txt"
+exit "$failed"

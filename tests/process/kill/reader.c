@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A reader of a round: attaches, checks every byte of what comes, leaves and comes again, until the ring has ended. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/process/kill/kill.h"
+
+static ringcast_reader *reader;
+static struct ringcast_frame held[8];
+static uint32_t holds;
+static uint64_t state;
+static uint64_t last;   /* number of the last frame of this life; 0: none yet */
+static uint64_t before; /* the number that was surely committed before it attached, ... */
+static uint64_t after;  /* ... and the last that may have been */
+
+static uint64_t chance(uint64_t below) { return (state = mix(state)) % below; }
+
+static int unexpected(const char *call, int result) {
+  note_wrong(self, &board->counts.unexpected, "reader: %s: %d: %s", call, result, ringcast_last_error());
+  return result;
+}
+
+/* Evicted: only where that is the policy. */
+static int stale(const char *call) {
+  if (board->on_slow != RINGCAST_EVICT) return unexpected(call, -ESTALE);
+  atomic_fetch_add(&board->counts.stale, 1);
+  return -ESTALE;
+}
+
+/* ---- What a frame says ------------------------------------------------------------------------------------------ */
+
+/* 0: what has been read up to now was whole, and is what must come next. What was read of a frame that is not known to
+ * be whole means nothing, so this asks first. */
+static int judge_frame(const struct ringcast_frame *frame, const struct head *head, bool matches) {
+  int result = ringcast_reader_check(reader);
+  if (result == -ESTALE) {
+    if (!matches) atomic_fetch_add(&board->counts.torn, 1);
+    return stale("check");
+  }
+  if (result != 0) return unexpected("check", result);
+  if (!matches || head->bytes != frame->bytes || kind_of(head->number) != frame->kind) {
+    note_wrong(self, &board->counts.corrupt, "reader: frame %llu at %llu, after %llu, is corrupt: %zu bytes, says %llu",
+               (unsigned long long)head->number, (unsigned long long)frame->position, (unsigned long long)last,
+               frame->bytes, (unsigned long long)head->bytes);
+    return -EBADMSG;
+  }
+  bool next = last != 0 ? head->number == last + 1 : head->number > before && head->number <= after + 1;
+  if (!next) {
+    note_wrong(self, &board->counts.missing, "reader: frame %llu comes after %llu (attached between %llu and %llu)",
+               (unsigned long long)head->number, (unsigned long long)last, (unsigned long long)before,
+               (unsigned long long)after);
+    return -EBADMSG;
+  }
+  last = head->number;
+  atomic_store(&self->upto, last);
+  atomic_fetch_add_explicit(&board->counts.frames, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&board->counts.bytes, frame->bytes, memory_order_relaxed);
+  if (frame->bytes > board->capacity / 2) atomic_fetch_add_explicit(&board->counts.spilled, 1, memory_order_relaxed);
+  return 0;
+}
+
+static bool has_head(const void *data, size_t bytes, struct head *head) {
+  if (bytes < sizeof *head) return false;
+  memcpy(head, data, sizeof *head);
+  return true;
+}
+
+static int await_bytes(struct ringcast_frame *frame, size_t upto, size_t *there) {
+  atomic_store(&self->called, now_ns());
+  int result = ringcast_reader_await(reader, frame, upto, RINGCAST_FOREVER, there);
+  atomic_store(&self->called, 0);
+  if (result == -ECONNABORTED) atomic_fetch_add(&board->counts.aborted, 1);
+  if (result == 0 || result == -ECONNABORTED || result == -EPIPE) return result;
+  return result == -ESTALE ? stale("await") : unexpected("await", result);
+}
+
+/* Reads behind the writer. -ECONNABORTED: it was taken back. It is a frame once it is whole, and not before, even when
+ * all that was reserved is there. */
+static int follow(struct ringcast_frame *frame) {
+  struct head head = {0};
+  bool matches = true;
+  size_t done = 0, there = 0;
+  uint64_t pieces = 0;
+  do {
+    int result = await_bytes(frame, done < sizeof head ? sizeof head : done + 1, &there);
+    if (result != 0) return result;
+    if (done == 0) matches = has_head(frame->data, there, &head);
+    size_t until = there == frame->bytes ? there : there & ~(size_t)7;
+    matches = matches && frame_matches(frame->data, done, until, &head);
+    done = until;
+    pieces++;
+  } while (there < frame->bytes);
+  int result = await_bytes(frame, SIZE_MAX, &there);
+  if (result != 0) return result;
+  matches = matches && frame_matches(frame->data, done & ~(size_t)7, frame->bytes, &head);
+  if (pieces > 1) atomic_fetch_add_explicit(&board->counts.followed, 1, memory_order_relaxed);
+  return judge_frame(frame, &head, matches);
+}
+
+static int examine(struct ringcast_frame *frame) {
+  struct head head = {0};
+  if (self->follows) return follow(frame);
+  bool matches = has_head(frame->data, frame->bytes, &head) && frame_matches(frame->data, 0, frame->bytes, &head);
+  return judge_frame(frame, &head, matches);
+}
+
+/* ---- Holding and releasing -------------------------------------------------------------------------------------- */
+
+static int release_one(uint32_t i) {
+  int result = ringcast_reader_release(reader, &held[i]);
+  held[i] = held[--holds];
+  if (result == -ESTALE) return stale("release");
+  return result != 0 ? unexpected("release", result) : 0;
+}
+
+/* In any order. */
+static int release_some(void) {
+  while (holds > 0 && (holds == self->leases || chance(3) == 0)) {
+    int result = release_one((uint32_t)chance(holds));
+    if (result != 0) return result;
+  }
+  return 0;
+}
+
+/* One that is released counts as held as long as an older one is. */
+static int release_oldest(void) {
+  uint32_t oldest = 0;
+  if (holds == 0) return unexpected("next", -EBUSY);
+  for (uint32_t i = 1; i < holds; i++)
+    if (held[i].position < held[oldest].position) oldest = i;
+  int result = release_one(oldest);
+  return result != 0 ? result : -EAGAIN;
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------------------------- */
+
+/* Who waits for ever while it holds frames waits for itself, once the writer needs the room. */
+#define HOLDING_NS ((int64_t)2000000)
+
+static int64_t some_timeout(void) {
+  if (holds > 0) return HOLDING_NS;
+  switch (chance(16)) {
+  case 0: return 0;
+  case 1: return 1000000;
+  default: return RINGCAST_FOREVER;
+  }
+}
+
+static int poll_descriptor(void) {
+  struct pollfd file = {.fd = ringcast_reader_fd(reader), .events = POLLIN};
+  if (file.fd < 0) return unexpected("fd", file.fd);
+  if (holds > 0) return poll(&file, 1, (int)(HOLDING_NS / 1000000)) == 0 ? -ETIMEDOUT : -EAGAIN;
+  while (poll(&file, 1, -1) < 0 && errno == EINTR);
+  return -EAGAIN;
+}
+
+/* Until a frame is there, or something ends the wait. */
+static int next(struct ringcast_frame *frame) {
+  int result;
+  uint64_t called = now_ns();
+  atomic_store(&self->called, called);
+  do {
+    bool by_descriptor = self->mode == BY_DESCRIPTOR && chance(8) != 0;
+    result = ringcast_reader_next(reader, by_descriptor ? 0 : some_timeout(), frame);
+    if (result == -EAGAIN && by_descriptor) result = poll_descriptor();
+    if (result == -ENOBUFS) result = -EAGAIN;
+    if (result == -EBUSY || (result == -ETIMEDOUT && holds > 0)) result = release_oldest();
+  } while (result == -EAGAIN || result == -ETIMEDOUT);
+  atomic_store(&self->called, 0);
+  uint64_t struck = atomic_load(&board->writer_struck);
+  if (result == -EPIPE && struck != 0) note_delay(called, struck, false);
+  return result;
+}
+
+/* ---- Lives ------------------------------------------------------------------------------------------------------ */
+
+/* At the ring's end: whether all is there that was committed since it attached. */
+static void judge_end(void) {
+  uint64_t committed = atomic_load(&board->committed), sending = atomic_load(&board->sending);
+  bool whole = last == 0 ? committed <= after : committed <= last && last <= sending;
+  atomic_fetch_add(&board->counts.pipe, 1);
+  atomic_store(&self->final, last);
+  if (!whole)
+    note_wrong(self, &board->counts.missing,
+               "reader: told of the end after frame %llu; %llu were committed, %llu begun, %llu before it attached",
+               (unsigned long long)last, (unsigned long long)committed, (unsigned long long)sending,
+               (unsigned long long)after);
+}
+
+static int attach(void) {
+  struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
+  if (self->follows) options.flags = RINGCAST_READER_CUT_THROUGH;
+  set_mode(self->mode, &options.spin_ns);
+  before = atomic_load(&board->committed);
+  int result = ringcast_reader_attach_ex(board->handle, &options, &reader);
+  if (result != 0) return result;
+  after = atomic_load(&board->sending);
+  last = 0;
+  holds = 0;
+  atomic_store(&self->upto, after);
+  atomic_store(&self->attached, true);
+  atomic_store(&self->stage, AT_WORK);
+  atomic_fetch_add(&board->counts.lives, 1);
+  return 0;
+}
+
+static int read_frames(uint64_t most) {
+  struct ringcast_frame frame;
+  for (uint64_t i = 0; i < most; i++) {
+    int result = next(&frame);
+    if (result == -ESTALE) return stale("next");
+    if (result != 0) return result;
+    held[holds++] = frame;
+    result = examine(&frame);
+    if (result == -EPIPE && self->follows) result = release_one(holds - 1); /* a part of a frame; the next call tells */
+    if (result != 0 && result != -ECONNABORTED) return result;
+    if ((result = release_some()) != 0) return result;
+    if (self->dawdles && chance(16) == 0) nanosleep(&(struct timespec){.tv_nsec = (long)chance(400000)}, NULL);
+  }
+  return 0;
+}
+
+/* From attaching to closing. 0: it left by itself. */
+static int live(void) {
+  int result = attach();
+  if (result != 0) return result;
+  result = read_frames(self->churns ? 1 + chance(200) : UINT64_MAX);
+  if (result == -EPIPE) judge_end();
+  else if (result != 0 && result != -ESTALE && result != -EBADMSG) unexpected("next", result);
+  atomic_store(&self->attached, false);
+  ringcast_reader_close(reader);
+  return result;
+}
+
+/* Whether there is a reason for an attach to fail, and no use in another try. */
+static bool is_over(int result) {
+  if (result != -ENOENT) return false;
+  if (atomic_load(&board->writer_struck) == 0 && atomic_load(&board->parties[WRITER].stage) < TOLD &&
+      !atomic_load(&board->stop))
+    unexpected("attach", result);
+  return true;
+}
+
+_Noreturn void be_reader(uint64_t random) {
+  struct before left = look_before();
+  int result;
+  state = random;
+  for (;;) {
+    result = live();
+    if (result == 0 || result == -ESTALE) continue;
+    if (result == -EUSERS) { /* the slots of the dead are freed by the writer, when it next looks */
+      atomic_fetch_add(&board->counts.refused, 1);
+      nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+      continue;
+    }
+    if (result != -EPIPE && !is_over(result) && result != -EBADMSG) unexpected("attach", result);
+    break;
+  }
+  atomic_store(&self->verdict, result);
+  atomic_store(&self->stage, TOLD);
+  look_after(&left);
+  _exit(0);
+}
