@@ -3,6 +3,7 @@
 #include "extension.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,6 +91,20 @@ bool rc_py_spin(PyObject *object, int64_t *out) {
   }
   *out = value == 0 ? -1 : nanoseconds(value);
   return true;
+}
+
+bool rc_py_allow_pickle(PyObject *object, bool *out) {
+  const char *text = getenv("RINGCAST_ALLOW_PICKLE");
+  if (object && object != Py_None) {
+    *out = object == Py_True;
+    if (PyBool_Check(object)) return true;
+    PyErr_Format(PyExc_TypeError, "allow_pickle must be True, False or None, not %.100s", Py_TYPE(object)->tp_name);
+    return false;
+  }
+  *out = !text || strcmp(text, "0") != 0;
+  if (!*out || !text || !*text || strcmp(text, "1") == 0) return true;
+  PyErr_Format(PyExc_ValueError, "RINGCAST_ALLOW_PICKLE is '%.40s': it must be 0 (no pickles) or 1", text);
+  return false;
 }
 
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out) {

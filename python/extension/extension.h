@@ -37,6 +37,8 @@
 #define RC_PY_RAISED INT_MIN
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
+/* Nor has any more slots. */
+#define RC_PY_MOST_READERS 1024
 /* Copying fewer bytes takes less time than handing the GIL over and back. */
 #define RC_PY_COPY_WITH_GIL 8192
 
@@ -61,7 +63,7 @@ struct rc_py_numpy {
 #define RC_PY_NAMES(X)                                                                                             \
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
-      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(release)
+      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_)
 
 struct rc_py_names {
 #define X(name) PyObject *name;
@@ -73,7 +75,7 @@ struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
-  PyObject *dumps, *loads;
+  PyObject *dumps, *loads, *refuse_value, *refuse_frame; /* of ringcast._pickling */
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
@@ -96,7 +98,7 @@ struct rc_py_writer {
   struct ringcast_info info;
   PyObject *handle;
   pid_t pid; /* of the process that made it */
-  bool busy;
+  bool busy, allow_pickle;
   struct rc_py_lease lease;
   struct ringcast_span span;
 };
@@ -108,7 +110,7 @@ struct rc_py_reader {
   struct ringcast_info info;
   PyObject *handle;
   pid_t pid;
-  bool busy;
+  bool busy, allow_pickle;
   Py_ssize_t exports; /* buffers in use, of all Frames */
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
@@ -155,6 +157,8 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
 bool rc_py_timeout(PyObject *object, int64_t *out);
 /* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
 bool rc_py_spin(PyObject *object, int64_t *out);
+/* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
+bool rc_py_allow_pickle(PyObject *object, bool *out);
 /* An int from `low` to `high`. */
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
 
@@ -247,17 +251,19 @@ struct rc_py_encoding {
   struct ringcast_frame_plan plan;
   enum ringcast_root root;
   uint64_t copy_bytes;
+  bool allow_pickle, pickled;
 };
 
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
-bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object);
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
+                            bool allow_pickle);
 /* Writes the frame; runs no Python code. 0 or -errno. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
                          size_t *out_bytes);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. */
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag);
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, bool allow_pickle, uint32_t *tag);
 
 /* ---- packed.c --------------------------------------------------------------------------------------------------- */
 
@@ -266,9 +272,12 @@ struct rc_py_packed {
   size_t bytes;
   struct rc_py_block *block; /* what `data` lies in; NULL: `memory` */
   void *memory;
+  bool pickled; /* a part of it */
 };
+/* Raises PickleRefused of one that is `pickled`. Always NULL. */
+PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
 extern const char rc_py_pack_doc[];
-PyObject *rc_py_pack(PyObject *module, PyObject *object);
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* ---- status.c --------------------------------------------------------------------------------------------------- */
 

@@ -47,21 +47,21 @@ static bool spill_number(PyObject *object, uint64_t *out) {
   return true;
 }
 
-static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out) {
-  static char *names[] = {"capacity", "readers", "memory", "spin", "numa", "spill_bytes", NULL};
-  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None;
+static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle) {
+  static char *names[] = {"capacity", "readers", "memory", "spin", "numa", "spill_bytes", "allow_pickle", NULL};
+  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None, *pickle = Py_None;
   const char *memory = "auto";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOO:Writer", names, &capacity, &readers, &memory, &spin,
-                                   &numa, &spill)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOO:Writer", names, &capacity, &readers, &memory, &spin,
+                                   &numa, &spill, &pickle)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
-  if (capacity != Py_None && !rc_py_integer("capacity", capacity, 1, UINT64_MAX >> 1, &out->capacity)) return false;
-  if (readers && !rc_py_integer("readers", readers, 1, UINT32_MAX, &value)) return false;
+  if (capacity != Py_None && !rc_py_integer("capacity", capacity, 1, RC_PY_MOST_BYTES, &out->capacity)) return false;
+  if (readers && !rc_py_integer("readers", readers, 1, RC_PY_MOST_READERS, &value)) return false;
   out->readers = (uint32_t)value;
   if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
-  if (!spill_number(spill, &out->spill_bytes)) return false;
+  if (!spill_number(spill, &out->spill_bytes) || !rc_py_allow_pickle(pickle, allow_pickle)) return false;
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns);
 }
 
@@ -77,10 +77,12 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   struct ringcast_writer_options options;
-  if (!make_options(args, keywords, &options)) return NULL;
+  bool allow_pickle;
+  if (!make_options(args, keywords, &options, &allow_pickle)) return NULL;
   struct rc_py_writer *self = (struct rc_py_writer *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
+  self->allow_pickle = allow_pickle;
   int rc = open_ring(self, &options);
   if (rc == 0) return (PyObject *)self;
   rc_py_raise(rc_py_state_of(self), rc);
@@ -366,7 +368,8 @@ static PyGetSetDef writer_properties[] = {
 };
 
 PyDoc_STRVAR(writer_doc,
-             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None)\n--\n\n"
+             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None,\n"
+             "       allow_pickle=None)\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
              "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. readers: the most at once.\n"
              "memory: \"hugetlb\", \"shmem-huge\", \"pages\", or \"auto\": what the environment's RINGCAST_MEMORY "
@@ -376,7 +379,9 @@ PyDoc_STRVAR(writer_doc,
              "\"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n"
              "spill_bytes: the most memory beside the ring for what is too large for it, rounded up to 2 MiB, and taken only "
              "as it is\nused. None: what the environment's RINGCAST_SPILL_BYTES says, else 4 GiB, or half of what is free "
-             "if that is less; 0: none.\n\n"
+             "if that is less; 0: none.\n"
+             "allow_pickle: False refuses to send what would need a pickle; None: as the environment's "
+             "RINGCAST_ALLOW_PICKLE says,\n0 or 1 (the default).\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {

@@ -19,7 +19,7 @@ KIND_BYTES: Final[int]
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
-def pack(obj: Any, /) -> PackedFrame:
+def pack(obj: Any, *, allow_pickle: Optional[bool] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings."""
 
 def recycling() -> Recycling:
@@ -110,7 +110,8 @@ class Writer:
 
     memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first of them that can be had.
     numa: "local", "none", "interleaved", or a node's number. spill_bytes: the most memory beside the ring, for what is
-    too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none.
+    too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none. allow_pickle: False refuses to send what
+    would need a pickle; None: RINGCAST_ALLOW_PICKLE, else True.
     """
 
     def __new__(
@@ -122,6 +123,7 @@ class Writer:
         spin: Optional[float] = None,
         numa: Union[str, int] = "local",
         spill_bytes: Optional[int] = None,
+        allow_pickle: Optional[bool] = None,
     ) -> Self: ...
     @property
     def handle(self) -> str:
@@ -199,10 +201,17 @@ class Reader(Iterator[Any]):
     """Attaches to the ring of a handle and receives what is sent from then on; iterating ends with the writer.
 
     name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
+    allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True.
     """
 
     def __new__(
-        cls, handle: str, *, name: Optional[str] = None, spin: Optional[float] = None, leases: int = 1
+        cls,
+        handle: str,
+        *,
+        name: Optional[str] = None,
+        spin: Optional[float] = None,
+        leases: int = 1,
+        allow_pickle: Optional[bool] = None,
     ) -> Self: ...
     @property
     def handle(self) -> str: ...
@@ -252,7 +261,7 @@ class Reader(Iterator[Any]):
 class Tap(Iterator[Any]):
     """Sees what a ring carries, holds nobody back, and loses what is overwritten before it has copied it."""
 
-    def __new__(cls, handle: str) -> Self: ...
+    def __new__(cls, handle: str, *, allow_pickle: Optional[bool] = None) -> Self: ...
     @property
     def handle(self) -> str: ...
     @property

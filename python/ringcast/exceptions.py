@@ -59,6 +59,10 @@ class SendError(Error):
     """Raised by recv(): the writer could not send what was due, and says why. errno EREMOTEIO."""
 
 
+class PickleRefused(Error):
+    """A value needs a pickle to be sent, or a frame holds one, and pickles are turned off here. errno EOPNOTSUPP."""
+
+
 class Cancelled(Error):
     """cancel() was called on the Writer or Reader, and the call would have had to wait. errno ECANCELED."""
 

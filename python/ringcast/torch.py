@@ -22,7 +22,9 @@ as in any collective.
 Environment, looked at by the source when it makes a ring: RINGCAST_CAPACITY, its bytes (default: the Writer's);
 RINGCAST_MEMORY, the kind of its memory (hugetlb, shmem-huge or pages; default: the first that can be had);
 RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's);
-RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (default 60).
+RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (default 60). Looked at by every rank:
+RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere by raising
+ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
 """
 
 import atexit
@@ -161,7 +163,8 @@ class _Source:
             self._tell(named, operation, tag)
             raise named from None
         except ringcast.Error as error:
-            if error.errno in (errno.ENOMEM, errno.ENOSPC):  # of spill memory; the ring goes on
+            # Of spill memory, or of what was given; the ring goes on.
+            if error.errno in (errno.ENOMEM, errno.ENOSPC) or isinstance(error, ringcast.PickleRefused):
                 self._tell(error, operation, tag)
             raise  # else it is the ring that fails, and the others hear of that from the ring
         except Exception as error:
@@ -203,7 +206,7 @@ class _Receiver:
         expected, self._call = self._call, None
         try:
             value, tag = self.end.recv_tagged()
-        except ringcast.SendError:
+        except (ringcast.SendError, ringcast.PickleRefused):
             self._call = None if expected is None else (expected + 1) & _CALL_MASK
             raise
         except ringcast.WriterGone:

@@ -199,6 +199,31 @@ def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(rank
     ranks.run(2, ranks_failing_receive)
 
 
+def ranks_without_pickles(where: str) -> str:
+    is_source = dist.get_rank() == 0
+    if is_source == (where == "source"):
+        os.environ["RINGCAST_ALLOW_PICKLE"] = "0"
+    check_usable()
+    text = ""
+    if is_source and where == "others":
+        rt.broadcast_object_list([Explosive()])
+    else:
+        error = ringcast.PickleRefused if is_source or where == "others" else ringcast.SendError
+        text = text_of(error, lambda: rt.broadcast_object_list([Explosive()]))
+    if not is_source:  # the number of the call is known as before
+        assert next(iter(rt._rings[dist.group.WORLD].values()))._call == 2
+    check_usable()
+    return text
+
+
+def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(ranks):
+    source, other = ranks.run(2, ranks_without_pickles, "source")
+    assert source.startswith("value is of type list, which only pickle can send")
+    assert other.startswith(f"broadcast_object_list failed at the source, rank 0: PickleRefused: {source[:60]}")
+    _, other = ranks.run(2, ranks_without_pickles, "others")
+    assert other.startswith("the frame holds a pickle, which asks for test_torch_errors.explode; ")
+
+
 class InterruptError(Exception):
     pass
 

@@ -39,7 +39,7 @@ def send(writer: Writer) -> str:
     info: Info = writer.info()
     stats: Stats = writer.stats()
     print(stalls, info.page_size, info.numa, info.spin_ns, stats.waited_ns, sum(stats.histogram))
-    packed: PackedFrame = ringcast.pack({"a": 1})
+    packed: PackedFrame = ringcast.pack({"a": 1}, allow_pickle=None)
     writer.send(packed, 1, tag=2)
     print(packed.nbytes, len(packed), bytes(packed))
     with writer.reserve(writer.estimate(3)) as other:
@@ -56,14 +56,14 @@ def send(writer: Writer) -> str:
 
 
 def receive(handle: str) -> Tuple[Any, int]:
-    with Tap(handle) as tap:
+    with Tap(handle, allow_pickle=False) as tap:
         seen: TapFrame = tap.next(timeout=1)
         print(tap.lost().bytes, tap.lost().gaps, tap.peers()[0].stats, tap.stats().frames, tap.info(), seen.data)
         print(tap.recv(0), tap.recv_tagged(), [item for item in tap], tap.handle, tap.closed)
     ringcast.set_recycling(1 << 20)
     recycling: Recycling = ringcast.recycling()
     print(recycling.idle + recycling.lent)
-    with Reader(handle, name="rank 1", spin=0, leases=4) as reader:
+    with Reader(handle, name="rank 1", spin=0, leases=4, allow_pickle=False) as reader:
         fd: int = reader.fileno()
         reader.cancel()
         print(fd, reader.info(), reader.stats())
@@ -73,7 +73,7 @@ def receive(handle: str) -> Tuple[Any, int]:
             frame.release()
         except ringcast.WriterGone as gone:
             print(gone.errno, data)
-        except ringcast.Cancelled:
+        except (ringcast.Cancelled, ringcast.PickleRefused):
             raise
         except ringcast.Error:
             pass
@@ -85,7 +85,7 @@ def receive(handle: str) -> Tuple[Any, int]:
         return reader.recv_tagged(timeout=None)
 
 
-with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22) as writer:
+with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22, allow_pickle=True) as writer:
     send(writer)
 '''
 
