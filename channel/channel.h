@@ -12,6 +12,21 @@
 #include "shm/notify.h"
 #include "shm/segment.h"
 #include "shm/wait.h"
+#include "shm/watchers.h"
+
+/* Readers that the writer does without, or can't wait for any longer; see lost.c. */
+#define RC_MOST_TOLD 64u
+struct rc_lost {
+  uint32_t on_death, on_slow; /* enum ringcast_policy */
+  int64_t slow_ns;
+  int64_t since; /* when the first reserve found no room, while none has succeeded; 0: none is waiting */
+  uint64_t wanted, tail; /* then: no cursor was to be below that, and the ring's tail was that */
+  uint64_t joining;      /* the owner word that was seen joining, and ... */
+  int64_t joining_since; /* ... when it was first */
+  struct rc_watchers *watchers; /* NULL until ringcast_writer_check or _fd */
+  uint32_t first, count; /* the queue of those that went and have not been told of */
+  struct ringcast_peer queue[RC_MOST_TOLD];
+};
 
 struct ringcast_writer {
   struct rc_ring_writer ring;
@@ -28,7 +43,8 @@ struct ringcast_writer {
   struct rc_arena arena;
   struct rc_spill spill;
   char handle[RC_HANDLE_MAX];
-  struct rc_estimates estimates; /* last: it is large, and of no use to the hot path */
+  struct rc_lost lost; /* the last two are large, and of no use to the hot path */
+  struct rc_estimates estimates;
 };
 
 struct ringcast_reader {
@@ -65,6 +81,10 @@ static inline int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool g
     return rc_writer_take_large(writer, bytes, grow, out);
   return grow ? rc_ring_grow(&writer->ring, bytes, out) : rc_ring_reserve(&writer->ring, bytes, out);
 }
+
+/* ringcast_writer_reserve and _grow, when not all goes well at once. */
+int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,
+                             struct ringcast_span *out);
 
 /* After -EAGAIN: what is wanted is there once no cursor is below this. */
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
@@ -113,12 +133,42 @@ int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_pee
 struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter);
 struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
 
+/* As rc_peer_read, with how long the writer has been waiting for it. */
+bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out);
+
+/* ---- Readers that are lost (lost.c) ---- */
+
+/* The clock starts, if it does not run already: a reserve waits until no cursor is below `wanted`. */
+void rc_lost_begin(ringcast_writer *writer, uint64_t wanted);
+
+/* Frees the slots of those that died while joining or after they were evicted, and evicts who is stuck in joining. */
+void rc_lost_tidy(ringcast_writer *writer);
+
+/* The watch of whoever is in the way now; NULL: it has just left. */
+struct rc_watch *rc_lost_blocker(ringcast_writer *writer);
+
+/* Somebody is in the way. 0: no more, look again; -EAGAIN: wait on; -EOWNERDEAD, -ETIMEDOUT: by the policy, don't. */
+int rc_lost_judge(ringcast_writer *writer);
+
+/* Whoever is in the way has written a cursor that can't be right. True: the writer goes on without it. */
+bool rc_lost_expel(ringcast_writer *writer);
+
+/* When rc_lost_judge should be asked at the latest, in nanoseconds from now. */
+int64_t rc_lost_slice(const ringcast_writer *writer);
+
+/* Frees the slots of dead readers, if that is the policy. */
+void rc_lost_reap_dead(ringcast_writer *writer);
+
+/* Watches all that are attached now; there are watchers. */
+void rc_lost_watch_all(ringcast_writer *writer);
+
 /* The active or joining reader that is furthest behind. False if there is none. */
 bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out);
 
 uint32_t rc_peer_count(const struct rc_ring *ring); /* active ones that live; asks the kernel about each */
 
-/* "reader 3 'rank 2' (pid 4711, active, 1048576 bytes behind)" */
+/* "reader 3 'rank 2' (pid 4711, active, at position 65536, 1048576 bytes behind, in the way for 12.3 s)" */
+#define RC_DESCRIBED_MAX 240
 void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes);
 
 #endif

@@ -73,13 +73,18 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, str
   bool joining = rc_owner_state(owner) == RC_SLOT_JOINING;
   uint64_t cursor = joining ? tail : rc_load_acquire(&slot->cursor);
   int32_t pid = (int32_t)rc_owner_pid(owner);
-  bool alive = rc_process_is_alive_by(pid, rc_owner_start(owner), RC_START_MASK);
+  enum rc_process_state process = rc_process_look(pid, rc_owner_start(owner), RC_START_MASK);
+  bool alive = process != RC_PROCESS_ENDED, evicted = rc_owner_state(owner) == RC_SLOT_EVICTED;
   /* One that left and then exited is no dead reader: its slot tells. */
   if (!alive && rc_load_acquire(&slot->owner) != owner) return false; /* pairs with the store of FREE */
   *out = (struct ringcast_peer){
       .slot = index,
       .pid = pid,
-      .state = !alive ? RINGCAST_PEER_DEAD : joining ? RINGCAST_PEER_JOINING : RINGCAST_PEER_ACTIVE,
+      .state = !alive                          ? RINGCAST_PEER_DEAD
+               : evicted                       ? RINGCAST_PEER_EVICTED
+               : process == RC_PROCESS_STOPPED ? RINGCAST_PEER_STOPPED
+               : joining                       ? RINGCAST_PEER_JOINING
+                                               : RINGCAST_PEER_ACTIVE,
       .position = cursor,
       .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
       .stalls = rc_load_relaxed(&slot->stalls),
@@ -96,7 +101,7 @@ bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct rc_slot *slot = &ring->control->slots[i];
     enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* pairs with J4 */
-    if (state == RC_SLOT_FREE) continue;
+    if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     /* One that joins stands in the way of every grant, so it comes first. */
     uint64_t lag = state == RC_SLOT_ACTIVE ? tail - rc_load_acquire(&slot->cursor) : UINT64_MAX;
     if ((!found || lag > worst) && rc_peer_read(ring, i, tail, out)) {
@@ -110,33 +115,54 @@ bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_
 uint32_t rc_peer_count(const struct rc_ring *ring) {
   uint32_t count = 0;
   struct ringcast_peer peer;
-  for (uint32_t i = 0; i < ring->slots; i++) count += rc_peer_read(ring, i, 0, &peer) && peer.state == RINGCAST_PEER_ACTIVE;
+  for (uint32_t i = 0; i < ring->slots; i++)
+    count += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE && /* pairs with J4 */
+             rc_peer_read(ring, i, 0, &peer) && peer.state != RINGCAST_PEER_DEAD;
   return count;
 }
 
-void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {
-  static const char *const states[] = {"", "joining", "active", "dead"};
-  snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, %llu bytes behind)", peer->slot, peer->name[0] ? " '" : "",
-           peer->name, peer->name[0] ? "'" : "", peer->pid, states[peer->state], (unsigned long long)peer->lag);
+bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out) {
+  const struct rc_lost *lost = &writer->lost;
+  uint64_t tail = writer->ring.tail;
+  if (!rc_peer_read(&writer->ring.ring, index, tail, out)) return false;
+  bool waiting = lost->since != 0 && lost->tail == tail && out->state != RINGCAST_PEER_EVICTED;
+  if (waiting && out->position < lost->wanted) out->held_ns = (uint64_t)(rc_now_ns() - lost->since);
+  return true;
 }
 
-int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity) {
+void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {
+  static const char *const states[] = {"", "joining", "active", "dead", "stopped by a signal or a debugger", "evicted"};
+  const bool named = peer->name[0] != '\0';
+  char held[48] = "";
+  if (peer->held_ns != 0) snprintf(held, sizeof held, ", in the way for %.1f s", (double)peer->held_ns / 1e9);
+  snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, at position %llu, %llu bytes behind%s)", peer->slot, named ? " '" : "",
+           peer->name, named ? "'" : "", peer->pid, states[peer->state], (unsigned long long)peer->position,
+           (unsigned long long)peer->lag, held);
+}
+
+/* `writer`, if it is not NULL, also knows for how long it has been waiting. */
+static int read_peers(const struct rc_ring *ring, const ringcast_writer *writer, uint64_t tail, struct ringcast_peer *peers,
+                      uint32_t capacity) {
   if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");
   int count = 0;
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct ringcast_peer peer;
-    if (!rc_peer_read(ring, i, tail, &peer)) continue;
+    if (!(writer ? rc_writer_peer(writer, i, &peer) : rc_peer_read(ring, i, tail, &peer))) continue;
     if ((uint32_t)count < capacity) peers[count] = peer;
     count++;
   }
   return count;
 }
 
+int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity) {
+  return read_peers(ring, NULL, tail, peers, capacity);
+}
+
 /* ---- Public ----------------------------------------------------------------------------------------------------- */
 
 int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity) {
   int result = rc_check_fork(writer->forks);
-  return result != 0 ? result : rc_peers_read(&writer->ring.ring, writer->ring.tail, peers, capacity);
+  return result != 0 ? result : read_peers(&writer->ring.ring, writer, writer->ring.tail, peers, capacity);
 }
 
 int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
@@ -144,7 +170,7 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   if (result != 0) return result;
   struct ringcast_peer peer;
   if (!rc_peer_slowest(&writer->ring.ring, writer->ring.tail, &peer)) return 0;
-  *out = peer;
+  if (!rc_writer_peer(writer, peer.slot, out)) *out = peer; /* it has left just now */
   return 1;
 }
 

@@ -31,24 +31,39 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   return result != 0 ? result : rc_check_disable();
 }
 
+/* The slots of those that were evicted and have died since. True if there was one. */
+static bool reap_evicted(const struct rc_ring *ring) {
+  bool reaped = false;
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with V1 */
+    if (rc_owner_state(owner) == RC_SLOT_EVICTED &&
+        !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK))
+      reaped |= rc_slot_reap(ring, i, owner);
+  }
+  return reaped;
+}
+
 /* Takes a slot. Everything that can fail or wait is done before the claim: between claim and activation the writer
  * can't move its limit. */
-static int join(ringcast_reader *reader, const char *name) {
+static int join(ringcast_reader *reader, const char *name, bool follows) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
   char padded[RC_NAME_MAX] = "";
   uint32_t slot;
+  uint64_t owner;
   if (name) strncpy(padded, name, sizeof padded - 1);
   int result = rc_process_self(&self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
   do {
-    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot);
+    result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
+    if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
     rc_store_relaxed(&ring.control->slots[slot].wait, RINGCAST_WAIT_NONE); /* relaxed: to look at */
-    result = rc_slot_activate(&ring, slot, &reader->ring);
-  } while (result == -EAGAIN);
+    rc_store_relaxed(&ring.control->slots[slot].follows, follows);         /* relaxed: advice */
+    result = rc_slot_activate(&ring, slot, owner, &reader->ring);
+  } while (result == -EAGAIN || result == -EUSERS);
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
   if (result != 0)
     return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died: make the "
@@ -66,11 +81,12 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
-  result = join(reader, options->name);
+  bool follows = options->flags & RINGCAST_READER_CUT_THROUGH;
+  result = join(reader, options->name, follows);
   if (result != 0) return result;
   reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (options->leases != 0) reader->ring.leases = options->leases;
-  reader->ring.follows = options->flags & RINGCAST_READER_CUT_THROUGH;
+  reader->ring.follows = follows;
   if (reader->ring.follows) rc_add_acq_rel(&control->followers, 1);
   return 0;
 }
@@ -104,8 +120,9 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
-    if (reader->ring.follows) rc_add_acq_rel(&reader->ring.ring.control->followers, UINT32_MAX);
-    rc_slot_free(&reader->ring.ring, reader->ring.slot);
+    if (reader->ring.follows && !rc_ring_is_evicted(&reader->ring)) /* else it is not counted any more */
+      rc_add_acq_rel(&reader->ring.ring.control->followers, UINT32_MAX);
+    rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
     rc_ring_parties(&reader->ring.ring);
     rc_wake(&reader->ring.ring.control->room);
   }
@@ -170,8 +187,14 @@ static const void *word_of_next_frame(void *context) {
   return &rc_frame_at(&ring->ring, ring->next)->commit;
 }
 
+static int fail_evicted(void) {
+  return rc_fail_as(-ESTALE, "this reader was evicted: it held the writer back for longer than it may, or was taken for dead, "
+                             "and what it still held may have been overwritten. Close it and attach anew");
+}
+
 static int fail_to_read(ringcast_reader *reader, int code) {
   switch (code) {
+  case -ESTALE: return fail_evicted();
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -EPIPE:
@@ -182,9 +205,9 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    (unsigned long long)reader->ring.next, reader->segment.writer.pid);
-  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is alive; a reader gets what is sent after it "
+  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is %s; a reader gets what is sent after it "
                          "attached",
-                   reader->segment.writer.pid);
+                   reader->segment.writer.pid, rc_process_in_words(&reader->segment.writer));
   }
 }
 
@@ -331,7 +354,10 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    position, writer);
-  default: return rc_fail(code, "only %llu bytes of the frame are there; the writer (pid %d) is alive", there, writer);
+  case -ESTALE: return fail_evicted();
+  default:
+    return rc_fail(code, "only %llu bytes of the frame are there; the writer (pid %d) is %s", there, writer,
+                   rc_process_in_words(&reader->segment.writer));
   }
 }
 
@@ -362,7 +388,9 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  if (rc_ring_release(&reader->ring, frame->position) != 0)
+  result = rc_ring_release(&reader->ring, frame->position);
+  if (result == -ESTALE) return fail_evicted();
+  if (result != 0)
     return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
   count_frame(reader, frame);
   if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
@@ -380,6 +408,12 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   count_frame(reader, frame);
   if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) return released_to_sleeper(reader);
   return 0;
+}
+
+int ringcast_reader_check(const ringcast_reader *reader) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  return rc_ring_is_evicted(&reader->ring) ? fail_evicted() : 0;
 }
 
 void ringcast_reader_cancel(ringcast_reader *reader) { rc_waiter_cancel(&reader->waiter); }

@@ -126,7 +126,9 @@ static int fail_to_copy(const ringcast_tap *tap, int code) {
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    (unsigned long long)tap->ring.next, tap->segment.writer.pid);
-  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is alive", tap->segment.writer.pid);
+  default:
+    return rc_fail(code, "no frame has come from the writer (pid %d), which is %s", tap->segment.writer.pid,
+                   rc_process_in_words(&tap->segment.writer));
   }
 }
 

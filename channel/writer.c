@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's side of the public API: the ring, and waiting for room in it. */
+/* The writer's side of the public API: its life and its hot path. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -67,6 +67,17 @@ static uint64_t round_capacity(uint64_t bytes) {
   return capacity;
 }
 
+static int check_policies(const struct ringcast_writer_options *options) {
+  if (options->on_death > RINGCAST_EVICT || options->on_slow > RINGCAST_EVICT)
+    return rc_fail(-EINVAL, "options.on_death is %u and on_slow %u: each must be one of enum ringcast_policy",
+                   options->on_death, options->on_slow);
+  if (options->slow_ns < 0)
+    return rc_fail(-EINVAL, "options.slow_ns is %lld: it must be 0 (no deadline) or more", (long long)options->slow_ns);
+  if (options->on_slow == RINGCAST_EVICT && options->slow_ns == 0)
+    return rc_fail_as(-EINVAL, "options.on_slow is RINGCAST_EVICT, and slow_ns does not say what is slow: set it");
+  return 0;
+}
+
 /* Takes over what the caller set and fills in the rest. */
 static int resolve_options(const struct ringcast_writer_options *given, struct ringcast_writer_options *out) {
   struct ringcast_writer_options options = {.size = sizeof options};
@@ -87,6 +98,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
     return rc_fail(-EINVAL, "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   int result = rc_check_spin(options.spin_ns);
+  if (result == 0) result = check_policies(&options);
   if (result == 0) result = rc_check_disable();
   if (result == 0) result = memory_from_environment(&options.memory);
   if (result == 0) result = spill_from_environment(&options.spill_bytes);
@@ -132,6 +144,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   }
   struct rc_control *control = rc_segment_control(&writer->segment);
   rc_watch_init(&writer->blocker, 0, 0, 0);
+  writer->lost = (struct rc_lost){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_frame(&writer->segment);
@@ -156,203 +169,25 @@ void ringcast_writer_close(ringcast_writer *writer) {
   rc_arena_free(&writer->arena);
   rc_waiter_destroy(&writer->waiter);
   rc_watch_close(&writer->blocker);
+  rc_watchers_close(writer->lost.watchers);
   rc_segment_destroy(&writer->segment);
   free(writer);
 }
 
 const char *ringcast_writer_handle(const ringcast_writer *writer) { return writer->handle; }
 
-/* ---- Waiting for readers ---------------------------------------------------------------------------------------- */
-
-/* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
-struct writer_wait {
-  ringcast_writer *writer;
-  uint64_t bytes;
-  uint32_t readers, found;
-  bool grow;
-  void **out;
-};
-
-/* The kernel is asked about each reader, so not before there are enough of them. */
-static int poll_readers(void *context) {
-  struct writer_wait *wait = context;
-  const struct rc_ring *ring = &wait->writer->ring.ring;
-  uint32_t active = 0;
-  for (uint32_t i = 0; i < ring->slots; i++)
-    active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
-  wait->found = active < wait->readers ? active : rc_peer_count(ring);
-  return wait->found >= wait->readers ? 0 : -EAGAIN;
-}
-
-/* A reader that died while joining has got nothing yet and misses nothing: its slot is freed. */
-static void reap_joining(ringcast_writer *writer) {
-  const struct rc_ring *ring = &writer->ring.ring;
-  for (uint32_t i = 0; i < ring->slots; i++) {
-    uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J1 */
-    if (rc_owner_state(owner) == RC_SLOT_JOINING &&
-        !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK))
-      rc_slot_reap(ring, i, owner);
-  }
-}
-
-static int check_joining(void *context) {
-  reap_joining(((struct writer_wait *)context)->writer);
-  return -EAGAIN;
-}
-
-static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
-  ringcast_writer *writer = wait->writer;
-  struct rc_control *control = writer->ring.ring.control;
-  rc_ring_parties(&writer->ring.ring);
-  return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
-}
-
-int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_t timeout_ns) {
-  int result = rc_check_wait(writer->forks, timeout_ns);
-  if (result != 0) return result;
-  if (count > writer->segment.slots)
-    return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
-  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. */
-  rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
-  struct writer_wait wait = {.writer = writer, .readers = count};
-  const struct rc_wait how = {.poll = poll_readers, .check = check_joining, .context = &wait, .dear = true};
-  result = wait_for_room_event(&wait, timeout_ns, &how);
-  if (result == 0) return (int)wait.found;
-  wait.found = rc_peer_count(&writer->ring.ring);
-  return rc_fail(result, "%u of %u readers are attached", wait.found, count);
-}
-
-void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer->waiter); }
-
-/* ---- Waiting for room ------------------------------------------------------------------------------------------- */
-
-static int poll_room(void *context) {
-  struct writer_wait *wait = context;
-  return rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
-}
-
-/* Whoever holds the ring back now. Its death is what the wait must not outlast; that of another reader, who may have
- * woken the writer only in part, is left to a slice: watching all of them would cost a descriptor each. */
-static struct rc_watch *watch_blocker(void *context) {
-  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
-  uint64_t owner = rc_load_acquire(&writer->ring.ring.control->slots[writer->ring.blocker].owner); /* pairs with J4 */
-  uint64_t who = owner & ~(uint64_t)3; /* without its state */
-  if (rc_owner_state(owner) == RC_SLOT_FREE) return NULL; /* it has just left: that signals */
-  if (who != writer->blocker_owner) {
-    rc_watch_close(&writer->blocker);
-    rc_watch_init(&writer->blocker, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
-    writer->blocker_owner = who;
-  }
-  return &writer->blocker;
-}
-
-static const void *word_of_blocker(void *context) {
-  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
-  return &writer->ring.ring.control->slots[writer->ring.blocker].cursor;
-}
-
-static int check_room(void *context) {
-  struct writer_wait *wait = context;
-  ringcast_writer *writer = wait->writer;
-  reap_joining(writer);
-  int result = poll_room(wait); /* it may have been the one in the way */
-  if (result != -EAGAIN) return result;
-  _Atomic uint64_t *owner = &writer->ring.ring.control->slots[writer->ring.blocker].owner;
-  struct rc_watch *blocker = watch_blocker(wait);
-  if (!blocker || rc_watch_is_alive(blocker)) return -EAGAIN;
-  /* One that left and then exited is no dead reader: its slot tells. */
-  return (rc_load_acquire(owner) & ~(uint64_t)3) == writer->blocker_owner ? -EOWNERDEAD : -EAGAIN; /* pairs with FREE */
-}
-
-static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
-  const struct rc_segment *segment = &writer->segment;
-  unsigned long long frame = bytes, most = rc_max_frame(segment), budget = segment->spill.bytes;
-  if (budget != 0)
-    return rc_fail(-EMSGSIZE,
-                   "a frame of %llu bytes is larger than this ring can ever hold (%llu): make the ring with more spill "
-                   "memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)",
-                   frame, most, budget);
-  return rc_fail(-EMSGSIZE,
-                 "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; make "
-                 "it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by 1 KiB "
-                 "or so",
-                 frame, most, segment->spill_error ? ", which could not be had: " : "",
-                 segment->spill_error ? strerror(-segment->spill_error) : "");
-}
-
-static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
-  return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
-}
-
-static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who) {
-  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back", who);
-  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back",
-                 (unsigned long long)writer->segment.spill.bytes, who);
-}
-
-/* Puts the reason into words, with the reader who is to blame. */
-static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
-  if (code == -EAGAIN)
-    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
-                                                       : "the ring is full right now");
-  struct ringcast_peer peer;
-  char who[160] = "no reader";
-  if (rc_peer_read(&writer->ring.ring, writer->ring.blocker, writer->ring.tail, &peer)) {
-    rc_peer_describe(&peer, who, sizeof who);
-    if (code == -ETIMEDOUT && peer.state == RINGCAST_PEER_DEAD) code = -EOWNERDEAD; /* waiting longer won't help */
-  }
-  switch (code) {
-  case -EMSGSIZE: return fail_too_large(writer, bytes);
-  case -EBUSY:
-    return rc_fail_as(code, writer->spill.note
-                                ? "a part of the open reservation is published: it can't grow, and must be committed or "
-                                  "aborted first"
-                                : "a reservation is open already: commit or abort it first");
-  case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
-  case -EINVAL: return rc_fail(code, "no reservation is open");
-  case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
-  case -EOWNERDEAD: return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it", who);
-  case -ETIMEDOUT: return fail_full(writer, code, bytes, who);
-  default: return code; /* of spill memory, with its text */
-  }
-}
-
-static rc_slow int reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow, struct ringcast_span *out) {
-  int result = rc_check_wait(writer->forks, timeout_ns);
-  if (result != 0) return result;
-  void *data = NULL;
-  struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
-  result = poll_room(&wait);
-  if (result == -EAGAIN) {
-    /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
-    rc_store_relaxed(&writer->ring.ring.control->wanted, rc_writer_wanted(writer, bytes));
-    struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
-    if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
-    const struct rc_wait how = {.poll = poll_room,
-                                .check = check_room,
-                                .whom = watch_blocker,
-                                .word = word_of_blocker,
-                                .context = &wait};
-    result = wait_for_room_event(&wait, timeout_ns, &how);
-  }
-  if (result == -EINTR) return rc_fail_as(result, "a signal arrived while waiting for room");
-  if (result != 0) return fail_to_reserve(writer, result, bytes);
-  *out = (struct ringcast_span){.data = data, .bytes = bytes};
-  return 0;
-}
-
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
 int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || writer->forks != rc_fork_count() || bytes > writer->ring_frame ||
                   writer->is_large || !rc_ring_has_room(&writer->ring, bytes)))
-    return reserve(writer, bytes, timeout_ns, false, out);
+    return rc_writer_reserve_slowly(writer, bytes, timeout_ns, false, out);
   *out = (struct ringcast_span){.data = rc_ring_open(&writer->ring, bytes), .bytes = bytes};
   return 0;
 }
 
 int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, struct ringcast_span *out) {
-  return reserve(writer, bytes, timeout_ns, true, out);
+  return rc_writer_reserve_slowly(writer, bytes, timeout_ns, true, out);
 }
 
 static rc_slow int wake_readers(ringcast_writer *writer) {
@@ -392,6 +227,7 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   bool published = writer->spill.note;
+  writer->lost.since = 0;
   if (writer->is_large) rc_writer_drop_large(writer);
   else rc_ring_abort(&writer->ring);
   return published ? wake_readers(writer) : 0;

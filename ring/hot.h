@@ -87,8 +87,9 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0 || rc_unlikely(reader->cursor != reader->next)) return false;
-  uint64_t about = rc_load_relaxed(&frame->about); /* R2: once, so that what was checked is what is used */
+  uint64_t about = rc_load_acquire(&frame->about); /* R2: once, so that what was checked is what is used. -> R3 */
   uint32_t bytes = rc_about_bytes(about);
+  if (rc_unlikely(rc_load_relaxed(&reader->own->owner) != reader->owner)) return false; /* R3 <- V1: evicted */
   if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame))
     return false;
   /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round trip through memory. */
@@ -105,8 +106,9 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
 /* Releases the frame at `position`, if it is the only one that is held. */
 static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t position) {
   if (rc_unlikely(reader->older != 0 || position != reader->cursor || position == reader->next)) return false;
+  if (rc_unlikely(rc_ring_is_evicted(reader))) return false; /* A0 */
   reader->cursor = reader->next;
-  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+  rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
   return true;
 }
 

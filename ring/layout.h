@@ -80,7 +80,8 @@ struct rc_identity {
   int32_t numa_error;
   int32_t spill_error; /* to look at only */
   uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: there is none */
-  uint64_t reserved[2];
+  uint64_t pid_namespace; /* inode of the writer's; 0: not known */
+  uint64_t reserved;
 };
 
 /* A word to sleep on; see ring/event.h. */
@@ -111,14 +112,15 @@ struct rc_histogram {
   _Atomic uint32_t counts[RC_BUCKETS];
 };
 
-/* One reader. The states and who moves between them stand in ring/ring.h. */
+/* One reader. Its states, and who moves it between them, are told atop ring/slot.c. */
 struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
   struct rc_counts counts;                   /* the reader */
-  _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see rc_owner_make */
+  _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
   _Atomic uint32_t wait;                     /* the reader: enum ringcast_wait, to look at only */
+  _Atomic uint32_t follows;                  /* the reader, while joining: 1 = it takes frames in pieces */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
 };
 
@@ -159,7 +161,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 11u
+#define RC_LAYOUT_REVISION 12u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

@@ -44,7 +44,8 @@
  * Between W2 and W3 the tail is one frame behind. Who reads that frame, leaves and joins again in this gap must not get it
  * twice; so J3 looks at the commit word at the tail too, and starts after a frame that is there already.
  *
- * Leaving is a store-release of FREE, which pairs with G1 as A1 does with G2.
+ * Leaving is an exchange for FREE, whose release pairs with G1 as A1 does with G2. A reader that is too slow can be evicted:
+ * slot.c tells how it finds out, and what becomes of slots whose owner is dead.
  *
  * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
  * length, on a frame's place, within one lap; a cursor must lie within one lap behind the tail.
@@ -79,7 +80,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct rc_slot *slot = &ring->control->slots[i];
     enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 <- J4, and leaving */
-    if (state == RC_SLOT_FREE) continue;
+    if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */
     bool sane = cursor <= writer->tail && writer->tail - cursor <= ring->capacity && cursor % RC_FRAME_ALIGN == 0;
     if (state == RC_SLOT_ACTIVE && sane) {
@@ -166,69 +167,6 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
   return 0;
 }
 
-/* ---- Slots ------------------------------------------------------------------------------------------------------ */
-
-int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot) {
-  for (uint32_t i = 0; i < ring->slots; i++) {
-    _Atomic uint64_t *owner = &ring->control->slots[i].owner;
-    uint64_t found = rc_load_relaxed(owner); /* relaxed: only a hint, the exchange decides */
-    while (rc_owner_state(found) == RC_SLOT_FREE)
-      if (rc_cas_acq_rel(owner, &found, rc_owner_make(pid, start, RC_SLOT_JOINING))) { /* J1 */
-        *slot = i;
-        return 0;
-      }
-  }
-  return -EUSERS;
-}
-
-/* The position after the frame that is committed at `tail`, or `tail` itself if there is none yet. */
-static uint64_t after_rc_frame_at(const struct rc_ring *ring, uint64_t tail) {
-  const struct rc_frame_header *frame = rc_frame_at(ring, tail);
-  uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
-  return end != 0 && end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes)) ? end : tail;
-}
-
-int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, struct rc_ring_reader *out) {
-  struct rc_slot *own = &ring->control->slots[slot];
-  uint64_t joining = rc_load_relaxed(&own->owner); /* relaxed: it is our own word, J1's */
-  uint64_t active = (joining & ~(uint64_t)3) | RC_SLOT_ACTIVE;
-  if (rc_owner_state(joining) != RC_SLOT_JOINING) return -EAGAIN;
-  rc_fence_full();                                       /* J2 -> G0 */
-  uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
-  if (tail % RC_FRAME_ALIGN != 0) {
-    rc_slot_reap(ring, slot, joining);
-    return -EPROTO;
-  }
-  uint64_t start = after_rc_frame_at(ring, tail);
-  rc_store_relaxed(&own->cursor, start);                                    /* relaxed: J4 publishes it */
-  if (!rc_cas_strong_acq_rel(&own->owner, &joining, active)) return -EAGAIN; /* J4 -> G1 */
-  *out = (struct rc_ring_reader){.ring = *ring,
-                                 .cursor = start,
-                                 .next = start,
-                                 .max_frame = rc_ring_max_frame(ring->capacity),
-                                 .slot = slot,
-                                 .leases = 1};
-  return 0;
-}
-
-void rc_slot_free(const struct rc_ring *ring, uint32_t slot) {
-  /* Release: what the reader read, it read before the writer may overwrite it. Pairs with G1. */
-  rc_store_release(&ring->control->slots[slot].owner, RC_SLOT_FREE);
-}
-
-uint32_t rc_ring_parties(const struct rc_ring *ring) {
-  uint32_t parties = 1;
-  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for those who wait, counted anew now and then */
-    parties += rc_owner_state(rc_load_relaxed(&ring->control->slots[i].owner)) != RC_SLOT_FREE;
-  if (rc_load_relaxed(&ring->control->crowd.parties) != parties)
-    rc_store_relaxed(&ring->control->crowd.parties, parties);
-  return parties;
-}
-
-bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
-  return rc_cas_strong_acq_rel(&ring->control->slots[slot].owner, &owner, RC_SLOT_FREE);
-}
-
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
@@ -301,7 +239,7 @@ static void settle(struct rc_ring_reader *reader) {
     reader->newest_released = false;
   }
   if (reader->cursor != cursor)
-    rc_store_release(&reader->ring.control->slots[reader->slot].cursor, reader->cursor); /* A1 -> G2 */
+    rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
 }
 
 /* Goes on behind a frame that was taken back. It is no frame to be held: it goes with the one before it. */
@@ -310,7 +248,7 @@ static void pass(struct rc_ring_reader *reader, uint64_t end) {
   reader->next = end;
   if (held) return;
   reader->cursor = end;
-  rc_store_release(&reader->ring.control->slots[reader->slot].cursor, end); /* A1 -> G2 */
+  rc_store_release(&reader->own->cursor, end); /* A1 -> G2 */
 }
 
 /* Holds what lies from next to `end`: the newest one from now on. */
@@ -326,8 +264,9 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end, start = reader->cursor;
   for (;;) {
     assert(rc_ring_reader_is_valid(reader));
-    if (rc_ring_held(reader) == reader->leases) return -EBUSY;
+    if (rc_ring_held(reader) == reader->leases) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
     int result = read_frame(&reader->ring, reader->next, out, &end);
+    if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
     if (result != 0 && result != -ECONNABORTED) return result;
     if (result == 0 && !out->whole && !reader->follows) return -EAGAIN;
     /* Beyond a lap: it can't be, while a frame is held, and else it is enough for one call. */
@@ -360,6 +299,7 @@ int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_rin
   uint64_t end;
   if (!find_held(reader, position)) return -EINVAL;
   int result = read_frame(&reader->ring, position, out, &end);
+  if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   return result == -EAGAIN ? -EPROTO : result; /* it was there before */
 }
 
@@ -374,6 +314,7 @@ void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
   bool *released = find_held(reader, position);
   if (!released) return -EINVAL;
+  if (rc_ring_is_evicted(reader)) return -ESTALE; /* A0 */
   *released = true;
   settle(reader);
   return 0;

@@ -11,24 +11,7 @@
 #include <stdbool.h>
 
 #include "ring/layout.h"
-
-/* A slot's life, and who moves it on:
- *   FREE -> JOINING  the reader claims it
- *   JOINING -> ACTIVE  the reader, once its cursor stands
- *   ACTIVE -> FREE  the reader leaves
- *   JOINING -> FREE  the writer, when the process is dead */
-enum rc_slot_state { RC_SLOT_FREE = 0, RC_SLOT_JOINING = 1, RC_SLOT_ACTIVE = 2 };
-
-/* Whose slot it is, in one word, so that it changes hands in one step: pid (32 bits), the low bits of the process's
- * start time (30, in clock ticks: four months), state (2). */
-#define RC_START_MASK (((uint64_t)1 << 30) - 1)
-
-static inline uint64_t rc_owner_make(uint32_t pid, uint64_t start, enum rc_slot_state state) {
-  return (uint64_t)pid << 32 | (start & RC_START_MASK) << 2 | state;
-}
-static inline uint32_t rc_owner_pid(uint64_t owner) { return (uint32_t)(owner >> 32); }
-static inline uint64_t rc_owner_start(uint64_t owner) { return owner >> 2 & RC_START_MASK; }
-static inline enum rc_slot_state rc_owner_state(uint64_t owner) { return (enum rc_slot_state)(owner & 3); }
+#include "ring/slot.h"
 
 /* One process's view. What a peer could change under our hands is kept here, in private memory. */
 struct rc_ring {
@@ -60,6 +43,8 @@ struct rc_lease {
 
 struct rc_ring_reader {
   struct rc_ring ring;
+  struct rc_slot *own;
+  uint64_t owner;  /* its owner word, while we are not evicted */
   uint64_t cursor; /* all frames below this are released: the start of the oldest that is held */
   uint64_t next;   /* the frame to read next starts here */
   uint64_t max_frame;
@@ -121,18 +106,14 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes); /* no cursor may be below this for `bytes` */
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 
-/* Slots. Claim and activate in one go, with nothing between that can wait: the writer can't go on meanwhile. */
-int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot); /* -EUSERS */
-/* -EAGAIN: the slot was taken back meanwhile, by a writer that took us for dead: claim again. -EPROTO: the tail can't be
- * right; the slot is free again. */
-int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, struct rc_ring_reader *out);
-void rc_slot_free(const struct rc_ring *ring, uint32_t slot);
-uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and all slots in use, and keeps the count */
-bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner); /* false: it has moved on meanwhile */
-
-/* Reader. */
+/* Reader. -ESTALE from any of them: it was evicted, and what it holds may be overwritten. */
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position); /* -EINVAL: no such frame is held */
+/* Whether all that was read of held frames up to now was whole. */
+static inline bool rc_ring_is_evicted(const struct rc_ring_reader *reader) {
+  rc_fence_acquire();                                          /* A0 <- L1, S1 */
+  return rc_load_relaxed(&reader->own->owner) != reader->owner; /* relaxed: the fence orders it */
+}
 static inline uint32_t rc_ring_held(const struct rc_ring_reader *reader) {
   return reader->older + (reader->cursor != reader->next);
 }

@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,6 +62,11 @@ static int os_futex_wake(_Atomic uint32_t *word, int count) {
 static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); } /* close-on-exec by itself */
 
 static bool os_is_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
+
+static uint64_t os_pid_namespace(void) {
+  struct stat file;
+  return stat("/proc/self/ns/pid", &file) == 0 ? file.st_ino : 0;
+}
 
 static int os_poll(struct pollfd *files, unsigned count, int64_t timeout_ns) {
   struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
@@ -134,6 +140,7 @@ struct rc_os rc_os = {
     .futex_wake = os_futex_wake,
     .pidfd_open = os_pidfd_open,
     .is_pidfd = os_is_pidfd,
+    .pid_namespace = os_pid_namespace,
     .poll = os_poll,
     .online_cpus = os_online_cpus,
     .membarrier = os_membarrier,

@@ -43,6 +43,7 @@ struct rc_os {
   int (*futex_wake)(_Atomic uint32_t *word, int count);
   int (*pidfd_open)(int32_t pid);
   bool (*is_pidfd)(int fd); /* false: it is something else by now */
+  uint64_t (*pid_namespace)(void); /* the inode of this process's; 0: that can't be found out */
   /* As ppoll, with nanoseconds; how many are ready, 0 when the time is up, -EINTR after a signal handler. Being stopped
    * and continued, or traced, does not end it. */
   int (*poll)(struct pollfd *files, unsigned count, int64_t timeout_ns);

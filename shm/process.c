@@ -21,10 +21,10 @@ static int why_missing(int32_t pid, int error) {
   return kill(pid, 0) != 0 && errno == ESRCH ? -ENOENT : -EIO;
 }
 
-/* Reads whether it has ended, and the start time. The program's name, in parentheses, may itself hold blanks and
+/* Reads what it is doing, and the start time. The program's name, in parentheses, may itself hold blanks and
  * parentheses, so fields are counted from the last one. A leader that has exited is a zombie (Z) for as long as other
  * threads go on; then there is more than one thread left. */
-static int read_stat(int32_t pid, bool *ended, uint64_t *start) {
+static int read_stat(int32_t pid, enum rc_process_state *out, uint64_t *start) {
   char path[40], text[1024], state;
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -40,16 +40,17 @@ static int read_stat(int32_t pid, bool *ended, uint64_t *start) {
   if (!after || sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
                        &state, &threads, &ticks) != 3)
     return -EIO;
-  *ended = state == 'X' || state == 'x' || (state == 'Z' && threads <= 1);
+  bool ended = state == 'X' || state == 'x' || (state == 'Z' && threads <= 1);
+  *out = ended ? RC_PROCESS_ENDED : state == 'T' || state == 't' ? RC_PROCESS_STOPPED : RC_PROCESS_RUNNING;
   *start = ticks;
   return 0;
 }
 
 int rc_process_find(int32_t pid, struct rc_process *out) {
-  bool ended;
+  enum rc_process_state state;
   uint64_t start;
-  int result = read_stat(pid, &ended, &start);
-  if (result == 0 && ended) result = -ENOENT;
+  int result = read_stat(pid, &state, &start);
+  if (result == 0 && state == RC_PROCESS_ENDED) result = -ENOENT;
   if (result == 0) *out = (struct rc_process){.pid = pid, .start = start};
   return result;
 }
@@ -68,16 +69,18 @@ const char *rc_process_hint(int code) {
   }
 }
 
-bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask) {
-  bool ended;
+enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask) {
+  enum rc_process_state state;
   uint64_t start;
-  int result = read_stat(pid, &ended, &start);
-  if (result == -ENOENT) return false;
-  return result != 0 || (!ended && (start & mask) == start_bits);
+  int result = read_stat(pid, &state, &start);
+  if (result == -ENOENT) return RC_PROCESS_ENDED;
+  if (result != 0) return RC_PROCESS_RUNNING;
+  return (start & mask) == start_bits ? state : RC_PROCESS_ENDED;
 }
 
-bool rc_process_is_alive(const struct rc_process *process) {
-  return rc_process_is_alive_by(process->pid, process->start, UINT64_MAX);
+const char *rc_process_in_words(const struct rc_process *process) {
+  static const char *const words[] = {"dead", "alive", "stopped by a signal or a debugger"};
+  return words[rc_process_look(process->pid, process->start, UINT64_MAX)];
 }
 
 /* ---- Watching --------------------------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "shm/error.h"
+#include "shm/os.h"
 
 void rc_segment_destroy(struct rc_segment *segment) {
   rc_memory_destroy(&segment->spill);
@@ -49,6 +50,7 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->page_size = segment->data.page_size;
   id->writer_start = segment->writer.start;
   id->writer_pid = segment->writer.pid;
+  id->pid_namespace = rc_os.pid_namespace();
   id->slots = segment->slots;
   id->memory = segment->data.memory;
   id->spill_fd = segment->spill.fd;
@@ -150,6 +152,11 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
                    id->layout, (uint32_t)RC_LAYOUT, RINGCAST_VERSION);
   if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1])
     return fail_gone(handle);
+  uint64_t here = rc_os.pid_namespace();
+  if (id->pid_namespace != 0 && here != 0 && id->pid_namespace != here)
+    return rc_fail(-EPROTO, "the ring's writer, process %" PRId32 ", is in another PID namespace (%" PRIu64 ", here %" PRIu64
+                            "): each would take the other's pid for somebody else's; run both in one",
+                   handle->writer.pid, id->pid_namespace, here);
   uint64_t capacity = id->capacity, page = id->page_size;
   uint32_t slots = id->slots;
   bool fits = capacity >= RC_MIN_BYTES && capacity <= RC_MAX_BYTES && (capacity & (capacity - 1)) == 0 &&

@@ -183,6 +183,7 @@ static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, ui
   struct rc_watch *watch = wait->whom ? wait->whom(wait->context) : NULL;
   int pidfd = watch ? rc_watch_fd(watch) : -1;
   if (pidfd == RC_WATCH_ENDED) return RC_PARK_ENDED;
+  if (wait->slice_ns) most = least(most, *wait->slice_ns);
   int slept = watch && pidfd < 0 ? -ENOTSUP
                                  : rc_park_sleep(waiter->park, &waiter->event->word, value, pidfd,
                                                  watch && wait->sole ? most : least(most, RC_LONG_SLICE_NS));

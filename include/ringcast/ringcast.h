@@ -8,8 +8,12 @@
  *
  * Caveats.
  *   Crash    A writer that dies leaves only whole frames; readers drain them and then get -EPIPE. A reader that dies
- *            holding the ring back makes the writer's next wait return -EOWNERDEAD, and ringcast_writer_slowest() names it.
- *            Nothing is left behind: the memory is anonymous and goes with the last process that maps it.
+ *            holding the ring back makes the writer's next wait return -EOWNERDEAD, or the writer goes on without it
+ *            (options.on_death); ringcast_writer_check() finds the dead at any time. Nothing is left behind: the memory is
+ *            anonymous and goes with the last process that maps it.
+ *   Slow     A reader that is alive holds the writer back for as long as it likes, unless options.slow_ns says how long
+ *            it may. One that is evicted then gets -ESTALE from its next call: what it was reading may have been
+ *            overwritten meanwhile, so what is read in place is only sure once release has returned 0.
  *   Fork     A handle belongs to the process that made it. In a child made by fork() every call on it gives -ECHILD,
  *            except close, which frees the child's own memory and leaves the parent's ring alone. A child made past the C
  *            library (a raw clone, _Fork) is not noticed: it must not touch the handle.
@@ -40,6 +44,7 @@
  *   -EINTR       a signal handler ran while waiting
  *   -EPIPE       the writer is gone and everything it committed has been read
  *   -EOWNERDEAD  a reader that holds the writer back has died
+ *   -ESTALE      this reader was evicted: the writer goes on without it. Close it; a new one may attach
  *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
@@ -96,6 +101,12 @@ enum ringcast_numa {
   RINGCAST_NUMA_NODE = 3,        /* on the node that is named */
 };
 
+/* What a writer does about a reader that it can't wait for. */
+enum ringcast_policy {
+  RINGCAST_FAIL = 0, /* the wait that the reader holds up returns an error that names it */
+  RINGCAST_EVICT = 1 /* the writer goes on without it, and ringcast_writer_check tells */
+};
+
 /* How a handle sleeps. Either way it is woken by what it waits for, the other side's death, cancel, a signal handler and
  * the time limit. */
 enum ringcast_wait {
@@ -126,6 +137,11 @@ struct ringcast_writer_options {
                          * RINGCAST_SPILL_BYTES says, else 4 GiB or half of what the machine or the container has free,
                          * and none if that can't be had; RINGCAST_NO_SPILL: none. It costs addresses in every process,
                          * and memory only as it is used */
+  uint32_t on_death;    /* enum ringcast_policy, for a reader that has died, or has written what it must not: FAIL is
+                         * -EOWNERDEAD, or -EPROTO */
+  uint32_t on_slow;     /* enum ringcast_policy, for one that has been in the way for slow_ns: FAIL is -ETIMEDOUT */
+  int64_t slow_ns;      /* how long a reader may be in the way: from the first reserve that finds no room, over all calls
+                         * until one succeeds. 0: for ever, or as each call's timeout says */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
@@ -157,7 +173,13 @@ struct ringcast_frame {
   uint16_t kind;     /* enum ringcast_kind, as committed */
 };
 
-enum ringcast_peer_state { RINGCAST_PEER_JOINING = 1, RINGCAST_PEER_ACTIVE = 2, RINGCAST_PEER_DEAD = 3 };
+enum ringcast_peer_state {
+  RINGCAST_PEER_JOINING = 1,
+  RINGCAST_PEER_ACTIVE = 2,
+  RINGCAST_PEER_DEAD = 3,
+  RINGCAST_PEER_STOPPED = 4, /* by a signal (SIGSTOP) or a debugger: it is slow, not dead */
+  RINGCAST_PEER_EVICTED = 5  /* it lives; its slot is its own until it closes */
+};
 
 /* What one party has done since it began. Each number is true of some moment, and only grows. */
 struct ringcast_stats {
@@ -180,6 +202,7 @@ struct ringcast_peer {
   struct ringcast_stats stats;
   char name[32];     /* as it gave it at attach, or empty */
   uint32_t wait;     /* enum ringcast_wait */
+  uint64_t held_ns;  /* for how long the writer has been waiting for it by now; 0: it has not, or a tap asks */
 };
 
 struct ringcast_info {
@@ -286,6 +309,18 @@ RINGCAST_API int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_
  * no reader. As ringcast_writer_peers. */
 RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out);
 
+/* Looks whether all readers live, without waiting to be held back by a dead one. Returns 1 and tells of one that does not,
+ * or was evicted: with EVICT each is told once, also those that a wait went on without (of more than 64, the latest); so
+ * call again until it returns 0: all is well. With FAIL a dead reader is told at each call, until it is not attached any
+ * more. One system call while all live, where there are pidfds (Linux 5.3), and one descriptor for each reader;
+ * else /proc is read. -EMFILE, -ENFILE, -ENOMEM, -ECHILD. */
+RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out);
+
+/* A descriptor for poll, epoll, asyncio and the like: readable when a reader has died; then call ringcast_writer_check. Poll
+ * it, never read or close it: it belongs to the writer, and is the same at each call. A reader that attaches later is
+ * watched from the next call of this, check or wait_readers on. Errors as check. */
+RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
+
 RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);
 RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out);
 
@@ -308,7 +343,7 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
 
 /* Lends the next frame. Wait-free when one is there, but for one call to the kernel when it lies in spill memory that
  * this reader has not read from before; else blocks up to the timeout. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY,
- * -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't be read: then the frame is still the next
+ * -ESTALE, -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't be read: then the frame is still the next
  * one. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
@@ -316,7 +351,7 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
  * has fewer, and sets *there to how many are: they may be read, and more need not be asked for one by one. frame->bytes
  * is what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return.
  * Any other frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer
- * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held. After
+ * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held; -ESTALE. After
  * an error the frame is still held. */
 RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto,
                                        int64_t timeout_ns, size_t *there);
@@ -328,9 +363,14 @@ RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back: from here on the writer may overwrite it, and what follows once all older ones are given back
- * too. Frames that are held may be released in any order. -EINVAL if that frame is not held, -ECHILD.
+ * too. Frames that are held may be released in any order. -EINVAL if that frame is not held, -ECHILD; -ESTALE: this reader was
+ * evicted, and the frame may have been overwritten while it was read: drop what was made of it.
  * Wait-free, but for one wake-up call to the kernel when the writer sleeps waiting for this reader. */
 RINGCAST_API int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame);
+
+/* 0: all that was read of held frames before this call was whole. -ESTALE: this reader was evicted. For who must know
+ * before it acts on what it has read, and would rather not release yet. Wait-free. -ECHILD. */
+RINGCAST_API int ringcast_reader_check(const ringcast_reader *reader);
 
 /* ---- Reader: introspection -------------------------------------------------------------------------------------- */
 

@@ -39,8 +39,8 @@ PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info
 }
 
 static PyObject *make_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
-  static const char *const states[] = {"unknown", "joining", "active", "dead"};
-  const char *text = states[peer->state < 4 ? peer->state : 0];
+  static const char *const states[] = {"unknown", "joining", "active", "dead", "stopped", "evicted"};
+  const char *text = states[peer->state < 6 ? peer->state : 0];
   PyObject *name = PyUnicode_DecodeUTF8(peer->name, (Py_ssize_t)strnlen(peer->name, sizeof peer->name), "ignore");
   PyObject *stats = name ? rc_py_stats(state, &peer->stats) : NULL;
   if (!stats) {

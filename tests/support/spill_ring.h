@@ -44,8 +44,9 @@ static inline void free_ring(void) {
 static inline struct rc_ring_reader join(void) {
   struct rc_ring_reader reader;
   uint32_t slot;
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot), 0);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, &reader), 0);
+  uint64_t owner;
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
   reader.leases = 8;
   return reader;
 }

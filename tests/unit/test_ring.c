@@ -279,7 +279,7 @@ START_TEST(random_steps_agree_with_a_simple_model) {
       attached[who] = true;
       next[who] = sent;
     } else if (attached[who] && random % 512 == 5) {
-      rc_slot_free(&ring, readers[who].slot);
+      rc_slot_free(&ring, readers[who].slot, readers[who].owner);
       attached[who] = false;
     } else if (attached[who]) {
       for (uint64_t burst = (random >> 16) % 6; burst > 0 && next[who] < sent; burst--, next[who]++, read++) {

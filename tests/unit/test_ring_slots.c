@@ -26,7 +26,7 @@ START_TEST(a_frame_that_is_there_already_is_not_for_who_joins_now) {
   expect(&first, 0, 300);
   ck_assert_int_eq(rc_ring_release(&first, first.cursor), 0);
   expect(&first, 1, 300);
-  rc_slot_free(&ring, first.slot);
+  rc_slot_free(&ring, first.slot, first.owner);
   struct rc_ring_reader again = join();
   expect_nothing(&again);
   ck_assert_int_eq(send(2, 300), 0);
@@ -36,14 +36,15 @@ END_TEST
 
 START_TEST(the_writer_grants_itself_nothing_while_somebody_joins) {
   uint32_t slot;
+  uint64_t owner;
   struct rc_ring_reader reader;
   ck_assert_int_eq(send(0, 100), 0); /* granted: half a ring */
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
   uint64_t limit = writer.limit, sent = 1;
   while (send(sent, 300) == 0) sent++;
   ck_assert_uint_eq(writer.limit, limit);
   ck_assert_uint_eq(writer.blocker, slot);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
   ck_assert_int_eq(send(sent, 300), 0);
   expect(&reader, sent, 300);
 }
@@ -53,7 +54,7 @@ START_TEST(a_reader_that_leaves_frees_its_room) {
   struct rc_ring_reader reader = join();
   uint64_t sent = 0;
   while (send(sent, 300) == 0) sent++;
-  rc_slot_free(&ring, reader.slot);
+  rc_slot_free(&ring, reader.slot, reader.owner);
   for (int i = 0; i < 100; i++) ck_assert_int_eq(send(sent, 300), 0);
 }
 END_TEST
@@ -66,20 +67,22 @@ END_TEST
 START_TEST(slots_run_out_and_come_back) {
   struct rc_ring_reader readers[SLOTS];
   uint32_t slot;
+  uint64_t owner;
   for (int i = 0; i < SLOTS; i++) readers[i] = join();
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot), -EUSERS);
-  rc_slot_free(&ring, readers[2].slot);
-  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), -EUSERS);
+  rc_slot_free(&ring, readers[2].slot, readers[2].owner);
+  ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
   ck_assert_uint_eq(slot, readers[2].slot);
 }
 END_TEST
 
 START_TEST(a_slot_is_reaped_only_while_its_owner_is_the_one_meant) {
   uint32_t slot;
+  uint64_t owner;
   struct rc_ring_reader reader;
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   uint64_t joining = control->slots[slot].owner;
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
   ck_assert(!rc_slot_reap(&ring, slot, joining));
   ck_assert(rc_slot_reap(&ring, slot, control->slots[slot].owner));
   ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
@@ -132,36 +135,39 @@ START_TEST(parties_are_counted) {
   struct rc_ring_reader reader = join();
   ck_assert_uint_eq(rc_ring_parties(&ring), 2);
   ck_assert_uint_eq(control->crowd.parties, 2);
-  rc_slot_free(&ring, reader.slot);
+  rc_slot_free(&ring, reader.slot, reader.owner);
   ck_assert_uint_eq(rc_ring_parties(&ring), 1);
 }
 END_TEST
 
 START_TEST(a_reader_that_was_reaped_while_joining_finds_out) {
   uint32_t slot, other;
+  uint64_t owner;
   struct rc_ring_reader reader;
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
   ck_assert(rc_slot_reap(&ring, slot, control->slots[slot].owner));
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, &reader), -EAGAIN);
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &other), 0);
-  ck_assert_int_eq(rc_slot_activate(&ring, other, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), -EAGAIN);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &other, &owner), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, other, owner, &reader), 0);
 }
 END_TEST
 
 START_TEST(a_tail_that_cannot_be_right_is_refused_at_joining) {
   uint32_t slot;
+  uint64_t owner;
   struct rc_ring_reader reader;
   control->tail = 1;
-  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot), 0);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, &reader), -EPROTO);
+  ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &slot, &owner), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), -EPROTO);
   ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
 }
 END_TEST
 
-START_TEST(an_owner_holds_pid_start_and_state) {
-  uint64_t owner = rc_owner_make(4194304, UINT64_MAX - 5, RC_SLOT_ACTIVE);
-  ck_assert_uint_eq(rc_owner_pid(owner), 4194304);
+START_TEST(an_owner_holds_pid_start_turn_and_state) {
+  uint64_t owner = rc_owner_make(4194303, UINT64_MAX - 5, 1024 + 5, RC_SLOT_ACTIVE); /* the largest pid of Linux */
+  ck_assert_uint_eq(rc_owner_pid(owner), 4194303);
   ck_assert_uint_eq(rc_owner_start(owner), (UINT64_MAX - 5) & RC_START_MASK);
+  ck_assert_uint_eq(rc_owner_turn(owner), 5);
   ck_assert_int_eq(rc_owner_state(owner), RC_SLOT_ACTIVE);
 }
 END_TEST
@@ -182,6 +188,6 @@ int main(void) {
   tcase_add_test(tests, parties_are_counted);
   tcase_add_test(tests, a_reader_that_was_reaped_while_joining_finds_out);
   tcase_add_test(tests, a_tail_that_cannot_be_right_is_refused_at_joining);
-  tcase_add_test(tests, an_owner_holds_pid_start_and_state);
+  tcase_add_test(tests, an_owner_holds_pid_start_turn_and_state);
   return run_suite(suite);
 }

@@ -108,7 +108,8 @@ static uint64_t read_frame(struct rc_ring_reader *reader) {
 static struct rc_ring_reader join(void) {
   struct rc_ring_reader reader;
   uint32_t slot;
-  if (rc_slot_claim(&ring, 1, 7, &slot) != 0 || rc_slot_activate(&ring, slot, &reader) != 0) abort();
+  uint64_t owner;
+  if (rc_slot_claim(&ring, 1, 7, &slot, &owner) != 0 || rc_slot_activate(&ring, slot, owner, &reader) != 0) abort();
   return reader;
 }
 
@@ -116,7 +117,7 @@ static void *read_every_frame(void *context) {
   struct rc_ring_reader *reader = context;
   for (uint64_t n = 0; n < FRAMES; n++)
     if (read_frame(reader) != n) abort();
-  rc_slot_free(&ring, reader->slot);
+  rc_slot_free(&ring, reader->slot, reader->owner);
   return NULL;
 }
 
@@ -132,7 +133,7 @@ static void *visit(void *seed) {
         if (number == FRAMES) break;
         abort();
       }
-    rc_slot_free(&ring, reader.slot);
+    rc_slot_free(&ring, reader.slot, reader.owner);
     visits++;
   }
   return NULL;

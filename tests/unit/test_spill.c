@@ -112,13 +112,14 @@ END_TEST
 START_TEST(nothing_is_freed_while_somebody_joins) {
   struct rc_ring_reader reader = join();
   uint32_t slot;
+  uint64_t owner;
   ck_assert_int_eq(send(0, UNITS), 0);
   release(&reader, expect(&reader, 0, bytes_of(UNITS)));
-  ck_assert_int_eq(rc_slot_claim(&ring, 2, 7, &slot), 0);
+  ck_assert_int_eq(rc_slot_claim(&ring, 2, 7, &slot, &owner), 0);
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), -EAGAIN);
   ck_assert_uint_eq(writer.blocker, slot);
   ck_assert_int_eq(send(1, 1), -EAGAIN);
-  ck_assert_int_eq(rc_slot_activate(&ring, slot, &reader), 0);
+  ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), 0);
   ck_assert_int_eq(send(1, 1), 0);
   control->slots[slot].cursor = 1 << 20;
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), -EPROTO);

@@ -67,7 +67,7 @@ static void play(struct player *player, uint64_t random, const uint64_t *bytes_b
   if (!player->here) {
     *player = (struct player){.reader = join(), .here = true};
   } else if (random % 40 == 0) {
-    rc_slot_free(&ring, player->reader.slot);
+    rc_slot_free(&ring, player->reader.slot, player->reader.owner);
     player->here = false;
   } else if (random % 2 && player->holds > 0) {
     int which = (int)(random / 2 % (uint64_t)player->holds);

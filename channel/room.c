@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's waits: for readers to attach, and for room. */
+#include <errno.h>
+#include <string.h>
+
+#include "channel/channel.h"
+#include "shm/error.h"
+
+/* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
+struct writer_wait {
+  ringcast_writer *writer;
+  uint64_t bytes;
+  uint32_t readers, found;
+  bool grow;
+  void **out;
+  int64_t slice_ns;
+};
+
+static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
+  ringcast_writer *writer = wait->writer;
+  struct rc_control *control = writer->ring.ring.control;
+  rc_ring_parties(&writer->ring.ring);
+  return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
+}
+
+/* ---- Waiting for readers ---------------------------------------------------------------------------------------- */
+
+/* The kernel is asked about each reader, so not before there are enough of them. */
+static int poll_readers(void *context) {
+  struct writer_wait *wait = context;
+  const struct rc_ring *ring = &wait->writer->ring.ring;
+  uint32_t active = 0;
+  for (uint32_t i = 0; i < ring->slots; i++)
+    active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
+  wait->found = active < wait->readers ? active : rc_peer_count(ring);
+  return wait->found >= wait->readers ? 0 : -EAGAIN;
+}
+
+static int check_readers(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  rc_lost_tidy(writer);
+  rc_lost_reap_dead(writer);
+  return -EAGAIN;
+}
+
+int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_t timeout_ns) {
+  int result = rc_check_wait(writer->forks, timeout_ns);
+  if (result != 0) return result;
+  if (count > writer->segment.slots)
+    return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
+  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. */
+  rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  struct writer_wait wait = {.writer = writer, .readers = count};
+  const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
+  result = wait_for_room_event(&wait, timeout_ns, &how);
+  if (writer->lost.watchers) rc_lost_watch_all(writer);
+  if (result == 0) return (int)wait.found;
+  wait.found = rc_peer_count(&writer->ring.ring);
+  return rc_fail(result, "%u of %u readers are attached", wait.found, count);
+}
+
+void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer->waiter); }
+
+/* ---- Waiting for room ------------------------------------------------------------------------------------------- */
+
+static int poll_room(void *context) {
+  struct writer_wait *wait = context;
+  return rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
+}
+
+/* Whoever holds the ring back now. Its death is what the wait must not outlast; that of another reader, who may have
+ * woken the writer only in part, is left to a slice. */
+static struct rc_watch *watch_blocker(void *context) {
+  struct writer_wait *wait = context;
+  wait->slice_ns = rc_lost_slice(wait->writer);
+  return rc_lost_blocker(wait->writer);
+}
+
+static const void *word_of_blocker(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  return &writer->ring.ring.control->slots[writer->ring.blocker].cursor;
+}
+
+static int check_room(void *context) {
+  struct writer_wait *wait = context;
+  int result, verdict;
+  rc_lost_tidy(wait->writer);
+  do {
+    result = poll_room(wait); /* who was in the way may be gone */
+    if (result != -EAGAIN) return result;
+    verdict = rc_lost_judge(wait->writer);
+  } while (verdict == 0);
+  return verdict;
+}
+
+static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
+  const struct rc_segment *segment = &writer->segment;
+  unsigned long long frame = bytes, most = rc_max_frame(segment), budget = segment->spill.bytes;
+  if (budget != 0)
+    return rc_fail(-EMSGSIZE,
+                   "a frame of %llu bytes is larger than this ring can ever hold (%llu): make the ring with more spill "
+                   "memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)",
+                   frame, most, budget);
+  return rc_fail(-EMSGSIZE,
+                 "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; make "
+                 "it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by 1 KiB "
+                 "or so",
+                 frame, most, segment->spill_error ? ", which could not be had: " : "",
+                 segment->spill_error ? strerror(-segment->spill_error) : "");
+}
+
+static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
+  return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
+}
+
+static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who) {
+  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back", who);
+  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back",
+                 (unsigned long long)writer->segment.spill.bytes, who);
+}
+
+/* Puts the reason into words, with the reader who is to blame. */
+static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
+  if (code == -EAGAIN)
+    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
+                                                       : "the ring is full right now");
+  struct ringcast_peer peer;
+  char who[RC_DESCRIBED_MAX] = "no reader";
+  if (rc_writer_peer(writer, writer->ring.blocker, &peer)) {
+    rc_peer_describe(&peer, who, sizeof who);
+    bool dead = peer.state == RINGCAST_PEER_DEAD && writer->lost.on_death == RINGCAST_FAIL;
+    if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* waiting longer won't help */
+  }
+  switch (code) {
+  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");
+  case -EMSGSIZE: return fail_too_large(writer, bytes);
+  case -EBUSY:
+    return rc_fail_as(code, writer->spill.note
+                                ? "a part of the open reservation is published: it can't grow, and must be committed or "
+                                  "aborted first"
+                                : "a reservation is open already: commit or abort it first");
+  case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
+  case -EINVAL: return rc_fail(code, "no reservation is open");
+  case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
+  case -EOWNERDEAD:
+    return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it (or make rings with "
+                         "options.on_death = RINGCAST_EVICT)", who);
+  case -ETIMEDOUT: return fail_full(writer, code, bytes, who);
+  default: return code; /* of spill memory, with its text */
+  }
+}
+
+/* There is no room. */
+static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
+  ringcast_writer *writer = wait->writer;
+  uint64_t wanted = rc_writer_wanted(writer, wait->bytes);
+  rc_lost_begin(writer, wanted);
+  /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
+  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
+  struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
+  if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
+  const struct rc_wait how = {.poll = poll_room,
+                              .check = check_room,
+                              .whom = watch_blocker,
+                              .word = word_of_blocker,
+                              .context = wait,
+                              .slice_ns = &wait->slice_ns};
+  return wait_for_room_event(wait, timeout_ns, &how);
+}
+
+rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,
+                                     struct ringcast_span *out) {
+  int result = rc_check_wait(writer->forks, timeout_ns);
+  if (result != 0) return result;
+  void *data = NULL;
+  struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
+  do {
+    result = poll_room(&wait);
+    if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
+  } while (result == -EPROTO && rc_lost_expel(writer));
+  if (result != 0) return fail_to_reserve(writer, result, bytes);
+  writer->lost.since = 0;
+  *out = (struct ringcast_span){.data = data, .bytes = bytes};
+  return 0;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A slot's life, and who moves it on; each step is one exchange of the owner word:
+ *
+ *     FREE    -> JOINING   J1  a reader claims it
+ *     JOINING -> ACTIVE    J4  the reader, once its cursor stands
+ *     ACTIVE  -> FREE      the reader leaves
+ *     ACTIVE  -> EVICTED   V1  the writer goes on without it, although it lives
+ *     JOINING -> EVICTED   V1  the same: it was stopped in the middle of joining
+ *     EVICTED -> FREE      who was evicted, when it finds out or leaves
+ *     any     -> FREE      the writer, when the process is dead; if it was evicted before, also who looks for a slot
+ *
+ * Evicting. A process that lives may store to its slot at any moment, so one that was evicted keeps its slot, which nobody
+ * looks at any more, until it has given it up or is dead: a late store of its cursor hits nothing. And it may be in the
+ * middle of reading, so the writer can't wait for it to be told; it finds out for itself:
+ *
+ *     writer                                          reader
+ *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire about
+ *     L0, L1  the next grant: limit, release fence    R3  load owner: not its own word? then -ESTALE
+ *     W1  stores over what the evicted one holds      ... reads the payload in place
+ *                                                     A0  acquire fence, load owner: not its own? then -ESTALE
+ *
+ * L1 and A0 pair (as fences): if any of the reader's loads took what W1 stored, then the load after A0 finds V1's word. So
+ * what was read is known to be whole once a look at the owner word that came after it, A0, has found it unchanged. R3 does
+ * that for the header alone, so that no length is believed that was overwritten. For spill memory S1 stands in L1's place.
+ * No look is needed before A1: the cursor of an evicted slot is not looked at.
+ */
+#include "ring/slot.h"
+
+#include <errno.h>
+
+#include "ring/hot.h"
+
+int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner) {
+  for (uint32_t i = 0; i < ring->slots; i++) {
+    _Atomic uint64_t *word = &ring->control->slots[i].owner;
+    uint64_t found = rc_load_relaxed(word); /* relaxed: only a hint, the exchange decides */
+    while (rc_owner_state(found) == RC_SLOT_FREE) {
+      uint64_t claimed = rc_owner_make(pid, start, rc_owner_turn(found) + 1, RC_SLOT_JOINING);
+      if (!rc_cas_acq_rel(word, &found, claimed)) continue; /* J1 */
+      *slot = i;
+      *owner = claimed;
+      return 0;
+    }
+  }
+  return -EUSERS;
+}
+
+/* The position after the frame that is committed at `tail`, or `tail` itself if there is none yet. */
+static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
+  const struct rc_frame_header *frame = rc_frame_at(ring, tail);
+  uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
+  return end != 0 && end - tail == rc_frame_lines(rc_load_relaxed(&frame->bytes)) ? end : tail;
+}
+
+int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_ring_reader *out) {
+  struct rc_slot *own = &ring->control->slots[slot];
+  uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE);
+  rc_fence_full();                                       /* J2 -> G0 */
+  uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
+  if (tail % RC_FRAME_ALIGN != 0) {
+    rc_slot_free(ring, slot, active);
+    return -EPROTO;
+  }
+  uint64_t start = after_frame_at(ring, tail);
+  rc_store_relaxed(&own->cursor, start);                     /* relaxed: J4 publishes it */
+  if (!rc_cas_strong_acq_rel(&own->owner, &found, active)) { /* J4 -> G1 */
+    rc_slot_free(ring, slot, active);
+    return -EAGAIN;
+  }
+  *out = (struct rc_ring_reader){.ring = *ring,
+                                 .own = own,
+                                 .owner = active,
+                                 .cursor = start,
+                                 .next = start,
+                                 .max_frame = rc_ring_max_frame(ring->capacity),
+                                 .slot = slot,
+                                 .leases = 1};
+  return 0;
+}
+
+bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
+  uint64_t free = rc_owner_make(0, 0, rc_owner_turn(owner), RC_SLOT_FREE);
+  /* Release: what the reader read, it read before the writer may overwrite it. Pairs with G1. */
+  return rc_cas_strong_acq_rel(&ring->control->slots[slot].owner, &owner, free);
+}
+
+/* In whichever of its states it is; evicting is all that others can do to it meanwhile. */
+void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
+  if (rc_slot_reap(ring, slot, owner) || rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_JOINING))) return;
+  rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_EVICTED));
+}
+
+bool rc_slot_evict(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
+  uint64_t evicted = rc_owner_as(owner, RC_SLOT_EVICTED);
+  return rc_cas_strong_acq_rel(&ring->control->slots[slot].owner, &owner, evicted); /* V1 -> R3, A0 */
+}
+
+static bool is_reader(uint64_t owner) {
+  return rc_owner_state(owner) == RC_SLOT_JOINING || rc_owner_state(owner) == RC_SLOT_ACTIVE;
+}
+
+uint32_t rc_ring_parties(const struct rc_ring *ring) {
+  uint32_t parties = 1;
+  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for those who wait, counted anew now and then */
+    parties += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
+  if (rc_load_relaxed(&ring->control->crowd.parties) != parties)
+    rc_store_relaxed(&ring->control->crowd.parties, parties);
+  return parties;
+}
+
+void rc_ring_count_followers(const struct rc_ring *ring) {
+  uint32_t followers = 0;
+  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice */
+    followers += is_reader(rc_load_relaxed(&ring->control->slots[i].owner)) &&
+                 rc_load_relaxed(&ring->control->slots[i].follows) == 1;
+  rc_store_relaxed(&ring->control->followers, followers);
+}
