@@ -5,7 +5,7 @@
  * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes and buffers
  * the memory is allocated and the copy put on a list, and the list is worked off without the GIL. Only then are the
  * pickle loaded, from a copy too, and the leaves filled in: whatever code the pickle runs finds its buffers complete,
- * and nobody can change it any more.
+ * and nobody can change it any more. Before that the reader is asked whether it was evicted while all that was copied.
  *
  * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
  * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
@@ -42,6 +42,7 @@ struct decoding {
   uint64_t copy_bytes;
   struct leaf *leaves;
   size_t leaf_count, leaf_room;
+  const ringcast_reader *reader; /* NULL: nobody can write to the frame */
   bool allow_pickle;
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
 };
@@ -280,8 +281,11 @@ static bool take_entry(struct decoding *decoding, const struct ringcast_item *it
 
 /* ---- The whole -------------------------------------------------------------------------------------------------- */
 
+/* All that counts was read: the pickle is run only if none of it was overwritten meanwhile. */
 static PyObject *load_pickle(struct decoding *decoding) {
   struct rc_py_state *state = decoding->state;
+  int rc = decoding->reader ? ringcast_reader_check(decoding->reader) : 0;
+  if (rc < 0) return rc_py_raise(state, rc);
   if (!state->loads && !(state->loads = rc_py_import("ringcast._pickling", "loads"))) return NULL;
   return PyObject_CallFunctionObjArgs(state->loads, decoding->pickle, decoding->buffers, NULL);
 }
@@ -324,9 +328,9 @@ static bool finish(struct decoding *decoding) {
   return decoding->result || PyErr_Occurred() || damaged(decoding, "no value");
 }
 
-static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame, bool allow_pickle,
-                                uint32_t *tag) {
-  struct decoding decoding = {.state = state, .allow_pickle = allow_pickle};
+static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame,
+                                const ringcast_reader *reader, bool allow_pickle, uint32_t *tag) {
+  struct decoding decoding = {.state = state, .reader = reader, .allow_pickle = allow_pickle};
   bool ok = ringcast_frame_open(&decoding.frame, frame->data, frame->bytes) == 0 ||
             damaged(&decoding, "its header makes no sense");
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
@@ -341,10 +345,10 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   return decoding.result;
 }
 
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, bool allow_pickle,
-                       uint32_t *tag) {
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
+                       bool allow_pickle, uint32_t *tag) {
   *tag = 0;
-  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, allow_pickle, tag);
+  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, reader, allow_pickle, tag);
   if (frame->kind != RINGCAST_KIND_BYTES) {
     return rc_py_raise_text(state, EPROTO,
                             "a frame of kind %d came, which this version of ringcast can't read; "

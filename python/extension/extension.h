@@ -157,13 +157,16 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
 bool rc_py_timeout(PyObject *object, int64_t *out);
 /* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
 bool rc_py_spin(PyObject *object, int64_t *out);
+/* NULL or None -> 0 (no limit); seconds, more than 0 -> nanoseconds. */
+bool rc_py_slow(PyObject *object, int64_t *out);
 /* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
 bool rc_py_allow_pickle(PyObject *object, bool *out);
 /* An int from `low` to `high`. */
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
 
 /* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
- * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up, or RC_PY_RAISED. */
+ * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up, or RC_PY_RAISED. An attempt that gives
+ * -ETIMEDOUT before the time it was given speaks of a limit of the ring's own. */
 typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 
@@ -262,8 +265,11 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_
                          size_t *out_bytes);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
-/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. */
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, bool allow_pickle, uint32_t *tag);
+/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. `reader` is who may be evicted
+ * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what this
+ * gives, or raised, is to be dropped; NULL: nobody can write to the frame. */
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
+                       bool allow_pickle, uint32_t *tag);
 
 /* ---- packed.c --------------------------------------------------------------------------------------------------- */
 
@@ -283,6 +289,7 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
 
 PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats);
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info);
+PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer);
 PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count);
 
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
@@ -319,7 +326,8 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
   self->busy = false;
 }
-/* Gives the frame back, whatever became of its contents; an exception that is set already stays. */
+/* Gives the frame back, whatever became of its contents; an exception that is set already stays, but Evicted takes the
+ * place of any other than KeyboardInterrupt and the like: it may come of what was overwritten. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
 PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame);
 

@@ -35,7 +35,7 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed) {
   const struct ringcast_frame frame = {.data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
   uint32_t tag;
-  PyObject *object = rc_py_decode(state, &frame, false, &tag); /* stops at the pickle */
+  PyObject *object = rc_py_decode(state, &frame, NULL, false, &tag); /* stops at the pickle */
   Py_XDECREF(object);
   return NULL;
 }

@@ -70,7 +70,7 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
   if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
   } else {
-    object = rc_py_decode(rc_py_state_of(self), &call.frame, self->allow_pickle, tag);
+    object = rc_py_decode(rc_py_state_of(self), &call.frame, self->reader, self->allow_pickle, tag);
     if (!rc_py_reader_give_back(self, &call.frame)) Py_CLEAR(object);
   }
   rc_py_reader_leave(self);
@@ -86,7 +86,7 @@ PyDoc_STRVAR(recv_doc,
              "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "
              "came and torch\nis missing. PickleRefused: it holds a pickle, and this Reader loads none. Whatever unpickling "
              "raises. After any of the\nlast five the Reader goes on with the next frame.\nError (EBUSY): as many Frames of "
-             "next() as may be are held.");
+             "next() as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -120,7 +120,7 @@ PyDoc_STRVAR(next_doc,
              "    with reader.next() as frame, memoryview(frame) as view:\n"
              "        total = sum(view)                   # released at the end of the block\n\n"
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
-             "as may be are held.");
+             "as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
@@ -178,6 +178,18 @@ static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   int fd = ringcast_reader_fd(self->reader);
   rc_py_reader_leave(self);
   return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
+}
+
+PyDoc_STRVAR(check_doc,
+             "check($self)\n--\n\n"
+             "Make sure that all that was read of held Frames before this call was whole, without releasing them yet.\n\n"
+             "Evicted: it was perhaps not; the writer goes on without this Reader.");
+static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_reader_check(self->reader);
+  rc_py_reader_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_None);
 }
 
 PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
@@ -248,6 +260,7 @@ static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
+    {"check", reader_check, METH_NOARGS, check_doc},
     {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
     {"cancel", reader_cancel, METH_NOARGS, cancel_doc},
     {"info", reader_info, METH_NOARGS, info_doc},

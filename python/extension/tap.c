@@ -91,7 +91,7 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   struct arrival call = {.tap = self->tap};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
   PyObject *object = rc < 0 ? rc_py_raise(state, rc)
-                     : tag  ? rc_py_decode(state, &call.frame, self->allow_pickle, tag)
+                     : tag  ? rc_py_decode(state, &call.frame, NULL, self->allow_pickle, tag)
                             : make_tapped(state, &call.frame);
   leave(self);
   return object;

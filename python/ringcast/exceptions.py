@@ -21,7 +21,14 @@ class WriterGone(Error):
 
 
 class ReaderDied(Error):
-    """A reader died and holds the writer back; the text names it. errno EOWNERDEAD."""
+    """A reader died and holds the writer back, whose `on_death` is "fail"; the text names it. errno EOWNERDEAD."""
+
+
+class Evicted(Error):
+    """The writer goes on without this Reader, which was in its way for too long or was taken for dead. errno ESTALE.
+
+    What was read of a Frame in place may have been overwritten meanwhile. Close the Reader; a new one may attach.
+    """
 
 
 class FrameTooLarge(Error):
@@ -70,6 +77,7 @@ class Cancelled(Error):
 _BY_ERRNO: Dict[int, Type[Error]] = {
     errno.EPIPE: WriterGone,
     errno.EOWNERDEAD: ReaderDied,
+    errno.ESTALE: Evicted,
     errno.EMSGSIZE: FrameTooLarge,
     errno.ENOENT: RingNotFound,
     errno.EACCES: AccessDenied,
