@@ -114,6 +114,9 @@ static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
 int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
                     struct rc_histogram *histogram);
 
+/* The text of -EDEADLK. */
+int rc_fail_shared(void);
+
 /* 0, or -ECHILD with its text. */
 int rc_check_fork(uint32_t forks);
 

@@ -13,6 +13,10 @@ int rc_check_fork(uint32_t forks) {
   return rc_fail(-ECHILD, "this handle belongs to the parent process: after fork, make or attach one in the child");
 }
 
+int rc_fail_shared(void) {
+  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for cancel");
+}
+
 int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
   if (timeout_ns < RINGCAST_FOREVER)
     return rc_fail(-EINVAL, "a timeout of %lld ns is negative: has the deadline passed? (0 tries once, RINGCAST_FOREVER "

@@ -194,6 +194,7 @@ static int fail_evicted(void) {
 
 static int fail_to_read(ringcast_reader *reader, int code) {
   switch (code) {
+  case -EDEADLK: return rc_fail_shared();
   case -ESTALE: return fail_evicted();
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
@@ -345,6 +346,7 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   unsigned long long position = wait->position, there = wait->found.there;
   int writer = reader->segment.writer.pid;
   switch (code) {
+  case -EDEADLK: return rc_fail_shared();
   case -EAGAIN: return rc_fail_as(code, "so much of the frame is not there yet");
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for more of a frame");
   case -ECANCELED: return rc_fail_as(code, "the wait for more of a frame was cancelled");

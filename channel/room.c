@@ -53,6 +53,7 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);
+  if (result == -EDEADLK) return rc_fail_shared();
   if (writer->lost.watchers) rc_lost_watch_all(writer);
   if (result == 0) return (int)wait.found;
   wait.found = rc_peer_count(&writer->ring.ring);
@@ -132,6 +133,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
     if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* waiting longer won't help */
   }
   switch (code) {
+  case -EDEADLK: return rc_fail_shared();
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");
   case -EMSGSIZE: return fail_too_large(writer, bytes);
   case -EBUSY:

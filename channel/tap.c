@@ -119,6 +119,7 @@ static struct rc_watch *watch_tapped_writer(void *context) { return &((struct ta
 
 static int fail_to_copy(const ringcast_tap *tap, int code) {
   switch (code) {
+  case -EDEADLK: return rc_fail_shared();
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -ENOMEM: return rc_fail_as(code, "out of memory for the copy of a frame");

@@ -243,7 +243,7 @@ static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int
 
 static int64_t after(int64_t now, int64_t ns) { return ns < 0 || ns > INT64_MAX - now ? INT64_MAX : now + ns; }
 
-int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
+static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   int result = look(waiter, wait);
   if (result != -EAGAIN) return result;
   if (timeout_ns == 0) return check_now_and_then(waiter, wait, rc_now_ns());
@@ -256,4 +256,12 @@ int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeou
   if (result != -EAGAIN) return result;
   result = check_now_and_then(waiter, wait, now);
   return result == -EAGAIN ? -ETIMEDOUT : result;
+}
+
+/* Two threads in one wait would take each other's sleep for their own. On the hot path nobody looks: it costs too much. */
+int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
+  if (rc_swap_acquire(&waiter->inside, 1) != 0) return -EDEADLK; /* pairs with the store below */
+  int result = wait_alone(waiter, wait, timeout_ns);
+  rc_store_release(&waiter->inside, 0);
+  return result;
 }

@@ -42,6 +42,7 @@ struct rc_waiter {
   enum rc_cpu_wait cpu_wait; /* between two looks, once the first microsecond is over */
   uint64_t waited_ns; /* how long the last one took, to a microsecond or so */
   _Atomic uint32_t cancelled;
+  _Atomic uint32_t inside; /* 1: a thread is in rc_wait */
 };
 
 /* One wait. `poll` returns -EAGAIN to go on waiting, anything else to end with that. `check` does too, and looks at what
@@ -86,7 +87,7 @@ void rc_waiter_destroy(struct rc_waiter *waiter); /* also in a forked child */
 uint32_t rc_waiter_prepare(struct rc_waiter *waiter);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
- * what poll or check gave. */
+ * what poll or check gave; -EDEADLK: another thread is in here. */
 int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns);
 
 /* Ends the wait that another thread is in, and every later one that would have to wait, with -ECANCELED. Any thread. */

@@ -25,7 +25,12 @@ static void make_ring(struct window *window, const struct window_wish *wish) {
                                             .capacity = inside ? 2 * wish->capacity : wish->capacity,
                                             .readers = wish->readers,
                                             .memory = wish->memory};
-  perf_must(ringcast_writer_create_ex(&options, &window->ring), "can't make the memory to compare with");
+  int result = ringcast_writer_create_ex(&options, &window->ring);
+  if (result != 0) { /* the ring may have got the last of the reserved pages */
+    options.memory = RINGCAST_MEMORY_AUTO;
+    result = ringcast_writer_create_ex(&options, &window->ring);
+  }
+  perf_must(result, "can't make the memory to compare with");
   perf_must(ringcast_writer_info(window->ring, &info), "no facts of the ring");
   window->memory = info.memory;
   for (window->slots = inside ? room / window->stride : 2; window->slots > 0; window->slots /= 2)

@@ -17,7 +17,8 @@
  *   Fork     A handle belongs to the process that made it. In a child made by fork() every call on it gives -ECHILD,
  *            except close, which frees the child's own memory and leaves the parent's ring alone. A child made past the C
  *            library (a raw clone, _Fork) is not noticed: it must not touch the handle.
- *   Threads  One thread at a time per handle, but for cancel. Different handles are independent.
+ *   Threads  One thread at a time per handle, but for cancel. Different handles are independent. A wait that finds another
+ *            thread waiting gives -EDEADLK; on the hot path nobody looks.
  *   Signals  A signal handler that runs while a wait sleeps ends it with -EINTR. Nothing is lost; call again. While it
  *            spins, or just before it sleeps, it goes on. No function may be called from a signal handler.
  *   Lending  A frame's bytes stay as they are until it is released; a span's until it is committed or aborted. The
@@ -49,6 +50,7 @@
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
  *   -ECONNABORTED  the writer has taken a frame back of which a part was published
+ *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into

@@ -254,6 +254,7 @@ START_TEST(a_stopped_reader_is_slow_and_not_dead) {
   pid_t pid = start_child(be_a_reader_that_stalls, &party);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
   ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+  ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
   fill(writer);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1, 120 * 1000000, &span), -ETIMEDOUT);
   ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "stopped"));

@@ -2,6 +2,8 @@
 /* Waiting by the public API, within one process: how it ends, what is counted, the descriptor. */
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include "tests/support/channel.h"
 #include "tests/support/switches.h"
@@ -135,6 +137,30 @@ START_TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
 }
 END_TEST
 
+static void *wait_for_ever(void *context) {
+  struct ringcast_frame frame;
+  return (void *)(intptr_t)ringcast_reader_next(context, RINGCAST_FOREVER, &frame);
+}
+
+START_TEST(a_second_thread_in_a_wait_is_told) {
+  ringcast_writer *writer = make_writer(4096, 2);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_frame frame;
+  pthread_t thread;
+  void *result;
+  ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_ever, reader), 0);
+  while (rc_load_acquire(&reader->waiter.inside) == 0) sched_yield();
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EDEADLK);
+  ck_says("another thread");
+  ringcast_reader_cancel(reader);
+  ck_assert_int_eq(pthread_join(thread, &result), 0);
+  ck_assert_int_eq((intptr_t)result, -ECANCELED);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -ECANCELED); /* and the way is free again */
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("channel, waiting");
   TCase *tests = add_case(suite, "channel, waiting");
@@ -144,6 +170,7 @@ int main(void) {
   tcase_add_test(tests, a_parked_reader_sleeps_once_however_long_nothing_comes);
   tcase_add_test(tests, what_was_done_is_counted);
   tcase_add_test(tests, a_cancelled_handle_waits_no_more);
+  tcase_add_test(tests, a_second_thread_in_a_wait_is_told);
   tcase_add_test(tests, a_timeout_that_is_negative_by_mistake_is_refused);
   return run_suite(suite);
 }
