@@ -10,9 +10,9 @@ the seed, and compares every byte. Exit status 0 only if nothing differed.
               the time just before its call, each worker just after its own; the latest worker counts.
   throughput  free-running: all steps of a block back to back, until the last worker has the last one.
 
---kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in lock-step; in the middle of the
-run that worker is killed, and the driver says who died, at which frame, and how soon it knew. With --on-death fail it ends
-there, with exit status 1; with evict the others go on, and still compare every byte.
+--kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in lock-step; in the middle of
+the run that worker is killed, and the driver says who died, at which frame, and how soon it knew. With --on-death fail
+it ends there, with exit status 1; with evict the others go on, and still compare every byte.
 """
 
 import argparse
@@ -346,8 +346,8 @@ def run_with_a_death(options: Any) -> Dict[str, Any]:
 
 def print_death(summary: Dict[str, Any]) -> None:
     steps, workers, died = summary["verified_steps"], summary["verified_workers"], summary["died"]
-    print(f"verified: {steps} steps × {workers} workers, all bytes equal; without rank {died['rank']}, which died at frame "
-          f"{died['frame']}")
+    gone = f"rank {died['rank']}, which died at frame {died['frame']}"
+    print(f"verified: {steps} steps × {workers} workers, all bytes equal; without {gone}")
 
 
 # ---- What came of it -------------------------------------------------------------------------------------------------

@@ -266,8 +266,8 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. `reader` is who may be evicted
- * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what this
- * gives, or raised, is to be dropped; NULL: nobody can write to the frame. */
+ * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what
+ * this gives or raises is to be dropped. NULL: nobody can write to the frame. */
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
                        bool allow_pickle, uint32_t *tag);
 

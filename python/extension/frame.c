@@ -122,7 +122,8 @@ PyDoc_STRVAR(frame_release_doc,
              "release($self)\n--\n\n"
              "Give the frame back to the ring, where the writer may overwrite it once all older ones are given back "
              "too. A second\ntime does nothing.\n\n"
-             "BufferError: a memoryview of it is still in use. Evicted: the writer goes on without this Reader, and may have\n"
+             "BufferError: a memoryview of it is still in use. Evicted: the writer goes on without this Reader, and "
+             "may have\n"
              "overwritten the frame while it was read: drop what was made of it.");
 static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct frame *self = (struct frame *)object;
@@ -209,7 +210,8 @@ PyDoc_STRVAR(frame_doc,
              "memory; so it\nis when its last reference is dropped. numpy.asarray(frame) reads too; every array must "
              "be gone (del array) at the\nend. BufferError: a view or an array is still in use. Then the frame is "
              "held as before; drop them, and call\nrelease().\n\n"
-             "What was read is known to be whole when release(), or the block, has ended without Evicted; Reader.check() "
+             "What was read is known to be whole when release(), or the block, has ended without Evicted; "
+             "Reader.check() "
              "tells before.\n\n"
              "len(frame) is its bytes, bytes(frame) a copy. Read-only.");
 static PyType_Slot frame_slots[] = {

@@ -84,8 +84,10 @@ PyDoc_STRVAR(recv_doc,
              "timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.\n\n"
              "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
              "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "
-             "came and torch\nis missing. PickleRefused: it holds a pickle, and this Reader loads none. Whatever unpickling "
-             "raises. After any of the\nlast five the Reader goes on with the next frame.\nError (EBUSY): as many Frames of "
+             "came and torch\nis missing. PickleRefused: it holds a pickle, and this Reader loads none. Whatever "
+             "unpickling "
+             "raises. After any of the\nlast five the Reader goes on with the next frame.\nError (EBUSY): as many "
+             "Frames of "
              "next() as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
@@ -182,7 +184,8 @@ static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 PyDoc_STRVAR(check_doc,
              "check($self)\n--\n\n"
-             "Make sure that all that was read of held Frames before this call was whole, without releasing them yet.\n\n"
+             "Make sure that all that was read of held Frames before this call was whole, without releasing them "
+             "yet.\n\n"
              "Evicted: it was perhaps not; the writer goes on without this Reader.");
 static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
@@ -290,7 +293,8 @@ PyDoc_STRVAR(reader_doc,
              "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None)\n--\n\n"
              "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
              "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
-             "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at most "
+             "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at "
+             "most "
              "64.\n"
              "allow_pickle: False refuses frames that hold a pickle, which can run code; None: as the environment's "
              "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating receives until the writer is gone.\n\n"

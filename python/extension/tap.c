@@ -255,7 +255,8 @@ PyDoc_STRVAR(tap_doc,
              "Sees what a ring carries from now on, and holds nobody back: it copies frames, takes no reader's slot, and "
              "what is\noverwritten before it was copied is lost to it, and counted by lost(). It loses nothing as long as "
              "it is less than half\na ring behind. Iterating goes on until the writer is gone.\n\n"
-             "handle: the Writer's. allow_pickle: as for Reader. One thread at a time: a second gets RuntimeError. After "
+             "handle: the Writer's. allow_pickle: as for Reader. One thread at a time: a second gets RuntimeError. "
+             "After "
              "fork the child gets ForkedError.\nErrors as Reader, but for NoFreeSlot.");
 static PyType_Slot tap_slots[] = {
     {Py_tp_doc, (void *)tap_doc},    {Py_tp_new, tap_new},          {Py_tp_dealloc, tap_dealloc},

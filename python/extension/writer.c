@@ -202,9 +202,12 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
 PyDoc_STRVAR(
     peers_doc,
     "peers($self)\n--\n\n"
-    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats, wait, held). "
-    "state is\n\"joining\", \"active\", \"stopped\" (by a signal or a debugger: slow, not dead), \"dead\", or \"evicted\" while it "
-    "lives;\nposition and lag are in bytes; held is for how many seconds the writer has been waiting for it. Each is true of "
+    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats, "
+    "wait, held). "
+    "state is\n\"joining\", \"active\", \"stopped\" (by a signal or a debugger: slow, not dead), \"dead\", or "
+    "\"evicted\" while it "
+    "lives;\nposition and lag are in bytes; held is for how many seconds the writer has been waiting for it. Each is "
+    "true of "
     "some moment.");
 static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -221,8 +224,10 @@ PyDoc_STRVAR(readers_doc, "readers($self)\n--\n\nThe same as peers().");
 
 PyDoc_STRVAR(check_doc,
              "check($self)\n--\n\n"
-             "Look whether all readers live: a ReaderStatus of one that does not, or that was evicted since the last call, or "
-             "None: all is\nwell. With on_death=\"evict\" each is told once, so call again until None; with \"fail\" a dead "
+             "Look whether all readers live: a ReaderStatus of one that does not, or that was evicted since the last "
+             "call, or "
+             "None: all is\nwell. With on_death=\"evict\" each is told once, so call again until None; with \"fail\" a "
+             "dead "
              "one is told at each call.\nNobody waits. One system call, where the kernel has pidfds.\n\n"
              "Error: EMFILE, ENFILE, ENOMEM of the kernel.");
 static PyObject *writer_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -237,8 +242,10 @@ static PyObject *writer_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 PyDoc_STRVAR(fileno_doc,
              "fileno($self)\n--\n\n"
-             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when a reader has died. Then call "
-             "check(). Readers\nthat attach later are watched from the next check(), wait_readers() or fileno() on. It is "
+             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when a reader has died. Then "
+             "call "
+             "check(). Readers\nthat attach later are watched from the next check(), wait_readers() or fileno() on. It "
+             "is "
              "the same at each call, and goes\nwith the Writer: never read or close it. Errors as check().");
 static PyObject *writer_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -441,9 +448,12 @@ PyDoc_STRVAR(writer_doc,
              "if that is less; 0: none.\n"
              "allow_pickle: False refuses to send what would need a pickle; None: as the environment's "
              "RINGCAST_ALLOW_PICKLE says,\n0 or 1 (the default).\n"
-             "on_death: what the call does that finds a dead reader in its way: \"fail\" raises ReaderDied, \"evict\" goes on "
-             "without it. slow:\nseconds that a live reader may be in the way, over all calls until one succeeds; None: for "
-             "ever. on_slow: the same for one\nthat was: \"fail\" raises TimeoutError, \"evict\" goes on, and that reader gets "
+             "on_death: what the call does that finds a dead reader in its way: \"fail\" raises ReaderDied, \"evict\" "
+             "goes on "
+             "without it. slow:\nseconds that a live reader may be in the way, over all calls until one succeeds; "
+             "None: for "
+             "ever. on_slow: the same for one\nthat was: \"fail\" raises TimeoutError, \"evict\" goes on, and that "
+             "reader gets "
              "Evicted.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");

@@ -260,8 +260,8 @@ def refuse_value(place: str, value: Any) -> NoReturn:
     """Raise that `value` may not be sent."""
     raise PickleRefused(
         errno.EOPNOTSUPP,
-        f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value can be None, a bool, an "
-        "int, a float, a str, bytes, or a tensor or array of numbers; or a dict, with keys that are str, of these",
+        f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value can be None, a bool, "
+        "an int, a float, a str, bytes, or a tensor or array of numbers; or a dict, with keys that are str, of these",
     )
 
 

@@ -27,9 +27,10 @@ RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (defaul
 RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere by raising
 ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
 
-RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what a broadcast does when another rank has died, which
-the source finds out within 50 ms of its calls. "fail" (the default) raises ringcast.ReaderDied, which names the rank, and
-ringcast.SendError on the other ranks, at this and all later calls; "evict" warns once, and goes on without that rank.
+RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what a broadcast does when another rank has died.
+"fail" (the default) raises ringcast.ReaderDied, which names the rank, and ringcast.SendError on the other ranks, at this
+and all later calls; "evict" warns once, and goes on without that rank. The source looks at most every 50 ms, when it is
+called.
 """
 
 import atexit

@@ -275,7 +275,7 @@ def ranks_dying(on_death: str) -> List[str]:
         warnings.simplefilter("always")
         for _ in range(3):
             check_usable()
-    return [f"{warning.category.__name__}, {os.path.basename(warning.filename)}: {warning.message}" for warning in caught]
+    return [f"{one.category.__name__}, {os.path.basename(one.filename)}: {one.message}" for one in caught]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 SAMPLE = '''
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import ringcast
 from ringcast import Frame, Info, PackedFrame, Reader, ReaderStatus, Recycling, Span, Stats, Tap, TapFrame, Writer
@@ -35,10 +35,12 @@ def send(writer: Writer) -> str:
     taken.abort()
     states: List[str] = [status.state for status in writer.peers()]
     first: ReaderStatus = writer.readers()[0]
+    lost: Optional[ReaderStatus] = writer.check()
+    held: float = lost.held + writer.fileno() if lost else 0
     stalls: int = first.stalls + first.stats.frames
     info: Info = writer.info()
     stats: Stats = writer.stats()
-    print(stalls, info.page_size, info.numa, info.spin_ns, stats.waited_ns, sum(stats.histogram))
+    print(stalls, held, info.page_size, info.numa, info.spin_ns, stats.waited_ns, sum(stats.histogram))
     packed: PackedFrame = ringcast.pack({"a": 1}, allow_pickle=None)
     writer.send(packed, 1, tag=2)
     print(packed.nbytes, len(packed), bytes(packed))
@@ -70,10 +72,11 @@ def receive(handle: str) -> Tuple[Any, int]:
         try:
             frame: Frame = reader.next(0)
             data: bytes = bytes(frame)
+            reader.check()
             frame.release()
         except ringcast.WriterGone as gone:
             print(gone.errno, data)
-        except (ringcast.Cancelled, ringcast.PickleRefused):
+        except (ringcast.Cancelled, ringcast.Evicted, ringcast.PickleRefused):
             raise
         except ringcast.Error:
             pass
@@ -87,6 +90,7 @@ def receive(handle: str) -> Tuple[Any, int]:
 
 with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22, allow_pickle=True) as writer:
     send(writer)
+Writer(on_death="evict", on_slow="evict", slow=0.5).close()
 '''
 
 WRONG = '''
@@ -103,6 +107,7 @@ class Mine(ringcast.Reader): ...
 ringcast.Tap(handle=None)
 ringcast.set_recycling("1M")
 ringcast.Writer(spill_bytes="1M")
+ringcast.Writer(slow="1")
 '''
 
 
@@ -125,7 +130,7 @@ def test_code_that_uses_the_api_passes_a_strict_check(tmp_path):
 def test_misuse_does_not_pass(tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     result = check(tmp_path, "mypy", "--strict", "wrong.py")
-    assert result.stdout.count("error:") == 10, result.stdout + result.stderr
+    assert result.stdout.count("error:") == 11, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])
