@@ -9,6 +9,10 @@ the seed, and compares every byte. Exit status 0 only if nothing differed.
   latency     lock-step: the driver sends a step when all workers have acknowledged the one before, by a pipe. It takes
               the time just before its call, each worker just after its own; the latest worker counts.
   throughput  free-running: all steps of a block back to back, until the last worker has the last one.
+
+--kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in lock-step; in the middle of
+the run that worker is killed, and the driver says who died, at which frame, and how soon it knew. With --on-death fail
+it ends there, with exit status 1; with evict the others go on, and still compare every byte.
 """
 
 import argparse
@@ -246,6 +250,106 @@ def collect(answers: List[Any], deadline: float) -> List[Any]:
     return results
 
 
+# ---- A run in which a worker dies ------------------------------------------------------------------------------------
+
+
+def follow(rank: int, options: Any, handle: str, driver: Any) -> None:
+    """A worker: acknowledges each step that it has compared, and says what differs."""
+    torch.set_num_threads(1)
+    with ringcast.Reader(handle, name=f"rank {rank}") as reader:
+        for step in range(options.steps):
+            driver.send(difference(reader.recv(), make_inputs(options.seed, step), f"rank {rank}: step {step}"))
+
+
+class Driver:
+    """Sends the steps, and looks after those that are to acknowledge them."""
+
+    def __init__(self, options: Any, writer: ringcast.Writer, pipes: Dict[Any, int]) -> None:
+        self.options, self.writer, self.pipes = options, writer, pipes
+        self.deadline = time.monotonic() + options.deadline
+        self.killed_ns = 0
+        self.death: Optional[Dict[str, Any]] = None
+
+    def run(self, victim: Any) -> None:
+        self.writer.wait_readers(len(self.pipes), self.options.deadline)
+        for step in range(self.options.steps):
+            self.writer.send(make_inputs(self.options.seed, step), max(0, self.deadline - time.monotonic()))
+            if step == self.options.steps // 2:
+                self.killed_ns = time.perf_counter_ns()
+                victim.kill()
+            self.wait_for_all()
+
+    def wait_for_all(self) -> None:
+        """For an acknowledgement from each, or its death: of that the Writer's descriptor tells."""
+        missing, silent = set(self.pipes), set()
+        while missing:
+            timeout = max(0, self.deadline - time.monotonic())
+            ready = multiprocessing.connection.wait([*missing - silent, self.writer], timeout)
+            if not ready:
+                raise SystemExit(f"no answer in time from rank {', '.join(str(self.pipes[pipe]) for pipe in missing)}")
+            while self.writer in ready and (lost := self.writer.check()):
+                self.mourn(lost)
+                missing &= set(self.pipes)
+            for pipe in missing.intersection(ready):
+                try:
+                    self.hear(pipe.recv())
+                    missing.remove(pipe)
+                except EOFError:
+                    silent.add(pipe)
+                    if f"rank {self.pipes[pipe]}" not in [status.name for status in self.writer.peers()]:
+                        raise SystemExit(f"rank {self.pipes[pipe]} has left: its output tells why") from None
+
+    def hear(self, found: Optional[str]) -> None:
+        if found:
+            raise SystemExit(f"received something else than was sent: {found}")
+
+    def mourn(self, lost: ringcast.ReaderStatus) -> None:
+        noticed_ms = (time.perf_counter_ns() - self.killed_ns) / 1e6
+        rank = int(lost.name.split()[1])
+        self.death = {
+            "rank": rank,
+            "pid": lost.pid,
+            "frame": lost.stats.frames,
+            "position": lost.position,
+            "noticed_ms": noticed_ms,
+        }
+        text = f"rank {rank} (pid {lost.pid}) died at frame {lost.stats.frames} (position {lost.position}); "
+        text += f"noticed {noticed_ms:.1f} ms after the kill"
+        if self.options.on_death == "fail":
+            raise SystemExit(text)
+        print(text, file=sys.stderr)
+        self.pipes = {pipe: other for pipe, other in self.pipes.items() if other != rank}
+
+
+def run_with_a_death(options: Any) -> Dict[str, Any]:
+    """What came of it. SystemExit: as run(), or the death, if it is to end the run. No process is left."""
+    context = multiprocessing.get_context("spawn")
+    processes: Dict[int, Any] = {}
+    pipes: Dict[Any, int] = {}
+    with ringcast.Writer(on_death=options.on_death) as writer:
+        try:
+            for rank in range(1, options.world):
+                ours, theirs = context.Pipe(duplex=False)
+                arguments = (rank, options, writer.handle, theirs)
+                processes[rank] = context.Process(target=follow, args=arguments, daemon=True)
+                processes[rank].start()
+                theirs.close()
+                pipes[ours] = rank
+            driver = Driver(options, writer, pipes)
+            driver.run(processes[options.kill])
+            return {"died": driver.death, "verified_steps": options.steps, "verified_workers": len(driver.pipes)}
+        finally:
+            for process in processes.values():
+                process.kill()
+                process.join()
+
+
+def print_death(summary: Dict[str, Any]) -> None:
+    steps, workers, died = summary["verified_steps"], summary["verified_workers"], summary["died"]
+    gone = f"rank {died['rank']}, which died at frame {died['frame']}"
+    print(f"verified: {steps} steps × {workers} workers, all bytes equal; without {gone}")
+
+
 # ---- What came of it -------------------------------------------------------------------------------------------------
 
 
@@ -292,11 +396,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="what the inputs are made from")
     parser.add_argument("--deadline", type=float, default=120, help="seconds after which everything is killed")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
+    parser.add_argument("--kill", type=int, metavar="RANK", help="a worker to be killed in a run by ringcast alone")
+    parser.add_argument("--on-death", choices=("fail", "evict"), default="fail", help="with --kill: end then, or go on")
     options = parser.parse_args()
     if options.world < 2 or options.steps < BLOCKS:
         parser.error(f"a world has at least 2 processes, and a run {BLOCKS} steps")
-    summary = summarise(options, run(options))
-    print_table(summary) if options.format == "table" else print(json.dumps(summary, indent=2))
+    if options.kill is not None and not 0 < options.kill < options.world:
+        parser.error(f"--kill takes the rank of a worker, from 1 to {options.world - 1}, not {options.kill}")
+    if options.kill is None:
+        summary, show = summarise(options, run(options)), print_table
+    else:
+        summary, show = run_with_a_death(options), print_death
+    show(summary) if options.format == "table" else print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

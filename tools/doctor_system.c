@@ -221,11 +221,11 @@ static void probe_yama(struct doctor *doctor) {
   doctor_fact(doctor, "scope", scope);
 }
 
-/* The last three are the Python package's. */
+/* The last five are the Python package's. */
 static bool is_variable(const char *name, size_t length) {
   static const char *const known[] = {"RINGCAST_MEMORY", "RINGCAST_SPIN_US", "RINGCAST_SPILL_BYTES",
                                       "RINGCAST_DISABLE", "RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT",
-                                      "RINGCAST_RECYCLE_BYTES"};
+                                      "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;

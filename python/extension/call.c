@@ -3,6 +3,7 @@
 #include "extension.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -92,6 +93,33 @@ bool rc_py_spin(PyObject *object, int64_t *out) {
   return true;
 }
 
+bool rc_py_slow(PyObject *object, int64_t *out) {
+  double value;
+  *out = 0;
+  if (!object || object == Py_None) return true;
+  if (!seconds("slow", object, &value)) return false;
+  if (value == 0 || value > 3e9) {
+    PyErr_Format(PyExc_ValueError, "slow must be more than 0 seconds, or None for no limit, not %R", object);
+    return false;
+  }
+  *out = nanoseconds(value);
+  return true;
+}
+
+bool rc_py_allow_pickle(PyObject *object, bool *out) {
+  const char *text = getenv("RINGCAST_ALLOW_PICKLE");
+  if (object && object != Py_None) {
+    *out = object == Py_True;
+    if (PyBool_Check(object)) return true;
+    PyErr_Format(PyExc_TypeError, "allow_pickle must be True, False or None, not %.100s", Py_TYPE(object)->tp_name);
+    return false;
+  }
+  *out = !text || strcmp(text, "0") != 0;
+  if (!*out || !text || !*text || strcmp(text, "1") == 0) return true;
+  PyErr_Format(PyExc_ValueError, "RINGCAST_ALLOW_PICKLE is '%.40s': it must be 0 (no pickles) or 1", text);
+  return false;
+}
+
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out) {
   PyObject *number = PyNumber_Index(object);
   if (!number) {
@@ -127,14 +155,16 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   for (;;) {
     /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
-    int64_t left = deadline - now_ns();
+    int64_t began = now_ns(), left = deadline - began, ended;
     if (left <= 0) { /* once more, for the sentence that says why */
       rc = attempt(call, 1);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
     if (left > SLICE_NS) left = SLICE_NS;
     Py_BEGIN_ALLOW_THREADS rc = attempt(call, left);
-    Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
+    ended = now_ns();
+    Py_END_ALLOW_THREADS if (rc == -ETIMEDOUT && ended - began < left) return rc; /* the ring's own limit */
+    if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
   }
 }
 

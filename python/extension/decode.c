@@ -4,11 +4,12 @@
  *
  * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes and buffers
  * the memory is allocated and the copy put on a list, and the list is worked off without the GIL. Only then are the
- * pickle loaded, from the ring's own memory, and the leaves filled in: whatever code the pickle runs finds its buffers
- * complete.
+ * pickle loaded, from a copy too, and the leaves filled in: whatever code the pickle runs finds its buffers complete,
+ * and nobody can change it any more. Before that the reader is asked whether it was evicted while all that was copied.
  *
  * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
- * that the entries make sense together, and that all the copies are no larger than the frame they come from.
+ * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
+ * they come from: entries that share their bytes could else ask for any amount of memory.
  */
 #include "extension.h"
 
@@ -17,6 +18,9 @@ struct copy {
   const void *from;
   uint64_t bytes;
 };
+
+/* How much of a pickle that is refused is looked at, for the names that it asks for. */
+enum { REFUSED_BYTES = 1 << 16 };
 
 struct leaf {
   PyObject *key; /* NULL: none */
@@ -34,12 +38,13 @@ struct decoding {
   PyObject *result; /* the dict, or the value */
   struct copy *copies;
   size_t copy_count, copy_room;
+  uint64_t taken; /* bytes of the frame that keys, text and copies were made of */
   uint64_t copy_bytes;
   struct leaf *leaves;
   size_t leaf_count, leaf_room;
-  const void *pickle; /* in the ring */
-  uint64_t pickle_bytes;
-  PyObject *buffers; /* a list; NULL: no pickle */
+  const ringcast_reader *reader; /* NULL: nobody can write to the frame */
+  bool allow_pickle;
+  PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
 };
 
 static bool damaged(struct decoding *decoding, const char *what) {
@@ -61,9 +66,15 @@ static bool grow(void **array, size_t count, size_t *room, size_t size) {
   return true;
 }
 
+static bool take_bytes(struct decoding *decoding, uint64_t bytes) {
+  if (bytes > decoding->frame.bytes - decoding->taken) return damaged(decoding, "its entries share their bytes");
+  decoding->taken += bytes;
+  return true;
+}
+
 /* To be called before the memory at `to` is allocated, with `to` set afterwards: see copy_to. */
 static bool copy_add(struct decoding *decoding, const void *from, uint64_t bytes) {
-  if (bytes > decoding->frame.bytes - decoding->copy_bytes) return damaged(decoding, "its entries share their bytes");
+  if (!take_bytes(decoding, bytes)) return false;
   if (!grow((void **)&decoding->copies, decoding->copy_count, &decoding->copy_room, sizeof *decoding->copies)) {
     return false;
   }
@@ -88,6 +99,7 @@ static void copy_all(const struct decoding *decoding) {
 /* Decodes a copy: the decoder of Python looks at its input more than once, and the ring could change in between. */
 static PyObject *make_text(struct decoding *decoding, const void *data, uint64_t bytes) {
   char small[256];
+  if (!take_bytes(decoding, bytes)) return NULL;
   char *copy = bytes <= sizeof small ? small : PyMem_Malloc(bytes);
   if (!copy) return PyErr_NoMemory();
   memcpy(copy, data, bytes);
@@ -216,12 +228,27 @@ static bool take_keyed(struct decoding *decoding, const struct ringcast_item *it
   return ok;
 }
 
+/* Raises PickleRefused, with the keys of the leaves and the names that the pickle's beginning asks for. */
+static bool refuse_pickle(struct decoding *decoding, const struct ringcast_item *item) {
+  struct rc_py_state *state = decoding->state;
+  if (!state->refuse_frame && !(state->refuse_frame = rc_py_import("ringcast._pickling", "refuse_frame"))) return false;
+  Py_ssize_t bytes = item->bytes < REFUSED_BYTES ? (Py_ssize_t)item->bytes : REFUSED_BYTES;
+  PyObject *data = PyBytes_FromStringAndSize(item->data, bytes);
+  PyObject *keys = data ? PyList_New(0) : NULL;
+  bool ok = keys;
+  for (size_t i = 0; ok && i < decoding->leaf_count; i++) ok = PyList_Append(keys, decoding->leaves[i].key) == 0;
+  PyObject *none = ok ? PyObject_CallFunctionObjArgs(state->refuse_frame, keys, data, NULL) : NULL;
+  Py_XDECREF(none);
+  Py_XDECREF(keys);
+  Py_XDECREF(data);
+  return false;
+}
+
 static bool take_pickle(struct decoding *decoding, const struct ringcast_item *item) {
+  if (!decoding->allow_pickle) return refuse_pickle(decoding, item);
   decoding->phase = BUFFERS;
-  decoding->pickle = item->data;
-  decoding->pickle_bytes = item->bytes;
-  decoding->buffers = PyList_New(0);
-  return decoding->buffers != NULL;
+  decoding->pickle = make_bytes(decoding, item);
+  return decoding->pickle && (decoding->buffers = PyList_New(0));
 }
 
 static bool take_buffer(struct decoding *decoding, const struct ringcast_item *item) {
@@ -254,22 +281,13 @@ static bool take_entry(struct decoding *decoding, const struct ringcast_item *it
 
 /* ---- The whole -------------------------------------------------------------------------------------------------- */
 
+/* All that counts was read: the pickle is run only if none of it was overwritten meanwhile. */
 static PyObject *load_pickle(struct decoding *decoding) {
   struct rc_py_state *state = decoding->state;
+  int rc = decoding->reader ? ringcast_reader_check(decoding->reader) : 0;
+  if (rc < 0) return rc_py_raise(state, rc);
   if (!state->loads && !(state->loads = rc_py_import("ringcast._pickling", "loads"))) return NULL;
-  PyObject *view = PyMemoryView_FromMemory((char *)decoding->pickle, (Py_ssize_t)decoding->pickle_bytes, PyBUF_READ);
-  PyObject *loaded = view ? PyObject_CallFunctionObjArgs(state->loads, view, decoding->buffers, NULL) : NULL;
-  if (view) {
-    /* Nobody may look at the ring through it from here on. */
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *released = PyObject_CallMethodNoArgs(view, state->names.release);
-    if (!released) Py_CLEAR(loaded);
-    if (type) PyErr_Restore(type, value, traceback);
-    Py_XDECREF(released);
-    Py_DECREF(view);
-  }
-  return loaded;
+  return PyObject_CallFunctionObjArgs(state->loads, decoding->pickle, decoding->buffers, NULL);
 }
 
 static bool fill_leaves(struct decoding *decoding) {
@@ -310,8 +328,9 @@ static bool finish(struct decoding *decoding) {
   return decoding->result || PyErr_Occurred() || damaged(decoding, "no value");
 }
 
-static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag) {
-  struct decoding decoding = {.state = state};
+static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame,
+                                const ringcast_reader *reader, bool allow_pickle, uint32_t *tag) {
+  struct decoding decoding = {.state = state, .reader = reader, .allow_pickle = allow_pickle};
   bool ok = ringcast_frame_open(&decoding.frame, frame->data, frame->bytes) == 0 ||
             damaged(&decoding, "its header makes no sense");
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
@@ -320,14 +339,16 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   for (size_t i = 0; i < decoding.leaf_count; i++) Py_DECREF(decoding.leaves[i].key);
   PyMem_Free(decoding.leaves);
   PyMem_Free(decoding.copies);
+  Py_XDECREF(decoding.pickle);
   Py_XDECREF(decoding.buffers);
   *tag = decoding.frame.tag;
   return decoding.result;
 }
 
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag) {
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
+                       bool allow_pickle, uint32_t *tag) {
   *tag = 0;
-  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, tag);
+  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, reader, allow_pickle, tag);
   if (frame->kind != RINGCAST_KIND_BYTES) {
     return rc_py_raise_text(state, EPROTO,
                             "a frame of kind %d came, which this version of ringcast can't read; "

@@ -162,10 +162,22 @@ static bool add_buffer(struct rc_py_encoding *encoding, PyObject *buffer) {
   return true;
 }
 
+/* Raises PickleRefused of a part that has no kind of its own. */
+static bool refuse(struct rc_py_encoding *encoding, struct rc_py_part *part) {
+  struct rc_py_state *state = encoding->state;
+  if (!state->refuse_value && !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value"))) return false;
+  PyObject *place = where(part);
+  PyObject *none = place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, part->value, NULL) : NULL;
+  Py_XDECREF(none);
+  Py_XDECREF(place);
+  return false;
+}
+
 /* Pickles `object` into part `index` and adds its buffers behind all that is there. `keys` (or NULL) name the elements
  * of a list of leaves. */
 static bool add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *keys) {
   struct rc_py_state *state = encoding->state;
+  encoding->pickled = true;
   if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return false;
   PyObject *pair = PyObject_CallFunctionObjArgs(state->dumps, object, keys ? keys : Py_None, NULL);
   PyObject *data, *buffers;
@@ -195,6 +207,10 @@ static bool measure_dict(struct rc_py_encoding *encoding) {
     if (described == 0) described = describe_tensor(encoding->state, part);
     ok = described >= 0;
     if (described != 0) continue;
+    if (!encoding->allow_pickle) {
+      ok = refuse(encoding, part);
+      break;
+    }
     part->kind = RINGCAST_ITEM_LEAF;
     part->scalar.i = PyList_GET_SIZE(leaves);
     ok = PyList_Append(leaves, part->value) == 0 && PyList_Append(keys, part->key) == 0;
@@ -210,7 +226,8 @@ static bool measure_value(struct rc_py_encoding *encoding, PyObject *object) {
   if (!part) return false;
   int described = describe_scalar(part);
   if (described == 0) described = describe_tensor(encoding->state, part);
-  return described ? described > 0 : add_pickle(encoding, 0, object, NULL);
+  if (described) return described > 0;
+  return encoding->allow_pickle ? add_pickle(encoding, 0, object, NULL) : refuse(encoding, part);
 }
 
 static bool make_plan(struct rc_py_encoding *encoding) {
@@ -233,9 +250,11 @@ static bool make_plan(struct rc_py_encoding *encoding) {
   return true;
 }
 
-bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object) {
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
+                            bool allow_pickle) {
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
+  encoding->allow_pickle = allow_pickle;
   encoding->root = RINGCAST_ROOT_DICT;
   int taken = PyDict_CheckExact(object) ? take_items(encoding, object) : 0;
   bool ok;

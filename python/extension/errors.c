@@ -33,10 +33,22 @@ static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *te
   return NULL;
 }
 
-PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
-  if (rc == RC_PY_RAISED) return NULL;
+/* ringcast_last_error() as Python says it: what is a field of an options struct there is an argument here. */
+static PyObject *last_error(void) {
+  static const char *const words[][2] = {{"options.on_death = RINGCAST_EVICT", "on_death='evict'"}, {"options.", ""}};
   const char *sentence = ringcast_last_error();
   PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
+  for (size_t i = 0; text && i < sizeof words / sizeof *words; i++) {
+    PyObject *plain = PyObject_CallMethod(text, "replace", "ss", words[i][0], words[i][1]);
+    Py_DECREF(text);
+    text = plain;
+  }
+  return text;
+}
+
+PyObject *rc_py_raise(struct rc_py_state *state, int rc) {
+  if (rc == RC_PY_RAISED) return NULL;
+  PyObject *text = last_error();
   PyObject *type = rc == -EINVAL ? PyExc_ValueError : rc == -EAGAIN || rc == -ETIMEDOUT ? PyExc_TimeoutError : NULL;
   if (!type) return raise_errno(state, -rc, text);
   if (text) PyErr_SetObject(type, text);

@@ -37,6 +37,8 @@
 #define RC_PY_RAISED INT_MIN
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
+/* Nor has any more slots. */
+#define RC_PY_MOST_READERS 1024
 /* Copying fewer bytes takes less time than handing the GIL over and back. */
 #define RC_PY_COPY_WITH_GIL 8192
 
@@ -61,7 +63,7 @@ struct rc_py_numpy {
 #define RC_PY_NAMES(X)                                                                                             \
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
-      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(release)
+      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_)
 
 struct rc_py_names {
 #define X(name) PyObject *name;
@@ -73,7 +75,7 @@ struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
-  PyObject *dumps, *loads;
+  PyObject *dumps, *loads, *refuse_value, *refuse_frame; /* of ringcast._pickling */
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
@@ -96,7 +98,7 @@ struct rc_py_writer {
   struct ringcast_info info;
   PyObject *handle;
   pid_t pid; /* of the process that made it */
-  bool busy;
+  bool busy, allow_pickle;
   struct rc_py_lease lease;
   struct ringcast_span span;
 };
@@ -108,7 +110,7 @@ struct rc_py_reader {
   struct ringcast_info info;
   PyObject *handle;
   pid_t pid;
-  bool busy;
+  bool busy, allow_pickle;
   Py_ssize_t exports; /* buffers in use, of all Frames */
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
@@ -155,11 +157,16 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
 bool rc_py_timeout(PyObject *object, int64_t *out);
 /* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
 bool rc_py_spin(PyObject *object, int64_t *out);
+/* NULL or None -> 0 (no limit); seconds, more than 0 -> nanoseconds. */
+bool rc_py_slow(PyObject *object, int64_t *out);
+/* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */
+bool rc_py_allow_pickle(PyObject *object, bool *out);
 /* An int from `low` to `high`. */
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
 
 /* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
- * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up, or RC_PY_RAISED. */
+ * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up, or RC_PY_RAISED. An attempt that gives
+ * -ETIMEDOUT before the time it was given speaks of a limit of the ring's own. */
 typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 
@@ -247,17 +254,22 @@ struct rc_py_encoding {
   struct ringcast_frame_plan plan;
   enum ringcast_root root;
   uint64_t copy_bytes;
+  bool allow_pickle, pickled;
 };
 
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
-bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object);
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
+                            bool allow_pickle);
 /* Writes the frame; runs no Python code. 0 or -errno. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
                          size_t *out_bytes);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
-/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. */
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, uint32_t *tag);
+/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. `reader` is who may be evicted
+ * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what
+ * this gives or raises is to be dropped. NULL: nobody can write to the frame. */
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
+                       bool allow_pickle, uint32_t *tag);
 
 /* ---- packed.c --------------------------------------------------------------------------------------------------- */
 
@@ -266,14 +278,18 @@ struct rc_py_packed {
   size_t bytes;
   struct rc_py_block *block; /* what `data` lies in; NULL: `memory` */
   void *memory;
+  bool pickled; /* a part of it */
 };
+/* Raises PickleRefused of one that is `pickled`. Always NULL. */
+PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
 extern const char rc_py_pack_doc[];
-PyObject *rc_py_pack(PyObject *module, PyObject *object);
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* ---- status.c --------------------------------------------------------------------------------------------------- */
 
 PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats);
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info);
+PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer);
 PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count);
 
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
@@ -310,7 +326,8 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
   self->busy = false;
 }
-/* Gives the frame back, whatever became of its contents; an exception that is set already stays. */
+/* Gives the frame back, whatever became of its contents; an exception that is set already stays, but Evicted takes the
+ * place of any other than KeyboardInterrupt and the like: it may come of what was overwritten. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
 PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame);
 

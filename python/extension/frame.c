@@ -33,7 +33,8 @@ bool rc_py_reader_enter(struct rc_py_reader *self) {
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   while (self->dropped_count > 0) {
     self->dropped_count--;
-    if (self->reader) rc_py_reader_give_back(self, &self->dropped[self->dropped_count]);
+    /* Nobody is there to be told that it was evicted: the next call tells. */
+    if (self->reader) ringcast_reader_release(self->reader, &self->dropped[self->dropped_count]);
   }
 }
 
@@ -41,6 +42,12 @@ bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_fra
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   int rc = ringcast_reader_release(self->reader, frame);
+  bool wins = type && rc == -ESTALE && PyErr_GivenExceptionMatches(type, PyExc_Exception);
+  if (wins) {
+    Py_CLEAR(type);
+    Py_CLEAR(value);
+    Py_CLEAR(traceback);
+  }
   if (type) {
     PyErr_Restore(type, value, traceback);
   } else if (rc < 0) {
@@ -115,7 +122,9 @@ PyDoc_STRVAR(frame_release_doc,
              "release($self)\n--\n\n"
              "Give the frame back to the ring, where the writer may overwrite it once all older ones are given back "
              "too. A second\ntime does nothing.\n\n"
-             "BufferError: a memoryview of it is still in use.");
+             "BufferError: a memoryview of it is still in use. Evicted: the writer goes on without this Reader, and "
+             "may have\n"
+             "overwritten the frame while it was read: drop what was made of it.");
 static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self)) Py_RETURN_NONE;
@@ -132,9 +141,14 @@ PyDoc_STRVAR(frame_exit_doc, "__exit__($self, *exception)\n--\n\n"
 static PyObject *frame_exit(PyObject *object, PyObject *args) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self)) Py_RETURN_NONE;
-  bool raised = PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
-  if (!raised || self->exports == 0) return release(self);
-  self->doomed = true;
+  PyObject *raised = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
+  if (raised != Py_None && self->exports > 0) {
+    self->doomed = true;
+    Py_RETURN_NONE;
+  }
+  PyObject *none = release(self);
+  if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception)) return none;
+  PyErr_Clear(); /* KeyboardInterrupt and the like go on */
   Py_RETURN_NONE;
 }
 
@@ -196,6 +210,9 @@ PyDoc_STRVAR(frame_doc,
              "memory; so it\nis when its last reference is dropped. numpy.asarray(frame) reads too; every array must "
              "be gone (del array) at the\nend. BufferError: a view or an array is still in use. Then the frame is "
              "held as before; drop them, and call\nrelease().\n\n"
+             "What was read is known to be whole when release(), or the block, has ended without Evicted; "
+             "Reader.check() "
+             "tells before.\n\n"
              "len(frame) is its bytes, bytes(frame) a copy. Read-only.");
 static PyType_Slot frame_slots[] = {
     {Py_tp_doc, (void *)frame_doc},      {Py_tp_methods, frame_methods},

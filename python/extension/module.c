@@ -71,11 +71,10 @@ static int module_exec(PyObject *module) {
 
 /* Every object of the state, for the collector. */
 #define STATE_OBJECTS(X)                                                                                               \
-  X(writer_type)                                                                                                       \
-  X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error) X(error_by_errno)       \
-      X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling) X(dumps) X(loads)                \
-          X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty) X(torch.cpu) X(torch.dtype_to_index)      \
-              X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty)
+  X(writer_type) X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error)          \
+      X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling) X(dumps)       \
+      X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty)      \
+      X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
@@ -109,8 +108,9 @@ static void module_free(void *module) {
   rc_py_recycle_end();
 }
 
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef module_functions[] = {
-    {"pack", rc_py_pack, METH_O, rc_py_pack_doc},
+    {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, rc_py_pack_doc},
     {"recycling", rc_py_recycling, METH_NOARGS, rc_py_recycling_doc},
     {"set_recycling", rc_py_set_recycling, METH_O, rc_py_set_recycling_doc},
     {NULL, NULL, 0, NULL},

@@ -32,18 +32,38 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   return false;
 }
 
+PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed) {
+  const struct ringcast_frame frame = {.data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
+  uint32_t tag;
+  PyObject *object = rc_py_decode(state, &frame, NULL, false, &tag); /* stops at the pickle */
+  Py_XDECREF(object);
+  return NULL;
+}
+
+static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_pickle) {
+  const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+  return packed->pickled && !allow_pickle ? rc_py_packed_refuse(state, packed) : rc_py_ref(object);
+}
+
 const char rc_py_pack_doc[] =
-    "pack($module, obj, /)\n--\n\n"
+    "pack($module, obj, *, allow_pickle=None)\n--\n\n"
     "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) then "
     "costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
-    "TypeError: a tensor that is not on the CPU. Whatever pickle raises, as Writer.send().";
-PyObject *rc_py_pack(PyObject *module, PyObject *object) {
+    "allow_pickle: as for Writer.\n\n"
+    "TypeError: a tensor that is not on the CPU. PickleRefused, and whatever pickle raises, as Writer.send().";
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"obj", "allow_pickle", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
   struct rc_py_encoding encoding;
-  if ((PyTypeObject *)Py_TYPE(object) == state->packed_type) return rc_py_ref(object);
-  if (!rc_py_encoding_measure(&encoding, state, object)) return NULL;
+  PyObject *values[2] = {NULL};
+  bool allow_pickle;
+  if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
+  if (Py_TYPE(values[0]) == state->packed_type) return repack(state, values[0], allow_pickle);
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle)) return NULL;
   struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);
+  if (self) self->pickled = encoding.pickled;
   rc_py_encoding_clear(&encoding);
   return (PyObject *)self;
 }

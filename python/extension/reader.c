@@ -15,20 +15,24 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", NULL};
-  PyObject *handle, *spin = Py_None, *leases = NULL;
+  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", NULL};
+  PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None;
+  bool allow_pickle;
   const char *text;
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOO:Reader", names, &handle, &options.name, &spin, &leases)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOO:Reader", names, &handle, &options.name, &spin, &leases,
+                                   &pickle)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
+  if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
   options.leases = (uint32_t)most;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
+  self->allow_pickle = allow_pickle;
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);
   if (rc == 0) return (PyObject *)self;
@@ -66,7 +70,7 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
   if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
   } else {
-    object = rc_py_decode(rc_py_state_of(self), &call.frame, tag);
+    object = rc_py_decode(rc_py_state_of(self), &call.frame, self->reader, self->allow_pickle, tag);
     if (!rc_py_reader_give_back(self, &call.frame)) Py_CLEAR(object);
   }
   rc_py_reader_leave(self);
@@ -80,8 +84,11 @@ PyDoc_STRVAR(recv_doc,
              "timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.\n\n"
              "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
              "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "
-             "came and torch\nis missing. Whatever unpickling raises. After any of the last four the Reader goes on "
-             "with the next frame.\nError (EBUSY): as many Frames of next() as may be are held.");
+             "came and torch\nis missing. PickleRefused: it holds a pickle, and this Reader loads none. Whatever "
+             "unpickling "
+             "raises. After any of the\nlast five the Reader goes on with the next frame.\nError (EBUSY): as many "
+             "Frames of "
+             "next() as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -115,7 +122,7 @@ PyDoc_STRVAR(next_doc,
              "    with reader.next() as frame, memoryview(frame) as view:\n"
              "        total = sum(view)                   # released at the end of the block\n\n"
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
-             "as may be are held.");
+             "as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
@@ -173,6 +180,19 @@ static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   int fd = ringcast_reader_fd(self->reader);
   rc_py_reader_leave(self);
   return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
+}
+
+PyDoc_STRVAR(check_doc,
+             "check($self)\n--\n\n"
+             "Make sure that all that was read of held Frames before this call was whole, without releasing them "
+             "yet.\n\n"
+             "Evicted: it was perhaps not; the writer goes on without this Reader.");
+static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_reader_check(self->reader);
+  rc_py_reader_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_None);
 }
 
 PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
@@ -243,6 +263,7 @@ static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
+    {"check", reader_check, METH_NOARGS, check_doc},
     {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
     {"cancel", reader_cancel, METH_NOARGS, cancel_doc},
     {"info", reader_info, METH_NOARGS, info_doc},
@@ -269,10 +290,14 @@ static PyGetSetDef reader_properties[] = {
 };
 
 PyDoc_STRVAR(reader_doc,
-             "Reader(handle, *, name=None, spin=None, leases=1)\n--\n\n"
+             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None)\n--\n\n"
              "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
              "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
-             "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at most 64.\nIterating receives until the writer is gone.\n\n"
+             "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at "
+             "most "
+             "64.\n"
+             "allow_pickle: False refuses frames that hold a pickle, which can run code; None: as the environment's "
+             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating receives until the writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "
              "another\nbuild of ringcast made it. NoFreeSlot: it has as many readers as it can have.");

@@ -42,9 +42,10 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
     const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+    if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle)) return NULL;
   int rc = send_encoding(self, &encoding, timeout_ns, tag);
   PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   rc_py_encoding_clear(&encoding);
@@ -63,8 +64,9 @@ const char rc_py_send_doc[] =
      "recv_tagged.\n\n"
      "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message names the\n"
      "reader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error (ENOMEM, "
-     "ENOSPC):\nthe machine has no more spill memory to give. ReaderDied: a reader died and holds the ring "
-     "back.\nTypeError: a tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
+     "ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
+     "Writer makes none. ReaderDied: a reader died and holds the ring back, and on_death is \"fail\".\nTypeError: a "
+     "tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
      "place in "
      "front:\n\"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {

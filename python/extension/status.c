@@ -38,7 +38,7 @@ PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info
                                wait_name(info->wait));
 }
 
-static PyObject *make_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
+PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
   static const char *const states[] = {"unknown", "joining", "active", "dead", "stopped", "evicted"};
   const char *text = states[peer->state < 6 ? peer->state : 0];
   PyObject *name = PyUnicode_DecodeUTF8(peer->name, (Py_ssize_t)strnlen(peer->name, sizeof peer->name), "ignore");
@@ -47,15 +47,16 @@ static PyObject *make_peer(struct rc_py_state *state, const struct ringcast_peer
     Py_XDECREF(name);
     return NULL;
   }
-  return PyObject_CallFunction(state->reader_status, "IisNKKKNs", (unsigned)peer->slot, (int)peer->pid, text, name,
+  return PyObject_CallFunction(state->reader_status, "IisNKKKNsd", (unsigned)peer->slot, (int)peer->pid, text, name,
                                (unsigned long long)peer->position, (unsigned long long)peer->lag,
-                               (unsigned long long)peer->stalls, stats, wait_name(peer->wait));
+                               (unsigned long long)peer->stalls, stats, wait_name(peer->wait),
+                               (double)peer->held_ns / 1e9);
 }
 
 PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count) {
   PyObject *list = PyList_New(0);
   for (int i = 0; list && i < count; i++) {
-    PyObject *peer = make_peer(state, &peers[i]);
+    PyObject *peer = rc_py_peer(state, &peers[i]);
     if (!peer || PyList_Append(list, peer) < 0) Py_CLEAR(list);
     Py_XDECREF(peer);
   }

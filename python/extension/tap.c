@@ -11,7 +11,7 @@ struct tap {
   PyObject *handle;
   uint32_t slots; /* of the ring */
   pid_t pid;
-  bool busy;
+  bool busy, allow_pickle;
 };
 
 static bool enter(struct tap *self) {
@@ -38,14 +38,16 @@ static int attach(struct tap *self, const char *handle) {
 }
 
 static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", NULL};
-  PyObject *handle;
+  static char *names[] = {"handle", "allow_pickle", NULL};
+  PyObject *handle, *pickle = Py_None;
   const char *text;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O:Tap", names, &handle)) return NULL;
-  if (!rc_py_handle_text(type, handle, &text)) return NULL;
+  bool allow_pickle;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O:Tap", names, &handle, &pickle)) return NULL;
+  if (!rc_py_handle_text(type, handle, &text) || !rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
   struct tap *self = (struct tap *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
+  self->allow_pickle = allow_pickle;
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text);
   if (rc == 0) return (PyObject *)self;
@@ -89,7 +91,7 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   struct arrival call = {.tap = self->tap};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
   PyObject *object = rc < 0 ? rc_py_raise(state, rc)
-                     : tag  ? rc_py_decode(state, &call.frame, tag)
+                     : tag  ? rc_py_decode(state, &call.frame, NULL, self->allow_pickle, tag)
                             : make_tapped(state, &call.frame);
   leave(self);
   return object;
@@ -249,12 +251,13 @@ static PyGetSetDef tap_properties[] = {
 };
 
 PyDoc_STRVAR(tap_doc,
-             "Tap(handle)\n--\n\n"
+             "Tap(handle, *, allow_pickle=None)\n--\n\n"
              "Sees what a ring carries from now on, and holds nobody back: it copies frames, takes no reader's slot, and "
              "what is\noverwritten before it was copied is lost to it, and counted by lost(). It loses nothing as long as "
              "it is less than half\na ring behind. Iterating goes on until the writer is gone.\n\n"
-             "handle: the Writer's. One thread at a time: a second gets RuntimeError. After fork the child gets "
-             "ForkedError.\nErrors as Reader, but for NoFreeSlot.");
+             "handle: the Writer's. allow_pickle: as for Reader. One thread at a time: a second gets RuntimeError. "
+             "After "
+             "fork the child gets ForkedError.\nErrors as Reader, but for NoFreeSlot.");
 static PyType_Slot tap_slots[] = {
     {Py_tp_doc, (void *)tap_doc},    {Py_tp_new, tap_new},          {Py_tp_dealloc, tap_dealloc},
     {Py_tp_methods, tap_methods},    {Py_tp_members, tap_members},  {Py_tp_getset, tap_properties},

@@ -47,21 +47,47 @@ static bool spill_number(PyObject *object, uint64_t *out) {
   return true;
 }
 
-static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out) {
-  static char *names[] = {"capacity", "readers", "memory", "spin", "numa", "spill_bytes", NULL};
-  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None;
-  const char *memory = "auto";
+static bool policy_number(const char *name, const char *text, uint32_t *out) {
+  static const char *const policies[] = {[RINGCAST_FAIL] = "fail", [RINGCAST_EVICT] = "evict"};
+  for (uint32_t i = 0; i < sizeof policies / sizeof *policies; i++) {
+    if (strcmp(text, policies[i]) != 0) continue;
+    *out = i;
+    return true;
+  }
+  PyErr_Format(PyExc_ValueError, "%s must be 'fail' or 'evict', not '%s'", name, text);
+  return false;
+}
+
+/* What to do about readers that the writer can't wait for. */
+static bool take_policies(const char *on_death, const char *on_slow, PyObject *slow,
+                          struct ringcast_writer_options *out) {
+  if (!policy_number("on_death", on_death, &out->on_death) || !policy_number("on_slow", on_slow, &out->on_slow)) {
+    return false;
+  }
+  if (!rc_py_slow(slow, &out->slow_ns)) return false;
+  if (out->on_slow == RINGCAST_FAIL || out->slow_ns > 0) return true;
+  PyErr_SetString(PyExc_ValueError, "on_slow='evict' needs slow, the seconds that a reader may be in the way");
+  return false;
+}
+
+static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle) {
+  static char *names[] = {"capacity",     "readers",  "memory",  "spin", "numa", "spill_bytes",
+                          "allow_pickle", "on_death", "on_slow", "slow", NULL};
+  PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None, *pickle = Py_None;
+  PyObject *slow = Py_None;
+  const char *memory = "auto", *on_death = "fail", *on_slow = "fail";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOO:Writer", names, &capacity, &readers, &memory, &spin,
-                                   &numa, &spill)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssO:Writer", names, &capacity, &readers, &memory, &spin,
+                                   &numa, &spill, &pickle, &on_death, &on_slow, &slow)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
-  if (capacity != Py_None && !rc_py_integer("capacity", capacity, 1, UINT64_MAX >> 1, &out->capacity)) return false;
-  if (readers && !rc_py_integer("readers", readers, 1, UINT32_MAX, &value)) return false;
+  if (capacity != Py_None && !rc_py_integer("capacity", capacity, 1, RC_PY_MOST_BYTES, &out->capacity)) return false;
+  if (readers && !rc_py_integer("readers", readers, 1, RC_PY_MOST_READERS, &value)) return false;
   out->readers = (uint32_t)value;
   if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
-  if (!spill_number(spill, &out->spill_bytes)) return false;
+  if (!spill_number(spill, &out->spill_bytes) || !rc_py_allow_pickle(pickle, allow_pickle)) return false;
+  if (!take_policies(on_death, on_slow, slow, out)) return false;
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns);
 }
 
@@ -77,10 +103,12 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   struct ringcast_writer_options options;
-  if (!make_options(args, keywords, &options)) return NULL;
+  bool allow_pickle;
+  if (!make_options(args, keywords, &options, &allow_pickle)) return NULL;
   struct rc_py_writer *self = (struct rc_py_writer *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
+  self->allow_pickle = allow_pickle;
   int rc = open_ring(self, &options);
   if (rc == 0) return (PyObject *)self;
   rc_py_raise(rc_py_state_of(self), rc);
@@ -174,8 +202,13 @@ static PyObject *writer_wait_readers(PyObject *object, PyObject *const *args, Py
 PyDoc_STRVAR(
     peers_doc,
     "peers($self)\n--\n\n"
-    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats, wait). "
-    "state is\n\"joining\", \"active\" or \"dead\"; position and lag are in bytes. Each is true of some moment.");
+    "The readers that hold a slot now: a list of ReaderStatus(slot, pid, state, name, position, lag, stalls, stats, "
+    "wait, held). "
+    "state is\n\"joining\", \"active\", \"stopped\" (by a signal or a debugger: slow, not dead), \"dead\", or "
+    "\"evicted\" while it "
+    "lives;\nposition and lag are in bytes; held is for how many seconds the writer has been waiting for it. Each is "
+    "true of "
+    "some moment.");
 static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_writer_enter(self)) return NULL;
@@ -188,6 +221,39 @@ static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return list;
 }
 PyDoc_STRVAR(readers_doc, "readers($self)\n--\n\nThe same as peers().");
+
+PyDoc_STRVAR(check_doc,
+             "check($self)\n--\n\n"
+             "Look whether all readers live: a ReaderStatus of one that does not, or that was evicted since the last "
+             "call, or "
+             "None: all is\nwell. With on_death=\"evict\" each is told once, so call again until None; with \"fail\" a "
+             "dead "
+             "one is told at each call.\nNobody waits. One system call, where the kernel has pidfds.\n\n"
+             "Error: EMFILE, ENFILE, ENOMEM of the kernel.");
+static PyObject *writer_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct ringcast_peer peer;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc = ringcast_writer_check(self->writer, &peer);
+  rc_py_writer_leave(self);
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  return rc > 0 ? rc_py_peer(rc_py_state_of(self), &peer) : rc_py_ref(Py_None);
+}
+
+PyDoc_STRVAR(fileno_doc,
+             "fileno($self)\n--\n\n"
+             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when a reader has died. Then "
+             "call "
+             "check(). Readers\nthat attach later are watched from the next check(), wait_readers() or fileno() on. It "
+             "is "
+             "the same at each call, and goes\nwith the Writer: never read or close it. Errors as check().");
+static PyObject *writer_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int fd = ringcast_writer_fd(self->writer);
+  rc_py_writer_leave(self);
+  return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
+}
 
 /* ---- Estimates -------------------------------------------------------------------------------------------------- */
 
@@ -332,6 +398,8 @@ static PyMethodDef writer_methods[] = {
     {"wait_readers", FAST(writer_wait_readers), METH_FASTCALL | METH_KEYWORDS, wait_readers_doc},
     {"peers", writer_peers, METH_NOARGS, peers_doc},
     {"readers", writer_peers, METH_NOARGS, readers_doc},
+    {"check", writer_check, METH_NOARGS, check_doc},
+    {"fileno", writer_fileno, METH_NOARGS, fileno_doc},
     {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, estimate_doc},
     {"learn", FAST(writer_learn), METH_FASTCALL | METH_KEYWORDS, learn_doc},
     {"cancel", writer_cancel, METH_NOARGS, cancel_doc},
@@ -366,7 +434,8 @@ static PyGetSetDef writer_properties[] = {
 };
 
 PyDoc_STRVAR(writer_doc,
-             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None)\n--\n\n"
+             "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None,\n"
+             "       allow_pickle=None, on_death='fail', on_slow='fail', slow=None)\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
              "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. readers: the most at once.\n"
              "memory: \"hugetlb\", \"shmem-huge\", \"pages\", or \"auto\": what the environment's RINGCAST_MEMORY "
@@ -376,7 +445,16 @@ PyDoc_STRVAR(writer_doc,
              "\"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n"
              "spill_bytes: the most memory beside the ring for what is too large for it, rounded up to 2 MiB, and taken only "
              "as it is\nused. None: what the environment's RINGCAST_SPILL_BYTES says, else 4 GiB, or half of what is free "
-             "if that is less; 0: none.\n\n"
+             "if that is less; 0: none.\n"
+             "allow_pickle: False refuses to send what would need a pickle; None: as the environment's "
+             "RINGCAST_ALLOW_PICKLE says,\n0 or 1 (the default).\n"
+             "on_death: what the call does that finds a dead reader in its way: \"fail\" raises ReaderDied, \"evict\" "
+             "goes on "
+             "without it. slow:\nseconds that a live reader may be in the way, over all calls until one succeeds; "
+             "None: for "
+             "ever. on_slow: the same for one\nthat was: \"fail\" raises TimeoutError, \"evict\" goes on, and that "
+             "reader gets "
+             "Evicted.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {

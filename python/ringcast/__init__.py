@@ -7,7 +7,8 @@
     writer.send({"ids": tensor, "step": 7}) # every reader's recv() gives an equal object of its own
 
 Torch tensors and NumPy arrays are copied once, straight into the ring, and once out of it. torch is optional.
-The rest is pickled, so a reader trusts its writer as it trusts code: only processes of the same user can meet.
+The rest is pickled, so a reader trusts its writer as it trusts code (only processes of the same user can meet), unless
+it is told otherwise: Reader(handle, allow_pickle=False).
 
 Extension and package rely on the GIL: a free-threaded Python turns it on when it imports them.
 """
@@ -31,9 +32,11 @@ from ringcast.exceptions import (
     AccessDenied,
     Cancelled,
     Error,
+    Evicted,
     ForkedError,
     FrameTooLarge,
     NoFreeSlot,
+    PickleRefused,
     ProtocolError,
     ReaderDied,
     RingNotFound,
@@ -47,12 +50,14 @@ __all__ = [
     "AccessDenied",
     "Cancelled",
     "Error",
+    "Evicted",
     "ForkedError",
     "Frame",
     "FrameTooLarge",
     "Info",
     "NoFreeSlot",
     "PackedFrame",
+    "PickleRefused",
     "ProtocolError",
     "Reader",
     "ReaderDied",

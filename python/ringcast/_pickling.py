@@ -7,12 +7,16 @@ copies and more; here it is reduced to (bytes, dtype, shape), if that says all t
 
 import contextlib
 import copyreg
+import errno
 import io
 import pickle
+import pickletools
 import reprlib
 import sys
 import types
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+
+from ringcast.exceptions import PickleRefused
 
 # The dtypes whose tensors are plain bytes. An older torch lacks some.
 _DENSE = (
@@ -217,6 +221,95 @@ def dumps(value: Any, keys: Optional[Sequence[str]]) -> Tuple[bytes, List[pickle
     return file.getvalue(), buffers
 
 
-def loads(data: Any, buffers: Sequence[Any]) -> Any:
-    """The value of a pickle, read in place; `buffers` become parts of it."""
+def loads(data: bytes, buffers: Sequence[Any]) -> Any:
+    """The value of a pickle; `buffers` become parts of it."""
     return pickle.loads(data, buffers=buffers)
+
+
+# ---- Where pickles are turned off ------------------------------------------------------------------------------------
+
+_OFF = "pickles are turned off here (allow_pickle=False, or the environment's RINGCAST_ALLOW_PICKLE=0)"
+# Of the names and keys in a message; the rest is counted.
+_MOST_NAMES = 8
+
+
+def _type_name(kind: type) -> str:
+    module = getattr(kind, "__module__", "?")
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _what(value: Any) -> str:
+    """What there is about a value that only pickle can send."""
+    name = _type_name(type(value))
+    if name == "int":
+        return "an int of more than 64 bits"
+    if name == "str":
+        return "a str that has no UTF-8"
+    if name == "dict" and len(value) >= 1 << 23:
+        return f"a dict of {len(value)} items"
+    if name == "dict" and not all(type(key) is str for key in value):
+        return "a dict whose keys are not all str"
+    if name == "numpy.ndarray":
+        return f"a numpy.ndarray of dtype {value.dtype}"
+    if name in ("torch.Tensor", "torch.nn.parameter.Parameter"):
+        return f"a {name} of {value.dtype}, {value.layout}"
+    return f"of type {name}"
+
+
+def refuse_value(place: str, value: Any) -> NoReturn:
+    """Raise that `value` may not be sent."""
+    raise PickleRefused(
+        errno.EOPNOTSUPP,
+        f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value can be None, a bool, "
+        "an int, a float, a str, bytes, or a tensor or array of numbers; or a dict, with keys that are str, of these",
+    )
+
+
+def _names_in(data: bytes) -> Tuple[List[str], bool]:
+    """What a pickle asks to be imported, by its opcodes alone; and whether it can be read to its end."""
+    names: Dict[str, None] = {}
+    texts: List[str] = []  # pushed last
+    memo: Dict[int, str] = {}
+    last = "?"
+    try:
+        for opcode, argument, _ in pickletools.genops(data):
+            name = opcode.name
+            if name in ("GLOBAL", "INST"):
+                names[str(argument).replace(" ", ".")] = None
+            elif name == "STACK_GLOBAL":
+                names[".".join(["?", "?", *texts][-2:])] = None
+            elif name.startswith("EXT"):
+                names[f"extension {argument} of copyreg"] = None
+            elif name.endswith("PERSID"):
+                names["a persistent object"] = None
+            elif name == "MEMOIZE":
+                memo[len(memo)] = last
+            elif name.endswith("PUT"):
+                memo[argument] = last
+            if name.endswith("GET"):
+                last = memo.get(argument, "?")
+                texts.append(last)
+            elif "UNICODE" in name or "STRING" in name:
+                last = str(argument)
+                texts.append(last)
+            elif name not in ("MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT"):
+                last = "?"
+            del texts[:-2]
+    except Exception:  # it may be anything
+        return list(names), False
+    return list(names), True
+
+
+def _list(names: Sequence[str]) -> str:
+    shown = [*names[:_MOST_NAMES], *([f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def refuse_frame(keys: Sequence[str], data: bytes) -> NoReturn:
+    """Raise that a frame is not loaded; `data` is its pickle, or the beginning of a long one."""
+    names, is_whole = _names_in(data)
+    where = f", for {_list([_names.repr(key) for key in keys])}" if keys else ""
+    shortened = [name if len(name) <= 100 else name[:97] + "..." for name in map(ascii, names)]
+    asks = f"asks for {_list([name[1:-1] for name in shortened])}" if names else "is of built-in types alone"
+    more = "" if is_whole else ", as far as it was looked at"
+    raise PickleRefused(errno.EOPNOTSUPP, f"the frame holds a pickle{where}, which {asks}{more}; {_OFF}")

@@ -19,7 +19,7 @@ KIND_BYTES: Final[int]
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
-def pack(obj: Any, /) -> PackedFrame:
+def pack(obj: Any, *, allow_pickle: Optional[bool] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings."""
 
 def recycling() -> Recycling:
@@ -91,7 +91,7 @@ class Frame:
         """Where the frame starts, in bytes since the ring was made."""
 
     def release(self) -> None:
-        """Give the frame back to the ring, where the writer may overwrite it."""
+        """Give the frame back to the ring, where the writer may overwrite it. Evicted: drop what was made of it."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
@@ -110,7 +110,10 @@ class Writer:
 
     memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first of them that can be had.
     numa: "local", "none", "interleaved", or a node's number. spill_bytes: the most memory beside the ring, for what is
-    too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none.
+    too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none. allow_pickle: False refuses to send what
+    would need a pickle; None: RINGCAST_ALLOW_PICKLE, else True. on_death: what is done about a dead reader in the way,
+    "fail" (ReaderDied) or "evict" (go on without it). slow: seconds that a live one may be in the way, None for ever;
+    on_slow: then "fail" (TimeoutError) or "evict" (it gets Evicted).
     """
 
     def __new__(
@@ -122,6 +125,10 @@ class Writer:
         spin: Optional[float] = None,
         numa: Union[str, int] = "local",
         spill_bytes: Optional[int] = None,
+        allow_pickle: Optional[bool] = None,
+        on_death: str = "fail",
+        on_slow: str = "fail",
+        slow: Optional[float] = None,
     ) -> Self: ...
     @property
     def handle(self) -> str:
@@ -178,6 +185,12 @@ class Writer:
     def readers(self) -> List[ReaderStatus]:
         """The same as peers()."""
 
+    def check(self) -> Optional[ReaderStatus]:
+        """A reader that has died or was evicted, to be asked until there is None."""
+
+    def fileno(self) -> int:
+        """A descriptor to poll: readable when a reader has died; then call check()."""
+
     def info(self) -> Info: ...
     def stats(self) -> Stats: ...
     def cancel(self) -> None:
@@ -199,10 +212,17 @@ class Reader(Iterator[Any]):
     """Attaches to the ring of a handle and receives what is sent from then on; iterating ends with the writer.
 
     name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
+    allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True.
     """
 
     def __new__(
-        cls, handle: str, *, name: Optional[str] = None, spin: Optional[float] = None, leases: int = 1
+        cls,
+        handle: str,
+        *,
+        name: Optional[str] = None,
+        spin: Optional[float] = None,
+        leases: int = 1,
+        allow_pickle: Optional[bool] = None,
     ) -> Self: ...
     @property
     def handle(self) -> str: ...
@@ -226,6 +246,9 @@ class Reader(Iterator[Any]):
 
     def next(self, timeout: Optional[float] = None) -> Frame:
         """Lend the next frame, to be read in place."""
+
+    def check(self) -> None:
+        """Make sure that what was read of held Frames so far was whole; else Evicted."""
 
     def fileno(self) -> int:
         """A descriptor to poll: readable when recv(0) may have something to give."""
@@ -252,7 +275,7 @@ class Reader(Iterator[Any]):
 class Tap(Iterator[Any]):
     """Sees what a ring carries, holds nobody back, and loses what is overwritten before it has copied it."""
 
-    def __new__(cls, handle: str) -> Self: ...
+    def __new__(cls, handle: str, *, allow_pickle: Optional[bool] = None) -> Self: ...
     @property
     def handle(self) -> str: ...
     @property

@@ -28,7 +28,7 @@ class ReaderStatus(NamedTuple):
 
     slot: int
     pid: int
-    #: "joining", "active" or "dead"
+    #: "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", or "evicted" (it lives)
     state: str
     #: as given to Reader(..., name=...), or empty
     name: str
@@ -41,6 +41,8 @@ class ReaderStatus(NamedTuple):
     stats: Stats
     #: how it sleeps: as in Info
     wait: str
+    #: seconds that the writer has been waiting for it by now; 0: it has not, or a Tap looks
+    held: float
 
 
 class Info(NamedTuple):

@@ -21,7 +21,14 @@ class WriterGone(Error):
 
 
 class ReaderDied(Error):
-    """A reader died and holds the writer back; the text names it. errno EOWNERDEAD."""
+    """A reader died and holds the writer back, whose `on_death` is "fail"; the text names it. errno EOWNERDEAD."""
+
+
+class Evicted(Error):
+    """The writer goes on without this Reader, which was in its way for too long or was taken for dead. errno ESTALE.
+
+    What was read of a Frame in place may have been overwritten meanwhile. Close the Reader; a new one may attach.
+    """
 
 
 class FrameTooLarge(Error):
@@ -59,6 +66,10 @@ class SendError(Error):
     """Raised by recv(): the writer could not send what was due, and says why. errno EREMOTEIO."""
 
 
+class PickleRefused(Error):
+    """A value needs a pickle to be sent, or a frame holds one, and pickles are turned off here. errno EOPNOTSUPP."""
+
+
 class Cancelled(Error):
     """cancel() was called on the Writer or Reader, and the call would have had to wait. errno ECANCELED."""
 
@@ -66,6 +77,7 @@ class Cancelled(Error):
 _BY_ERRNO: Dict[int, Type[Error]] = {
     errno.EPIPE: WriterGone,
     errno.EOWNERDEAD: ReaderDied,
+    errno.ESTALE: Evicted,
     errno.EMSGSIZE: FrameTooLarge,
     errno.ENOENT: RingNotFound,
     errno.EACCES: AccessDenied,

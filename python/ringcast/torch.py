@@ -12,7 +12,8 @@ slowest rank is a whole ring behind.
 All ranks must make the same calls in the same order, as with every collective; a frame carries the operation and the
 number of the call, and a rank that finds another one than its own raises RuntimeError. When the source can't send what
 it was given, it raises what was wrong, every other rank raises ringcast.SendError with the same text, and the next call
-works again. When a rank closes its ring, or exits, the others get ringcast.WriterGone or ringcast.ReaderDied.
+works again. When the source closes its ring, or exits, the others get ringcast.WriterGone; when another rank dies, the
+source gets ringcast.ReaderDied.
 
 A group's rings go when it is destroyed, or by close(). In a forked child they raise ringcast.ForkedError.
 
@@ -22,7 +23,14 @@ as in any collective.
 Environment, looked at by the source when it makes a ring: RINGCAST_CAPACITY, its bytes (default: the Writer's);
 RINGCAST_MEMORY, the kind of its memory (hugetlb, shmem-huge or pages; default: the first that can be had);
 RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's);
-RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (default 60).
+RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (default 60). Looked at by every rank:
+RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere by raising
+ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
+
+RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what a broadcast does when another rank has died.
+"fail" (the default) raises ringcast.ReaderDied, which names the rank, and ringcast.SendError on the other ranks, at this
+and all later calls; "evict" warns once, and goes on without that rank. The source looks at most every 50 ms, when it is
+called.
 """
 
 import atexit
@@ -31,6 +39,8 @@ import errno
 import operator
 import os
 import platform
+import time
+import warnings
 import weakref
 from typing import Any, Callable, Dict, List, NoReturn, Optional, TypeVar, Union
 
@@ -42,6 +52,8 @@ __all__ = ["broadcast_object", "broadcast_object_list", "broadcast_tensor_dict",
 
 _ATTACH_TIMEOUT = 60.0
 _SLOTS = 64
+# How long the source goes on without looking whether the others live: a look is a system call.
+_LOOK_SECONDS = 0.05
 # A tag is the operation's number, then the number of the call.
 _OPERATIONS = (None, "broadcast_tensor_dict", "broadcast_object", "broadcast_object_list")
 _TENSOR_DICT, _OBJECT, _OBJECT_LIST = 1, 2, 3
@@ -145,13 +157,17 @@ def rings(group: Any = None) -> Dict[int, Union[ringcast.Writer, ringcast.Reader
 class _Source:
     """The end of the rank that sends."""
 
-    def __init__(self, writer: ringcast.Writer, rank: int) -> None:
+    def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.end = writer
         self._rank = rank
         self._call = 0
+        self._goes_on = goes_on
+        self._next_look = 0.0
 
     def send(self, value: Any, operation: int, kind: type = object) -> None:
         tag = operation << _CALL_BITS | self._call
+        if time.monotonic() >= self._next_look:
+            self._look(operation, tag)
         try:
             if not isinstance(value, kind):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
@@ -161,13 +177,30 @@ class _Source:
             self._tell(named, operation, tag)
             raise named from None
         except ringcast.Error as error:
-            if error.errno in (errno.ENOMEM, errno.ENOSPC):  # of spill memory; the ring goes on
+            # Of spill memory, or of what was given; the ring goes on.
+            if error.errno in (errno.ENOMEM, errno.ENOSPC) or isinstance(error, ringcast.PickleRefused):
                 self._tell(error, operation, tag)
             raise  # else it is the ring that fails, and the others hear of that from the ring
         except Exception as error:
             self._tell(error, operation, tag)
             raise
         self._call = (self._call + 1) & _CALL_MASK
+
+    def _look(self, operation: int, tag: int) -> None:
+        """Whether the other ranks live. After a failure the next call looks again."""
+        while (lost := self.end.check()) is not None:
+            who = f"{lost.name} (pid {lost.pid}) "
+            who += "has died" if lost.state == "dead" else "lives, but has written into the ring what it must not"
+            if self._goes_on:
+                warnings.warn(f"{who}: the broadcasts go on without it", RuntimeWarning, stacklevel=4)
+                continue
+            error = ringcast.ReaderDied(
+                errno.EOWNERDEAD, f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
+            )
+            with contextlib.suppress(TimeoutError, ringcast.Error):  # it may hold the ring back already
+                self._tell(error, operation, tag)
+            raise error
+        self._next_look = time.monotonic() + _LOOK_SECONDS
 
     def _name_knob(self, error: ringcast.FrameTooLarge) -> ringcast.FrameTooLarge:
         """The same error, with the setting that is to be changed here."""
@@ -203,7 +236,7 @@ class _Receiver:
         expected, self._call = self._call, None
         try:
             value, tag = self.end.recv_tagged()
-        except ringcast.SendError:
+        except (ringcast.SendError, ringcast.PickleRefused):
             self._call = None if expected is None else (expected + 1) & _CALL_MASK
             raise
         except ringcast.WriterGone:
@@ -301,11 +334,15 @@ def _make_ring(group: Any, src: int, metadata_group: Any) -> _End:
 def _make_source(ranks: List[int], src: int, metadata_group: Any) -> _Source:
     """Whatever goes wrong before the exchange is told in it: the others wait there."""
     writer = failure = None
+    on_death = "fail"
     try:
         timeout = _from_environment("RINGCAST_ATTACH_TIMEOUT", float, 0, "seconds, 0 or more, such as 60")
         timeout = _ATTACH_TIMEOUT if timeout is None else timeout
         capacity = _from_environment("RINGCAST_CAPACITY", int, 1, "a whole number of bytes, such as 16777216")
-        writer = ringcast.Writer(capacity, max(_SLOTS, len(ranks) - 1))
+        on_death = os.environ.get("RINGCAST_ON_DEATH") or "fail"
+        if on_death not in ("fail", "evict"):
+            raise ValueError(f"the environment's RINGCAST_ON_DEATH is {on_death!r}: it must be fail or evict")
+        writer = ringcast.Writer(capacity, max(_SLOTS, len(ranks) - 1), on_death=on_death)
     except Exception as error:
         failure = error
     try:
@@ -318,7 +355,7 @@ def _make_source(ranks: List[int], src: int, metadata_group: Any) -> _Source:
         if writer is not None:
             writer.close()
         raise
-    return _Source(writer, ranks[src])
+    return _Source(writer, ranks[src], on_death == "evict")
 
 
 def _from_environment(name: str, convert: Callable[[str], _Number], least: int, what: str) -> Optional[_Number]:

@@ -28,12 +28,15 @@ class Ranks:
         self._workers: List[Any] = []
         self._start()
 
-    def run(self, world: int, function: Callable[..., Any], *args: Any) -> List[Any]:
-        """function(*args) on each rank of a new gloo group; the results by rank. AssertionError: what a rank raised."""
+    def run(self, world: int, function: Callable[..., Any], *args: Any, dying: int = -1) -> List[Any]:
+        """function(*args) on each rank of a new gloo group; the results by rank. AssertionError: what a rank raised.
+
+        The rank that is `dying` is to end in it, and has no result; these Ranks are of no use afterwards.
+        """
         with tempfile.TemporaryDirectory() as folder:
             for rank, (_, connection) in enumerate(self._workers[:world]):
                 connection.send((os.path.join(folder, "store"), rank, world, function, args))
-            return self._collect(world)
+            return self._collect(world, dying)
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -44,7 +47,7 @@ class Ranks:
             theirs.close()
             self._workers.append((process, ours))
 
-    def _collect(self, world: int) -> List[Any]:
+    def _collect(self, world: int, dying: int) -> List[Any]:
         results: List[Any] = [None] * world
         waiting = {connection: rank for rank, (_, connection) in enumerate(self._workers[:world])}
         while waiting:
@@ -52,8 +55,8 @@ class Ranks:
                 rank = waiting.pop(connection)
                 try:
                     ok, results[rank] = connection.recv()
-                except EOFError:
-                    ok, results[rank] = False, "the process ended; see its output"
+                except (EOFError, ConnectionError):
+                    ok, results[rank] = rank == dying, None if rank == dying else "the process ended; see its output"
                 if not ok:
                     self.stop()  # the other ranks may wait for this one
                     self._start()

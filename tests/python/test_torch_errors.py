@@ -3,8 +3,10 @@
 concerned, at once, and afterwards all goes on. A function whose name starts with `ranks_` runs on every rank."""
 
 import os
+import select
 import signal
 import sys
+import warnings
 from typing import Any, List
 
 import needs
@@ -199,6 +201,31 @@ def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(rank
     ranks.run(2, ranks_failing_receive)
 
 
+def ranks_without_pickles(where: str) -> str:
+    is_source = dist.get_rank() == 0
+    if is_source == (where == "source"):
+        os.environ["RINGCAST_ALLOW_PICKLE"] = "0"
+    check_usable()
+    text = ""
+    if is_source and where == "others":
+        rt.broadcast_object_list([Explosive()])
+    else:
+        error = ringcast.PickleRefused if is_source or where == "others" else ringcast.SendError
+        text = text_of(error, lambda: rt.broadcast_object_list([Explosive()]))
+    if not is_source:  # the number of the call is known as before
+        assert next(iter(rt._rings[dist.group.WORLD].values()))._call == 2
+    check_usable()
+    return text
+
+
+def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(ranks):
+    source, other = ranks.run(2, ranks_without_pickles, "source")
+    assert source.startswith("value is of type list, which only pickle can send")
+    assert other.startswith(f"broadcast_object_list failed at the source, rank 0: PickleRefused: {source[:60]}")
+    _, other = ranks.run(2, ranks_without_pickles, "others")
+    assert other.startswith("the frame holds a pickle, which asks for test_torch_errors.explode; ")
+
+
 class InterruptError(Exception):
     pass
 
@@ -228,6 +255,86 @@ def test_an_interrupted_wait_loses_nothing(ranks):
     ranks.run(2, ranks_interrupted)
 
 
+# ---- Ranks that die --------------------------------------------------------------------------------------------------
+
+
+def ranks_dying(on_death: str) -> List[str]:
+    rank = dist.get_rank()
+    if rank == 0:
+        os.environ["RINGCAST_ON_DEATH"] = on_death
+    rt._LOOK_SECONDS = 0  # in this process, which ends with this job
+    check_usable()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        assert select.select([rt.rings()[0]], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
+    if on_death == "fail":
+        error = ringcast.SendError if rank else ringcast.ReaderDied
+        return [text_of(error, lambda: rt.broadcast_object(1)) for _ in range(2)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            check_usable()
+    return [f"{one.category.__name__}, {os.path.basename(one.filename)}: {one.message}" for one in caught]
+
+
+@pytest.fixture
+def mortals():
+    ranks = _dist.Ranks(3)
+    yield ranks
+    ranks.stop()
+
+
+def test_a_rank_that_dies_is_named_on_all_others(mortals):
+    source, other, _ = mortals.run(3, ranks_dying, "fail", dying=2)
+    for text, theirs in zip(source, other):
+        assert text.startswith("rank 2 (pid ") and ") has died: " in text and "RINGCAST_ON_DEATH=evict" in text
+        assert theirs == f"broadcast_object failed at the source, rank 0: ReaderDied: {text}"
+    assert len(source) == len(other) == 2
+
+
+def test_the_others_go_on_without_a_rank_that_dies_if_they_are_to(mortals):
+    source, other, _ = mortals.run(3, ranks_dying, "evict", dying=2)
+    (warning,) = source
+    assert warning.startswith("RuntimeWarning, _dist.py: rank 2 (pid ")
+    assert warning.endswith(") has died: the broadcasts go on without it")
+    assert other == []
+
+
+class Looks:
+    """A Writer that counts how often it was asked who lives."""
+
+    def __init__(self, writer: ringcast.Writer) -> None:
+        self.writer, self.count = writer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
+
+    def check(self) -> Any:
+        self.count += 1
+        return self.writer.check()
+
+
+def ranks_seldom_look() -> None:
+    check_usable()
+    if dist.get_rank() != 0:
+        for _ in range(30):
+            check_usable()
+        return
+    source = rt._rings[dist.group.WORLD][0]
+    source.end, source._next_look = looks, now = Looks(source.end), 100.0
+    with pytest.MonkeyPatch.context() as patch:
+        for step in range(30):
+            patch.setattr(rt.time, "monotonic", lambda step=step: now + 0.01 * step)
+            check_usable()
+    assert looks.count == 6
+    source.end = looks.writer
+
+
+def test_the_source_looks_at_most_every_50_ms(ranks):
+    ranks.run(2, ranks_seldom_look)
+
+
 # ---- Rings that can't be made ----------------------------------------------------------------------------------------
 
 
@@ -241,7 +348,10 @@ def ranks_no_ring(variable: str, value: str) -> str:
     return text
 
 
-@pytest.mark.parametrize("variable", ["RINGCAST_CAPACITY", "RINGCAST_SPILL_BYTES", "RINGCAST_ATTACH_TIMEOUT"])
+VARIABLES = ["RINGCAST_CAPACITY", "RINGCAST_SPILL_BYTES", "RINGCAST_ATTACH_TIMEOUT", "RINGCAST_ON_DEATH"]
+
+
+@pytest.mark.parametrize("variable", VARIABLES)
 @pytest.mark.parametrize("value", ["banana", "-1"])
 def test_a_source_that_cannot_make_the_ring_tells_all_ranks(ranks, variable, value):
     source, *others = ranks.run(2, ranks_no_ring, variable, value)

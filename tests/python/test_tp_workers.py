@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -128,3 +129,64 @@ def test_the_deadline_ends_the_run(tmp_path):
     done = run_demo(tmp_path, "--deadline", "0.1")
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr == "no answer in time from rank 0, 1\n"
+
+
+# ---- A worker is killed --------------------------------------------------------------------------------------------
+
+DEATH = r"rank 2 \(pid \d+\) died at frame [34] \(position \d+\); noticed \d+\.\d ms after the kill\n"
+KILL = ["--world", "3", "--kill", "2"]
+
+
+def test_a_killed_worker_ends_the_run_and_is_named(tmp_path):
+    done = run_demo(tmp_path, *KILL)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(DEATH, done.stderr), done.stderr
+
+
+def test_the_others_go_on_without_a_killed_worker(tmp_path):
+    done = run_demo(tmp_path, *KILL, "--on-death", "evict")
+    assert done.returncode == 0 and re.fullmatch(DEATH, done.stderr), done.stderr
+    summary = r"verified: 6 steps × 1 workers, all bytes equal; without rank 2, which died at frame [34]\n"
+    assert re.fullmatch(summary, done.stdout), done.stdout
+
+
+def test_a_run_with_a_death_can_be_read_by_a_program(tmp_path):
+    done = run_demo(tmp_path, "--kill", "1", "--on-death", "evict", "--format", "json")
+    summary = json.loads(done.stdout)
+    assert (summary["verified_steps"], summary["verified_workers"], summary["died"]["rank"]) == (6, 0, 1)
+
+
+FLIP_A_BYTE_OF_RANK_1 = """
+import ringcast
+class Flipping:
+    def __init__(self, handle, name):
+        self.reader, self.name = Reader(handle, name=name), name
+    def __enter__(self):
+        return self
+    def __exit__(self, *exception):
+        self.reader.close()
+    def recv(self):
+        got = self.reader.recv()
+        if self.name == "rank 1" and got["step"] == 5:
+            got["positions"][-1] ^= 1 << 40
+        return got
+Reader, ringcast.Reader = ringcast.Reader, Flipping
+"""
+
+
+def test_a_flipped_bit_after_a_death_fails_the_run(tmp_path):
+    done = run_demo(tmp_path, *KILL, "--on-death", "evict", at_start=FLIP_A_BYTE_OF_RANK_1)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "received something else than was sent: rank 1: step 5['positions']: other bytes" in done.stderr
+
+
+def test_a_worker_that_fails_by_itself_ends_the_run(tmp_path):
+    fail = FLIP_A_BYTE_OF_RANK_1.replace('got["positions"][-1] ^= 1 << 40', 'raise LookupError("by itself")')
+    done = run_demo(tmp_path, *KILL, "--on-death", "evict", at_start=fail)
+    assert done.returncode == 1 and "rank 1 has left: its output tells why" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("rank", ["0", "2"])
+def test_only_a_worker_can_be_killed(tmp_path, rank):
+    done = run_demo(tmp_path, "--kill", rank)
+    assert done.returncode == 2 and f"--kill takes the rank of a worker, from 1 to 1, not {rank}" in done.stderr

@@ -13,7 +13,7 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 SAMPLE = '''
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import ringcast
 from ringcast import Frame, Info, PackedFrame, Reader, ReaderStatus, Recycling, Span, Stats, Tap, TapFrame, Writer
@@ -35,11 +35,13 @@ def send(writer: Writer) -> str:
     taken.abort()
     states: List[str] = [status.state for status in writer.peers()]
     first: ReaderStatus = writer.readers()[0]
+    lost: Optional[ReaderStatus] = writer.check()
+    held: float = lost.held + writer.fileno() if lost else 0
     stalls: int = first.stalls + first.stats.frames
     info: Info = writer.info()
     stats: Stats = writer.stats()
-    print(stalls, info.page_size, info.numa, info.spin_ns, stats.waited_ns, sum(stats.histogram))
-    packed: PackedFrame = ringcast.pack({"a": 1})
+    print(stalls, held, info.page_size, info.numa, info.spin_ns, stats.waited_ns, sum(stats.histogram))
+    packed: PackedFrame = ringcast.pack({"a": 1}, allow_pickle=None)
     writer.send(packed, 1, tag=2)
     print(packed.nbytes, len(packed), bytes(packed))
     with writer.reserve(writer.estimate(3)) as other:
@@ -56,24 +58,25 @@ def send(writer: Writer) -> str:
 
 
 def receive(handle: str) -> Tuple[Any, int]:
-    with Tap(handle) as tap:
+    with Tap(handle, allow_pickle=False) as tap:
         seen: TapFrame = tap.next(timeout=1)
         print(tap.lost().bytes, tap.lost().gaps, tap.peers()[0].stats, tap.stats().frames, tap.info(), seen.data)
         print(tap.recv(0), tap.recv_tagged(), [item for item in tap], tap.handle, tap.closed)
     ringcast.set_recycling(1 << 20)
     recycling: Recycling = ringcast.recycling()
     print(recycling.idle + recycling.lent)
-    with Reader(handle, name="rank 1", spin=0, leases=4) as reader:
+    with Reader(handle, name="rank 1", spin=0, leases=4, allow_pickle=False) as reader:
         fd: int = reader.fileno()
         reader.cancel()
         print(fd, reader.info(), reader.stats())
         try:
             frame: Frame = reader.next(0)
             data: bytes = bytes(frame)
+            reader.check()
             frame.release()
         except ringcast.WriterGone as gone:
             print(gone.errno, data)
-        except ringcast.Cancelled:
+        except (ringcast.Cancelled, ringcast.Evicted, ringcast.PickleRefused):
             raise
         except ringcast.Error:
             pass
@@ -85,8 +88,9 @@ def receive(handle: str) -> Tuple[Any, int]:
         return reader.recv_tagged(timeout=None)
 
 
-with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22) as writer:
+with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22, allow_pickle=True) as writer:
     send(writer)
+Writer(on_death="evict", on_slow="evict", slow=0.5).close()
 '''
 
 WRONG = '''
@@ -103,6 +107,7 @@ class Mine(ringcast.Reader): ...
 ringcast.Tap(handle=None)
 ringcast.set_recycling("1M")
 ringcast.Writer(spill_bytes="1M")
+ringcast.Writer(slow="1")
 '''
 
 
@@ -125,7 +130,7 @@ def test_code_that_uses_the_api_passes_a_strict_check(tmp_path):
 def test_misuse_does_not_pass(tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     result = check(tmp_path, "mypy", "--strict", "wrong.py")
-    assert result.stdout.count("error:") == 10, result.stdout + result.stderr
+    assert result.stdout.count("error:") == 11, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where pickles are turned off nothing is sent or loaded that needs one: the error names it, and the ring goes on."""
+
+import collections
+import errno
+import os
+import pickle
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from needs import needs_torch, torch
+from peers import still_works
+from test_hostile_frames import PICKLE, VALUE, entry, frame_of, send_raw
+
+import ringcast
+
+pytestmark = pytest.mark.alike
+
+
+@pytest.fixture
+def ends():
+    """A ring whose writer sends pickles and whose reader loads none."""
+    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+        yield writer, reader
+
+
+class Trap:
+    """A pickle of it leaves a mark where it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+PLAIN = {"n": None, "b": True, "i": 7, "f": 0.5, "s": "text", "y": b"bytes", "a": np.arange(3)}
+NEEDY = [
+    ({"cfg": collections.Counter("a")}, "value['cfg'] is of type collections.Counter, which only pickle can send"),
+    ({**PLAIN, "ids": [1, 2]}, "value['ids'] is of type list, "),
+    ({"d": {"x": 1}}, "value['d'] is of type dict, "),
+    ({"i": 2**63}, "value['i'] is an int of more than 64 bits, "),
+    ({"s": "\ud800"}, "value['s'] is a str that has no UTF-8, "),
+    ({"a": np.array(["x"])}, "value['a'] is a numpy.ndarray of dtype <U1, "),
+    ({1: 2}, "value is a dict whose keys are not all str, "),
+    ((1, 2), "value is of type tuple, "),
+    (struct.Struct("<i"), "value is of type _struct.Struct, "),
+]
+
+
+@pytest.mark.parametrize("value, text", NEEDY, ids=[text for _, text in NEEDY])
+def test_a_writer_names_what_it_would_have_to_pickle(value, text):
+    with ringcast.Writer(1 << 20, allow_pickle=False) as writer, ringcast.Reader(writer.handle) as reader:
+        for send in (writer.send, lambda value: ringcast.pack(value, allow_pickle=False)):
+            with pytest.raises(ringcast.PickleRefused) as raised:
+                send(value)
+            assert str(raised.value).startswith(text) and raised.value.errno == errno.EOPNOTSUPP
+        assert reader.lag == 0
+        for plain in (PLAIN, {}, *PLAIN.values()):
+            writer.send(plain, 0)
+            writer.send(ringcast.pack(plain, allow_pickle=False), 0)
+            assert repr(reader.recv(0)) == repr(reader.recv(0)) == repr(plain)
+        writer.send_bytes(b"any", 0)
+        assert reader.recv(0) == b"any" and still_works(writer, reader)
+
+
+@needs_torch
+def test_tensors_of_plain_numbers_need_no_pickle():
+    with ringcast.Writer(1 << 20, allow_pickle=False) as writer:
+        with ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+            writer.send({"t": torch.nn.Parameter(torch.ones(2))}, 0)
+            assert type(reader.recv(0)["t"]) is torch.nn.Parameter
+            with pytest.raises(ringcast.PickleRefused, match=r"^value\['t'\] is a torch.Tensor of torch.float32, "):
+                writer.send({"t": torch.eye(2).to_sparse()}, 0)
+
+
+def test_a_reader_refuses_a_pickle_unseen_and_goes_on(ends, tmp_path):
+    writer, reader = ends
+    for index, value in enumerate((Trap(str(tmp_path / "value")), {"n": 1, "trap": Trap(str(tmp_path / "item"))})):
+        writer.send(value, 0, tag=7)
+        with pytest.raises(ringcast.PickleRefused) as raised:
+            reader.recv_tagged(0)
+        text = str(raised.value)
+        assert ("the frame holds a pickle, for 'trap', " if index else "the frame holds a pickle, ") in text
+        assert "which asks for posix.mkdir; " in text and "allow_pickle=False" in text
+        assert raised.value.errno == errno.EOPNOTSUPP and reader.lag == 0
+    assert list(tmp_path.iterdir()) == [] and still_works(writer, reader)
+
+
+def test_a_tap_refuses_it_too(ends, tmp_path):
+    writer, _ = ends
+    with ringcast.Tap(writer.handle, allow_pickle=False) as tap:
+        writer.send(Trap(str(tmp_path / "x")), 0)
+        writer.send(7, 0)
+        with pytest.raises(ringcast.PickleRefused, match="posix.mkdir"):
+            tap.recv(0)
+        assert tap.recv(0) == 7 and list(tmp_path.iterdir()) == []
+
+
+def test_what_was_packed_with_a_pickle_is_refused():
+    packed = ringcast.pack({"n": 1, "c": collections.Counter("a")})
+    with ringcast.Writer(1 << 20, allow_pickle=False) as writer, ringcast.Reader(writer.handle) as reader:
+        for send in (writer.send, lambda value: ringcast.pack(value, allow_pickle=False)):
+            with pytest.raises(ringcast.PickleRefused, match="for 'c', which asks for collections.Counter"):
+                send(packed)
+        writer.send(ringcast.pack(PLAIN), 0)
+        assert list(reader.recv(0)) == list(PLAIN) and still_works(writer, reader)
+    assert ringcast.pack(packed) is packed
+
+
+# ---- What is told of a pickle --------------------------------------------------------------------------------------
+
+
+def refusal_of(ends, data):
+    writer, reader = ends
+    send_raw(writer, frame_of(VALUE, [entry(PICKLE, size=len(data))], data))
+    with pytest.raises(ringcast.PickleRefused) as raised:
+        reader.recv(0)
+    return str(raised.value).partition("; ")[0]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_the_names_that_a_pickle_asks_for_are_told(ends, protocol):
+    twice = [collections.OrderedDict(), collections.OrderedDict(), np.dtype("int8")]
+    assert refusal_of(ends, pickle.dumps(twice, protocol)) == (
+        "the frame holds a pickle, which asks for collections.OrderedDict and numpy.dtype"
+    )
+    assert refusal_of(ends, pickle.dumps([1, "a.b", {2: None}], protocol)).endswith("which is of built-in types alone")
+
+
+def test_names_are_found_in_the_memo_and_beside_others(ends):
+    assert "asks for os.system" in refusal_of(ends, b"\x80\x04\x8c\x02os\x94\x8c\x06system\x94\x93.")
+    assert "asks for os.system" in refusal_of(ends, b"\x80\x04\x8c\x02os\x940\x8c\x06system\x940h\x00h\x01\x93.")
+    assert "asks for os.system" in refusal_of(ends, b"(S'id'\nios\nsystem\n.")
+    assert "asks for extension 7 of copyreg" in refusal_of(ends, b"\x80\x02\x82\x07.")
+    assert "asks for a persistent object" in refusal_of(ends, b"Pid\n.")
+
+
+def test_a_pickle_of_many_or_long_names_makes_no_long_message(ends):
+    many = b"\x80\x02" + b"".join(b"cm%d\nn\n0" % index for index in range(5000)) + b"N."
+    assert " and 4992 more" in refusal_of(ends, many)
+    assert len(refusal_of(ends, b"\x80\x02c" + b"m" * 50_000 + b"\nn\n.")) < 300
+    assert "\\n" in refusal_of(ends, b"\x80\x04\x8c\x03a\nb\x8c\x02\xc3\xa9\x93.")
+    beyond = b"\x80\x02cos\nsystem\n0" + b"N0" * 100_000 + b"."
+    assert refusal_of(ends, beyond).endswith("asks for os.system, as far as it was looked at")
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=200) | st.text("(}]acdehijlopqrstuN0123456789\n'ISUVXZ.").map(str.encode))
+def test_whatever_stands_for_a_pickle_is_refused(lasting, data):
+    refusal_of(lasting, data)
+
+
+@pytest.fixture(scope="module")
+def lasting():
+    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, allow_pickle=False) as reader:
+        assert still_works(writer, reader)  # a first wait opens descriptors
+        yield writer, reader
+
+
+# ---- For the whole process -----------------------------------------------------------------------------------------
+
+
+def test_the_environment_turns_pickles_off(monkeypatch):
+    monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", "0")
+    with ringcast.Writer(1 << 16) as writer, ringcast.Writer(1 << 16, allow_pickle=True) as free:
+        with pytest.raises(ringcast.PickleRefused):
+            writer.send([1])
+        with pytest.raises(ringcast.PickleRefused):
+            ringcast.pack([1])
+        with ringcast.Reader(free.handle) as reader, ringcast.Reader(free.handle, allow_pickle=True) as other:
+            with ringcast.Tap(free.handle) as tap:
+                free.send([1], 0)
+                free.send(ringcast.pack([2], allow_pickle=True), 0)
+                for end in (reader, tap):
+                    with pytest.raises(ringcast.PickleRefused):
+                        end.recv(0)
+                assert other.recv(0) == [1] and other.recv(0) == [2]
+
+
+@pytest.mark.parametrize("text", ["", "1", None])
+def test_the_environment_allows_pickles(monkeypatch, text):
+    monkeypatch.delenv("RINGCAST_ALLOW_PICKLE", raising=False)
+    if text is not None:
+        monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", text)
+    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reader:
+        writer.send([1], 0)
+        assert reader.recv(0) == [1]
+        with ringcast.Reader(writer.handle, allow_pickle=False) as strict:
+            writer.send([1], 0)
+            with pytest.raises(ringcast.PickleRefused):
+                strict.recv(0)
+
+
+@pytest.mark.parametrize("text", ["no", "2", " 0", "true"])
+def test_a_word_that_is_neither_0_nor_1_is_refused(monkeypatch, text):
+    with ringcast.Writer(1 << 16) as writer:
+        monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", text)
+        makers = lambda: ringcast.Writer(1 << 16), lambda: ringcast.Reader(writer.handle), lambda: ringcast.pack(1)
+        for make in makers:
+            with pytest.raises(ValueError, match=f"RINGCAST_ALLOW_PICKLE is '{text}': it must be 0"):
+                make()
+
+
+@pytest.mark.parametrize("wrong", [0, 1, "no", []])
+def test_allow_pickle_is_a_bool(ring, wrong):
+    handle = ring[0].handle
+    for make in (
+        lambda: ringcast.Writer(1 << 16, allow_pickle=wrong),
+        lambda: ringcast.Reader(handle, allow_pickle=wrong),
+        lambda: ringcast.Tap(handle, allow_pickle=wrong),
+        lambda: ringcast.pack(1, allow_pickle=wrong),
+    ):
+        with pytest.raises(TypeError, match="allow_pickle must be True, False or None"):
+            make()

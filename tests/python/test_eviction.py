@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers that die, stop or are too slow: the writer says who it is, or goes on without them, as it was told to."""
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from needs import needs_torch, torch
+from peers import WATCHDOG, attach, detach, receive, still_works
+
+import ringcast
+
+SLOW = 0.01
+
+
+def kill(peer):
+    peer.process.kill()
+    peer.process.join()
+
+
+def fill(writer, reader=None):
+    """Sends until the whole ring was overwritten; `reader` receives all of it."""
+    for _ in range(2 * writer.capacity // 1000):
+        writer.send_bytes(bytes(1000), WATCHDOG)
+        if reader:
+            reader.recv(WATCHDOG)
+
+
+def evict(writer):
+    """Sends until the only reader was evicted, and overwrites nothing."""
+    while True:
+        with writer.reserve(1000, WATCHDOG) as span:
+            if writer.peers()[0].state == "evicted":
+                return span.abort()
+
+
+def fill_until(error, writer, timeout=None):
+    with pytest.raises(error) as raised:
+        while True:
+            writer.send_bytes(bytes(1000), timeout)
+    return str(raised.value)
+
+
+@contextlib.contextmanager
+def watchdog():
+    """For a wait that would last for ever if it did not work."""
+
+    def bark(*_):
+        raise AssertionError("it hangs")
+
+    saved = signal.signal(signal.SIGALRM, bark)
+    signal.alarm(WATCHDOG)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, saved)
+
+
+@contextlib.contextmanager
+def evicting_ring(**options):
+    """A ring and a reader that is evicted as soon as it is in the way."""
+    with ringcast.Writer(1 << 16, on_slow="evict", slow=SLOW) as writer:
+        with ringcast.Reader(writer.handle, name="the slow one", **options) as reader:
+            yield writer, reader
+
+
+# ---- Dead ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_goes_on_without_a_dead_reader_and_tells_of_it_once(peer):
+    with ringcast.Writer(1 << 16, on_death="evict") as writer, ringcast.Reader(writer.handle) as reader:
+        peer.call(attach, writer.handle, "the late one")
+        assert writer.check() is None
+        kill(peer)
+        fill(writer, reader)
+        lost = writer.check()
+        assert (lost.state, lost.name, lost.pid) == ("dead", "the late one", peer.pid)
+        assert writer.check() is None and [status.pid for status in writer.peers()] == [os.getpid()]
+        assert still_works(writer, reader)
+
+
+def test_a_dead_reader_is_found_before_it_is_in_the_way(peer):
+    with ringcast.Writer(1 << 16, on_death="evict") as writer:
+        peer.call(attach, writer.handle, "the late one")
+        kill(peer)
+        assert writer.check().name == "the late one"
+        assert writer.check() is None and writer.peers() == []
+
+
+def test_a_writer_that_is_to_fail_names_the_dead_reader_at_each_look(peer):
+    with ringcast.Writer(1 << 16) as writer:
+        peer.call(attach, writer.handle, "the late one")
+        kill(peer)
+        for _ in range(2):
+            lost = writer.check()
+            assert (lost.state, lost.name, lost.pid, lost.lag) == ("dead", "the late one", peer.pid, 0)
+        text = fill_until(ringcast.ReaderDied, writer)
+        assert f"reader 0 'the late one' (pid {peer.pid}, dead, at position " in text
+        assert "on_death='evict'" in text and "options" not in text
+
+
+@pytest.mark.parametrize("on_death", ["fail", "evict"])
+def test_the_descriptor_of_a_writer_tells_of_a_death(peer, on_death):
+    with ringcast.Writer(1 << 16, on_death=on_death) as writer, selectors.DefaultSelector() as selector:
+        peer.call(attach, writer.handle)
+        selector.register(writer, selectors.EVENT_READ)
+        assert writer.fileno() == writer.fileno()
+        while selector.select(0):  # without pidfds it is readable now and then, to make one look
+            assert writer.check() is None
+        kill(peer)
+        deadline = time.monotonic() + WATCHDOG
+        while not selector.select(WATCHDOG) or (lost := writer.check()) is None:
+            assert time.monotonic() < deadline
+        assert lost.pid == peer.pid and lost.state == "dead"
+
+
+def test_the_descriptor_goes_with_the_writer(ring):
+    writer, _ = ring
+    number = writer.fileno()
+    assert os.fstat(number)
+    writer.close()
+    for call in writer.fileno, writer.check:
+        with pytest.raises(ValueError, match="the Writer is closed"):
+            call()
+
+
+# ---- Stopped -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_reader_is_slow_and_not_dead(peer):
+    with ringcast.Writer(1 << 16) as writer:
+        peer.call(attach, writer.handle, "asleep")
+        assert writer.peers()[0].state == "active"
+        os.kill(peer.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, peer.pid, os.WSTOPPED | os.WNOWAIT)
+        text = fill_until(TimeoutError, writer, 0.05)
+        assert f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position " in text
+        assert "in the way for 0." in text
+        (status,) = writer.peers()
+        assert status.state == "stopped" and status.held > 0
+        assert writer.check() is None
+        os.kill(peer.pid, signal.SIGCONT)
+        os.waitid(os.P_PID, peer.pid, os.WCONTINUED)
+        assert writer.peers()[0].state == "active"
+        assert peer.call(receive) == bytes(1000)
+        peer.call(detach)
+
+
+# ---- Slow ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_may_be_in_the_way_for_a_while_ends_any_call_after_it():
+    with ringcast.Writer(1 << 16, slow=SLOW) as writer, ringcast.Reader(writer.handle, name="slow") as reader:
+        with watchdog():
+            for timeout in None, WATCHDOG, 0:
+                text = fill_until(TimeoutError, writer, timeout)
+        assert "reader 0 'slow' (pid " in text and ", active, at position " in text and "in the way for 0." in text
+        assert writer.peers()[0].held >= SLOW
+        assert still_works(writer, reader) and writer.peers()[0].held == 0
+
+
+def test_a_reader_that_is_too_slow_is_evicted_and_told():
+    with evicting_ring() as (writer, reader):
+        fill(writer)
+        for call in reader.recv, reader.next, reader.recv_tagged, reader.check, lambda: next(reader):
+            with pytest.raises(ringcast.Evicted, match="Close it and attach anew") as raised:
+                call()
+            assert raised.value.errno == errno.ESTALE
+        (status,) = writer.peers()
+        assert (status.state, status.name) == ("evicted", "the slow one")
+        lost = writer.check()
+        assert (lost.state, lost.name, lost.pid) == ("evicted", "the slow one", os.getpid()) and lost.held >= SLOW
+        assert writer.check() is None
+        reader.close()
+        assert writer.peers() == []
+        with ringcast.Reader(writer.handle) as again:
+            assert still_works(writer, again)
+
+
+def test_an_evicted_process_is_told(peer):
+    with ringcast.Writer(1 << 16, on_slow="evict", slow=SLOW) as writer:
+        peer.call(attach, writer.handle, "elsewhere")
+        fill(writer)
+        with pytest.raises(ringcast.Evicted):
+            peer.call(receive)
+        assert writer.check().name == "elsewhere"
+        peer.call(detach)
+
+
+def test_a_reader_that_is_polled_hears_of_it():
+    with evicting_ring(leases=2) as (writer, reader), selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        writer.send(1)
+        while True:
+            assert selector.select(WATCHDOG), "nobody tells the reader"
+            try:
+                reader.recv(0)
+            except TimeoutError:
+                break
+        writer.send(2)
+        frame = reader.next(0)  # held while it is evicted
+        while selector.select(0):
+            with pytest.raises(TimeoutError):
+                reader.recv(0)
+        fill(writer)
+        assert selector.select(WATCHDOG), "nobody tells the reader"
+        for call in reader.recv, frame.release:
+            with pytest.raises(ringcast.Evicted):
+                call()
+
+
+# ---- Frames that were held -----------------------------------------------------------------------------------------
+
+
+def test_what_was_read_in_place_is_good_only_if_the_release_says_so():
+    with evicting_ring(leases=3) as (writer, reader):
+        for _ in range(3):
+            writer.send_bytes(b"whole")
+        first, second, third = (reader.next(0) for _ in range(3))
+        reader.check()
+        with memoryview(first) as view:
+            fill(writer)
+            assert bytes(view) == bytes(5)  # the writer has gone on
+        with pytest.raises(ringcast.Evicted):
+            first.release()
+        first.release()  # is released now
+        with pytest.raises(ringcast.Evicted):
+            with second:
+                pass
+        with pytest.raises(ringcast.Evicted):
+            with third, memoryview(third) as view:
+                raise ValueError("made of what was overwritten")
+
+
+def test_an_error_that_is_no_exception_is_not_hidden():
+    with evicting_ring() as (writer, reader):
+        writer.send_bytes(b"whole")
+        with pytest.raises(KeyboardInterrupt):
+            with reader.next(0):
+                fill(writer)
+                raise KeyboardInterrupt
+
+
+def test_a_frame_that_is_dropped_during_a_call_does_not_hide_the_eviction():
+    with evicting_ring(leases=64) as (writer, reader):
+        writer.send_bytes(b"whole")
+        frame = reader.next(0)
+        while True:  # what is received after it is held with it, until the ring is full
+            try:
+                writer.send_bytes(bytes(4000), 0)
+            except TimeoutError:
+                break
+            reader.recv(0)
+        result = []
+
+        def wait():
+            try:
+                result.append(reader.recv(WATCHDOG))
+            except ringcast.Error as error:
+                result.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while not result:  # until it waits
+            try:
+                reader.stats()
+            except RuntimeError:
+                break
+        del frame  # to be given back at the end of that call
+        writer.reserve(4000, WATCHDOG).abort()
+        thread.join(WATCHDOG)
+        assert type(result[0]) is ringcast.Evicted
+
+
+class Trap:
+    """A pickle of it leaves a mark where it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+@needs_torch
+@pytest.mark.parametrize("lose", [evict, fill], ids=["untouched", "overwritten"])
+@pytest.mark.parametrize("more", ["nothing", "pickle", "text"])
+def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decoded(monkeypatch, tmp_path, more, lose):
+    with evicting_ring() as (writer, reader):
+        make = torch.nn.Parameter.__new__
+
+        def lose_and_make(cls, *args, **keywords):  # in the middle of recv()
+            monkeypatch.setattr(torch.nn.Parameter, "__new__", make)
+            lose(writer)
+            return make(cls, *args, **keywords)
+
+        value = {"p": torch.nn.Parameter(torch.ones(3))}
+        value.update({"nothing": {}, "pickle": {"x": Trap(str(tmp_path / "x"))}, "text": {"x": "x" * 100}}[more])
+        writer.send(value)
+        monkeypatch.setattr(torch.nn.Parameter, "__new__", lose_and_make)
+        with pytest.raises(ringcast.Evicted):
+            reader.recv(0)
+        assert torch.nn.Parameter.__new__ is make and list(tmp_path.iterdir()) == []
+
+
+# ---- Arguments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options, text", [
+    ({"on_death": "ignore"}, "on_death must be 'fail' or 'evict', not 'ignore'"),
+    ({"on_slow": ""}, "on_slow must be 'fail' or 'evict', not ''"),
+    ({"on_slow": "evict"}, "on_slow='evict' needs slow, the seconds"),
+    ({"slow": 0}, "slow must be more than 0 seconds, or None for no limit, not 0"),
+    ({"slow": -1}, "slow must be 0 or more seconds, not -1"),
+    ({"slow": float("inf")}, "slow must be more than 0 seconds"),
+    ({"slow": float("nan")}, "slow must be"),
+])
+def test_policies_out_of_range_are_refused(options, text):
+    with pytest.raises(ValueError) as raised:
+        ringcast.Writer(1 << 16, **options)
+    assert str(raised.value).startswith(text)
+
+
+@pytest.mark.parametrize("options", [{"on_death": 1}, {"on_death": None}, {"on_slow": True}, {"slow": "1"}])
+def test_policies_of_another_type_are_refused(options):
+    with pytest.raises(TypeError):
+        ringcast.Writer(1 << 16, **options)
+
+
+def test_readers_in_time_are_not_evicted():
+    with evicting_ring() as (writer, reader):
+        fill(writer, reader)
+        assert writer.check() is None and still_works(writer, reader)
+        writer.send({"x": np.arange(3)}, 0)
+        assert reader.recv(0)["x"].tolist() == [0, 1, 2]
