@@ -87,7 +87,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (options->leases != 0) reader->ring.leases = options->leases;
   reader->ring.follows = follows;
-  if (reader->ring.follows) rc_add_acq_rel(&control->followers, 1);
+  if (follows) rc_ring_count_followers(&reader->ring.ring);
   return 0;
 }
 
@@ -120,9 +120,8 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
-    if (reader->ring.follows && !rc_ring_is_evicted(&reader->ring)) /* else it is not counted any more */
-      rc_add_acq_rel(&reader->ring.ring.control->followers, UINT32_MAX);
     rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
+    if (reader->ring.follows) rc_ring_count_followers(&reader->ring.ring);
     rc_ring_parties(&reader->ring.ring);
     rc_wake(&reader->ring.ring.control->room);
   }
