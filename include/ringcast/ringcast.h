@@ -50,7 +50,8 @@
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
  *   -ECONNABORTED  the writer has taken a frame back of which a part was published
- *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler
+ *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler; or one was cancelled
+ *                while it waited, or left by longjmp: then only close
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into
