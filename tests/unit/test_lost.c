@@ -4,62 +4,11 @@
 #include <poll.h>
 
 #include "shm/os.h"
-#include "tests/support/channel.h"
-#include "tests/support/children.h"
-
-#define SECOND ((int64_t)1000000000)
-
-static ringcast_writer *make(uint32_t on_death, uint32_t on_slow, int64_t slow_ns) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 4096, .readers = 4, .on_death = on_death, .on_slow = on_slow, .slow_ns = slow_ns};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
-}
-
-static int fill(ringcast_writer *writer, int64_t timeout_ns) {
-  int result = 0;
-  for (int i = 0; i < 100 && result == 0; i++) result = ringcast_writer_send(writer, "frame", 5, 0, timeout_ns);
-  return result;
-}
-
-struct party {
-  const char *handle;
-  struct gate there;
-};
-
-static void read_nothing(void *context) {
-  struct party *party = context;
-  ringcast_reader *reader;
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 2"};
-  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
-  gate_open(&party->there);
-  for (;;) pause();
-}
-
-static pid_t start_reader(ringcast_writer *writer) {
-  struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
-  pid_t pid = start_child(read_nothing, &party);
-  gate_wait(&party.there);
-  gate_free(&party.there);
-  return pid;
-}
+#include "tests/support/lost.h"
 
 static bool is_readable(int fd, int timeout_ms) {
   struct pollfd file = {.fd = fd, .events = POLLIN};
   return poll(&file, 1, timeout_ms) == 1;
-}
-
-static void ck_told(ringcast_writer *writer, uint32_t state, pid_t pid) {
-  struct ringcast_peer peer;
-  ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
-  ck_assert_uint_eq(peer.state, state);
-  ck_assert_int_eq(peer.pid, pid);
-}
-
-static void ck_all_well(ringcast_writer *writer) {
-  struct ringcast_peer peer;
-  ck_assert_int_eq(ringcast_writer_check(writer, &peer), 0);
 }
 
 /* ---- Slow ------------------------------------------------------------------------------------------------------- */
