@@ -7,6 +7,7 @@
 
 #include "shm/os.h"
 #include "tests/support/lost.h"
+#include "tests/support/switches.h"
 
 static struct rc_os real;
 static int sleeps;
@@ -207,6 +208,23 @@ START_TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
 }
 END_TEST
 
+START_TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
+  for (int in_slices = 0; in_slices < 2; in_slices++) {
+    if (in_slices) disable_too("io_uring");
+    ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND / 50);
+    ringcast_reader *reader = attach(writer);
+    ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+    at_each_sleep(NULL);
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
+    ck_assert_int_ge(sleeps, 2);
+    ck_assert_int_le(longest, SECOND / 50);
+    rc_os = real;
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
 /* ---- Against the rules --------------------------------------------------------------------------------------------- */
 
 static ringcast_reader *broken;
@@ -324,6 +342,7 @@ int main(void) {
   tcase_add_test(tests, the_time_begins_anew_for_another_who_is_in_the_way);
   tcase_add_test(tests, only_who_is_still_in_the_way_is_too_slow);
   tcase_add_test(tests, a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed);
+  tcase_add_test(tests, no_sleep_is_longer_than_somebody_may_be_in_the_way);
   tcase_add_test(tests, one_wait_is_enough_to_expel_somebody_and_wait_for_another);
   tcase_add_test(tests, nobody_is_expelled_whose_cursor_is_right);
   tcase_add_test(tests, followers_are_counted_right_when_two_come_or_go_at_once);
