@@ -43,13 +43,14 @@ static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t
 
 /* ---- Letting go ------------------------------------------------------------------------------------------------- */
 
-/* To be told by ringcast_writer_check. Of too many, the oldest is forgotten. */
+/* To be told by ringcast_writer_check, for which the descriptor calls. Of too many, the oldest is forgotten. */
 static void tell_later(struct rc_lost *lost, const struct ringcast_peer *peer) {
   if (lost->count == RC_MOST_TOLD) {
     lost->first = (lost->first + 1) % RC_MOST_TOLD;
     lost->count--;
   }
   lost->queue[(lost->first + lost->count++) % RC_MOST_TOLD] = *peer;
+  if (lost->watchers) rc_watchers_raise(lost->watchers, true);
 }
 
 /* Goes on without a reader. False: it has left by itself. */
@@ -240,6 +241,7 @@ static int begin_watching(ringcast_writer *writer) {
   if (!writer->lost.watchers) {
     int result = rc_watchers_open(writer->ring.ring.slots, &writer->lost.watchers);
     if (result != 0) return rc_fail(result, "can't make a descriptor that watches the readers: %s", strerror(-result));
+    rc_watchers_raise(writer->lost.watchers, writer->lost.count != 0);
   }
   rc_lost_watch_all(writer);
   return 0;
@@ -255,7 +257,7 @@ static bool take_told(struct rc_lost *lost, struct ringcast_peer *out) {
   if (lost->count == 0) return false;
   *out = lost->queue[lost->first];
   lost->first = (lost->first + 1) % RC_MOST_TOLD;
-  lost->count--;
+  if (--lost->count == 0) rc_watchers_raise(lost->watchers, false);
   return true;
 }
 

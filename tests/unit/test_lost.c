@@ -5,6 +5,7 @@
 
 #include "shm/os.h"
 #include "tests/support/lost.h"
+#include "tests/support/switches.h"
 
 static bool is_readable(int fd, int timeout_ms) {
   struct pollfd file = {.fd = fd, .events = POLLIN};
@@ -174,6 +175,30 @@ START_TEST(a_wait_goes_on_without_the_dead) {
 }
 END_TEST
 
+START_TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
+  for (int asked_before = 0; asked_before < 2; asked_before++) {
+    ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_EVICT, 1);
+    ringcast_reader *reader = attach(writer);
+    if (asked_before) ck_assert_int_ge(ringcast_writer_fd(writer), 0);
+    pid_t pid = start_reader(writer);
+    kill_child(pid);
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0), 0); /* watches who is there now, so not the dead one */
+    int fd = ringcast_writer_fd(writer);
+    struct ringcast_peer peer;
+    for (int i = 0; i < 2; i++) {
+      ck_assert(is_readable(fd, 60000));
+      ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
+      ck_assert_uint_eq(peer.state, peer.pid == pid ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED);
+    }
+    ck_all_well(writer);
+    if (has_pidfds()) ck_assert(!is_readable(fd, 0));
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
 START_TEST(one_that_leaves_and_then_exits_is_not_told_of) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
@@ -296,6 +321,7 @@ int main(void) {
   tcase_add_test(tests, one_that_sleeps_is_woken_to_be_told);
   tcase_add_test(tests, a_dead_reader_is_found_without_being_in_the_way);
   tcase_add_test(tests, a_wait_goes_on_without_the_dead);
+  tcase_add_test(tests, the_descriptor_calls_until_all_that_a_wait_lost_are_told_of);
   tcase_add_test(tests, one_that_leaves_and_then_exits_is_not_told_of);
   tcase_add_test(tests, one_that_dies_evicted_gives_its_slot_back);
   tcase_add_test(tests, a_stopped_reader_is_said_to_be_stopped);
