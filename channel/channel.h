@@ -20,9 +20,12 @@ struct rc_lost {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
   int64_t since; /* when the first reserve found no room, while none has succeeded; 0: none is waiting */
-  uint64_t wanted, tail; /* then: no cursor was to be below that, and the ring's tail was that */
+  uint64_t wanted, tail; /* then: no cursor was to be below that, and the ring's tail was that, ... */
+  bool open;             /* ... and it was to grow what is open: a reserve that has succeeded since has changed either */
+  int64_t asked;         /* when all that were in the way were last asked for */
   uint64_t joining;      /* the owner word that was seen joining, and ... */
   int64_t joining_since; /* ... when it was first */
+  uint32_t tidied;       /* how often it was looked for slots of the dead */
   struct rc_watchers *watchers; /* NULL until ringcast_writer_check or _fd */
   uint32_t first, count; /* the queue of those that went and have not been told of */
   struct ringcast_peer queue[RC_MOST_TOLD];
@@ -144,20 +147,24 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 /* The clock starts, if it does not run already: a reserve waits until no cursor is below `wanted`. */
 void rc_lost_begin(ringcast_writer *writer, uint64_t wanted);
 
-/* Frees the slots of those that died while joining or after they were evicted, and evicts who is stuck in joining. */
+/* Frees the slots of those that died while joining, or in a few calls after they were evicted; evicts who is stuck in joining. */
 void rc_lost_tidy(ringcast_writer *writer);
 
 /* The watch of whoever is in the way now; NULL: it has just left. */
 struct rc_watch *rc_lost_blocker(ringcast_writer *writer);
 
-/* Somebody is in the way. 0: no more, look again; -EAGAIN: wait on; -EOWNERDEAD, -ETIMEDOUT: by the policy, don't. */
-int rc_lost_judge(ringcast_writer *writer);
+/* Whether the clock runs for what is tried now. */
+bool rc_lost_is_waiting(const ringcast_writer *writer);
 
-/* Whoever is in the way has written a cursor that can't be right. True: the writer goes on without it. */
+/* Somebody is in the way: its cursor is below `wanted`, or it joins. 0: no more, look again; -EAGAIN: wait on; -EOWNERDEAD,
+ * -ETIMEDOUT: by the policy, don't, and the blocker is to blame. */
+int rc_lost_judge(ringcast_writer *writer, uint64_t wanted);
+
+/* Whoever is in the way has written a cursor that can't be right. True: look again, it has left or is expelled. */
 bool rc_lost_expel(ringcast_writer *writer);
 
 /* When rc_lost_judge should be asked at the latest, in nanoseconds from now. */
-int64_t rc_lost_slice(const ringcast_writer *writer);
+int64_t rc_lost_slice(const ringcast_writer *writer, uint64_t wanted);
 
 /* Frees the slots of dead readers, if that is the policy. */
 void rc_lost_reap_dead(ringcast_writer *writer);

@@ -8,8 +8,11 @@
  *
  * A dead reader's slot is freed. One that lives may be in the middle of reading, so it is only evicted (ring/slot.c): it
  * finds out by itself, at its next call. How long somebody is in the way is counted from the first reserve that found no
- * room, over all calls until one succeeds. Those that are below what that reserve wanted have been in the way all the time,
- * since cursors only grow.
+ * room, over all calls until one succeeds. Those that are below what each of these wanted have been in the way all the time,
+ * since cursors only grow; when none is left that was, the clock starts anew for who is in the way now.
+ *
+ * Not only the one that is furthest behind is looked at: it may well live and wait, for ever, for another one that is in the
+ * way too and is dead, as workers do that compute together.
  */
 #include <errno.h>
 #include <string.h>
@@ -18,6 +21,7 @@
 #include "shm/error.h"
 
 #define JOINING_NS RC_SLICE_NS /* joining takes less than a microsecond: who takes longer is stopped */
+#define OTHERS_NS  (RC_SLICE_NS / 2) /* how often all that are in the way are asked for in /proc, 10 us each */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
   return &writer->ring.ring.control->slots[slot].owner;
@@ -31,15 +35,22 @@ static bool is_dead(uint64_t owner) {
   return !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
 }
 
+/* Whether an attached reader, by its owner word, has not yet passed what is wanted. */
+static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t owner, uint64_t wanted) {
+  return rc_owner_state(owner) == RC_SLOT_ACTIVE &&
+         rc_load_acquire(&writer->ring.ring.control->slots[slot].cursor) < wanted; /* <- A1 */
+}
+
 /* ---- Letting go ------------------------------------------------------------------------------------------------- */
 
-/* To be told by ringcast_writer_check. Of too many, the oldest is forgotten. */
+/* To be told by ringcast_writer_check, for which the descriptor calls. Of too many, the oldest is forgotten. */
 static void tell_later(struct rc_lost *lost, const struct ringcast_peer *peer) {
   if (lost->count == RC_MOST_TOLD) {
     lost->first = (lost->first + 1) % RC_MOST_TOLD;
     lost->count--;
   }
   lost->queue[(lost->first + lost->count++) % RC_MOST_TOLD] = *peer;
+  if (lost->watchers) rc_watchers_raise(lost->watchers, true);
 }
 
 /* Goes on without a reader. False: it has left by itself. */
@@ -89,13 +100,15 @@ static void judge_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
   }
 }
 
-/* Who died while joining has got nothing yet and misses nothing; who died after it was evicted was told of then. */
+/* Who died while joining has got nothing yet and misses nothing; who died after it was evicted was told of then. The evicted
+ * are in nobody's way, so one slot at a time is looked at for them: to ask /proc about many takes longer than to wait. */
 void rc_lost_tidy(ringcast_writer *writer) {
+  uint32_t slots = writer->ring.ring.slots, turn = writer->lost.tidied++ % slots;
   bool judged = false;
-  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
+  for (uint32_t i = 0; i < slots; i++) {
     uint64_t owner = load_owner(writer, i);
     enum rc_slot_state state = rc_owner_state(owner);
-    if (state != RC_SLOT_JOINING && state != RC_SLOT_EVICTED) continue;
+    if (state != RC_SLOT_JOINING && (state != RC_SLOT_EVICTED || i != turn)) continue;
     if (is_dead(owner)) {
       rc_slot_reap(&writer->ring.ring, i, owner);
     } else if (state == RC_SLOT_JOINING && !judged) { /* one at a time: the first is the one in the way */
@@ -107,11 +120,20 @@ void rc_lost_tidy(ringcast_writer *writer) {
 
 /* ---- In the way ------------------------------------------------------------------------------------------------- */
 
+bool rc_lost_is_waiting(const ringcast_writer *writer) {
+  const struct rc_lost *lost = &writer->lost;
+  return lost->since != 0 && lost->tail == writer->ring.tail && lost->open == rc_writer_is_open(writer);
+}
+
 void rc_lost_begin(ringcast_writer *writer, uint64_t wanted) {
   struct rc_lost *lost = &writer->lost;
-  if (lost->since != 0 && lost->tail == writer->ring.tail) return;
+  if (rc_lost_is_waiting(writer)) {
+    if (wanted < lost->wanted) lost->wanted = wanted;
+    return;
+  }
   lost->since = rc_now_ns();
   lost->tail = writer->ring.tail;
+  lost->open = rc_writer_is_open(writer);
   lost->wanted = wanted;
 }
 
@@ -126,39 +148,71 @@ struct rc_watch *rc_lost_blocker(ringcast_writer *writer) {
   return &writer->blocker;
 }
 
-int64_t rc_lost_slice(const ringcast_writer *writer) {
-  const struct rc_lost *lost = &writer->lost;
-  enum rc_slot_state state = rc_owner_state(load_owner(writer, writer->ring.blocker));
-  if (state == RC_SLOT_JOINING) return JOINING_NS;
-  if (lost->slow_ns == 0) return INT64_MAX;
-  int64_t left = lost->slow_ns - (rc_now_ns() - lost->since);
-  return left > RC_CHECK_NS ? left : RC_CHECK_NS;
+/* Only the blocker is watched in its sleep. */
+static bool are_others_in_the_way(const ringcast_writer *writer, uint64_t wanted) {
+  for (uint32_t i = 0; i < writer->ring.ring.slots; i++)
+    if (i != writer->ring.blocker && is_in_the_way(writer, i, load_owner(writer, i), wanted)) return true;
+  return false;
 }
 
-/* Evicts all that have been in the way for as long as they may. */
-static int judge_slow(ringcast_writer *writer) {
+int64_t rc_lost_slice(const ringcast_writer *writer, uint64_t wanted) {
+  const struct rc_lost *lost = &writer->lost;
+  enum rc_slot_state state = rc_owner_state(load_owner(writer, writer->ring.blocker));
+  if (state != RC_SLOT_ACTIVE) return JOINING_NS; /* or it has left, and might die before it tells */
+  int64_t slice = are_others_in_the_way(writer, wanted) ? RC_SLICE_NS : INT64_MAX;
+  if (lost->slow_ns == 0) return slice;
+  int64_t left = lost->slow_ns - (rc_now_ns() - lost->since);
+  if (left < RC_CHECK_NS) left = RC_CHECK_NS;
+  return left < slice ? left : slice;
+}
+
+/* Evicts all that have been in the way for as long as they may, or says that there are some. */
+static int judge_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_lost *lost = &writer->lost;
-  const struct rc_ring *ring = &writer->ring.ring;
   int64_t now = rc_now_ns();
-  if (lost->slow_ns == 0 || now - lost->since < lost->slow_ns) return -EAGAIN;
-  if (lost->on_slow == RINGCAST_FAIL) return -ETIMEDOUT;
+  bool late = lost->slow_ns != 0 && now - lost->since >= lost->slow_ns, any = false;
   int result = -EAGAIN;
-  for (uint32_t i = 0; i < ring->slots; i++) {
+  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
-    if (rc_load_acquire(&ring->control->slots[i].cursor) >= lost->wanted) continue; /* <- A1 */
-    if (let_go(writer, i, owner, is_dead(owner))) result = 0;
+    if (!is_in_the_way(writer, i, owner, lost->wanted)) continue;
+    any = true;
+    if (late && lost->on_slow == RINGCAST_FAIL) return -ETIMEDOUT;
+    if (late && let_go(writer, i, owner, is_dead(owner))) result = 0;
   }
+  if (any && !late) return -EAGAIN;
   lost->since = now;
-  lost->wanted = rc_load_relaxed(&ring->control->wanted); /* relaxed: our own */
+  lost->wanted = wanted;
   return result;
 }
 
-int rc_lost_judge(ringcast_writer *writer) {
+/* Those that are in the way beside the blocker. */
+static int judge_others(ringcast_writer *writer, uint64_t wanted) {
+  struct rc_lost *lost = &writer->lost;
+  int64_t now = rc_now_ns();
+  int result = -EAGAIN;
+  if (now - lost->asked < OTHERS_NS) return -EAGAIN;
+  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
+    uint64_t owner = load_owner(writer, i);
+    if (i == writer->ring.blocker || !is_in_the_way(writer, i, owner, wanted) || !is_dead(owner)) continue;
+    if (lost->on_death == RINGCAST_EVICT) {
+      if (let_go(writer, i, owner, true)) result = 0;
+    } else if (load_owner(writer, i) == owner) { /* else it left before it exited */
+      writer->ring.blocker = i; /* to be named; and asked for at once by the next wait */
+      return -EOWNERDEAD;
+    }
+  }
+  lost->asked = now;
+  return result;
+}
+
+int rc_lost_judge(ringcast_writer *writer, uint64_t wanted) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);
   struct rc_watch *blocker = rc_lost_blocker(writer);
-  if (!blocker || rc_watch_is_alive(blocker)) return judge_slow(writer);
+  if (!blocker || rc_watch_is_alive(blocker)) {
+    int result = judge_others(writer, wanted);
+    return result == -EAGAIN ? judge_slow(writer, wanted) : result;
+  }
   /* One that left and then exited is no dead reader: its slot tells. */
   if (rc_owner_as(owner, RC_SLOT_FREE) != writer->blocker_owner || load_owner(writer, slot) != owner) return -EAGAIN;
   if (rc_owner_state(owner) != RC_SLOT_ACTIVE) return -EAGAIN; /* for rc_lost_tidy */
@@ -167,12 +221,16 @@ int rc_lost_judge(ringcast_writer *writer) {
   return 0;
 }
 
-/* It can't be waited for, as it does not play by the rules: as good as dead. */
+/* It can't be waited for, as it does not play by the rules: as good as dead. Its cursor is looked at once more, since it may
+ * have left, and the slot gone to another. */
 bool rc_lost_expel(ringcast_writer *writer) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);
-  if (writer->lost.on_death == RINGCAST_FAIL || rc_owner_state(owner) != RC_SLOT_ACTIVE) return false;
-  return let_go(writer, slot, owner, is_dead(owner));
+  uint64_t cursor = rc_load_acquire(&writer->ring.ring.control->slots[slot].cursor); /* <- A1 */
+  if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor)) return true;
+  if (writer->lost.on_death == RINGCAST_FAIL) return false;
+  let_go(writer, slot, owner, is_dead(owner));
+  return true;
 }
 
 /* ---- Looking for the dead --------------------------------------------------------------------------------------- */
@@ -192,6 +250,7 @@ static int begin_watching(ringcast_writer *writer) {
   if (!writer->lost.watchers) {
     int result = rc_watchers_open(writer->ring.ring.slots, &writer->lost.watchers);
     if (result != 0) return rc_fail(result, "can't make a descriptor that watches the readers: %s", strerror(-result));
+    rc_watchers_raise(writer->lost.watchers, writer->lost.count != 0);
   }
   rc_lost_watch_all(writer);
   return 0;
@@ -207,7 +266,7 @@ static bool take_told(struct rc_lost *lost, struct ringcast_peer *out) {
   if (lost->count == 0) return false;
   *out = lost->queue[lost->first];
   lost->first = (lost->first + 1) % RC_MOST_TOLD;
-  lost->count--;
+  if (--lost->count == 0) rc_watchers_raise(lost->watchers, false);
   return true;
 }
 
@@ -222,6 +281,7 @@ int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
     struct ringcast_peer peer;
     bool here = load_owner(writer, slot) == owner && rc_writer_peer(writer, slot, &peer);
     if (here && lost->on_death == RINGCAST_FAIL) {
+      peer.state = RINGCAST_PEER_DEAD; /* by its pidfd, whatever /proc hides */
       *out = peer;
       return 1;
     }

@@ -127,10 +127,9 @@ uint32_t rc_peer_count(const struct rc_ring *ring) {
 
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out) {
   const struct rc_lost *lost = &writer->lost;
-  uint64_t tail = writer->ring.tail;
-  if (!rc_peer_read(&writer->ring.ring, index, tail, out)) return false;
-  bool waiting = lost->since != 0 && lost->tail == tail && out->state != RINGCAST_PEER_EVICTED;
-  if (waiting && out->position < lost->wanted) out->held_ns = (uint64_t)(rc_now_ns() - lost->since);
+  if (!rc_peer_read(&writer->ring.ring, index, writer->ring.tail, out)) return false;
+  if (rc_lost_is_waiting(writer) && out->state != RINGCAST_PEER_EVICTED && out->position < lost->wanted)
+    out->held_ns = (uint64_t)(rc_now_ns() - lost->since);
   return true;
 }
 

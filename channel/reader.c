@@ -68,8 +68,8 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
   } while (result == -EAGAIN || result == -EUSERS);
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
   if (result != 0)
-    return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died: make the "
-                           "ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
+    return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died or were evicted: "
+                           "make the ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_parties(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->room);
@@ -91,7 +91,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (options->leases != 0) reader->ring.leases = options->leases;
   reader->ring.follows = follows;
-  if (reader->ring.follows) rc_add_acq_rel(&control->followers, 1);
+  if (follows) rc_ring_count_followers(&reader->ring.ring);
   return 0;
 }
 
@@ -125,11 +125,9 @@ void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
-    if (reader->ring.follows && !rc_ring_is_evicted(&reader->ring)) /* else it is not counted any more */
-      rc_add_acq_rel(&reader->ring.ring.control->followers, UINT32_MAX);
-    RC_POINT(FREE);
     rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
     RC_POINT(FREED);
+    if (reader->ring.follows) rc_ring_count_followers(&reader->ring.ring);
     rc_ring_parties(&reader->ring.ring);
     rc_wake(&reader->ring.ring.control->room);
     RC_POINT(LEAVE_TOLD);

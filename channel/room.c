@@ -64,16 +64,25 @@ void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer-
 
 /* ---- Waiting for room ------------------------------------------------------------------------------------------- */
 
+/* Who does not play by the rules is not waited for, if the options say so; and not more of them than there can be, in case
+ * somebody puts them back. */
 static int poll_room(void *context) {
   struct writer_wait *wait = context;
-  return rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
+  uint32_t most = wait->writer->ring.ring.slots;
+  int result;
+  do result = rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
+  while (result == -EPROTO && most-- > 0 && rc_lost_expel(wait->writer));
+  return result;
 }
 
-/* Whoever holds the ring back now. Its death is what the wait must not outlast; that of another reader, who may have
- * woken the writer only in part, is left to a slice. */
+/* As things are now: what was first lacking may be there, and another thing not. */
+static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
+
+/* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, who is in the way too or has woken
+ * the writer only in part, is left to a slice. */
 static struct rc_watch *watch_blocker(void *context) {
   struct writer_wait *wait = context;
-  wait->slice_ns = rc_lost_slice(wait->writer);
+  wait->slice_ns = rc_lost_slice(wait->writer, wanted_now(wait));
   return rc_lost_blocker(wait->writer);
 }
 
@@ -89,7 +98,7 @@ static int check_room(void *context) {
   do {
     result = poll_room(wait); /* who was in the way may be gone */
     if (result != -EAGAIN) return result;
-    verdict = rc_lost_judge(wait->writer);
+    verdict = rc_lost_judge(wait->writer, wanted_now(wait));
   } while (verdict == 0);
   return verdict;
 }
@@ -155,7 +164,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
 /* There is no room. */
 static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
-  uint64_t wanted = rc_writer_wanted(writer, wait->bytes);
+  uint64_t wanted = wanted_now(wait);
   rc_lost_begin(writer, wanted);
   /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
@@ -176,10 +185,8 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   if (result != 0) return result;
   void *data = NULL;
   struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
-  do {
-    result = poll_room(&wait);
-    if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
-  } while (result == -EPROTO && rc_lost_expel(writer));
+  result = poll_room(&wait);
+  if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
   if (result != 0) return fail_to_reserve(writer, result, bytes);
   writer->lost.since = 0;
   *out = (struct ringcast_span){.data = data, .bytes = bytes};

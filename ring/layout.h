@@ -134,7 +134,7 @@ struct rc_control {
   _Atomic uint32_t spill_epoch;             /* the writer: times that it gave memory of SPILL back to the machine */
   _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
   _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
-  _Atomic uint32_t followers;               /* readers that take frames in pieces, when they attach and leave; advice */
+  _Atomic uint32_t followers;               /* readers that take frames in pieces; whoever counted last; advice */
   _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */

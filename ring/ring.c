@@ -82,8 +82,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
     enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* G1 <- J4, and leaving */
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
     uint64_t cursor = state == RC_SLOT_ACTIVE ? rc_load_acquire(&slot->cursor) : 0; /* G2 <- A1 */
-    bool sane = cursor <= writer->tail && writer->tail - cursor <= ring->capacity && cursor % RC_FRAME_ALIGN == 0;
-    if (state == RC_SLOT_ACTIVE && sane) {
+    if (state == RC_SLOT_ACTIVE && rc_ring_is_cursor(writer, cursor)) {
       if (cursor < lowest) {
         lowest = cursor;
         writer->blocker = i;

@@ -103,6 +103,10 @@ int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint6
 /* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
  * joins; -EPROTO if a cursor can't be right. Names the blocker, also on success unless nobody is behind. */
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
+/* Whether a reader's cursor can be right: within one lap behind the tail. */
+static inline bool rc_ring_is_cursor(const struct rc_ring_writer *writer, uint64_t cursor) {
+  return cursor <= writer->tail && writer->tail - cursor <= writer->ring.capacity && cursor % RC_FRAME_ALIGN == 0;
+}
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes); /* no cursor may be below this for `bytes` */
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 

@@ -159,6 +159,14 @@ static int sleep_by_futex(struct rc_waiter *waiter, uint32_t value, int64_t most
   return rc_os.futex_wait(&waiter->event->word, value, most);
 }
 
+static int sleep_a_slice(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t value, int64_t most) {
+  if (wait->slice_ns) {
+    wait->whom(wait->context);
+    most = least(most, *wait->slice_ns);
+  }
+  return sleep_by_futex(waiter, value, least(most, RC_SLICE_NS));
+}
+
 static void show(struct rc_waiter *waiter, enum ringcast_wait waiting) {
   if (waiter->waiting == waiting) return;
   waiter->waiting = waiting;
@@ -230,7 +238,7 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t mo
   else if (can_park(waiter))
     slept = sleep_parked(waiter, wait, value, most);
   else
-    slept = sleep_by_futex(waiter, value, least(most, RC_SLICE_NS));
+    slept = sleep_a_slice(waiter, wait, value, most);
   RC_POINT(SLEPT);
   if (slept == RC_PARK_ENDED) waiter->checked = 0; /* check is asked next */
   result = look(waiter, wait);

@@ -54,7 +54,7 @@ struct rc_wait {
   struct rc_watch *(*whom)(void *context); /* whose death matters, asked before each sleep; NULL: nobody's */
   const void *(*word)(void *context); /* what poll will see change, while spinning; NULL, or a NULL from it: it can't say */
   void *context;
-  const int64_t *slice_ns; /* the longest sleep, as `whom` has left it; NULL: as long as one likes */
+  const int64_t *slice_ns; /* the longest sleep, as `whom`, which is needed then, has left it; NULL: as long as one likes */
   bool sole; /* nobody but `whom` signals the event: no wake-up is lost but by its death */
   bool dear; /* poll asks the kernel: not to be spun with */
 };

@@ -19,6 +19,7 @@ struct watched {
 struct rc_watchers {
   int epoll, timer;
   uint32_t count, unpolled; /* how many are watched by /proc */
+  bool raised;
   struct watched watched[];
 };
 
@@ -56,10 +57,16 @@ int rc_watchers_fd(const struct rc_watchers *watchers) { return watchers->epoll;
 
 uint64_t rc_watchers_tag(const struct rc_watchers *watchers, uint32_t index) { return watchers->watched[index].tag; }
 
-/* The first tick comes at once: one that is watched from now on may have ended already. */
+/* The first tick comes at once: one that is watched from now on may have ended already. Setting it forgets the last one. */
 static void tick(const struct rc_watchers *watchers) {
   const struct itimerspec slices = {.it_value = {.tv_nsec = 1}, .it_interval = {.tv_nsec = RC_SLICE_NS}}, none = {0};
-  timerfd_settime(watchers->timer, 0, watchers->unpolled != 0 ? &slices : &none, NULL);
+  timerfd_settime(watchers->timer, 0, watchers->unpolled != 0 || watchers->raised ? &slices : &none, NULL);
+}
+
+void rc_watchers_raise(struct rc_watchers *watchers, bool raised) {
+  if (watchers->raised == raised) return;
+  watchers->raised = raised;
+  tick(watchers);
 }
 
 /* Taken out before it is closed: in a child made by fork it may be open still, and would go on to be told of. */

@@ -24,6 +24,9 @@ void rc_watchers_set(struct rc_watchers *watchers, uint32_t index, uint64_t tag,
 void rc_watchers_clear(struct rc_watchers *watchers, uint32_t index);
 uint64_t rc_watchers_tag(const struct rc_watchers *watchers, uint32_t index); /* 0: nobody is watched there */
 
+/* Makes the descriptor readable until it is lowered again, for the caller's own reasons. */
+void rc_watchers_raise(struct rc_watchers *watchers, bool raised);
+
 /* Whether one has ended; the first of them. One system call as long as none has, if all have pidfds. */
 bool rc_watchers_find_ended(struct rc_watchers *watchers, uint32_t *index);
 

@@ -50,7 +50,8 @@
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
  *   -ECONNABORTED  the writer has taken a frame back of which a part was published
- *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler
+ *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler; or one was cancelled
+ *                while it waited, or left by longjmp: then only close
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into
@@ -318,9 +319,10 @@ RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcas
  * else /proc is read. -EMFILE, -ENFILE, -ENOMEM, -ECHILD. */
 RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out);
 
-/* A descriptor for poll, epoll, asyncio and the like: readable when a reader has died; then call ringcast_writer_check. Poll
- * it, never read or close it: it belongs to the writer, and is the same at each call. A reader that attaches later is
- * watched from the next call of this, check or wait_readers on. Errors as check. */
+/* A descriptor for poll, epoll, asyncio and the like: readable when a reader has died, or a wait went on without one and
+ * ringcast_writer_check has not told of it yet; then call that until it returns 0. Poll it, never read or close it: it
+ * belongs to the writer, and is the same at each call. A reader that attaches later is watched from the next call of this,
+ * check or wait_readers on. Errors as check. */
 RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
 
 RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);

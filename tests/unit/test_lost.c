@@ -4,62 +4,12 @@
 #include <poll.h>
 
 #include "shm/os.h"
-#include "tests/support/channel.h"
-#include "tests/support/children.h"
-
-#define SECOND ((int64_t)1000000000)
-
-static ringcast_writer *make(uint32_t on_death, uint32_t on_slow, int64_t slow_ns) {
-  ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {
-      .size = sizeof options, .capacity = 4096, .readers = 4, .on_death = on_death, .on_slow = on_slow, .slow_ns = slow_ns};
-  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  return writer;
-}
-
-static int fill(ringcast_writer *writer, int64_t timeout_ns) {
-  int result = 0;
-  for (int i = 0; i < 100 && result == 0; i++) result = ringcast_writer_send(writer, "frame", 5, 0, timeout_ns);
-  return result;
-}
-
-struct party {
-  const char *handle;
-  struct gate there;
-};
-
-static void read_nothing(void *context) {
-  struct party *party = context;
-  ringcast_reader *reader;
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 2"};
-  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
-  gate_open(&party->there);
-  for (;;) pause();
-}
-
-static pid_t start_reader(ringcast_writer *writer) {
-  struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
-  pid_t pid = start_child(read_nothing, &party);
-  gate_wait(&party.there);
-  gate_free(&party.there);
-  return pid;
-}
+#include "tests/support/lost.h"
+#include "tests/support/switches.h"
 
 static bool is_readable(int fd, int timeout_ms) {
   struct pollfd file = {.fd = fd, .events = POLLIN};
   return poll(&file, 1, timeout_ms) == 1;
-}
-
-static void ck_told(ringcast_writer *writer, uint32_t state, pid_t pid) {
-  struct ringcast_peer peer;
-  ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
-  ck_assert_uint_eq(peer.state, state);
-  ck_assert_int_eq(peer.pid, pid);
-}
-
-static void ck_all_well(ringcast_writer *writer) {
-  struct ringcast_peer peer;
-  ck_assert_int_eq(ringcast_writer_check(writer, &peer), 0);
 }
 
 /* ---- Slow ------------------------------------------------------------------------------------------------------- */
@@ -225,6 +175,30 @@ START_TEST(a_wait_goes_on_without_the_dead) {
 }
 END_TEST
 
+START_TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
+  for (int asked_before = 0; asked_before < 2; asked_before++) {
+    ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_EVICT, 1);
+    ringcast_reader *reader = attach(writer);
+    if (asked_before) ck_assert_int_ge(ringcast_writer_fd(writer), 0);
+    pid_t pid = start_reader(writer);
+    kill_child(pid);
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0), 0); /* watches who is there now, so not the dead one */
+    int fd = ringcast_writer_fd(writer);
+    struct ringcast_peer peer;
+    for (int i = 0; i < 2; i++) {
+      ck_assert(is_readable(fd, 60000));
+      ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
+      ck_assert_uint_eq(peer.state, peer.pid == pid ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED);
+    }
+    ck_all_well(writer);
+    if (has_pidfds()) ck_assert(!is_readable(fd, 0));
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
 START_TEST(one_that_leaves_and_then_exits_is_not_told_of) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
@@ -347,6 +321,7 @@ int main(void) {
   tcase_add_test(tests, one_that_sleeps_is_woken_to_be_told);
   tcase_add_test(tests, a_dead_reader_is_found_without_being_in_the_way);
   tcase_add_test(tests, a_wait_goes_on_without_the_dead);
+  tcase_add_test(tests, the_descriptor_calls_until_all_that_a_wait_lost_are_told_of);
   tcase_add_test(tests, one_that_leaves_and_then_exits_is_not_told_of);
   tcase_add_test(tests, one_that_dies_evicted_gives_its_slot_back);
   tcase_add_test(tests, a_stopped_reader_is_said_to_be_stopped);

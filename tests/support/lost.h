@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small ring with policies, and readers that die. */
+#ifndef RC_TESTS_LOST_H
+#define RC_TESTS_LOST_H
+
+#include "tests/support/channel.h"
+#include "tests/support/children.h"
+
+#define SECOND ((int64_t)1000000000)
+
+static inline ringcast_writer *make(uint32_t on_death, uint32_t on_slow, int64_t slow_ns) {
+  ringcast_writer *writer = NULL;
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 4096, .readers = 4, .on_death = on_death, .on_slow = on_slow, .slow_ns = slow_ns};
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  return writer;
+}
+
+static inline int fill(ringcast_writer *writer, int64_t timeout_ns) {
+  int result = 0;
+  for (int i = 0; i < 100 && result == 0; i++) result = ringcast_writer_send(writer, "frame", 5, 0, timeout_ns);
+  return result;
+}
+
+struct party {
+  const char *handle;
+  struct gate there;
+};
+
+static inline void read_nothing(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader;
+  struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 2"};
+  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  gate_open(&party->there);
+  for (;;) pause();
+}
+
+static inline pid_t start_reader(ringcast_writer *writer) {
+  struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
+  pid_t pid = start_child(read_nothing, &party);
+  gate_wait(&party.there);
+  gate_free(&party.there);
+  return pid;
+}
+
+static inline void ck_told(ringcast_writer *writer, uint32_t state, pid_t pid) {
+  struct ringcast_peer peer;
+  ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
+  ck_assert_uint_eq(peer.state, state);
+  ck_assert_int_eq(peer.pid, pid);
+}
+
+static inline void ck_all_well(ringcast_writer *writer) {
+  struct ringcast_peer peer;
+  ck_assert_int_eq(ringcast_writer_check(writer, &peer), 0);
+}
+
+#endif
