@@ -66,7 +66,7 @@ def run(target, args):
     program = args.programs / f"fuzz_{target}"
     crashes = args.crashes / f"{target}-"
     args.crashes.mkdir(parents=True, exist_ok=True)
-    before = set(args.crashes.iterdir())
+    before = set(args.crashes.glob(f"{target}-*"))
     with tempfile.TemporaryDirectory() as fresh:
         seeds = pathlib.Path(fresh, "seeds")
         grown = args.keep / target if args.keep else pathlib.Path(fresh, "grown")
@@ -83,7 +83,7 @@ def run(target, args):
         return True, 0, 0
     executions = last(r"stat::number_of_executed_units: *(\d+)", log)
     frames = last(r"frames fuzzed: (\d+)", log)
-    found = sorted(set(args.crashes.iterdir()) - before)
+    found = sorted(set(args.crashes.glob(f"{target}-*")) - before)
     passed = done.returncode == 0 and not found
     coverage = last(r"cov: (\d+)", log)
     figures = f"{executions:>11} executions  {frames:>12} frames  coverage {coverage:>5}"
