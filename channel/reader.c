@@ -174,7 +174,7 @@ static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = next_frame(wait);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = next_frame(wait); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
