@@ -340,7 +340,7 @@ static int poll_progress(void *context) {
   struct follow_wait *wait = context;
   struct rc_ring_reader *ring = &wait->reader->ring;
   /* First: all that came, came before the store in close, with which this pairs. */
-  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0;
+  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0; /* C1 <- C0 */
   int result = rc_ring_look(ring, wait->position, &wait->found);
   RC_POINT(P2_DONE);
   if (result != 0) return result;

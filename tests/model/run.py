@@ -114,15 +114,16 @@ class Run:
         began = time.monotonic()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
+        source = os.path.relpath(HERE / f"{self.model}.pml", self.folder)
         said = (
-            self.call("spin", "-a", *[f"-D{flag}" for flag in self.flags], os.path.relpath(HERE / f"{self.model}.pml", self.folder))
+            self.call("spin", "-a", *[f"-D{flag}" for flag in self.flags], source)
             or self.call("cc", "-w", "-O2" if self.deep else "-O0", "-DSAFETY", "-DMEMLIM=8000", "-o", "pan", "pan.c")
             or self.call("./pan", "-m20000", "-w24" if self.kind == "model" else "-w18", report=True)
         )
         self.judge(said)
         print(f"{self.kind:<9} {self.name:<18} {self.outcome():<72} {time.monotonic() - began:5.1f} s", flush=True)
         if self.wrong and not said:
-            print("\n".join("    " + line for line in self.report.splitlines()[:40]), flush=True)
+            print("\n".join("    " + line for line in self.report.splitlines()[:14]), flush=True)
         return not self.wrong
 
     def call(self, *command, report=False):
