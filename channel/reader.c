@@ -172,7 +172,7 @@ static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = next_frame(wait);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = next_frame(wait); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
@@ -338,7 +338,7 @@ static int poll_progress(void *context) {
   struct follow_wait *wait = context;
   struct rc_ring_reader *ring = &wait->reader->ring;
   /* First: all that came, came before the store in close, with which this pairs. */
-  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0;
+  bool closed = rc_load_acquire(&ring->ring.control->closed) != 0; /* C1 <- C0 */
   int result = rc_ring_look(ring, wait->position, &wait->found);
   RC_POINT(P2_DONE);
   if (result != 0) return result;

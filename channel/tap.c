@@ -103,7 +103,7 @@ static int poll_tap(void *context) {
   struct tap_wait *wait = context;
   int result = copy_next(wait->tap, wait->out);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&wait->tap->ring.ring.control->closed) == 0) return -EAGAIN; /* pairs with the store in close */
+  if (rc_load_acquire(&wait->tap->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = copy_next(wait->tap, wait->out);
   return result == -EAGAIN ? -EPIPE : result;
 }

@@ -166,7 +166,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
     RC_POINT(CLOSE);
     rc_writer_drop_large(writer);
     RC_POINT(DROPPED);
-    rc_store_release(&control->closed, 1); /* pairs with the load in the reader's poll: all commits came before */
+    rc_store_release(&control->closed, 1); /* C0 -> C1: all commits came before */
     RC_POINT(CLOSED);
     rc_wake(&control->data);
     RC_POINT(CLOSE_TOLD);

@@ -14,7 +14,7 @@ say() { echo "deps: $*"; }
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the last two are for the fuzz targets.
-want="liburing-dev libnuma-dev libbenchmark-dev clang libclang-rt-dev"
+want="liburing-dev libnuma-dev libbenchmark-dev spin clang libclang-rt-dev"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package

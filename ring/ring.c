@@ -109,7 +109,7 @@ static int grant(struct rc_ring_writer *writer) {
   /* Relaxed, with a fence after it: an observer that saw a byte written from here on must find this limit or a later. */
   rc_store_relaxed(&ring->control->limit, writer->limit); /* L0 -> T3 */
   RC_POINT(L0_DONE);
-  rc_fence_release(); /* L1 -> T2 */
+  rc_fence_release(); /* L1 -> T2, A0 */
   RC_POINT(L1_DONE);
   return 0;
 }

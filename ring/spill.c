@@ -93,7 +93,7 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
   RC_POINT(RECLAIM);
   rc_store_relaxed(&ring->ring.control->spill_floor, floor); /* S0 -> T6: relaxed, the fence after it orders it */
   RC_POINT(S0_DONE);
-  rc_fence_release(); /* S1 -> T5 */
+  rc_fence_release(); /* S1 -> T5, A0 */
   RC_POINT(S1_DONE);
   assert(rc_spill_is_valid(spill));
   return 0;

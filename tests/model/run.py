@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Proves the models in this folder with Spin, and that each ordering they rely on is needed.
+
+  models     must be free of errors, and searched to the end
+  mutations  weaken one edge each; Spin must find what breaks
+  spare      weaken what another edge makes good, as docs/edges.md says; they must be free of errors, too
+
+--deep: the larger sizes. --only TEXT: those whose name has TEXT in it. Works in build/model. Exit status 77: no Spin.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+WORK = HERE.parents[1] / "build" / "model"
+
+# Kind, model and name: what it is about; then its size, and a larger one for --deep.
+MODELS = {
+    "ring publish": ("FRAMES=4", "FRAMES=6"),
+    "ring sizes": ("FRAMES=6 READERS=1 CELLS=6 SIZES", "FRAMES=9 READERS=1 CELLS=6 SIZES"),
+    "ring join": ("FRAMES=5 READERS=1 JOINS=2 LEAVES GRANT=CELLS", "FRAMES=6 READERS=1 JOINS=3 LEAVES GRANT=CELLS"),
+    "ring join-two": ("FRAMES=3 JOINS=1 SLOTS=1 LEAVES", "FRAMES=4 JOINS=2 SLOTS=1 LEAVES"),
+    "ring join-beside": ("FRAMES=2 JOINS=1", "FRAMES=3 JOINS=1 LEAVES"),
+    "ring reader-dies": ("FRAMES=3 JOINS=1 SLOTS=1 DEATHS=1", "FRAMES=4 DEATHS=1"),
+    "ring writer-dies": ("FRAMES=2 KILL_WRITER", "FRAMES=4 KILL_WRITER"),
+    "ring evict": ("FRAMES=5 READERS=1 JOINS=3 EVICTIONS=2", "FRAMES=5 EVICTIONS=2"),
+    "ring evict-two": ("FRAMES=4 JOINS=1 SLOTS=1 EVICTIONS=1", "FRAMES=5 JOINS=2 SLOTS=1 EVICTIONS=1"),
+    "ring evict-dies": ("FRAMES=4 READERS=1 JOINS=2 EVICTIONS=1 DEATHS=1", "FRAMES=3 JOINS=1 SLOTS=1 EVICTIONS=1 DEATHS=1"),
+    "event data": ("ROUNDS=2 SLEEPERS=2", "ROUNDS=4 SLEEPERS=2"),
+    "event room": ("ROUNDS=2 SIGNALLERS=2 WANTED", "ROUNDS=4 SIGNALLERS=2 WANTED"),
+    "event shy": ("ROUNDS=3 SHY", "ROUNDS=3 SIGNALLERS=2 SHY"),
+    "event crowded": ("ROUNDS=2 CROWDED SLEEPERS=2", "ROUNDS=4 CROWDED SLEEPERS=2"),
+    "event sliced": ("ROUNDS=2 SIGNALLERS=2 SLICED", "ROUNDS=4 SIGNALLERS=2 SLICED"),
+    "event cancel": ("ROUNDS=1 CANCEL", "ROUNDS=2 SLEEPERS=2 CANCEL"),
+    "tap ring": ("FRAMES=6", "FRAMES=12"),
+    "spill tap": ("FRAMES=3 TAP", "FRAMES=5 TAP"),
+    "spill cut-through": ("FRAMES=3 CUT BREAK", "FRAMES=5 CUT BREAK"),
+    "spill evict": ("FRAMES=3 EVICT", "FRAMES=4 EVICT CUT TAP BREAK"),
+}
+
+EVICTED = "FRAMES=5 READERS=1 EVICTIONS=1"
+JOINED = "FRAMES=6 READERS=1 JOINS=1 GRANT=CELLS"
+AGAIN = "FRAMES=5 READERS=1 JOINS=2 LEAVES"
+MUTATIONS = {
+    "ring W0": "FRAMES=3 READERS=1",
+    "ring W2": "FRAMES=3 READERS=1",
+    "ring W3": "FRAMES=5 READERS=1 JOINS=1",
+    "ring R1": "FRAMES=3 READERS=1",
+    "ring A1": "FRAMES=8 READERS=1 SIZES CELLS=6",
+    "ring G0": JOINED,
+    "ring G1": "FRAMES=5 READERS=1 JOINS=1",
+    "ring J2": JOINED,
+    "ring J3": AGAIN,
+    "ring J3_LOOK": AGAIN,
+    "ring J4": "FRAMES=5 READERS=1 JOINS=1",
+    "ring LEAVE": "FRAMES=5 READERS=1 JOINS=1 LEAVES",
+    "ring C0": "FRAMES=3 READERS=1",
+    "ring C1": "FRAMES=3 READERS=1",
+    "ring R3": EVICTED,
+    "ring A0": EVICTED,
+    "ring L1+G0": EVICTED,
+    "ring EVICTED": "FRAMES=6 READERS=1 JOINS=2 EVICTIONS=2",
+    "ring TURN": "FRAMES=6 READERS=1 JOINS=2 LEAVES EVICTIONS=1",
+    "event E2": "ROUNDS=2",
+    "event E2_HEAVY": "ROUNDS=2",
+    "event E5": "ROUNDS=2",
+    "event E5_FENCED": "ROUNDS=2 SHY",
+    "event E7": "ROUNDS=2",
+    "event TOLD": "ROUNDS=2 CROWDED SLEEPERS=2",
+    "event NUDGE": "ROUNDS=1 CANCEL",
+    "tap L0": "FRAMES=6",
+    "tap L1": "FRAMES=6",
+    "tap T1": "FRAMES=6",
+    "tap T2": "FRAMES=6",
+    "tap T3": "FRAMES=6",
+    "spill W2": "FRAMES=3",
+    "spill P1": "FRAMES=3 CUT",
+    "spill P2": "FRAMES=3 CUT",
+    "spill S0": "FRAMES=3 TAP",
+    "spill S1": "FRAMES=3 TAP",
+    "spill T5": "FRAMES=3 TAP",
+    "spill A0": "FRAMES=3 EVICT",
+    "spill S1+G0": "FRAMES=3 EVICT",
+}
+SPARE = {
+    "ring L1": EVICTED,
+    "spill S1": "FRAMES=3 EVICT",
+    "event E1+E6": "ROUNDS=2 SIGNALLERS=2 WANTED",
+}
+
+
+class Run:
+    """One model with its flags, made and searched."""
+
+    def __init__(self, kind, name, flags, deep=False):
+        self.kind, self.name, self.deep = kind, name, deep
+        self.model, what = name.split()
+        self.flags = flags.split()
+        if kind != "model":
+            self.flags += [f"WEAK_{edge}" for edge in what.split("+")]
+        self.folder = WORK / f"{kind}-{name.replace(' ', '-')}"
+        self.report, self.wrong = "", ""
+
+    def search(self):
+        """Prints one line. False: it is not as it must be."""
+        began = time.monotonic()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        source = os.path.relpath(HERE / f"{self.model}.pml", self.folder)
+        said = (
+            self.call("spin", "-a", *[f"-D{flag}" for flag in self.flags], source)
+            or self.call("cc", "-w", "-O2" if self.deep else "-O0", "-DSAFETY", "-DMEMLIM=8000", "-o", "pan", "pan.c")
+            or self.call("./pan", "-m20000", "-w24" if self.kind == "model" else "-w18", report=True)
+        )
+        self.judge(said)
+        print(f"{self.kind:<9} {self.name:<18} {self.outcome():<72} {time.monotonic() - began:5.1f} s", flush=True)
+        if self.wrong and not said:
+            print("\n".join("    " + line for line in self.report.splitlines()[:14]), flush=True)
+        return not self.wrong
+
+    def call(self, *command, report=False):
+        """Runs it. What went wrong, in words; nothing if nothing."""
+        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if report:
+            self.report = done.stdout
+        elif done.returncode != 0:
+            return f"{command[0]} failed: {done.stdout.strip()[-600:]}"
+        return ""
+
+    def number(self, pattern):
+        found = re.search(pattern, self.report)
+        return int(found[1]) if found else None
+
+    def found(self):
+        """What Spin found to be wrong, or None."""
+        line = re.search(r"^pan:1: (.*?) \(at depth", self.report, re.M)
+        if not line:
+            return None
+        name = re.search(r"!\s*\(?(\w+)\)?$", line[1])
+        if line[1].startswith("assertion violated") and name:
+            return name[1].replace("_", " ")
+        return "a wait that never ends" if line[1] == "invalid end state" else line[1]
+
+    def judge(self, said):
+        found, errors = self.found(), self.number(r"errors: (\d+)")
+        # Out of memory, out of depth, or killed: all of these say so, or leave the count of errors out.
+        partial = "Search not completed" in self.report or "search depth too small" in self.report or errors is None
+        if said:
+            self.wrong = said
+        elif self.kind == "mutation":
+            known = found and (found == "a wait that never ends" or not found.startswith("assertion violated"))
+            self.wrong = "" if known else f"NOT CAUGHT: {found}" if found else "NOT CAUGHT"
+        elif found or errors:
+            self.wrong = f"ERROR: {found}"
+        elif partial:
+            self.wrong = "NOT EXHAUSTED"
+
+    def outcome(self):
+        if self.wrong:
+            return self.wrong
+        if self.kind == "mutation":
+            return f"caught: {self.found()}"
+        states, steps = self.number(r"(\d+) states, stored"), self.number(r"(\d+) transitions")
+        depth = self.number(r"depth reached (\d+)")
+        return f"no error: {states} states, {steps} transitions, depth {depth}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--deep", action="store_true")
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    options = parser.parse_args()
+    for tool, package in (("spin", "spin"), ("cc", "gcc")):
+        if not shutil.which(tool):
+            print(f"SKIPPED model: {tool} is not installed (Debian: {package})")
+            return 77
+    runs = [Run("model", name, sizes[options.deep], options.deep) for name, sizes in MODELS.items()]
+    runs += [Run("mutation", name, flags) for name, flags in MUTATIONS.items()]
+    runs += [Run("spare", name, flags) for name, flags in SPARE.items()]
+    runs = [run for run in runs if options.only in f"{run.kind} {run.name}"]
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        well = list(pool.map(Run.search, runs))
+    states = sum(run.number(r"(\d+) states, stored") or 0 for run in runs if run.kind == "model")
+    caught = sum(good for run, good in zip(runs, well) if run.kind == "mutation")
+    mutations = sum(run.kind == "mutation" for run in runs)
+    print(
+        f"{sum(run.kind == 'model' for run in runs)} models, {states} states; {caught} of {mutations} mutations caught; "
+        f"{well.count(False)} failed; {time.monotonic() - began:.0f} s"
+    )
+    return 1 if not well or False in well else 0
+
+
+sys.exit(main())
