@@ -99,8 +99,8 @@ char state_of(pid_t pid) {
   return end ? end[2] : 0;
 }
 
-static void dump(const char *what) {
-  fprintf(stderr, "kill: HANG: waited %.1f s until %s\n", (double)hang_ns / 1e9, what);
+static void dump(const char *how, uint64_t waited, const char *what) {
+  fprintf(stderr, "kill: %s: waited %.1f s until %s\n", how, (double)waited / 1e9, what);
   fprintf(stderr, "  on_death %u, on_slow %u, slow %.0f ms, sending %llu, committed %llu\n", board->on_death,
           board->on_slow, (double)board->slow_ns / 1e6, (unsigned long long)board->sending,
           (unsigned long long)board->committed);
@@ -122,11 +122,16 @@ static void dump(const char *what) {
 /* Looks until it is so. False: it takes too long, which is a hang, and told. */
 bool until(bool (*is_so)(const void *), const void *context, const char *what) {
   uint64_t began = now_ns(), passed = 0;
+  bool slow = false;
   while (!is_so(context)) {
     passed = now_ns() - began;
+    if (passed > 1000000000 && !slow) {
+      slow = true;
+      dump("slow", passed, what);
+    }
     if (passed > hang_ns) {
       tally.hangs++;
-      dump(what);
+      dump("HANG", passed, what);
       return false;
     }
     nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);

@@ -233,7 +233,7 @@ _Noreturn void be_writer(uint64_t random) {
     if (chance(40) == 0) look_around();
     if (chance(60) == 0) pause_a_while();
   }
-  atomic_store(&self->attached, false);
+  atomic_store(&board->stop, true); /* whoever attaches from here on may find no ring */
   ringcast_writer_close(writer);
   end(result < 0 && result != -EAGAIN && result != -ECANCELED ? result : -EPIPE);
   look_after(&before);
