@@ -4,14 +4,14 @@
 # in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects what
 # `make deps` makes.
 #   SOAK_SECONDS  about how long all of it runs (600): frames, fuzzing and threads share what the kills leave of it;
-#                 the model and valgrind take what they take
+#                 the model, valgrind and aarch64 take what they take
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
 #   FRAMES        frames in sequence (as many as the time allows)
-#   STEPS         which steps (all): kill frames fuzz model threads valgrind
+#   STEPS         which steps (all): kill frames fuzz model threads valgrind aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
-steps=${STEPS:-kill frames fuzz model threads valgrind}
+steps=${STEPS:-kill frames fuzz model threads valgrind aarch64}
 out=build/soak
 summary=() details=() failed=0
 
@@ -19,8 +19,8 @@ for word in "$seconds" "$kills" "$seed"; do
   [[ $word =~ ^[0-9]+$ ]] || { echo "soak: SOAK_SECONDS, KILLS and SEED are whole numbers, not '$word'" >&2; exit 2; }
 done
 for step in $steps; do
-  [[ " kill frames fuzz model threads valgrind " == *" $step "* ]] ||
-    { echo "soak: STEPS has '$step': it must be a list of kill frames fuzz model threads valgrind" >&2; exit 2; }
+  [[ " kill frames fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
+    { echo "soak: STEPS has '$step': it must be a list of kill frames fuzz model threads valgrind aarch64" >&2; exit 2; }
 done
 mkdir -p "$out"
 rm -f "$out"/*.log "$out/summary.txt"
@@ -87,6 +87,22 @@ fuzz() {
   python3 tests/fuzz/run.py --seconds "$1"
 }
 
+memcheck() {
+  if ! command -v valgrind >/dev/null; then
+    echo "SKIPPED valgrind: there is none (Debian: valgrind)"
+    return 77
+  fi
+  build valgrind && ctest --preset valgrind -j "$(nproc)"
+}
+aarch64() {
+  local why
+  if ! why=$(cmake/aarch64.sh); then
+    echo "SKIPPED aarch64: $why"
+    return 77
+  fi
+  build aarch64 && ctest --preset aarch64 -j "$(nproc)"
+}
+
 step build 'ninja|Linking|Built' build soak
 [ "$failed" = 0 ] || { echo "soak: it does not build" >&2; exit 1; }
 bin=$out/tests began=$SECONDS
@@ -118,13 +134,8 @@ if wants model; then
     skip model "there is no tests/model"
   fi
 fi
-if wants valgrind; then
-  if [ -e tests/valgrind.sh ]; then
-    step valgrind '.' tests/valgrind.sh --all
-  else
-    skip valgrind "there is no tests/valgrind.sh"
-  fi
-fi
+if wants valgrind; then step valgrind '% tests passed' memcheck; fi
+if wants aarch64; then step aarch64 '% tests passed' aarch64; fi
 
 printf '\n==== summary\n'
 {

@@ -41,6 +41,11 @@ tsan() {
 }
 python() { build/venv/bin/python -m pytest "$@"; }
 fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz; }
+memcheck() {
+  cmake --preset valgrind && cmake --build --preset valgrind && check valgrind valgrind -L memcheck -j "$jobs"
+}
+aarch64() { cmake --preset aarch64 && cmake --build --preset aarch64 && check aarch64 aarch64 -L arm -j "$jobs"; }
+skip() { summary+=("$(printf '%-25s %-7s         %s' "$1" SKIPPED "$2")"); }
 
 step dev dev
 step asan asan
@@ -50,7 +55,17 @@ why=$(tests/fuzz/run.py --why-not)
 if [ -z "$why" ]; then
   step fuzz fuzz
 else
-  summary+=("$(printf '%-25s %-7s         %s' fuzz SKIPPED "$why")")
+  skip fuzz "$why"
+fi
+if command -v valgrind >/dev/null; then
+  step valgrind memcheck
+else
+  skip valgrind "no valgrind (Debian: valgrind)"
+fi
+if why=$(cmake/aarch64.sh); then
+  step aarch64 aarch64
+else
+  skip aarch64 "${why:-cmake/aarch64.sh failed}"
 fi
 
 # ---- Again, as on machines that have less, or more -------------------------------------------------------------------
@@ -91,7 +106,7 @@ if [ -w "$pool" ] && echo $((before + pages)) 2>/dev/null >"$pool" && [ "$(cat "
   RINGCAST_TEST_MEMORY=hugetlb again with-hugetlb
 else
   why="can't reserve $pages pages of 2 MiB here: not root, or no free memory"
-  summary+=("$(printf '%-25s %-7s         %s' with-hugetlb SKIPPED "$why")")
+  skip with-hugetlb "$why"
 fi
 give_back
 
@@ -131,6 +146,7 @@ echo "Not repeated in each of the runs no-... and with-...: the rules of the rep
 echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages. no-extras repeats all."
 echo "Not repeated with no-hugetlb, no-shmem-huge and no-numa: Python, which does not see what a ring's memory is;"
 echo "nor with no-pidfd-cpu_wait, where it waits as with no-io_uring."
+echo "Under valgrind and for aarch64 only what has the labels memcheck and arm; make soak runs the rest."
 if [ -e build/venv/.without-torch ]; then
   echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."
 fi

@@ -4,8 +4,10 @@
 #define RC_TESTS_SUITE_H
 
 #include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Runs the suite and returns the program's exit status. Each test runs in a process of its own (check's default). */
 static inline int run_suite(Suite *suite) {
@@ -27,6 +29,14 @@ static inline TCase *add_case(Suite *suite, const char *name) {
 /* For what this machine lacks. Never silent, and never counted as a failure or as shown. */
 static inline void tell_skipped(const char *test, const char *reason) {
   fprintf(stderr, "SKIPPED %s: %s\n", test, reason);
+}
+
+/* Whether the tests run under this tool, "qemu" or "valgrind", which lacks what the test needs; tells so. */
+static inline bool cannot_under(const char *tool, const char *test, const char *reason) {
+  const char *under = getenv("RINGCAST_TEST_UNDER");
+  if (!under || strcmp(under, tool) != 0) return false;
+  tell_skipped(test, reason);
+  return true;
 }
 
 #endif

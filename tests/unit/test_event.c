@@ -169,6 +169,7 @@ START_TEST(a_wait_in_vain_ends_with_its_timeout) {
     ck_assert_int_eq(wait_for(&target, 0), -EAGAIN);
     ck_assert_int_eq(wait_for(&target, 1), -ETIMEDOUT);
     ck_assert_int_eq(wait_for(&target, 5000000), -ETIMEDOUT);
+    rc_waiter_destroy(&target.waiter);
   }
 }
 END_TEST
@@ -220,6 +221,7 @@ START_TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
   int result = wait_for(&target, 200000000); /* the signal may also come before the sleep: then the time runs out */
   ck_assert(result == -EINTR || result == -ETIMEDOUT);
   pthread_join(thread, NULL);
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -368,6 +370,7 @@ START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
   ck_assert(!spins(&target));
   target.waiter.credit = 1;
   ck_assert(spins(&target));
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 

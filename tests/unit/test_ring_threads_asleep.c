@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The ring's code with threads that sleep: readers until something comes, the writer until there is room. They sleep by
+ * futex until they are woken, however long, so a wake-up that is lost is a hang. And what the waiting itself keeps is
+ * looked at by ThreadSanitizer, also when another thread ends a wait.
+ */
+#include "shm/fence.h"
+#include "shm/os.h"
+#include "shm/wait.h"
+#include "tests/support/switches.h"
+#include "tests/support/threads.h"
+
+enum { READERS = 3 };
+
+static int (*real_wait)(_Atomic uint32_t *, uint32_t, int64_t);
+static struct rc_waiter waiters[READERS];
+static _Atomic uint64_t sleeps;
+
+static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)timeout_ns;
+  sleeps++;
+  return real_wait(word, value, (int64_t)1000 * 1000000000);
+}
+
+static int nothing_more(void *context) {
+  (void)context;
+  return -EAGAIN;
+}
+
+struct sending {
+  struct rc_ring_writer writer;
+  struct rc_spill spill;
+  uint64_t number;
+  void *out;
+};
+
+static int poll_room(void *context) {
+  struct sending *sending = context;
+  return reserve(&sending->writer, &sending->spill, sending->number, &sending->out);
+}
+
+static void *write_frames(void *nothing) {
+  struct sending sending = {0};
+  struct rc_waiter waiter;
+  const struct rc_wait how = {.poll = poll_room, .check = nothing_more, .context = &sending};
+  rc_ring_writer_init(&sending.writer, ring);
+  rc_spill_init(&sending.spill, SPILL);
+  if (rc_waiter_init(&waiter, &ring.control->room, &ring.control->crowd, -1) != 0) abort();
+  waiter.alone = true;
+  for (; sending.number < frames; sending.number++) {
+    int result = poll_room(&sending);
+    if (result == -EAGAIN) result = rc_wait(&waiter, &how, -1);
+    if (result != 0) abort();
+    fill_and_commit(&sending.writer, &sending.spill, sending.number, sending.out);
+    rc_wake(&ring.control->data);
+  }
+  rc_waiter_destroy(&waiter);
+  return nothing;
+}
+
+struct receiving {
+  struct rc_ring_reader reader;
+  struct rc_ring_frame frame;
+};
+
+static int poll_frame(void *context) {
+  struct receiving *receiving = context;
+  return rc_ring_next(&receiving->reader, &receiving->frame);
+}
+
+/* Reads all frames, and then waits for one more until that is cancelled. */
+static void *read_frames(void *context) {
+  struct receiving *receiving = context;
+  struct rc_waiter *waiter = &waiters[receiving->reader.slot];
+  const struct rc_wait how = {.poll = poll_frame, .check = nothing_more, .context = receiving};
+  for (uint64_t n = 0; n < frames; n++) {
+    int result = poll_frame(receiving);
+    if (result == -EAGAIN) result = rc_wait(waiter, &how, -1);
+    if (result != 0 || receiving->frame.bytes != frame_bytes(n)) abort();
+    for (size_t at = 0; at < receiving->frame.bytes; at += 8) {
+      uint64_t word = frame_word(n, at);
+      if (memcmp((const uint8_t *)receiving->frame.data + at, &word, 8) != 0) abort();
+    }
+    if (rc_ring_release(&receiving->reader, receiving->frame.position) != 0) abort();
+    rc_wake(&ring.control->room);
+  }
+  if (rc_wait(waiter, &how, -1) != -ECANCELED) abort();
+  rc_slot_free(&ring, receiving->reader.slot, receiving->reader.owner);
+  return NULL;
+}
+
+/* Each way to have the fence that a sleeper needs. */
+START_TEST(no_wake_up_is_lost_between_threads) {
+  pthread_t writer, readers[READERS];
+  struct receiving receiving[READERS];
+  disable_too("io_uring");
+  if (_i == 1) disable_too("membarrier");
+  real_wait = rc_os.futex_wait;
+  rc_os.futex_wait = wait_without_end;
+  send_so_many(50000);
+  make_ring();
+  if (!rc_fence_register()) {
+    rc_event_fence(&ring.control->data);
+    rc_event_fence(&ring.control->room);
+  }
+  for (int i = 0; i < READERS; i++) {
+    receiving[i].reader = join(1);
+    ck_assert_int_eq(rc_waiter_init(&waiters[i], &ring.control->data, &ring.control->crowd, -1), 0);
+  }
+  for (int i = 0; i < READERS; i++) start(&readers[i], read_frames, &receiving[i]);
+  start(&writer, write_frames, NULL);
+  pthread_join(writer, NULL);
+  for (int i = 0; i < READERS; i++) rc_waiter_cancel(&waiters[i]);
+  /* It ends only waits that have to wait, and that comes after all frames. */
+  for (int i = 0; i < READERS; i++) pthread_join(readers[i], NULL);
+  for (int i = 0; i < READERS; i++) rc_waiter_destroy(&waiters[i]);
+  printf("%llu frames, %llu sleeps\n", (unsigned long long)frames, (unsigned long long)sleeps);
+  ck_assert_uint_gt(sleeps, 0);
+  free_ring();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("ring_threads, asleep");
+  tcase_add_loop_test(add_case(suite, "threads"), no_wake_up_is_lost_between_threads, 0, 2);
+  return run_suite(suite);
+}
