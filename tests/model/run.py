@@ -128,7 +128,9 @@ class Run:
 
     def call(self, *command, report=False):
         """Runs it. What went wrong, in words; nothing if nothing."""
-        done = subprocess.run(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         if report:
             self.report = done.stdout
         elif done.returncode != 0:

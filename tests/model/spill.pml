@@ -128,7 +128,10 @@ proctype reader() {
      fi;
      progress = mem[PROGRESS(f)];
 #else
-     atomic { mem[PROGRESS(f)] == WHOLE || mem[PROGRESS(f)] == BROKEN || mem[PROGRESS(f)] > i -> progress = mem[PROGRESS(f)] } /* P2 */
+     atomic {
+       mem[PROGRESS(f)] == WHOLE || mem[PROGRESS(f)] == BROKEN || mem[PROGRESS(f)] > i ->
+       progress = mem[PROGRESS(f)] /* P2 */
+     }
      bytes = mem[BYTES(f)];
 #endif
      atomic {
