@@ -147,7 +147,7 @@ static int64_t now_ns(void) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
+static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   int rc = attempt(call, 0);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
@@ -155,17 +155,20 @@ int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   for (;;) {
     /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
-    int64_t began = now_ns(), left = deadline - began, ended;
+    int64_t left = deadline - now_ns();
     if (left <= 0) { /* once more, for the sentence that says why */
       rc = attempt(call, 1);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
     if (left > SLICE_NS) left = SLICE_NS;
     Py_BEGIN_ALLOW_THREADS rc = attempt(call, left);
-    ended = now_ns();
-    Py_END_ALLOW_THREADS if (rc == -ETIMEDOUT && ended - began < left) return rc; /* the ring's own limit */
-    if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
+    Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
   }
+}
+
+int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
+  int rc = wait_in_slices(attempt, call, timeout_ns);
+  return rc == RC_PY_TOO_SLOW ? -ETIMEDOUT : rc;
 }
 
 bool rc_py_enter(bool *busy, pid_t pid, const char *type) {

@@ -35,6 +35,8 @@
 
 /* A Python exception is set already; no errno has this value. */
 #define RC_PY_RAISED INT_MIN
+/* The time is up that a reader may be in the writer's way. */
+#define RC_PY_TOO_SLOW (INT_MIN + 1)
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
 /* Nor has any more slots. */
@@ -99,6 +101,7 @@ struct rc_py_writer {
   PyObject *handle;
   pid_t pid; /* of the process that made it */
   bool busy, allow_pickle;
+  int64_t fail_ns; /* how long a reader may be in the way before calls fail; 0: for ever, or it is evicted */
   struct rc_py_lease lease;
   struct ringcast_span span;
 };
@@ -165,8 +168,8 @@ bool rc_py_allow_pickle(PyObject *object, bool *out);
 bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t high, uint64_t *out);
 
 /* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
- * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up, or RC_PY_RAISED. An attempt that gives
- * -ETIMEDOUT before the time it was given speaks of a limit of the ring's own. */
+ * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up or the attempt gave
+ * RC_PY_TOO_SLOW, or RC_PY_RAISED. */
 typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 
@@ -295,11 +298,13 @@ PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *pee
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */
 
 struct rc_py_reservation {
-  ringcast_writer *writer;
+  const struct rc_py_writer *writer;
   size_t bytes;
   struct ringcast_span span;
 };
 int rc_py_try_reserve(void *reservation, int64_t timeout_ns); /* an rc_py_attempt */
+/* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
+int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 
 extern const char rc_py_send_doc[], rc_py_send_bytes_doc[], rc_py_send_error_doc[];
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);

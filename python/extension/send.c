@@ -2,9 +2,16 @@
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
 #include "extension.h"
 
+int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
+  struct ringcast_peer peer;
+  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
+  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.held_ns >= (uint64_t)self->fail_ns;
+  return held ? RC_PY_TOO_SLOW : rc;
+}
+
 int rc_py_try_reserve(void *context, int64_t timeout_ns) {
   struct rc_py_reservation *call = context;
-  return ringcast_writer_reserve(call->writer, call->bytes, timeout_ns, &call->span);
+  return rc_py_told_apart(call->writer, ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
@@ -16,7 +23,7 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
 
 /* Puts what was measured into the ring. On an error nothing is left open. */
 static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
-  struct rc_py_reservation call = {.writer = self->writer, .bytes = ringcast_plan_bytes(&encoding->plan)};
+  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   size_t bytes;
@@ -30,7 +37,7 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
 
 /* The tag belongs to the sending. */
 static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
-  struct rc_py_reservation call = {.writer = self->writer, .bytes = packed->bytes};
+  struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   rc_py_copy(call.span.data, packed->data, packed->bytes);
@@ -91,7 +98,7 @@ static int copy_view(void *to, const Py_buffer *view) {
 }
 
 static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
-  struct rc_py_reservation call = {.writer = self->writer, .bytes = (size_t)view->len};
+  struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   if (copy_view(call.span.data, view) == 0) {
@@ -132,7 +139,7 @@ static int build_error(const struct ringcast_span *span, const struct ringcast_f
 
 static int send_error(struct rc_py_writer *self, const struct ringcast_frame_plan *plan, const char *text,
                       size_t text_bytes, int64_t timeout_ns, uint32_t tag) {
-  struct rc_py_reservation call = {.writer = self->writer, .bytes = ringcast_plan_bytes(plan)};
+  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(plan)};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   size_t bytes;

@@ -99,18 +99,18 @@ static Py_ssize_t span_length(PyObject *object) {
 }
 
 struct growth {
-  ringcast_writer *writer;
+  const struct rc_py_writer *writer;
   size_t bytes;
   struct ringcast_span span;
 };
 
 static int try_grow(void *context, int64_t timeout_ns) {
   struct growth *call = context;
-  return ringcast_writer_grow(call->writer, call->bytes, timeout_ns, &call->span);
+  return rc_py_told_apart(call->writer, ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
-  struct growth call = {.writer = writer->writer, .bytes = bytes};
+  struct growth call = {.writer = writer, .bytes = bytes};
   writer->lease.moving = true;
   int rc = rc_py_wait(try_grow, &call, timeout_ns);
   writer->lease.moving = false;

@@ -109,6 +109,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (!self) return NULL;
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
+  self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
   int rc = open_ring(self, &options);
   if (rc == 0) return (PyObject *)self;
   rc_py_raise(rc_py_state_of(self), rc);
@@ -140,7 +141,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   uint64_t bytes;
   if (!rc_py_amount_arguments("reserve", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
-  struct rc_py_reservation call = {.writer = self->writer, .bytes = bytes};
+  struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   rc_py_writer_leave(self);
   if (rc < 0) return rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);

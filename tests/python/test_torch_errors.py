@@ -266,7 +266,7 @@ def ranks_dying(on_death: str) -> List[str]:
     check_usable()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    if rank == 0:
+    while rank == 0 and "dead" not in [reader.state for reader in rt.rings()[0].readers()]:
         assert select.select([rt.rings()[0]], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
     if on_death == "fail":
         error = ringcast.SendError if rank else ringcast.ReaderDied
