@@ -176,8 +176,14 @@ static int judge_slow(ringcast_writer *writer, uint64_t wanted) {
     uint64_t owner = load_owner(writer, i);
     if (!is_in_the_way(writer, i, owner, lost->wanted)) continue;
     any = true;
-    if (late && lost->on_slow == RINGCAST_FAIL) return -ETIMEDOUT;
-    if (late && let_go(writer, i, owner, is_dead(owner))) result = 0;
+    if (!late) continue;
+    bool dead = is_dead(owner);
+    if ((dead ? lost->on_death : lost->on_slow) == RINGCAST_EVICT) {
+      if (let_go(writer, i, owner, dead)) result = 0;
+    } else if (load_owner(writer, i) == owner) { /* else it has just left */
+      if (dead) writer->ring.blocker = i; /* to be named */
+      return dead ? -EOWNERDEAD : -ETIMEDOUT;
+    }
   }
   if (any && !late) return -EAGAIN;
   lost->since = now;

@@ -383,7 +383,11 @@ int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame,
   struct follow_wait wait = {.reader = reader, .position = frame->position, .upto = upto};
   result = poll_progress(&wait);
   if (result == -EAGAIN) {
-    const struct rc_wait how = {.poll = poll_progress, .check = check_followed_writer, .whom = watch_followed_writer, .context = &wait};
+    const struct rc_wait how = {.poll = poll_progress,
+                                .check = check_followed_writer,
+                                .whom = watch_followed_writer,
+                                .context = &wait,
+                                .sole = true};
     struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
     result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   }

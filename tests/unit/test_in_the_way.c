@@ -330,6 +330,25 @@ START_TEST(a_follower_is_counted_from_attaching_to_closing_or_until_it_is_lost) 
 }
 END_TEST
 
+/* Late is late, but a death is told as one, and evicting the slow does not bury the dead. */
+START_TEST(who_is_late_and_dead_is_dead) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], policies[!i], 1);
+    ringcast_reader *reader = attach(writer);
+    pid_t pid = start_reader(writer);
+    kill_child(pid);
+    writer->lost.asked = INT64_MAX; /* it is not asked for beside the one that is the furthest behind */
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -ETIMEDOUT);
+    ck_assert_int_eq(ringcast_reader_check(reader), policies[!i] == RINGCAST_FAIL ? 0 : -ESTALE);
+    if (policies[!i] == RINGCAST_EVICT) ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
+    ck_told(writer, RINGCAST_PEER_DEAD, pid);
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("in the way");
   TCase *tests = add_case(suite, "in the way");
@@ -347,5 +366,6 @@ int main(void) {
   tcase_add_test(tests, nobody_is_expelled_whose_cursor_is_right);
   tcase_add_test(tests, followers_are_counted_right_when_two_come_or_go_at_once);
   tcase_add_test(tests, a_follower_is_counted_from_attaching_to_closing_or_until_it_is_lost);
+  tcase_add_test(tests, who_is_late_and_dead_is_dead);
   return run_suite(suite);
 }
