@@ -57,6 +57,7 @@ static void read_a_gibibyte(void *handle) {
 }
 
 START_TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
+  if (cannot_under("qemu", __func__, "qemu keeps a note of each page, so rings have less spill memory there")) return;
   struct rc_room room;
   struct ringcast_span span;
   rc_machine_room(&room);
