@@ -47,8 +47,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shm/disable.h"
 #include "ring/point.h"
+#include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/machine.h"
 #include "shm/os.h"
