@@ -40,7 +40,7 @@
  *
  * Results. Every function returns 0 or a count, or a negative errno with the one meaning given here;
  * ringcast_last_error() tells the same in words. Outputs are set only on success. A failed create or attach leaves
- * nothing to close.
+ * nothing to close. What blocks may also give -ECANCELED and -EDEADLK, where it is not said again.
  *   -EAGAIN      nothing to read, or no room to write, right now (asked with timeout 0)
  *   -ETIMEDOUT   the same when the time was up, or a reader was in the way for longer than options.slow_ns
  *   -EINTR       a signal handler ran while waiting
