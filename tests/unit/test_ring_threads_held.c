@@ -61,7 +61,7 @@ static void let_go(struct rc_ring_reader *reader, struct held *held) {
  * writer may wait for that. */
 static void *hold_frames(void *context) {
   struct rc_ring_reader *reader = context;
-  struct held held[LEASES];
+  struct held held[LEASES + 1]; /* the last for a look that is refused */
   uint32_t count = 0;
   for (uint64_t next = 0, random = reader->slot; next < frames || count > 0; random = mix(random)) {
     int result = next == frames ? -EBUSY : rc_ring_next(reader, &held[count].frame);
