@@ -205,6 +205,10 @@ START_TEST(a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close) {
 END_TEST
 
 START_TEST(a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close) {
+#if defined(__SANITIZE_ADDRESS__)
+  tell_skipped(__func__, "AddressSanitizer does not know that a cancelled thread leaves its stack");
+  return;
+#endif
   ringcast_writer *writer = make_writer(4096, 1);
   ringcast_reader *reader = attach(writer);
   pthread_t thread;
