@@ -28,7 +28,7 @@ log=build/aarch64-sysroot.log
 # apt does not expand relative paths as others do.
 apt="$PWD/$sysroot/apt"
 options=(-o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::State::Lists=$apt/lists"
-  -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache" -o "APT::Sandbox::User=$(id -un)")
+  -o "Dir::State::status=$apt/status" -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
 fetch() {
   # shellcheck disable=SC2086
   apt-get "${options[@]}" update && (cd "$apt" && apt-get "${options[@]}" download $packages)

@@ -80,11 +80,13 @@ threads() {
   build tsan && repeat "$1" ${under[@]+"${under[@]}"} ctest --preset tsan
 }
 fuzz() {
-  if ! build fuzz; then
-    echo "SKIPPED fuzz: its targets could not be built (Debian: clang, libclang-rt-dev)"
+  local why
+  why=$(tests/fuzz/run.py --why-not) || return
+  if [ -n "$why" ]; then
+    echo "SKIPPED fuzz: $why"
     return 77
   fi
-  python3 tests/fuzz/run.py --seconds "$1"
+  build fuzz && python3 tests/fuzz/run.py --seconds "$1"
 }
 
 memcheck() {

@@ -191,7 +191,7 @@ static bool can_park(struct rc_waiter *waiter) {
 }
 
 /* As rc_park_sleep. A wake-up can also be lost with a signaller that is killed and that nobody watches: then the next look
- * comes after a long slice, not never. */
+ * comes after a slice, not never. */
 static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t value, int64_t most) {
   struct rc_watch *watch = wait->whom ? wait->whom(wait->context) : NULL;
   int pidfd = watch ? rc_watch_fd(watch) : -1;

@@ -9,6 +9,7 @@
 set -euo pipefail
 export RINGCAST_TEST_UNDER=valgrind RINGCAST_SPILL_BYTES=$((16 << 20))
 export RINGCAST_DISABLE="pidfd,cpu_wait${RINGCAST_DISABLE:+,$RINGCAST_DISABLE}"
+ulimit -c 0 # a test that is to die would leave a vgcore file here
 # One thread runs at a time: without fair-sched, one that spins could keep those out that it waits for.
 exec valgrind -q --fair-sched=yes --error-exitcode=9 --leak-check=full --show-leak-kinds=definite,indirect \
   --errors-for-leak-kinds=definite,indirect --suppressions="$(dirname "$0")/valgrind.supp" "$@"

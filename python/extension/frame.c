@@ -136,16 +136,23 @@ static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
 }
 
+/* The block has ended by an exception, with views still there. What was overwritten may have led to it, so the eviction is
+ * what is to be told. */
+static PyObject *release_later(struct frame *self, PyObject *raised) {
+  struct rc_py_reader *reader = self->reader;
+  self->doomed = true;
+  if (!PyErr_GivenExceptionMatches(raised, PyExc_Exception)) Py_RETURN_NONE; /* KeyboardInterrupt and the like go on */
+  if (ringcast_reader_check(reader->reader) == -ESTALE) return rc_py_raise(rc_py_state_of(reader), -ESTALE);
+  Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(frame_exit_doc, "__exit__($self, *exception)\n--\n\n"
                              "Release it; after an exception, as soon as the last memoryview is gone.");
 static PyObject *frame_exit(PyObject *object, PyObject *args) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self)) Py_RETURN_NONE;
   PyObject *raised = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
-  if (raised != Py_None && self->exports > 0) {
-    self->doomed = true;
-    Py_RETURN_NONE;
-  }
+  if (raised != Py_None && self->exports > 0) return release_later(self, raised);
   PyObject *none = release(self);
   if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception)) return none;
   PyErr_Clear(); /* KeyboardInterrupt and the like go on */

@@ -54,6 +54,8 @@ _ATTACH_TIMEOUT = 60.0
 _SLOTS = 64
 # How long the source goes on without looking whether the others live: a look is a system call.
 _LOOK_SECONDS = 0.05
+# How long it waits for room to tell them of a death: they may wait for the dead, and never make any.
+_TELL_SECONDS = 1.0
 # A tag is the operation's number, then the number of the call.
 _OPERATIONS = (None, "broadcast_tensor_dict", "broadcast_object", "broadcast_object_list")
 _TENSOR_DICT, _OBJECT, _OBJECT_LIST = 1, 2, 3
@@ -198,7 +200,7 @@ class _Source:
                 errno.EOWNERDEAD, f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
             )
             with contextlib.suppress(TimeoutError, ringcast.Error):  # it may hold the ring back already
-                self._tell(error, operation, tag)
+                self._tell(error, operation, tag, _TELL_SECONDS)
             raise error
         self._next_look = time.monotonic() + _LOOK_SECONDS
 
@@ -214,12 +216,12 @@ class _Source:
         named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
         return named
 
-    def _tell(self, error: Exception, operation: int, tag: int) -> None:
+    def _tell(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> None:
         """Give the others, who wait for this call, the error instead."""
         text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
         if len(text) > _ERROR_CHARACTERS:
             text = text[: _ERROR_CHARACTERS - 3] + "..."
-        self.end.send_error(text, tag=tag)
+        self.end.send_error(text, timeout, tag=tag)
         self._call = (self._call + 1) & _CALL_MASK
 
 

@@ -4,6 +4,7 @@ Proves the models in this folder with Spin, and that each ordering they rely on 
 
   models     must be free of errors, and searched to the end
   mutations  weaken one edge each; Spin must find what breaks
+  controls   the sizes of the mutations with nothing weakened: free of errors, so that it is the weakening that is found
   spare      weaken what another edge makes good, as docs/edges.md says; they must be free of errors, too
 
 --deep: the larger sizes. --only TEXT: those whose name has TEXT in it. Works in build/model. Exit status 77: no Spin.
@@ -97,6 +98,18 @@ SPARE = {
 }
 
 
+def controls(deep):
+    """A name for each size that only mutations are run at."""
+    known = {(name.split()[0], sizes[deep]) for name, sizes in MODELS.items()}
+    found = {}
+    for name, flags in MUTATIONS.items():
+        model = name.split()[0]
+        if (model, flags) not in known:
+            known.add((model, flags))
+            found[f"{model} for-{name.split()[1]}"] = flags
+    return found
+
+
 class Run:
     """One model with its flags, made and searched."""
 
@@ -104,7 +117,7 @@ class Run:
         self.kind, self.name, self.deep = kind, name, deep
         self.model, what = name.split()
         self.flags = flags.split()
-        if kind != "model":
+        if kind in ("mutation", "spare"):
             self.flags += [f"WEAK_{edge}" for edge in what.split("+")]
         self.folder = WORK / f"{kind}-{name.replace(' ', '-')}"
         self.report, self.wrong = "", ""
@@ -118,7 +131,7 @@ class Run:
         said = (
             self.call("spin", "-a", *[f"-D{flag}" for flag in self.flags], source)
             or self.call("cc", "-w", "-O2" if self.deep else "-O0", "-DSAFETY", "-DMEMLIM=8000", "-o", "pan", "pan.c")
-            or self.call("./pan", "-m20000", "-w24" if self.kind == "model" else "-w18", report=True)
+            or self.call("./pan", "-m20000", "-w18" if self.kind == "mutation" else "-w24", report=True)
         )
         self.judge(said)
         print(f"{self.kind:<9} {self.name:<18} {self.outcome():<72} {time.monotonic() - began:5.1f} s", flush=True)
@@ -187,6 +200,7 @@ def main():
             return 77
     runs = [Run("model", name, sizes[options.deep], options.deep) for name, sizes in MODELS.items()]
     runs += [Run("mutation", name, flags) for name, flags in MUTATIONS.items()]
+    runs += [Run("control", name, flags) for name, flags in controls(options.deep).items()]
     runs += [Run("spare", name, flags) for name, flags in SPARE.items()]
     runs = [run for run in runs if options.only in f"{run.kind} {run.name}"]
     began = time.monotonic()

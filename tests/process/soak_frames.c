@@ -5,7 +5,8 @@
  *
  *   soak_frames [--frames N] [--seconds N] [--readers N] [--quiet]
  *
- * It ends when either is used up. Exit status 1 if a frame was wrong, or a party ended as it should not.
+ * It ends when either is used up. Exit status 1 if a frame was wrong, a party ended as it should not, or none got on for
+ * a minute.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,6 +27,7 @@
 #include "ringcast/ringcast.h"
 
 enum { MOST_READERS = 16, TELL_EVERY = 1 << 14 };
+#define HANG_S   60.0
 #define CAPACITY ((size_t)1 << 20) /* frames of more than half of it go through spill memory */
 
 /* Shared by all; each line has one writer. */
@@ -177,9 +179,17 @@ static uint64_t checked_by_all(uint32_t readers) {
   return least;
 }
 
+static uint64_t steps_of_all(void) {
+  uint64_t sum = 0;
+  for (int i = 0; i <= MOST_READERS; i++)
+    sum += atomic_load_explicit(&board->parties[i].frames, memory_order_relaxed);
+  return sum;
+}
+
 /* Until all have ended: a progress line every ten seconds, the sign to stop when the time is up. How many failed. */
 static int watch(uint32_t readers, double seconds, bool quiet) {
-  double began = now_s(), next = 10;
+  double began = now_s(), next = 10, moved = 0;
+  uint64_t steps = 0;
   uint32_t ended = 0;
   int failed = 0, status;
   while (ended < readers + 1) {
@@ -192,6 +202,11 @@ static int watch(uint32_t readers, double seconds, bool quiet) {
     }
     double passed = now_s() - began;
     if (passed >= seconds) atomic_store(&board->stop, true);
+    if (steps_of_all() != steps) {
+      steps = steps_of_all();
+      moved = passed;
+    }
+    if (passed - moved > HANG_S) return fail("all", checked_by_all(readers), "nobody has got on for a minute: it hangs");
     if (passed >= next && !quiet) {
       uint64_t done = checked_by_all(readers);
       printf("soak_frames: %5.0f s  %.3e frames in sequence, %.1f million/s\n", passed, (double)done,

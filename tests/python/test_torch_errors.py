@@ -2,10 +2,12 @@
 """ringcast.torch when ranks don't agree, or something can't be sent, received or made: an error on every rank that is
 concerned, at once, and afterwards all goes on. A function whose name starts with `ranks_` runs on every rank."""
 
+import contextlib
 import os
 import select
 import signal
 import sys
+import time
 import warnings
 from typing import Any, List
 
@@ -299,6 +301,39 @@ def test_the_others_go_on_without_a_rank_that_dies_if_they_are_to(mortals):
     assert warning.startswith("RuntimeWarning, _dist.py: rank 2 (pid ")
     assert warning.endswith(") has died: the broadcasts go on without it")
     assert other == []
+
+
+def ranks_waiting_for_the_dead() -> str:
+    """Rank 1 does not receive, so the ring is full; rank 2, which has received all, dies."""
+    rank = dist.get_rank()
+    if rank == 0:
+        os.environ["RINGCAST_CAPACITY"] = "65536"
+    check_usable()
+    if rank == 2:
+        for _ in rt.rings()[0]:
+            pass
+    if rank == 1:
+        dist.recv(torch.zeros(1), src=0)
+        return ""
+    writer = rt.rings()[0]
+    for size in (1000, 0):  # then there is no room for the least
+        with contextlib.suppress(TimeoutError):
+            while True:
+                writer.send_bytes(bytes(size), 0)
+    dead = next(reader for reader in writer.readers() if reader.name == "rank 2")
+    while [reader.lag for reader in writer.readers() if reader.name == "rank 2"] != [0]:
+        time.sleep(0)
+    os.kill(dead.pid, signal.SIGKILL)
+    while "dead" not in [reader.state for reader in writer.readers()]:
+        assert select.select([writer], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
+    rt._rings[dist.group.WORLD][0]._next_look = 0.0
+    text = text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
+    dist.send(torch.zeros(1), dst=1)
+    return text
+
+
+def test_a_death_is_told_at_the_source_although_there_is_no_room_to_tell_the_others(mortals):
+    assert mortals.run(3, ranks_waiting_for_the_dead, dying=2)[0].startswith("rank 2 (pid ")
 
 
 class Looks:

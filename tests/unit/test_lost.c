@@ -118,7 +118,7 @@ static void hold_and_sleep(void *context) {
 }
 
 START_TEST(one_that_sleeps_is_woken_to_be_told) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND / 20);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 2 * SECOND);
   struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
   pid_t pid = start_child(hold_and_sleep, &party);
   gate_wait(&party.there);

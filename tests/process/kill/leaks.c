@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -42,7 +43,7 @@ struct before look_before(void) {
 /* Threads that the kernel had for io_uring end a little after its closing. */
 void look_after(const struct before *before) {
   uint64_t began = now_ns();
-  while (threads() > before->threads && now_ns() - began < 1000000000) sched_yield();
+  while (threads() > before->threads && now_ns() - began < hang_ns) sched_yield();
   struct before now = look_before();
   if (now.descriptors > before->descriptors)
     note_wrong(self, &board->counts.descriptors, "%d descriptors left open", now.descriptors - before->descriptors);
@@ -109,10 +110,26 @@ static bool find_group(void) {
   return parent_group[0] != '\0';
 }
 
+#define GROUP "ringcast-kill-"
+
+/* Of campaigns that were killed themselves. */
+static void remove_old_groups(void) {
+  char path[600];
+  DIR *directory = opendir(parent_group);
+  for (struct dirent *entry; directory && (entry = readdir(directory));) {
+    if (strncmp(entry->d_name, GROUP, strlen(GROUP)) != 0) continue;
+    if (kill(atoi(entry->d_name + strlen(GROUP)), 0) == 0 || errno != ESRCH) continue;
+    snprintf(path, sizeof path, "%s/%s", parent_group, entry->d_name);
+    rmdir(path); /* not if somebody is in it */
+  }
+  if (directory) closedir(directory);
+}
+
 /* Memory that this process and its children take from here on is counted apart, also when they are dead. */
 static bool enter_own_group(void) {
   if (!find_group()) return false;
-  snprintf(own_group, sizeof own_group, "%s/ringcast-kill-%d", parent_group, (int)getpid());
+  remove_old_groups();
+  snprintf(own_group, sizeof own_group, "%s/" GROUP "%d", parent_group, (int)getpid());
   bool made = mkdir(own_group, 0755) == 0;
   if (made && number_in(own_group, "memory.stat", "shmem") >= 0 && move_to(own_group)) return true;
   rmdir(own_group);

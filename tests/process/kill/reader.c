@@ -10,6 +10,7 @@
 
 static ringcast_reader *reader;
 static struct ringcast_frame held[8];
+static struct head heads[8]; /* what they say; all 0: not known to be whole */
 static uint32_t holds;
 static uint64_t state;
 static uint64_t last;   /* number of the last frame of this life; 0: none yet */
@@ -55,6 +56,7 @@ static int judge_frame(const struct ringcast_frame *frame, const struct head *he
     return -EBADMSG;
   }
   last = head->number;
+  heads[holds - 1] = *head;
   atomic_store(&self->upto, last);
   atomic_fetch_add_explicit(&board->counts.frames, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&board->counts.bytes, frame->bytes, memory_order_relaxed);
@@ -109,11 +111,22 @@ static int examine(struct ringcast_frame *frame) {
 
 /* ---- Holding and releasing -------------------------------------------------------------------------------------- */
 
+/* Now and then it is read once more: while it was held nobody may have overwritten it. */
 static int release_one(uint32_t i) {
+  struct head head = heads[i];
+  bool same = head.bytes == 0 || chance(4) != 0 || frame_matches(held[i].data, 0, head.bytes, &head);
   int result = ringcast_reader_release(reader, &held[i]);
   held[i] = held[--holds];
-  if (result == -ESTALE) return stale("release");
-  return result != 0 ? unexpected("release", result) : 0;
+  heads[i] = heads[holds];
+  if (result == -ESTALE) {
+    if (!same) atomic_fetch_add(&board->counts.torn, 1);
+    return stale("release");
+  }
+  if (result != 0) return unexpected("release", result);
+  if (same) return 0;
+  note_wrong(self, &board->counts.corrupt, "reader: frame %llu was overwritten while it was held, %u beside it",
+             (unsigned long long)head.number, holds);
+  return -EBADMSG;
 }
 
 /* In any order. */
@@ -213,6 +226,7 @@ static int read_frames(uint64_t most) {
     int result = next(&frame);
     if (result == -ESTALE) return stale("next");
     if (result != 0) return result;
+    heads[holds] = (struct head){0};
     held[holds++] = frame;
     result = examine(&frame);
     if (result == -EPIPE && self->follows) result = release_one(holds - 1); /* a part of a frame; the next call tells */

@@ -213,7 +213,7 @@ bool has_struck(int index, uint64_t ns) {
   struct party *party = &board->parties[index];
   if (within(ns, is_struck, party)) return true;
   uint32_t point = atomic_exchange(&party->armed, 0);
-  return point == 0 && within(1000000, is_struck, party); /* it was just about to */
+  return point == 0 && within(hang_ns, is_struck, party); /* it was just about to */
 }
 
 static bool is_stopped(const void *context) {
