@@ -14,7 +14,8 @@ int rc_check_fork(uint32_t forks) {
 }
 
 int rc_fail_shared(void) {
-  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for cancel");
+  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for cancel (or "
+                               "a wait was left by longjmp, or with its thread: close it then)");
 }
 
 int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
@@ -136,8 +137,11 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {
   static const char *const states[] = {"", "joining", "active", "dead", "stopped by a signal or a debugger", "evicted"};
   const bool named = peer->name[0] != '\0';
+  const bool briefly = peer->held_ns < 1000000000;
   char held[48] = "";
-  if (peer->held_ns != 0) snprintf(held, sizeof held, ", in the way for %.1f s", (double)peer->held_ns / 1e9);
+  if (peer->held_ns != 0)
+    snprintf(held, sizeof held, briefly ? ", in the way for %.0f ms" : ", in the way for %.1f s",
+             (double)peer->held_ns / (briefly ? 1e6 : 1e9));
   snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, at position %llu, %llu bytes behind%s)", peer->slot, named ? " '" : "",
            peer->name, named ? "'" : "", peer->pid, states[peer->state], (unsigned long long)peer->position,
            (unsigned long long)peer->lag, held);

@@ -68,8 +68,9 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
   } while (result == -EAGAIN || result == -EUSERS);
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
   if (result != 0)
-    return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died or were evicted: "
-                           "make the ring with more, or close a reader", ring.slots, ring.slots - rc_peer_count(&ring));
+    return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died or were evicted: make "
+                           "the ring with more, or close a reader; a writer with options.on_death = RINGCAST_EVICT frees "
+                           "those of the dead when it next looks", ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_parties(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->room);

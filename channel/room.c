@@ -123,10 +123,13 @@ static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
   return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
 }
 
-static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who) {
-  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back", who);
-  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back",
-                 (unsigned long long)writer->segment.spill.bytes, who);
+static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who, bool late) {
+  const char *limit = !late ? ""
+                            : ", longer than a reader may (options.slow_ns); options.on_slow = RINGCAST_EVICT goes on "
+                              "without it";
+  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back%s", who, limit);
+  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back%s",
+                 (unsigned long long)writer->segment.spill.bytes, who, limit);
 }
 
 /* Puts the reason into words, with the reader who is to blame. */
@@ -136,8 +139,10 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
                                                        : "the ring is full right now");
   struct ringcast_peer peer;
   char who[RC_DESCRIBED_MAX] = "no reader";
+  bool late = false;
   if (rc_writer_peer(writer, writer->ring.blocker, &peer)) {
     rc_peer_describe(&peer, who, sizeof who);
+    late = writer->lost.slow_ns != 0 && peer.held_ns >= (uint64_t)writer->lost.slow_ns;
     bool dead = peer.state == RINGCAST_PEER_DEAD && writer->lost.on_death == RINGCAST_FAIL;
     if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* waiting longer won't help */
   }
@@ -152,11 +157,13 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
                                 : "a reservation is open already: commit or abort it first");
   case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
   case -EINVAL: return rc_fail(code, "no reservation is open");
-  case -EPROTO: return rc_fail(code, "%s has written a cursor that can't be right", who);
+  case -EPROTO:
+    return rc_fail(code, "%s has written a cursor that can't be right: end it and make a new ring (or make rings with "
+                         "options.on_death = RINGCAST_EVICT)", who);
   case -EOWNERDEAD:
     return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it (or make rings with "
                          "options.on_death = RINGCAST_EVICT)", who);
-  case -ETIMEDOUT: return fail_full(writer, code, bytes, who);
+  case -ETIMEDOUT: return fail_full(writer, code, bytes, who, late);
   default: return code; /* of spill memory, with its text */
   }
 }

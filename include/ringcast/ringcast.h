@@ -28,7 +28,8 @@
  *            and given back when it has lain idle. The writer waits when it is used up (options.spill_bytes), as it does
  *            when the ring is full.
  *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more (the
- *            other side's pidfd), and two more once it has slept for long (io_uring). Closing the handle closes them.
+ *            other side's pidfd), and two more once it has slept for long (io_uring); ringcast_writer_check and _fd hold
+ *            two, and one for each reader; ringcast_reader_fd up to three. Closing the handle closes them.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to no others.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
@@ -39,9 +40,9 @@
  *
  * Results. Every function returns 0 or a count, or a negative errno with the one meaning given here;
  * ringcast_last_error() tells the same in words. Outputs are set only on success. A failed create or attach leaves
- * nothing to close.
+ * nothing to close. What blocks may also give -ECANCELED and -EDEADLK, where it is not said again.
  *   -EAGAIN      nothing to read, or no room to write, right now (asked with timeout 0)
- *   -ETIMEDOUT   the same when the time was up
+ *   -ETIMEDOUT   the same when the time was up, or a reader was in the way for longer than options.slow_ns
  *   -EINTR       a signal handler ran while waiting
  *   -EPIPE       the writer is gone and everything it committed has been read
  *   -EOWNERDEAD  a reader that holds the writer back has died
@@ -56,7 +57,7 @@
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into
  *   -EUSERS      all the reader slots are taken
- *   -EPROTO      the other side is of an incompatible build, or has written what it must not
+ *   -EPROTO      the other side is of an incompatible build or in another PID namespace, or has written what it must not
  *   -ENOBUFS     the descriptor of ringcast_reader_fd can't wait any more; ask for it anew
  *   -ECHILD      the handle was made before a fork, by the parent
  *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching, or when spill
@@ -331,8 +332,8 @@ RINGCAST_API int ringcast_writer_info(const ringcast_writer *writer, struct ring
 /* ---- Reader: lifecycle ------------------------------------------------------------------------------------------ */
 
 /* Attaches to the ring that `handle` names; the reader's first frame is the next one to be committed.
- * -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build), -EUSERS, -ENOMEM, -EMFILE.
- * Any thread. Blocks only in the kernel, to map the memory. */
+ * -EINVAL (not a handle), -ENOENT (its ring is gone), -EACCES, -EPROTO (another build or PID namespace), -EUSERS,
+ * -ENOMEM, -EMFILE. Any thread. Blocks only in the kernel, to map the memory. */
 RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **out);
 RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
                                            ringcast_reader **out);
@@ -378,7 +379,7 @@ RINGCAST_API int ringcast_reader_check(const ringcast_reader *reader);
 
 /* ---- Reader: introspection -------------------------------------------------------------------------------------- */
 
-/* Bytes committed and not yet released by this reader. Wait-free. -ECHILD. */
+/* Bytes committed and not yet released by this reader; of no meaning once it was evicted. Wait-free. -ECHILD. */
 RINGCAST_API int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out);
 
 RINGCAST_API int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out);

@@ -310,7 +310,7 @@ static bool fill_leaves(struct decoding *decoding) {
 static bool take_all(struct decoding *decoding) {
   struct ringcast_item item;
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return damaged(decoding, "an entry points outside it");
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return damaged(decoding, "an entry points outside it, or its elements share their bytes");
     if (!take_entry(decoding, &item)) return false;
   }
   return true;

@@ -4,7 +4,9 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 
+#include "shm/os.h"
 #include "tests/support/channel.h"
 #include "tests/support/switches.h"
 
@@ -161,6 +163,64 @@ START_TEST(a_second_thread_in_a_wait_is_told) {
 }
 END_TEST
 
+/* ---- Who leaves a wait in the middle ------------------------------------------------------------------------------ */
+
+static ringcast_reader *asleep;
+static sigjmp_buf way_out;
+static int told;
+
+/* In place of the sleep: a signal handler that does what it must not, and then jumps. */
+static int handle_and_jump(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word, (void)value, (void)timeout_ns;
+  struct ringcast_frame frame;
+  told = ringcast_reader_next(asleep, 0, &frame);
+  siglongjmp(way_out, 1);
+}
+
+static int cancel_the_thread(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word, (void)value, (void)timeout_ns;
+  pthread_cancel(pthread_self());
+  pthread_testcancel();
+  return 0;
+}
+
+static void must_only_close(ringcast_writer *writer, ringcast_reader *reader) {
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EDEADLK);
+  ck_says("close it");
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0), 0); /* its slot is free */
+  ringcast_writer_close(writer);
+}
+
+START_TEST(a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close) {
+  ringcast_writer *writer = make_writer(4096, 1);
+  struct ringcast_frame frame;
+  asleep = attach(writer);
+  rc_os.futex_wait = handle_and_jump;
+  if (sigsetjmp(way_out, 1) == 0) ringcast_reader_next(asleep, RINGCAST_FOREVER, &frame);
+  ck_assert_int_eq(told, -EDEADLK);
+  must_only_close(writer, asleep);
+}
+END_TEST
+
+START_TEST(a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close) {
+#if defined(__SANITIZE_ADDRESS__)
+  tell_skipped(__func__, "AddressSanitizer does not know that a cancelled thread leaves its stack");
+  return;
+#endif
+  ringcast_writer *writer = make_writer(4096, 1);
+  ringcast_reader *reader = attach(writer);
+  pthread_t thread;
+  void *result;
+  rc_os.futex_wait = cancel_the_thread;
+  ck_assert_int_eq(pthread_create(&thread, NULL, wait_for_ever, reader), 0);
+  ck_assert_int_eq(pthread_join(thread, &result), 0);
+  ck_assert_ptr_eq(result, PTHREAD_CANCELED);
+  must_only_close(writer, reader);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("channel, waiting");
   TCase *tests = add_case(suite, "channel, waiting");
@@ -171,6 +231,8 @@ int main(void) {
   tcase_add_test(tests, what_was_done_is_counted);
   tcase_add_test(tests, a_cancelled_handle_waits_no_more);
   tcase_add_test(tests, a_second_thread_in_a_wait_is_told);
+  tcase_add_test(tests, a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close);
+  tcase_add_test(tests, a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close);
   tcase_add_test(tests, a_timeout_that_is_negative_by_mistake_is_refused);
   return run_suite(suite);
 }

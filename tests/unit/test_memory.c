@@ -205,7 +205,7 @@ static uint64_t mapped_bytes(const void *start, const char *key) {
   bool inside = false;
   unsigned long kib = 0;
   FILE *file = fopen("/proc/self/smaps", "re");
-  snprintf(first, sizeof first, "%lx-", (unsigned long)(uintptr_t)start);
+  snprintf(first, sizeof first, "%08lx-", (unsigned long)(uintptr_t)start);
   while (kib == 0 && fgets(line, sizeof line, file)) {
     if (inside && strncmp(line, "VmFlags:", 8) == 0) break;
     inside |= strncmp(line, first, strlen(first)) == 0;
