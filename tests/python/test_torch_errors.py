@@ -317,13 +317,18 @@ def ranks_waiting_for_the_dead(next_look: float) -> str:
         dist.recv(torch.zeros(1), src=0)
         return ""
     writer = rt.rings()[0]
+
+    def wait_until_received(*names: str) -> None:
+        while any(reader.lag for reader in writer.readers() if reader.name in names):
+            time.sleep(0)
+
+    wait_until_received("rank 1", "rank 2")  # what is released later makes room
     for size in (1000, 0):  # then there is no room for the least
         with contextlib.suppress(TimeoutError):
             while True:
                 writer.send_bytes(bytes(size), 0)
     dead = next(reader for reader in writer.readers() if reader.name == "rank 2")
-    while [reader.lag for reader in writer.readers() if reader.name == "rank 2"] != [0]:
-        time.sleep(0)
+    wait_until_received("rank 2")
     os.kill(dead.pid, signal.SIGKILL)
     while "dead" not in [reader.state for reader in writer.readers()]:
         assert select.select([writer], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
