@@ -136,8 +136,8 @@ static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
 }
 
-/* The block has ended by an exception, with views still there. What was overwritten may have led to it, so the eviction is
- * what is to be told. */
+/* The block has ended by an exception, with views still there. What was overwritten may have led to it, so the eviction
+ * is what is to be told. */
 static PyObject *release_later(struct frame *self, PyObject *raised) {
   struct rc_py_reader *reader = self->reader;
   self->doomed = true;

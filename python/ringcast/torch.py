@@ -54,8 +54,8 @@ _ATTACH_TIMEOUT = 60.0
 _SLOTS = 64
 # How long the source goes on without looking whether the others live: a look is a system call.
 _LOOK_SECONDS = 0.05
-# How long it waits for room before it looks again, or gives up telling of a death: who leaves no room may be waiting for
-# the dead, and never make any.
+# How long it waits for room before it looks again, or gives up telling of a death: who leaves no room may be waiting
+# for the dead, and never make any.
 _PATIENCE_SECONDS = 1.0
 # A tag is the operation's number, then the number of the call.
 _OPERATIONS = (None, "broadcast_tensor_dict", "broadcast_object", "broadcast_object_list")

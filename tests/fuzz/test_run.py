@@ -14,7 +14,7 @@ LOG = "echo 'stat::number_of_executed_units: 7'; echo 'frames fuzzed: 5'; "
 CASES = {
     "well": (LOG, 0, r"^fuzzed frames: 5 \(in 7 executions\)$"),
     "skipped": ("echo 'SKIPPED fuzz_frame: not here'", 0, r"^SKIPPED fuzz_frame: not here$"),
-    "skipped, and then it died": ("echo 'SKIPPED fuzz_frame: not here'; kill -9 $$", 1, r"^frame: ended with status -9$"),
+    "skipped, and died": ("echo 'SKIPPED fuzz_frame: not here'; kill -9 $$", 1, r"^frame: ended with status -9$"),
     "died": (LOG + "exit 3", 1, r"^frame: ended with status 3$"),
     "left an input": (LOG + 'for word; do case $word in -artifact_prefix=*) : >"${word#*=}x";; esac; done',
                       1, r"^frame: fails on .*frame-x; to try again: "),
