@@ -164,7 +164,7 @@ int rc_lost_judge(ringcast_writer *writer, uint64_t wanted);
 bool rc_lost_expel(ringcast_writer *writer);
 
 /* When rc_lost_judge should be asked at the latest, in nanoseconds from now. */
-int64_t rc_lost_slice(const ringcast_writer *writer, uint64_t wanted);
+int64_t rc_lost_slice(const ringcast_writer *writer);
 
 /* Frees the slots of dead readers, if that is the policy. */
 void rc_lost_reap_dead(ringcast_writer *writer);

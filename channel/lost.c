@@ -11,8 +11,8 @@
  * room, over all calls until one succeeds. Those that are below what each of these wanted have been in the way all the time,
  * since cursors only grow; when none is left that was, the clock starts anew for who is in the way now.
  *
- * Not only the one that is furthest behind is looked at: it may well live and wait, for ever, for another one that is in the
- * way too and is dead, as workers do that compute together.
+ * Not only the one that is furthest behind is looked at: it may well live and wait, for ever, for another one that is dead,
+ * as workers do that compute together, wherever that one has got to.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #include "shm/error.h"
 
 #define JOINING_NS RC_SLICE_NS /* joining takes less than a microsecond: who takes longer is stopped */
-#define OTHERS_NS  (RC_SLICE_NS / 2) /* how often all that are in the way are asked for in /proc, 10 us each */
+#define OTHERS_NS  (RC_SLICE_NS / 2) /* how often all the others are asked for in /proc, 10 us each */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
   return &writer->ring.ring.control->slots[slot].owner;
@@ -149,17 +149,17 @@ struct rc_watch *rc_lost_blocker(ringcast_writer *writer) {
 }
 
 /* Only the blocker is watched in its sleep. */
-static bool are_others_in_the_way(const ringcast_writer *writer, uint64_t wanted) {
+static bool are_there_others(const ringcast_writer *writer) {
   for (uint32_t i = 0; i < writer->ring.ring.slots; i++)
-    if (i != writer->ring.blocker && is_in_the_way(writer, i, load_owner(writer, i), wanted)) return true;
+    if (i != writer->ring.blocker && rc_owner_state(load_owner(writer, i)) == RC_SLOT_ACTIVE) return true;
   return false;
 }
 
-int64_t rc_lost_slice(const ringcast_writer *writer, uint64_t wanted) {
+int64_t rc_lost_slice(const ringcast_writer *writer) {
   const struct rc_lost *lost = &writer->lost;
   enum rc_slot_state state = rc_owner_state(load_owner(writer, writer->ring.blocker));
   if (state != RC_SLOT_ACTIVE) return JOINING_NS; /* or it has left, and might die before it tells */
-  int64_t slice = are_others_in_the_way(writer, wanted) ? RC_SLICE_NS : INT64_MAX;
+  int64_t slice = are_there_others(writer) ? RC_SLICE_NS : INT64_MAX;
   if (lost->slow_ns == 0) return slice;
   int64_t left = lost->slow_ns - (rc_now_ns() - lost->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
@@ -191,15 +191,15 @@ static int judge_slow(ringcast_writer *writer, uint64_t wanted) {
   return result;
 }
 
-/* Those that are in the way beside the blocker. */
-static int judge_others(ringcast_writer *writer, uint64_t wanted) {
+/* All beside the blocker. */
+static int judge_others(ringcast_writer *writer) {
   struct rc_lost *lost = &writer->lost;
   int64_t now = rc_now_ns();
   int result = -EAGAIN;
   if (now - lost->asked < OTHERS_NS) return -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (i == writer->ring.blocker || !is_in_the_way(writer, i, owner, wanted) || !is_dead(owner)) continue;
+    if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE || !is_dead(owner)) continue;
     if (lost->on_death == RINGCAST_EVICT) {
       if (let_go(writer, i, owner, true)) result = 0;
     } else if (load_owner(writer, i) == owner) { /* else it left before it exited */
@@ -216,7 +216,7 @@ int rc_lost_judge(ringcast_writer *writer, uint64_t wanted) {
   uint64_t owner = load_owner(writer, slot);
   struct rc_watch *blocker = rc_lost_blocker(writer);
   if (!blocker || rc_watch_is_alive(blocker)) {
-    int result = judge_others(writer, wanted);
+    int result = judge_others(writer);
     return result == -EAGAIN ? judge_slow(writer, wanted) : result;
   }
   /* One that left and then exited is no dead reader: its slot tells. */

@@ -82,7 +82,7 @@ static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wa
  * the writer only in part, is left to a slice. */
 static struct rc_watch *watch_blocker(void *context) {
   struct writer_wait *wait = context;
-  wait->slice_ns = rc_lost_slice(wait->writer, wanted_now(wait));
+  wait->slice_ns = rc_lost_slice(wait->writer);
   return rc_lost_blocker(wait->writer);
 }
 
@@ -161,8 +161,8 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
     return rc_fail(code, "%s has written a cursor that can't be right: end it and make a new ring (or make rings with "
                          "options.on_death = RINGCAST_EVICT)", who);
   case -EOWNERDEAD:
-    return rc_fail(code, "%s has died and holds the ring back: make a new ring to go on without it (or make rings with "
-                         "options.on_death = RINGCAST_EVICT)", who);
+    return rc_fail(code, "%s has died: make a new ring to go on without it (or make rings with options.on_death = "
+                         "RINGCAST_EVICT)", who);
   case -ETIMEDOUT: return fail_full(writer, code, bytes, who, late);
   default: return code; /* of spill memory, with its text */
   }

@@ -8,7 +8,7 @@
  *
  * Caveats.
  *   Crash    A writer that dies leaves only whole frames; readers drain them and then get -EPIPE. A reader that dies
- *            holding the ring back makes the writer's next wait return -EOWNERDEAD, or the writer goes on without it
+ *            makes a writer that has to wait return -EOWNERDEAD, or the writer goes on without it
  *            (options.on_death); ringcast_writer_check() finds the dead at any time. Nothing is left behind: the memory is
  *            anonymous and goes with the last process that maps it.
  *   Slow     A reader that is alive holds the writer back for as long as it likes, unless options.slow_ns says how long
@@ -45,7 +45,7 @@
  *   -ETIMEDOUT   the same when the time was up, or a reader was in the way for longer than options.slow_ns
  *   -EINTR       a signal handler ran while waiting
  *   -EPIPE       the writer is gone and everything it committed has been read
- *   -EOWNERDEAD  a reader that holds the writer back has died
+ *   -EOWNERDEAD  the writer had to wait, and a reader has died: in its way, or such that who is may wait for it
  *   -ESTALE      this reader was evicted: the writer goes on without it. Close it; a new one may attach
  *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
@@ -309,8 +309,8 @@ RINGCAST_API void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, s
  * Wait-free, but asks the kernel whether each process lives. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity);
 
-/* The reader that is furthest behind: after -ETIMEDOUT or -EOWNERDEAD, the one to blame. Returns 1, or 0 if there is
- * no reader. As ringcast_writer_peers. */
+/* The reader that is furthest behind: after -ETIMEDOUT, the one to blame (after -EOWNERDEAD, ringcast_writer_check tells).
+ * Returns 1, or 0 if there is no reader. As ringcast_writer_peers. */
 RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out);
 
 /* Looks whether all readers live, without waiting to be held back by a dead one. Returns 1 and tells of one that does not,

@@ -72,7 +72,7 @@ const char rc_py_send_doc[] =
      "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message names the\n"
      "reader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error (ENOMEM, "
      "ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
-     "Writer makes none. ReaderDied: a reader died and holds the ring back, and on_death is \"fail\".\nTypeError: a "
+     "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
      "tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
      "place in "
      "front:\n\"value['a'][2]: ...\". After an error nothing was sent.";

@@ -21,7 +21,7 @@ class WriterGone(Error):
 
 
 class ReaderDied(Error):
-    """A reader died and holds the writer back, whose `on_death` is "fail"; the text names it. errno EOWNERDEAD."""
+    """A reader died, and the writer, whose `on_death` is "fail", had to wait; the text names it. errno EOWNERDEAD."""
 
 
 class Evicted(Error):

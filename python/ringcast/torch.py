@@ -30,7 +30,7 @@ ringcast.PickleRefused, after which the next call works. (The exchange of the fi
 RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what a broadcast does when another rank has died.
 "fail" (the default) raises ringcast.ReaderDied, which names the rank, and ringcast.SendError on the other ranks, at this
 and all later calls; "evict" warns once, and goes on without that rank. The source looks at most every 50 ms, when it is
-called, and every second while it waits for room.
+called; while it waits for room, the ring does.
 """
 
 import atexit
@@ -56,7 +56,7 @@ _SLOTS = 64
 _LOOK_SECONDS = 0.05
 # How long it waits for room before it looks again, or gives up telling of a death: who leaves no room may be waiting
 # for the dead, and never make any.
-_PATIENCE_SECONDS = 1.0
+_TELL_SECONDS = 1.0
 # A tag is the operation's number, then the number of the call.
 _OPERATIONS = (None, "broadcast_tensor_dict", "broadcast_object", "broadcast_object_list")
 _TENSOR_DICT, _OBJECT, _OBJECT_LIST = 1, 2, 3
@@ -174,10 +174,10 @@ class _Source:
         try:
             if not isinstance(value, kind):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
-            frame = value
-            while not self._send_in_time(frame, tag):
-                frame = ringcast.pack(frame)  # once, for all further tries
-                self._look(operation, tag)
+            self.end.send(value, tag=tag)
+        except ringcast.ReaderDied:
+            self._look(operation, tag)
+            raise
         except ringcast.FrameTooLarge as error:
             named = self._name_knob(error)
             self._tell(named, operation, tag)
@@ -192,13 +192,6 @@ class _Source:
             raise
         self._call = (self._call + 1) & _CALL_MASK
 
-    def _send_in_time(self, frame: Any, tag: int) -> bool:
-        try:
-            self.end.send(frame, _PATIENCE_SECONDS, tag=tag)
-        except TimeoutError:
-            return False
-        return True
-
     def _look(self, operation: int, tag: int) -> None:
         """Whether the other ranks live. After a failure the next call looks again."""
         while (lost := self.end.check()) is not None:
@@ -211,7 +204,7 @@ class _Source:
                 errno.EOWNERDEAD, f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
             )
             with contextlib.suppress(TimeoutError, ringcast.Error):  # it may hold the ring back already
-                self._tell(error, operation, tag, _PATIENCE_SECONDS)
+                self._tell(error, operation, tag, _TELL_SECONDS)
             raise error
         self._next_look = time.monotonic() + _LOOK_SECONDS
 

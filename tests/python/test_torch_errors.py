@@ -21,7 +21,6 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import check_usable, text_of
-from values import assert_same
 
 import ringcast
 import ringcast.torch as rt
@@ -341,37 +340,6 @@ def ranks_waiting_for_the_dead(next_look: float) -> str:
 @pytest.mark.parametrize("next_look", [0.0, float("inf")], ids=["before", "while it waits"])
 def test_a_death_is_told_at_the_source_although_there_is_no_room_to_tell_the_others(mortals, next_look):
     assert mortals.run(3, ranks_waiting_for_the_dead, next_look, dying=2)[0].startswith("rank 2 (pid ")
-
-
-def ranks_late() -> None:
-    """Rank 1 receives nothing until the source has looked because it had no room."""
-    if dist.get_rank() == 0:
-        os.environ["RINGCAST_CAPACITY"] = "4096"
-    check_usable()
-    value = {"t": torch.arange(100), "odd": (1, 2)}
-    if dist.get_rank() == 1:
-        dist.recv(torch.zeros(1), src=0)
-        for step in range(30):
-            assert_same(rt.broadcast_object(), {**value, "step": step})
-        return
-    source = rt._rings[dist.group.WORLD][0]
-    looks = []
-
-    def look(*_: Any) -> None:
-        if not looks:
-            dist.send(torch.zeros(1), dst=1)
-        looks.append(1)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rt, "_PATIENCE_SECONDS", 0.01)
-        source._look, source._next_look = look, float("inf")
-        for step in range(30):
-            rt.broadcast_object({**value, "step": step})
-    assert looks
-
-
-def test_what_had_to_wait_for_room_arrives_once_and_in_order(ranks):
-    ranks.run(2, ranks_late)
 
 
 class Looks:

@@ -98,16 +98,21 @@ START_TEST(so_is_one_that_dies_while_the_writer_sleeps) {
 }
 END_TEST
 
-/* One that is not in the way is nobody's business yet. */
-START_TEST(one_that_has_read_all_may_be_dead) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
-  while (writer->ring.tail < 2048) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
-  kill_child(start_reader(writer)); /* it starts at the tail */
-  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-  ck_assert_int_eq(try(writer, 5), -EAGAIN);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
+/* It holds nobody back, but the one that does may be waiting for it. */
+START_TEST(so_is_one_that_has_read_all) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
+    ringcast_reader *reader = attach(writer);
+    while (writer->ring.tail < 2048) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+    kill_child(start_reader(writer)); /* it starts at the tail */
+    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -EAGAIN);
+    if (policies[i] == RINGCAST_FAIL) ck_says("'rank 2'");
+    ck_assert_uint_eq(peers_of(writer), policies[i] == RINGCAST_FAIL ? 2 : 1);
+    ck_assert_int_eq(ringcast_reader_check(reader), 0);
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
 }
 END_TEST
 
@@ -355,7 +360,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_test(tests, a_dead_reader_is_found_behind_one_that_lives);
   tcase_add_test(tests, so_is_one_that_dies_while_the_writer_sleeps);
-  tcase_add_test(tests, one_that_has_read_all_may_be_dead);
+  tcase_add_test(tests, so_is_one_that_has_read_all);
   tcase_add_test(tests, the_slots_of_all_that_died_evicted_are_free_after_a_few_looks);
   tcase_add_test(tests, who_holds_spill_memory_is_evicted_though_the_ring_was_full_first);
   tcase_add_test(tests, the_time_begins_anew_for_another_who_is_in_the_way);
