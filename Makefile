@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# A thin door: the work is done by CMakePresets.json, pyproject.toml and the scripts in cmake/. `make help` says what is here.
+# A thin door: the work is done by CMakePresets.json, pyproject.toml and the scripts in cmake/. `make help`
+# says what is here.
 TORCH ?= torch==2.13.0
 ARGS ?=
 export TORCH

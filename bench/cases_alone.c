@@ -3,8 +3,8 @@
  * What the two halves of the hot path cost by themselves, in one process, with nobody on the other side: reserve and
  * commit, next and release, no byte of payload touched.
  *
- * The statistics can't be switched off, so what they cost is measured by leaving them out: the same library is built once
- * more with RINGCAST_NO_STATS, and both are loaded and called in the same way.
+ * The statistics can't be switched off, so what they cost is measured by leaving them out: the same library is built
+ * once more with RINGCAST_NO_STATS, and both are loaded and called in the same way.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

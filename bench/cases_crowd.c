@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * More processes than CPUs: eight readers, wherever the machine puts them.
- *   in_step   a frame is sent when all have had the one before; the last of them wakes the writer by a futex. The floor:
- *             the same with a bare futex in place of the ring, on which all readers sleep.
- *   free      the writer sends a million frames as it can, each reader reads as it can. `fewest` and `most` are the frames
- *             that a reader had when the writer was done, over all batches: whether one of them starves. (Since none is
- *             lost, nobody can be further behind than a ring.)
+ *   in_step   a frame is sent when all have had the one before; the last of them wakes the writer by a futex. The
+ *             floor: the same with a bare futex in place of the ring, on which all readers sleep.
+ *   free      the writer sends a million frames as it can, each reader reads as it can. `fewest` and `most` are the
+ *             frames that a reader had when the writer was done, over all batches: whether one of them starves. (Since
+ *             none is lost, nobody can be further behind than a ring.)
  */
 #define _GNU_SOURCE
 #include <limits.h>

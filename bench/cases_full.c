@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A full ring: the writer waits for its slowest reader. A ring of one page takes three frames of 1 KiB, so there is room
- * for the next one only when the reader has just given one back; beside it, the same stream with room enough, and memcpy
- * into three places. Then a reader that takes 2 us for each frame: what the wait adds to those.
+ * A full ring: the writer waits for its slowest reader. A ring of one page takes three frames of 1 KiB, so there is
+ * room for the next one only when the reader has just given one back; beside it, the same stream with room enough, and
+ * memcpy into three places. Then a reader that takes 2 us for each frame: what the wait adds to those.
  */
 #include "bench/stream.h"
 

@@ -4,8 +4,8 @@
  *   one_way   both sides spin. The ring's cases send a frame there over one ring and back over another. Its floors: one
  *             cache line that both write in turn, and a line each way, which is the least for what goes one way only.
  *   wake      both sides sleep, and are woken by each message. The floor: a bare futex.
- * The time is that of a whole batch, whatever happens in it; in a second batch trips are stamped, for the percentiles: p99
- * and p99.9 of single trips, p50 of groups of a few, since some clocks move in steps.
+ * The time is that of a whole batch, whatever happens in it; in a second batch trips are stamped, for the percentiles:
+ * p99 and p99.9 of single trips, p50 of groups of a few, since some clocks move in steps.
  */
 #define _GNU_SOURCE
 #include <limits.h>

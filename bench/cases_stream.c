@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Throughput, by the size of a frame, beside memcpy of the same bytes into the same kind of memory, read by the other in
- * the same way. `spill` takes two sizes that lie next to each other: the largest that fits in the ring, and one that does
- * not. `pages` takes the same stream through memory of each kind.
+ * Throughput, by the size of a frame, beside memcpy of the same bytes into the same kind of memory, read by the other
+ * in the same way. `spill` takes two sizes that lie next to each other: the largest that fits in the ring, and one that
+ * does not. `pages` takes the same stream through memory of each kind.
  */
 #include "bench/stream.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an observer costs: a writer with nobody, with a tap that follows all it can, with a reader, with both. Who looks at
- * a line takes it from the writer's cache, a tap as much as a reader; but a reader also holds the writer back.
+ * What an observer costs: a writer with nobody, with a tap that follows all it can, with a reader, with both. Who looks
+ * at a line takes it from the writer's cache, a tap as much as a reader; but a reader also holds the writer back.
  */
 #include "bench/stream.h"
 

@@ -32,7 +32,8 @@ struct bench_group {
 };
 #define BENCH_GROUP(cases) {cases, sizeof(cases) / sizeof *(cases)}
 
-extern const struct bench_group bench_one_way, bench_alone, bench_stream, bench_full, bench_readers, bench_crowd, bench_tap;
+extern const struct bench_group bench_one_way, bench_alone, bench_stream, bench_full, bench_readers, bench_crowd,
+    bench_tap;
 
 /* Once, at the start. `dry`: each case runs once only, to see that it works. */
 void bench_begin(bool dry);

@@ -71,8 +71,8 @@ int main(int argc, char **argv) {
   argc = static_cast<int>(end - argv);
   bench_begin(dry);
   add_context();
-  for (const bench_group *group : {&bench_one_way, &bench_alone, &bench_stream, &bench_full, &bench_readers, &bench_crowd,
-                                   &bench_tap})
+  for (const bench_group *group :
+       {&bench_one_way, &bench_alone, &bench_stream, &bench_full, &bench_readers, &bench_crowd, &bench_tap})
     for (size_t i = 0; i < group->count; i++) add(group->cases[i], dry);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

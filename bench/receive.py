@@ -52,7 +52,8 @@ def main():
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rounds < 1 or min(options.mib) < 1 or not 0 <= options.seconds < float("inf"):
-        parser.error("--rounds takes a whole number from 1 on, --mib takes such numbers, --seconds takes seconds from 0 on")
+        parser.error("--rounds takes a whole number from 1 on, --mib takes such numbers, --seconds takes seconds from 0"
+                     " on")
     if options.one:
         kind, mib, seconds = options.one
         print(measure(kind, int(mib), float(seconds)))

@@ -187,10 +187,10 @@ def show_machine(raw):
     caches = ", ".join(f"{level} {size_of(size)}" for level, size in facts["caches"].items())
     version = re.search(r'RINGCAST_VERSION "(.*)"', raw["version"])[1]
     kind = "a virtual machine" if facts["virtual"] else "a machine"
-    return (f"ringcast {version} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), {facts['cpus']} CPUs"
-            f" of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; Linux {facts['kernel']}."
-            f" The load average was {facts['load']:.1f} when it began. The ring: {size_of(first['capacity'])} of"
-            f" {first['memory']} memory, the library's own choice here.")
+    return (f"ringcast {version} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), {facts['cpus']}"
+            f" CPUs of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; Linux"
+            f" {facts['kernel']}. The load average was {facts['load']:.1f} when it began. The ring:"
+            f" {size_of(first['capacity'])} of {first['memory']} memory, the library's own choice here.")
 
 
 def where(size, raw):
@@ -212,8 +212,8 @@ def show_sizes(raw):
                      f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
                      " / ".join(faults_of(found[f"{who}_faults_per_frame"]) for who in ("writer", "reader")),
                      where(size, raw)])
-    head = ["frame", "ring, per frame", "frames/s", "GB/s", "memcpy, read by the other", "ratio", "memcpy, nobody reads",
-            "page faults, writer / reader", "lies in"]
+    head = ["frame", "ring, per frame", "frames/s", "GB/s", "memcpy, read by the other", "ratio",
+            "memcpy, nobody reads", "page faults, writer / reader", "lies in"]
     missing = sorted({found["skipped"] for found in raw["sizes"].values() if "skipped" in found}, key=len)
     note = f"\n\nNot sent: {missing[0]}." if missing else ""
     return f"{table(head, rows)}{note}\n\n{show_bends(raw)}\n\n![cost per frame by size]({PICTURE})"
@@ -221,7 +221,8 @@ def show_sizes(raw):
 
 def show_bends(raw):
     """What the figures say of the two parts, in one sentence each."""
-    points = [(int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items() if "skipped" not in found]
+    points = [(int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items()
+              if "skipped" not in found]
     flat = [(size, ns) for size, ns in points if ns < 2 * points[0][1]]
     slopes = [((b[1] - a[1]) / (b[0] - a[0]) * 1024, b) for a, b in zip(points, points[1:]) if b[0] > flat[-1][0]]
     text = f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(ns for _, ns in flat))} to " \
@@ -242,8 +243,8 @@ def show_latency(raw):
         rows.append([size_of(size), *(time_of(one_way[key]) for key in ("p50", "p99", "p999")), time_of(floor),
                      time_of(line), f"{found['ratio']:.2f}" if size == "40" else "",
                      f"{found['ratio_line']:.2f}" if size == "40" else ""])
-    return table(["one way", "ring, p50", "p99", "p99.9", "floor: a line each way", "one line in turn", "ratio to the floor",
-                  "to the line"], rows)
+    return table(["one way", "ring, p50", "p99", "p99.9", "floor: a line each way", "one line in turn",
+                  "ratio to the floor", "to the line"], rows)
 
 
 def show_halves(raw):
@@ -262,9 +263,10 @@ def show_wake(raw):
             rows.append([readers, f"not measured: {found['skipped']}", "", "", "", ""])
             continue
         rows.append([readers, f"{three(found['wake_us']['p50'])} us", f"{three(found['wake_us']['p99'])} us",
-                     f"{three(found['futex_us']['p50'])} us", f"{found['ratio']:.2f}", f"{found['idle_cpu_percent']:.3f} %"])
-    return table(["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU of a parked reader"],
-                 rows)
+                     f"{three(found['futex_us']['p50'])} us", f"{found['ratio']:.2f}",
+                     f"{found['idle_cpu_percent']:.3f} %"])
+    return table(["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio",
+                  "CPU of a parked reader"], rows)
 
 
 def show_crowd(raw):
@@ -293,8 +295,8 @@ def show_scale(raw):
               rate_of(step["frames_per_s"])] for step in crowded]
     text = table(["readers", "writer, per frame", "to 1 reader", "frames/s to the slowest"], rows)
     if len(steps) < 14:
-        text += (f"\n\nWith a CPU for each: to {len(steps)} reader{'s' if len(steps) > 1 else ''} here. Up to 14 is still"
-                 " to be measured on a machine with more cores: `ringcast perf scale --readers 14`.")
+        text += (f"\n\nWith a CPU for each: to {len(steps)} reader{'s' if len(steps) > 1 else ''} here. Up to 14 is"
+                 " still to be measured on a machine with more cores: `ringcast perf scale --readers 14`.")
     return text
 
 
@@ -336,7 +338,8 @@ def show_tap(raw):
         ("a reader and a tap", "tap/reader_and_tap"))]
     text = table(["40 B, and there looks on", "per frame", "to nobody"], rows)
     if lost:
-        text += f"\n\nThe tap lost {three(sorted(lost)[len(lost) // 2])} % of the bytes, and knew it: nobody waits for it."
+        text += (f"\n\nThe tap lost {three(sorted(lost)[len(lost) // 2])} % of the bytes, and knew it: nobody waits"
+                 " for it.")
     return text + reasons(raw, ["tap/reader_and_tap"])
 
 
@@ -350,7 +353,8 @@ def show_steps(raw):
         rows.append([world, f"{three(ring['median_us'])} us", f"{three(gloo['median_us'])} us",
                      f"{gloo['median_us'] / ring['median_us']:.1f}", f"{three(ring['steps_per_s'])}",
                      f"{three(gloo['steps_per_s'])}"])
-    return table(["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"], rows) + missing
+    return table(["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"],
+                 rows) + missing
 
 
 BLOCKS = {name.removeprefix("show_"): function for name, function in globals().items() if name.startswith("show_")}
@@ -377,7 +381,8 @@ def draw(raw, file):
     found = {int(size): figures for size, figures in raw["sizes"].items() if "skipped" not in figures}
     sizes = list(found)
     figure, axes = pyplot.subplots(figsize=(9, 5.4))
-    axes.loglog(sizes, [1e9 / found[size]["frames_per_s"] for size in sizes], "o-", color="#c0392b", label="ring", zorder=3)
+    axes.loglog(sizes, [1e9 / found[size]["frames_per_s"] for size in sizes], "o-", color="#c0392b",
+                label="ring", zorder=3)
     axes.loglog(sizes, [size / found[size]["memcpy_bytes_per_s"] * 1e9 for size in sizes], "s--", color="#2c3e50",
                 label="memcpy, read by the other", markersize=4)
     axes.loglog(sizes, [size / found[size]["memcpy_alone_bytes_per_s"] * 1e9 for size in sizes], ":", color="#7f8c8d",

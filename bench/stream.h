@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stream: this process copies frames into a ring, others read each one in place, every byte. The time ends when the last
- * reader is done. Its floor is the same without a ring (tools/perf_window.h).
+ * A stream: this process copies frames into a ring, others read each one in place, every byte. The time ends when the
+ * last reader is done. Its floor is the same without a ring (tools/perf_window.h).
  */
 #ifndef BENCH_STREAM_H
 #define BENCH_STREAM_H

@@ -61,7 +61,8 @@ bool bench_has_memory(size_t frame) {
   uint64_t needed = 6 * (uint64_t)frame, available = frame <= small ? UINT64_MAX : available_memory();
   if (frame > small && bench_dry) bench_skip("a dry run leaves frames of %zu MiB out", frame >> 20);
   else if (needed > available)
-    bench_skip("needs %llu MiB, and %llu are free", (unsigned long long)needed >> 20, (unsigned long long)available >> 20);
+    bench_skip("needs %llu MiB, and %llu are free", (unsigned long long)needed >> 20,
+               (unsigned long long)available >> 20);
   else return true;
   return false;
 }

@@ -21,7 +21,8 @@ struct rc_lost {
   int64_t slow_ns;
   int64_t since; /* when the first reserve found no room, while none has succeeded; 0: none is waiting */
   uint64_t wanted, tail; /* then: no cursor was to be below that, and the ring's tail was that, ... */
-  bool open;             /* ... and it was to grow what is open: a reserve that has succeeded since has changed either */
+  bool open;             /* ... and it was to grow what is open: a reserve that has succeeded since has changed
+                          * either */
   int64_t asked;         /* when all that were in the way were last asked for */
   uint64_t joining;      /* the owner word that was seen joining, and ... */
   int64_t joining_since; /* ... when it was first */
@@ -103,7 +104,8 @@ static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
   rc_store_relaxed(count, rc_load_relaxed(count) + more);
 }
 
-/* A frame was committed, or released. The counts lie on the line of the tail, or of the cursor, which is this CPU's anyway. */
+/* A frame was committed, or released. The counts lie on the line of the tail, or of the cursor,
+ * which is this CPU's anyway. */
 static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
 #ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
   rc_count(&counts->frames, 1);
@@ -147,7 +149,8 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 /* The clock starts, if it does not run already: a reserve waits until no cursor is below `wanted`. */
 void rc_lost_begin(ringcast_writer *writer, uint64_t wanted);
 
-/* Frees the slots of those that died while joining, or in a few calls after they were evicted; evicts who is stuck in joining. */
+/* Frees the slots of those that died while joining, or in a few calls after they were evicted;
+ * evicts who is stuck in joining. */
 void rc_lost_tidy(ringcast_writer *writer);
 
 /* The watch of whoever is in the way now; NULL: it has just left. */
@@ -156,8 +159,8 @@ struct rc_watch *rc_lost_blocker(ringcast_writer *writer);
 /* Whether the clock runs for what is tried now. */
 bool rc_lost_is_waiting(const ringcast_writer *writer);
 
-/* Somebody is in the way: its cursor is below `wanted`, or it joins. 0: no more, look again; -EAGAIN: wait on; -EOWNERDEAD,
- * -ETIMEDOUT: by the policy, don't, and the blocker is to blame. */
+/* Somebody is in the way: its cursor is below `wanted`, or it joins. 0: no more, look again; -EAGAIN: wait on;
+ * -EOWNERDEAD, -ETIMEDOUT: by the policy, don't, and the blocker is to blame. */
 int rc_lost_judge(ringcast_writer *writer, uint64_t wanted);
 
 /* Whoever is in the way has written a cursor that can't be right. True: look again, it has left or is expelled. */

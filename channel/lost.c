@@ -2,17 +2,17 @@
 /*
  * Readers that the writer loses: those that die, and those that are too slow.
  *
- * Nobody is looked for on the hot path. A wait for room looks at whoever is in its way: dead, and the options say whether
- * the wait fails or goes on without it; alive, and the options may say for how long it may be in the way. Who wants to
- * know sooner asks ringcast_writer_check, or has ringcast_writer_fd tell when to.
+ * Nobody is looked for on the hot path. A wait for room looks at whoever is in its way: dead, and the options say
+ * whether the wait fails or goes on without it; alive, and the options may say for how long it may be in the way. Who
+ * wants to know sooner asks ringcast_writer_check, or has ringcast_writer_fd tell when to.
  *
- * A dead reader's slot is freed. One that lives may be in the middle of reading, so it is only evicted (ring/slot.c): it
- * finds out by itself, at its next call. How long somebody is in the way is counted from the first reserve that found no
- * room, over all calls until one succeeds. Those that are below what each of these wanted have been in the way all the time,
- * since cursors only grow; when none is left that was, the clock starts anew for who is in the way now.
+ * A dead reader's slot is freed. One that lives may be in the middle of reading, so it is only evicted (ring/slot.c):
+ * it finds out by itself, at its next call. How long somebody is in the way is counted from the first reserve that
+ * found no room, over all calls until one succeeds. Those that are below what each of these wanted have been in the way
+ * all the time, since cursors only grow; when none is left that was, the clock starts anew for who is in the way now.
  *
- * Not only the one that is furthest behind is looked at: it may well live and wait, for ever, for another one that is dead,
- * as workers do that compute together, wherever that one has got to.
+ * Not only the one that is furthest behind is looked at: it may well live and wait, for ever, for another one that is
+ * dead, as workers do that compute together, wherever that one has got to.
  */
 #include <errno.h>
 #include <string.h>
@@ -86,8 +86,8 @@ void rc_lost_reap_dead(ringcast_writer *writer) {
 
 /* ---- Joining, and evicted already ------------------------------------------------------------------------------- */
 
-/* A reader that is stopped in the middle of joining holds up every grant. It can be evicted without loss: it will find its
- * claim refused, and claim anew. */
+/* A reader that is stopped in the middle of joining holds up every grant. It can be evicted without loss: it will find
+ * its claim refused, and claim anew. */
 static void judge_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner, int64_t now) {
   struct rc_lost *lost = &writer->lost;
   if (lost->joining != owner) {
@@ -100,8 +100,9 @@ static void judge_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
   }
 }
 
-/* Who died while joining has got nothing yet and misses nothing; who died after it was evicted was told of then. The evicted
- * are in nobody's way, so one slot at a time is looked at for them: to ask /proc about many takes longer than to wait. */
+/* Who died while joining has got nothing yet and misses nothing; who died after it was evicted was told of then. The
+ * evicted are in nobody's way, so one slot at a time is looked at for them: to ask /proc about many takes longer than
+ * to wait. */
 void rc_lost_tidy(ringcast_writer *writer) {
   uint32_t slots = writer->ring.ring.slots, turn = writer->lost.tidied++ % slots;
   bool judged = false;
@@ -227,8 +228,8 @@ int rc_lost_judge(ringcast_writer *writer, uint64_t wanted) {
   return 0;
 }
 
-/* It can't be waited for, as it does not play by the rules: as good as dead. Its cursor is looked at once more, since it may
- * have left, and the slot gone to another. */
+/* It can't be waited for, as it does not play by the rules: as good as dead. Its cursor is looked at once more, since
+ * it may have left, and the slot gone to another. */
 bool rc_lost_expel(ringcast_writer *writer) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);

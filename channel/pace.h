@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Keeping one's distance. A look takes the line to the reader, and the writer must take it back before it can write there.
- * A reader of small frames is faster than the writer. So in a stream it catches up, and from then on each look comes just
- * before the line is written, which makes a frame cost both several times as much. It is enough to stay away for a moment:
- * then many frames are there, and are read while the writer is elsewhere.
+ * Keeping one's distance. A look takes the line to the reader, and the writer must take it back before it can write
+ * there. A reader of small frames is faster than the writer. So in a stream it catches up, and from then on each look
+ * comes just before the line is written, which makes a frame cost both several times as much. It is enough to stay away
+ * for a moment: then many frames are there, and are read while the writer is elsewhere.
  *
- * In a dialogue, or where frames come slowly, that would only make the reader late. So whether it pays is found by trying,
- * ever more seldom while it does not: so many pauses must have brought so many frames. Then it stays away for twice as long
- * the next time, else for half as long, or not at all. It counts after each STRETCH of pauses, and what brought nothing is
- * the last: the frames were a burst, or the ring is full.
+ * In a dialogue, or where frames come slowly, that would only make the reader late. So whether it pays is found by
+ * trying, ever more seldom while it does not: so many pauses must have brought so many frames. Then it stays away for
+ * twice as long the next time, else for half as long, or not at all. It counts after each STRETCH of pauses, and what
+ * brought nothing is the last: the frames were a burst, or the ring is full.
  */
 #ifndef RC_CHANNEL_PACE_H
 #define RC_CHANNEL_PACE_H

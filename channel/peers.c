@@ -14,14 +14,14 @@ int rc_check_fork(uint32_t forks) {
 }
 
 int rc_fail_shared(void) {
-  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for cancel (or "
-                               "a wait was left by longjmp, or with its thread: close it then)");
+  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for "
+                               "cancel (or a wait was left by longjmp, or with its thread: close it then)");
 }
 
 int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
   if (timeout_ns < RINGCAST_FOREVER)
-    return rc_fail(-EINVAL, "a timeout of %lld ns is negative: has the deadline passed? (0 tries once, RINGCAST_FOREVER "
-                            "waits without end)", (long long)timeout_ns);
+    return rc_fail(-EINVAL, "a timeout of %lld ns is negative: has the deadline passed? (0 tries once, "
+                            "RINGCAST_FOREVER waits without end)", (long long)timeout_ns);
   return rc_check_fork(forks);
 }
 
@@ -142,14 +142,14 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
   if (peer->held_ns != 0)
     snprintf(held, sizeof held, briefly ? ", in the way for %.0f ms" : ", in the way for %.1f s",
              (double)peer->held_ns / (briefly ? 1e6 : 1e9));
-  snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, at position %llu, %llu bytes behind%s)", peer->slot, named ? " '" : "",
-           peer->name, named ? "'" : "", peer->pid, states[peer->state], (unsigned long long)peer->position,
-           (unsigned long long)peer->lag, held);
+  snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, at position %llu, %llu bytes behind%s)", peer->slot,
+           named ? " '" : "", peer->name, named ? "'" : "", peer->pid, states[peer->state],
+           (unsigned long long)peer->position, (unsigned long long)peer->lag, held);
 }
 
 /* `writer`, if it is not NULL, also knows for how long it has been waiting. */
-static int read_peers(const struct rc_ring *ring, const ringcast_writer *writer, uint64_t tail, struct ringcast_peer *peers,
-                      uint32_t capacity) {
+static int read_peers(const struct rc_ring *ring, const ringcast_writer *writer, uint64_t tail,
+                      struct ringcast_peer *peers, uint32_t capacity) {
   if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");
   int count = 0;
   for (uint32_t i = 0; i < ring->slots; i++) {

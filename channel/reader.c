@@ -25,7 +25,8 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
     return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_CUT_THROUGH is known", options.flags);
   if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.leases > RC_MAX_LEASES)
-    return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases, RC_MAX_LEASES);
+    return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
+                   RC_MAX_LEASES);
   *out = options;
   int result = rc_check_spin(options.spin_ns);
   return result != 0 ? result : rc_check_disable();
@@ -68,9 +69,11 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
   } while (result == -EAGAIN || result == -EUSERS);
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
   if (result != 0)
-    return rc_fail(result, "all %u reader slots of the ring are taken, %u of them by readers that have died or were evicted: make "
-                           "the ring with more, or close a reader; a writer with options.on_death = RINGCAST_EVICT frees "
-                           "those of the dead when it next looks", ring.slots, ring.slots - rc_peer_count(&ring));
+    return rc_fail(result,
+                   "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
+                   "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
+                   "RINGCAST_EVICT frees those of the dead when it next looks",
+                   ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_parties(&ring);
   RC_POINT(JOINED);
   rc_wake(&ring.control->room);
@@ -143,8 +146,8 @@ void ringcast_reader_close(ringcast_reader *reader) {
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
 
-/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores what it wants before E1, and looks
- * at the cursors once more after E2, so either this finds the newest wish or the writer finds the cursor. */
+/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores what it wants before E1, and
+ * looks at the cursors once more after E2, so either this finds the newest wish or the writer finds the cursor. */
 static void wake_sleeper(ringcast_reader *reader) {
   struct rc_control *control = reader->ring.ring.control;
   if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
@@ -198,8 +201,8 @@ static const void *word_of_next_frame(void *context) {
 
 static int fail_evicted(void) {
   RC_POINT(TOLD_STALE);
-  return rc_fail_as(-ESTALE, "this reader was evicted: it held the writer back for longer than it may, or was taken for dead, "
-                             "and what it still held may have been overwritten. Close it and attach anew");
+  return rc_fail_as(-ESTALE, "this reader was evicted: it held the writer back for longer than it may, or was taken "
+                             "for dead, and what it still held may have been overwritten. Close it and attach anew");
 }
 
 static int fail_to_read(ringcast_reader *reader, int code) {
@@ -209,21 +212,23 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -EPIPE:
-    return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read", reader->segment.writer.pid);
+    return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read",
+                   reader->segment.writer.pid);
   case -EBUSY:
-    return rc_fail(code, "%u frames are held, as many as may be (options.leases): release one first", rc_ring_held(&reader->ring));
+    return rc_fail(code, "%u frames are held, as many as may be (options.leases): release one first",
+                   rc_ring_held(&reader->ring));
   case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    (unsigned long long)reader->ring.next, reader->segment.writer.pid);
-  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is %s; a reader gets what is sent after it "
-                         "attached",
+  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is %s; a reader gets what is sent "
+                         "after it attached",
                    reader->segment.writer.pid, rc_process_in_words(&reader->segment.writer));
   }
 }
 
-/* Nothing is there: makes the descriptor wait for what comes. As any sleeper, it looks once more after announcing itself;
- * -EAGAIN: nothing is there indeed. */
+/* Nothing is there: makes the descriptor wait for what comes. As any sleeper, it looks once more after announcing
+ * itself; -EAGAIN: nothing is there indeed. */
 static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   rc_notifier_clear(reader->notifier);
   RC_POINT(POLL);
@@ -235,7 +240,8 @@ static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   if (result == 0) return -EAGAIN;
   rc_notifier_destroy(reader->notifier);
   reader->notifier = NULL;
-  return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew", strerror(-result));
+  return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew",
+                 strerror(-result));
 }
 
 #define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
@@ -321,7 +327,8 @@ static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) ||
-      (timeout_ns != 0 && rc_unlikely(!look_out(reader, timeout_ns))) || rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
+      (timeout_ns != 0 && rc_unlikely(!look_out(reader, timeout_ns))) ||
+      rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
     return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);
   return 0;
@@ -354,7 +361,9 @@ static int check_followed_writer(void *context) {
   return poll_progress(wait);
 }
 
-static struct rc_watch *watch_followed_writer(void *context) { return &((struct follow_wait *)context)->reader->writer; }
+static struct rc_watch *watch_followed_writer(void *context) {
+  return &((struct follow_wait *)context)->reader->writer;
+}
 
 static int fail_to_follow(const ringcast_reader *reader, const struct follow_wait *wait, int code) {
   unsigned long long position = wait->position, there = wait->found.there;
@@ -365,7 +374,8 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for more of a frame");
   case -ECANCELED: return rc_fail_as(code, "the wait for more of a frame was cancelled");
   case -EINVAL: return rc_fail(code, "the frame at position %llu is not held by this reader", position);
-  case -EPIPE: return rc_fail(code, "the writer (pid %d) is gone, %llu bytes into the frame: release it", writer, there);
+  case -EPIPE:
+    return rc_fail(code, "the writer (pid %d) is gone, %llu bytes into the frame: release it", writer, there);
   case -ECONNABORTED: return rc_fail(code, "the writer (pid %d) has taken the frame back: release it", writer);
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
@@ -411,7 +421,8 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
   result = rc_ring_release(&reader->ring, frame->position);
   if (result == -ESTALE) return fail_evicted();
   if (result != 0)
-    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)frame->position);
+    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader",
+                   (unsigned long long)frame->position);
   count_frame(reader, frame);
   if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
   return 0;

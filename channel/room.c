@@ -64,8 +64,8 @@ void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer-
 
 /* ---- Waiting for room ------------------------------------------------------------------------------------------- */
 
-/* Who does not play by the rules is not waited for, if the options say so; and not more of them than there can be, in case
- * somebody puts them back. */
+/* Who does not play by the rules is not waited for, if the options say so; and not more of them than there can be, in
+ * case somebody puts them back. */
 static int poll_room(void *context) {
   struct writer_wait *wait = context;
   uint32_t most = wait->writer->ring.ring.slots;
@@ -78,8 +78,8 @@ static int poll_room(void *context) {
 /* As things are now: what was first lacking may be there, and another thing not. */
 static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
 
-/* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, who is in the way too or has woken
- * the writer only in part, is left to a slice. */
+/* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, who is in the way too or has
+ * woken the writer only in part, is left to a slice. */
 static struct rc_watch *watch_blocker(void *context) {
   struct writer_wait *wait = context;
   wait->slice_ns = rc_lost_slice(wait->writer);
@@ -112,9 +112,9 @@ static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
                    "memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)",
                    frame, most, budget);
   return rc_fail(-EMSGSIZE,
-                 "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; make "
-                 "it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by 1 KiB "
-                 "or so",
+                 "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; "
+                 "make it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by "
+                 "1 KiB or so",
                  frame, most, segment->spill_error ? ", which could not be had: " : "",
                  segment->spill_error ? strerror(-segment->spill_error) : "");
 }
@@ -152,8 +152,8 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   case -EMSGSIZE: return fail_too_large(writer, bytes);
   case -EBUSY:
     return rc_fail_as(code, writer->spill.note
-                                ? "a part of the open reservation is published: it can't grow, and must be committed or "
-                                  "aborted first"
+                                ? "a part of the open reservation is published: it can't grow, and must be committed "
+                                  "or aborted first"
                                 : "a reservation is open already: commit or abort it first");
   case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
   case -EINVAL: return rc_fail(code, "no reservation is open");

@@ -123,7 +123,8 @@ static int fail_to_copy(const ringcast_tap *tap, int code) {
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -ENOMEM: return rc_fail_as(code, "out of memory for the copy of a frame");
-  case -EPIPE: return rc_fail(code, "the writer (pid %d) is gone, and all that is left was copied", tap->segment.writer.pid);
+  case -EPIPE:
+    return rc_fail(code, "the writer (pid %d) is gone, and all that is left was copied", tap->segment.writer.pid);
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    (unsigned long long)tap->ring.next, tap->segment.writer.pid);

@@ -40,8 +40,8 @@ static int spill_from_environment(uint64_t *bytes) {
   errno = 0;
   unsigned long long number = strtoull(text, &end, 10);
   if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > RC_MAX_BYTES)
-    return rc_fail(-EINVAL, "RINGCAST_SPILL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu", text,
-                   (unsigned long long)RC_MAX_BYTES);
+    return rc_fail(-EINVAL, "RINGCAST_SPILL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu",
+                   text, (unsigned long long)RC_MAX_BYTES);
   *bytes = number != 0 ? number : RINGCAST_NO_SPILL;
   return 0;
 }
@@ -86,7 +86,8 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
                             "against the headers of the library in use",
                    given->size, sizeof options);
   if (given) options = *given;
-  if (options.flags != 0) return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
+  if (options.flags != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
   if (options.readers == 0) options.readers = DEFAULT_READERS;
   if (options.capacity == 0) options.capacity = rc_default_capacity();
   if (options.readers > RC_MAX_SLOTS)
@@ -206,8 +207,8 @@ static int fail_to_commit(const ringcast_writer *writer, size_t bytes, uint16_t 
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   const struct rc_spill *spill = &writer->spill;
   if (spill->note && (bytes < spill->published || kind != spill->kind))
-    return rc_fail(-EINVAL, "can't commit %zu bytes of kind %u: %llu bytes of kind %u are published already", bytes, kind,
-                   (unsigned long long)spill->published, spill->kind);
+    return rc_fail(-EINVAL, "can't commit %zu bytes of kind %u: %llu bytes of kind %u are published already", bytes,
+                   kind, (unsigned long long)spill->published, spill->kind);
   return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
 }
 
@@ -221,7 +222,8 @@ static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t
 }
 
 int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind) {
-  if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large || rc_ring_commit(&writer->ring, bytes, kind) != 0))
+  if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large ||
+                  rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return commit_slowly(writer, bytes, kind);
   rc_count_frame(&writer->ring.ring.control->counts, bytes);
   if (rc_unlikely(rc_event_is_asleep(&writer->ring.ring.control->data))) return wake_readers(writer);

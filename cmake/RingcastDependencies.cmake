@@ -4,8 +4,8 @@ set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(PkgConfig)
 
-# ringcast_find(<option> <pkg-config name>): sets <option>_FOUND as the option (AUTO, ON or OFF) and the machine have it.
-# The target to link is PkgConfig::<option>.
+# ringcast_find(<option> <pkg-config name>): sets <option>_FOUND as the option (AUTO, ON or OFF) and the machine have
+# it. The target to link is PkgConfig::<option>.
 function(ringcast_find option package)
   set(${option} AUTO CACHE STRING "Use ${package}: AUTO (if it is there), ON (required) or OFF")
   set_property(CACHE ${option} PROPERTY STRINGS AUTO ON OFF)

@@ -14,7 +14,8 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/ringcast-config.cmake.in
                               INSTALL_DESTINATION ${package_dir})
 # While the major version is 0, a minor version may change the API, as the SOVERSION says.
 write_basic_package_version_file(ringcast-config-version.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config-version.cmake
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/ringcast-config-version.cmake
         DESTINATION ${package_dir})
 
 set(pc_requires "")

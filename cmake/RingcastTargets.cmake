@@ -12,7 +12,8 @@ add_library(ringcast::ringcast_static ALIAS ringcast_static)
 include(CheckCCompilerFlag)
 check_c_compiler_flag(-fno-tree-slp-vectorize RINGCAST_SLP_FLAG)
 
-# ringcast_own(<target>): our own code: C11, hidden symbols, includes written from the root, the warnings of our presets.
+# ringcast_own(<target>): our own code: C11, hidden symbols, includes written from the root,
+# the warnings of our presets.
 function(ringcast_own target)
   set_target_properties(${target} PROPERTIES C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS ON
                                              C_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON)

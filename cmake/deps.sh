@@ -13,7 +13,8 @@ say() { echo "deps: $*"; }
 # ---- Debian packages ----
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
-# The build does without, and says so; the tests leave out what the others are for: the model, fuzzing, memcheck, 64-bit Arm.
+# The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
+# memcheck, 64-bit Arm.
 want="liburing-dev libnuma-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
@@ -47,7 +48,8 @@ else
   needed=$(missing $need) wanted=$(missing $want)
   if [ -n "$needed$wanted" ]; then
     say "installing" $needed $wanted
-    as_root apt-get update -qq >build/apt.log 2>&1 || { tail -n 3 build/apt.log; say "apt-get update failed; going on"; }
+    as_root apt-get update -qq >build/apt.log 2>&1 ||
+      { tail -n 3 build/apt.log; say "apt-get update failed; going on"; }
   fi
   # shellcheck disable=SC2086
   if [ -n "$needed" ] && ! apt_install $needed; then

@@ -20,7 +20,8 @@ for word in "$seconds" "$kills" "$seed"; do
 done
 for step in $steps; do
   [[ " kill frames fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
-    { echo "soak: STEPS has '$step': it must be a list of kill frames fuzz model threads valgrind aarch64" >&2; exit 2; }
+    { echo "soak: STEPS has '$step': it must be a list of kill frames fuzz model threads valgrind aarch64" >&2
+      exit 2; }
 done
 mkdir -p "$out"
 rm -f "$out"/*.log "$out/summary.txt"
@@ -53,7 +54,8 @@ step() {
     77) result=SKIPPED closing=$(grep -E '^SKIPPED' "$log" | tail -n 1) ;;
     *) result=FAILED failed=1 && tail -n 40 "$log" ;;
   esac
-  summary+=("$(printf '%-9s %-7s %5d s  %s' "$name" "$result" $((SECONDS - began)) "${closing:-no closing line; see $log}")")
+  summary+=("$(printf '%-9s %-7s %5d s  %s' "$name" "$result" $((SECONDS - began)) \
+    "${closing:-no closing line; see $log}")")
   details+=("$(grep -E '^SKIPPED' "$log" | sort -u | sed "s/^/$name: /")")
 }
 

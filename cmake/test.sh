@@ -15,7 +15,8 @@ step() {
   shift
   printf '\n==== %s\n' "$name"
   "$@" 2>&1 | tee "$log" || { result=FAILED && failed=1; }
-  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" | tail -n 1 | sed 's/^=* *//; s/ *=*$//')
+  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" |
+    tail -n 1 | sed 's/^=* *//; s/ *=*$//')
   closing=${closing:-no closing line; see $log}
   summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" $((SECONDS - began)) "$closing")")
   steps+=("$name")

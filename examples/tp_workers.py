@@ -106,7 +106,8 @@ class TensorMetadata(NamedTuple):
 
 
 def by_gloo(inputs: Optional[Inputs]) -> Inputs:
-    """First a list that says what there is, pickled; then each tensor by a broadcast of its own, all under way at once."""
+    """First a list that says what there is, pickled; then each tensor by a broadcast of its own, all under way at
+    once."""
     metadata: List[Any] = [inputs and [(key, describe(value)) for key, value in inputs.items()]]
     dist.broadcast_object_list(metadata, src=0)
     inputs = inputs or {key: make_room(value) for key, value in metadata[0]}
@@ -382,7 +383,8 @@ def print_table(summary: Dict[str, Any]) -> None:
     print(f"{'':10}{'median µs':>12}{'p99 µs':>12}{'steps/s':>12}")
     for way, figures in summary["ways"].items():
         print(f"{way:10}" + "".join(f"{figure:>12,.0f}" for figure in figures.values()))
-    print(f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of these; steps/s: nobody waits")
+    print(f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of these; steps/s:"
+          " nobody waits")
     for name in "memory", "waiting", "machine":
         print(f"{name:10}{summary[name]}")
     print(f"verified: {summary['verified_steps']} steps × {summary['verified_workers']} workers, all bytes equal")

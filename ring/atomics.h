@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C11 atomics with the order in the name. There is no plain load or store here on purpose: each use says what it needs. */
+/* C11 atomics with the order in the name. There is no plain load or store here on purpose:
+ * each use says what it needs. */
 #ifndef RC_RING_ATOMICS_H
 #define RC_RING_ATOMICS_H
 

@@ -2,13 +2,13 @@
 /*
  * A bound on the sizes to come, which a few big frames do not move.
  *
- * The estimate is the THIRD largest of the last 32 to 64 sizes, and a sixteenth more. What comes once or twice may be an
- * accident; what comes a third time within that many frames is expected again, so it rises then. It sinks when large
+ * The estimate is the THIRD largest of the last 32 to 64 sizes, and a sixteenth more. What comes once or twice may be
+ * an accident; what comes a third time within that many frames is expected again, so it rises then. It sinks when large
  * frames have not come for that long. Of sizes that may come in any order, whatever their distribution, 3 in n + 1
- * exceed the third largest of n: 5 to 9 in a hundred, without the sixteenth; sizes that vary by less than that never do.
- * The first or second largest would be exceeded less often, but a prompt in every fifty steps would have a scheduler
- * reserve several times what it writes, at every step; and who reserved too little grows in place, copying nothing.
- * Until 32 sizes are known the largest counts, since few can't tell what is an accident.
+ * exceed the third largest of n: 5 to 9 in a hundred, without the sixteenth; sizes that vary by less than that never
+ * do. The first or second largest would be exceeded less often, but a prompt in every fifty steps would have a
+ * scheduler reserve several times what it writes, at every step; and who reserved too little grows in place, copying
+ * nothing. Until 32 sizes are known the largest counts, since few can't tell what is an accident.
  *
  * The window is two epochs, this one and the one before it; each keeps its three largest sizes, and nothing else.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many bytes the next frame will take, told by the sizes of the last ones, so that one reservation does. Each tag has
- * a history of its own. Works on memory that the caller brings; no system call, no allocation.
+ * How many bytes the next frame will take, told by the sizes of the last ones, so that one reservation does. Each tag
+ * has a history of its own. Works on memory that the caller brings; no system call, no allocation.
  */
 #ifndef RC_RING_ESTIMATE_H
 #define RC_RING_ESTIMATE_H

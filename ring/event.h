@@ -15,18 +15,19 @@
  * Signalling is frequent and sleeping is not, so the price is moved to the sleeper: E5 only keeps the compiler from
  * reordering, and E2 makes every CPU on which a signaller runs pass a full barrier (Linux's membarrier, see
  * shm/fence.h). Then E6 either comes after that barrier and sees E1; or E4 came before it, and E3 sees E4. Where that
- * can't be had, E5 is a full fence, for all signallers of the event: FENCED says so, in the same word, so that a look at
- * one word is all that a signal costs. A signaller that membarrier can't reach sets it before its first signal, a
+ * can't be had, E5 is a full fence, for all signallers of the event: FENCED says so, in the same word, so that a look
+ * at one word is all that a signal costs. A signaller that membarrier can't reach sets it before its first signal, a
  * sleeper that can't call it with E1. It stays set; a signaller that has not seen it yet can cost that sleeper one time
- * slice, once. A sleeper that can call it and would rather not (its interrupts cost more than fences where many processes
- * share few CPUs) sets FENCED too, and calls it once more after that: who loads the word later finds FENCED. So from its
- * next sleep on a full fence is all of E2. Each such sleeper calls it once for itself: to find FENCED set is not enough,
- * as who set it may not have called it yet.
+ * slice, once. A sleeper that can call it and would rather not (its interrupts cost more than fences where many
+ * processes share few CPUs) sets FENCED too, and calls it once more after that: who loads the word later finds FENCED.
+ * So from its next sleep on a full fence is all of E2. Each such sleeper calls it once for itself: to find FENCED set
+ * is not enough, as who set it may not have called it yet.
  *
  * ASLEEP is a flag and not a count, so a sleeper that is killed costs one wake-up for nobody and no more. A signaller
- * that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no ASLEEP. So a sleeper
- * sleeps in time slices, or watches the one process that signals the event. Who wants others to look, and has nothing to
- * signal (one that cancels a wait), nudges: ASLEEP stays, and if it is killed before its wake the next signal wakes.
+ * that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no ASLEEP. So a
+ * sleeper sleeps in time slices, or watches the one process that signals the event. Who wants others to look, and has
+ * nothing to signal (one that cancels a wait), nudges: ASLEEP stays, and if it is killed before its wake the next
+ * signal wakes.
  */
 #ifndef RC_RING_EVENT_H
 #define RC_RING_EVENT_H
@@ -39,8 +40,8 @@
 #define RC_EVENT_FENCED 2u
 #define RC_EVENT_EPOCH  4u /* the other bits count; they only have to differ from a moment ago */
 
-/* Says that the caller is about to sleep, and, once and for all, whether signallers must fence because it can't; returns
- * the value to sleep on. A heavy fence must follow (E2), then another look, and only then sleep. */
+/* Says that the caller is about to sleep, and, once and for all, whether signallers must fence because it can't;
+ * returns the value to sleep on. A heavy fence must follow (E2), then another look, and only then sleep. */
 static inline uint32_t rc_event_announce(struct rc_event *event, bool fenced) {
   uint32_t bits = RC_EVENT_ASLEEP | (fenced ? RC_EVENT_FENCED : 0);
   return rc_or_acq_rel(&event->word, bits) | bits; /* E1 -> E6 */

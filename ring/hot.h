@@ -37,7 +37,8 @@ static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_
 
 static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   /* What fits in half a ring is not too large either, but for rings of more than 8 GiB. */
-  if (rc_unlikely(bytes > UINT32_MAX || !rc_ring_has_room(writer, bytes))) return rc_ring_reserve_slowly(writer, bytes, out);
+  if (rc_unlikely(bytes > UINT32_MAX || !rc_ring_has_room(writer, bytes)))
+    return rc_ring_reserve_slowly(writer, bytes, out);
   *out = rc_ring_open(writer, bytes);
   return 0;
 }
@@ -98,9 +99,11 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   uint32_t bytes = rc_about_bytes(about);
   RC_POINT(R2_DONE);
   if (rc_unlikely(rc_load_relaxed(&reader->own->owner) != reader->owner)) return false; /* R3 <- V1: evicted */
-  if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame))
+  if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) ||
+                  bytes > reader->max_frame))
     return false;
-  /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round trip through memory. */
+  /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round
+   * trip through memory. */
   *out = (struct rc_ring_frame){.data = frame + 1,
                                 .position = reader->next,
                                 .bytes = bytes,

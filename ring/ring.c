@@ -17,9 +17,9 @@
  * because memory starts so. A small frame and its commit word share one line: that line is all that moves.
  *
  * W0 is done ahead, just after the commit before, for a frame as long as that: then it does not stand in the way of W2
- * (stores become visible in order, and this one has to fetch its line), and the line is the writer's already when the next
- * frame is written. A trip takes a quarter less. A frame of another length, or whose reservation reached over that word,
- * has its W0 done before W2. In either case it comes before W2 in program order, which is all that counts.
+ * (stores become visible in order, and this one has to fetch its line), and the line is the writer's already when the
+ * next frame is written. A trip takes a quarter less. A frame of another length, or whose reservation reached over that
+ * word, has its W0 done before W2. In either case it comes before W2 in program order, which is all that counts.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
@@ -37,15 +37,16 @@
  *     G2  load-acquire cursor of those ACTIVE         J4  owner: JOINING -> ACTIVE, release   -> G1
  *
  * G0 and J2 pair: either G1 sees JOINING, and then the writer grants itself nothing until that has passed; or J3 sees a
- * tail at least as new as the grant's, and then limit <= tail + capacity / 2 keeps the reader's start safe. J4 -> G1: who
- * sees ACTIVE sees the cursor that belongs to it. If the slot changes hands between G1 and G2 the cursor read belongs to
- * a later owner, which started at some tail of its own: the grant then counts it as if it had joined just before.
+ * tail at least as new as the grant's, and then limit <= tail + capacity / 2 keeps the reader's start safe. J4 -> G1:
+ * who sees ACTIVE sees the cursor that belongs to it. If the slot changes hands between G1 and G2 the cursor read
+ * belongs to a later owner, which started at some tail of its own: the grant then counts it as if it had joined just
+ * before.
  *
- * Between W2 and W3 the tail is one frame behind. Who reads that frame, leaves and joins again in this gap must not get it
- * twice; so J3 looks at the commit word at the tail too, and starts after a frame that is there already.
+ * Between W2 and W3 the tail is one frame behind. Who reads that frame, leaves and joins again in this gap must not get
+ * it twice; so J3 looks at the commit word at the tail too, and starts after a frame that is there already.
  *
- * Leaving is an exchange for FREE, whose release pairs with G1 as A1 does with G2. A reader that is too slow can be evicted:
- * slot.c tells how it finds out, and what becomes of slots whose owner is dead.
+ * Leaving is an exchange for FREE, whose release pairs with G1 as A1 does with G2. A reader that is too slow can be
+ * evicted: slot.c tells how it finds out, and what becomes of slots whose owner is dead.
  *
  * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
  * length, on a frame's place, within one lap; a cursor must lie within one lap behind the tail.
@@ -66,8 +67,9 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
   bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 && writer->tail % RC_FRAME_ALIGN == 0;
   /* The header at the tail is ours to zero, and no more than half a ring is ever granted. The limit is 0 before the
    * first grant. */
-  bool room = writer->limit == 0 ? writer->tail == 0
-                                 : writer->tail + RC_FRAME_ALIGN <= writer->limit && writer->limit - writer->tail <= capacity / 2;
+  bool room = writer->limit == 0
+                  ? writer->tail == 0
+                  : writer->tail + RC_FRAME_ALIGN <= writer->limit && writer->limit - writer->tail <= capacity / 2;
   bool ahead = writer->zeroed == 0 || (writer->zeroed % RC_FRAME_ALIGN == 0 &&
                                        writer->tail + writer->zeroed + RC_FRAME_ALIGN <= writer->limit);
   return shape && room && ahead && (!writer->open || writer->reserved <= rc_ring_max_frame(capacity));
@@ -106,7 +108,8 @@ static int grant(struct rc_ring_writer *writer) {
   if (half < limit) limit = half;
   if (limit > writer->limit) writer->limit = limit; /* never back: a reader whose cursor went back is to blame itself */
   RC_POINT(GRANT);
-  /* Relaxed, with a fence after it: an observer that saw a byte written from here on must find this limit or a later. */
+  /* Relaxed, with a fence after it: an observer that saw a byte written from here on must find this limit
+   * or a later. */
   rc_store_relaxed(&ring->control->limit, writer->limit); /* L0 -> T3 */
   RC_POINT(L0_DONE);
   rc_fence_release(); /* L1 -> T2, A0 */
@@ -149,8 +152,8 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   return 0;
 }
 
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress, uint16_t kind,
-                           struct rc_spilled **out) {
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress,
+                           uint16_t kind, struct rc_spilled **out) {
   struct rc_spilled *note = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
   if (!writer->open || writer->reserved < sizeof *note) return -EINVAL;
   rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
@@ -175,8 +178,8 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
-  bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 && reader->cursor <= reader->next &&
-               reader->next - reader->cursor <= reader->ring.capacity;
+  bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 &&
+               reader->cursor <= reader->next && reader->next - reader->cursor <= reader->ring.capacity;
   /* The oldest is not released, and each is at least a line long. */
   bool queue = reader->older == 0 ? !reader->newest_released
                                   : !reader->queue[reader->first].released &&
@@ -203,7 +206,8 @@ int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const stru
 }
 
 /* What is committed at `position`, and the position after it. Sets `out` on success. */
-static inline int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out, uint64_t *after) {
+static inline int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out,
+                             uint64_t *after) {
   const struct rc_frame_header *frame = rc_frame_at(ring, position);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0) return -EAGAIN;

@@ -33,8 +33,8 @@ struct rc_ring_writer {
   uint64_t zeroed;   /* so many bytes behind the tail stands a zeroed commit word; 0: none but that at the tail */
 };
 
-/* The frames that are held lie from the cursor to next, each starting where the one before it ends. Mostly there is one,
- * for which no more is written down than these two. Each that is older than the newest has an entry in a queue. */
+/* The frames that are held lie from the cursor to next, each starting where the one before it ends. Mostly there is
+ * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue. */
 #define RC_MAX_LEASES 64u
 struct rc_lease {
   uint64_t end;
@@ -66,9 +66,9 @@ struct rc_ring_frame {
   uint64_t there;  /* bytes of it that may be read: all, if it is whole */
 };
 
-/* What a frame takes up in the ring. Two lines at a time: many CPUs fetch them in pairs. If the next frame could begin in
- * the pair's other half, then who reads one would, without meaning to, take away the line that is being written; that
- * makes a trip up to 1.3 times as long, and streams between distant cores three times as slow. */
+/* What a frame takes up in the ring. Two lines at a time: many CPUs fetch them in pairs. If the next frame could begin
+ * in the pair's other half, then who reads one would, without meaning to, take away the line that is being written;
+ * that makes a trip up to 1.3 times as long, and streams between distant cores three times as slow. */
 static inline uint64_t rc_frame_lines(uint64_t bytes) {
   return (sizeof(struct rc_frame_header) + bytes + RC_FRAME_ALIGN - 1) & ~(uint64_t)(RC_FRAME_ALIGN - 1);
 }
@@ -98,8 +98,8 @@ int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void *
 int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
 int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
 /* Commits a note instead, which says that; it stays writable by the pointer. For ring/spill.c. -EINVAL. */
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress, uint16_t kind,
-                           struct rc_spilled **note);
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress,
+                           uint16_t kind, struct rc_spilled **note);
 /* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
  * joins; -EPROTO if a cursor can't be right. Names the blocker, also on success unless nobody is behind. */
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
@@ -107,7 +107,8 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
 static inline bool rc_ring_is_cursor(const struct rc_ring_writer *writer, uint64_t cursor) {
   return cursor <= writer->tail && writer->tail - cursor <= writer->ring.capacity && cursor % RC_FRAME_ALIGN == 0;
 }
-uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes); /* no cursor may be below this for `bytes` */
+/* No cursor may be below this for `bytes`. */
+uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes);
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 
 /* Reader. -ESTALE from any of them: it was evicted, and what it holds may be overwritten. */

@@ -10,9 +10,9 @@
  *     EVICTED -> FREE      who was evicted, when it finds out or leaves
  *     any     -> FREE      the writer, when the process is dead; if it was evicted before, also who looks for a slot
  *
- * Evicting. A process that lives may store to its slot at any moment, so one that was evicted keeps its slot, which nobody
- * looks at any more, until it has given it up or is dead: a late store of its cursor hits nothing. And it may be in the
- * middle of reading, so the writer can't wait for it to be told; it finds out for itself:
+ * Evicting. A process that lives may store to its slot at any moment, so one that was evicted keeps its slot, which
+ * nobody looks at any more, until it has given it up or is dead: a late store of its cursor hits nothing. And it may be
+ * in the middle of reading, so the writer can't wait for it to be told; it finds out for itself:
  *
  *     writer                                          reader
  *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire about
@@ -20,10 +20,10 @@
  *     W1  stores over what the evicted one holds      ... reads the payload in place
  *                                                     A0  acquire fence, load owner: not its own? then -ESTALE
  *
- * L1 and A0 pair (as fences): if any of the reader's loads took what W1 stored, then the load after A0 finds V1's word. So
- * what was read is known to be whole once a look at the owner word that came after it, A0, has found it unchanged. R3 does
- * that for the header alone, so that no length is believed that was overwritten. For spill memory S1 stands in L1's place.
- * No look is needed before A1: the cursor of an evicted slot is not looked at.
+ * L1 and A0 pair (as fences): if any of the reader's loads took what W1 stored, then the load after A0 finds V1's word.
+ * So what was read is known to be whole once a look at the owner word that came after it, A0, has found it unchanged.
+ * R3 does that for the header alone, so that no length is believed that was overwritten. For spill memory S1 stands in
+ * L1's place. No look is needed before A1: the cursor of an evicted slot is not looked at.
  */
 #include "ring/slot.h"
 

@@ -77,7 +77,8 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     uint16_t flags = rc_load_relaxed(&frame->flags);
     /* What it says is believed only once the note is known to be whole. */
     int note = flags == 0                  ? 0
-               : flags == RC_FRAME_SPILLED ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
+               : flags == RC_FRAME_SPILLED ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1),
+                                                             &found)
                                            : -EPROTO;
     copy(&found.kind, &frame->kind, sizeof found.kind);
     if (!is_whole(tap)) {

@@ -41,7 +41,9 @@ static void ask_cpu(uint32_t leaf, uint32_t subleaf, uint32_t out[4]) {
 
 static enum rc_cpu_wait find(void) { return rc_cpu_wait_of(ask_cpu); }
 
-__attribute__((target("waitpkg"))) static void watch_by_umonitor(const void *word) { _umonitor((void *)(uintptr_t)word); }
+__attribute__((target("waitpkg"))) static void watch_by_umonitor(const void *word) {
+  _umonitor((void *)(uintptr_t)word);
+}
 __attribute__((target("waitpkg"))) static void wait_by_umwait(void) { _umwait(UMWAIT_SHALLOW, __rdtsc() + TICKS); }
 __attribute__((target("mwaitx"))) static void watch_by_monitorx(const void *word) {
   _mm_monitorx((void *)(uintptr_t)word, 0, 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether spinning can pay at all: not when there are fewer CPUs than parties, since whoever spins then keeps the one it
- * waits for from running. Which CPUs there are is told by all parties together: each adds those that it may run on, so
- * two processes pinned to two CPUs find two, and two pinned to the same one find one.
+ * Whether spinning can pay at all: not when there are fewer CPUs than parties, since whoever spins then keeps the one
+ * it waits for from running. Which CPUs there are is told by all parties together: each adds those that it may run on,
+ * so two processes pinned to two CPUs find two, and two pinned to the same one find one.
  */
 #ifndef RC_SHM_CROWD_H
 #define RC_SHM_CROWD_H

@@ -8,8 +8,8 @@
 #include "shm/os.h"
 #include "shm/process.h"
 
-/* What was found out, once per process: it is asked for before each sleep, where the environment must not be read. Threads
- * that come here at once find out the same. */
+/* What was found out, once per process: it is asked for before each sleep, where the environment must not be read.
+ * Threads that come here at once find out the same. */
 static _Atomic uint32_t usable_since, unusable_since, refused_since; /* fork count + 1; 0: not known yet */
 
 bool rc_fence_register(void) {

@@ -153,8 +153,8 @@ static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
 static void place(const struct plan *plan, struct rc_memory *memory) {
   int result = plan->numa_error;
   if (plan->numa != RINGCAST_NUMA_NONE)
-    result =
-        rc_os.place(memory->base, memory->bytes, plan->nodes.bits, RC_MAX_NODES, plan->numa == RINGCAST_NUMA_INTERLEAVED);
+    result = rc_os.place(memory->base, memory->bytes, plan->nodes.bits, RC_MAX_NODES,
+                         plan->numa == RINGCAST_NUMA_INTERLEAVED);
   memory->numa = result == 0 ? plan->numa : RINGCAST_NUMA_NONE;
   memory->node = result == 0 ? plan->node : 0;
   memory->numa_error = result;
@@ -414,8 +414,8 @@ int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
   result = map_file(&memory, PROT_READ);
   if (result != 0)
     return rc_fail(result,
-                   "can't map the ring's %llu bytes of spill memory: %s; raise the limit (ulimit -v, ulimit -l), or make the "
-                   "ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
+                   "can't map the ring's %llu bytes of spill memory: %s; raise the limit (ulimit -v, ulimit -l), or "
+                   "make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
                    (unsigned long long)bytes, strerror(-result));
   if (!rc_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
     rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* maps huge pages that the writer got as such */

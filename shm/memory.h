@@ -29,7 +29,8 @@ struct rc_memory {
   uint32_t mappings;  /* 1, or 2 if mirrored */
   bool sparse;        /* spill memory: mapping it must put no page in place */
   bool huge;          /* of it, huge pages are worth a try */
-  uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to choose */
+  uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to
+                       * choose */
   uint32_t node;      /* for LOCAL and NODE */
   int32_t numa_error; /* why NUMA is NONE although more was asked for, or 0: -ENOSYS no libnuma or switched off,
                        * -EPERM forbidden, as in many containers, others as the kernel gives them */

@@ -135,8 +135,8 @@ static void drop_uring(struct rc_notifier *notifier) {
   notifier->uring = NULL;
 }
 
-/* Without membarrier a sleeper may miss one signal and counts on its slice (ring/event.h), which io_uring has not. Asked
- * at each arm: that it is refused is known once it has been called. */
+/* Without membarrier a sleeper may miss one signal and counts on its slice (ring/event.h), which io_uring has not.
+ * Asked at each arm: that it is refused is known once it has been called. */
 static int open_uring(struct rc_notifier *notifier) {
   if (!rc_fence_is_heavy()) return -ENOSYS;
   int result = rc_uring_open(notifier->fd, &notifier->uring);

@@ -59,7 +59,8 @@ static int os_futex_wake(_Atomic uint32_t *word, int count) {
   return result_of(syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0));
 }
 
-static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); } /* close-on-exec by itself */
+/* Close-on-exec by itself. */
+static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); }
 
 static bool os_is_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
 

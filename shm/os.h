@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The boundary to the kernel: every system call that can be missing, refused or fail for want of something is made here,
- * once. Tests put their own functions into the table to force each failure and each fallback.
+ * The boundary to the kernel: every system call that can be missing, refused or fail for want of something is made
+ * here, once. Tests put their own functions into the table to force each failure and each fallback.
  *
- * All return 0 or a result >= 0, or a negative errno; none touches errno for its caller. Memory results come by pointer.
+ * All return 0 or a result >= 0, or a negative errno; none touches errno for its caller. Memory results
+ * come by pointer.
  */
 #ifndef RC_SHM_OS_H
 #define RC_SHM_OS_H

@@ -53,8 +53,8 @@ void rc_park_close(struct rc_park *park) {
   free(park);
 }
 
-/* The eventfd is lowered once the end of an earlier wait is taken in, which raises it too, and before the new wait: a wake
- * that was meant for an earlier one may end it at once, without the word having changed, and is not told twice. */
+/* The eventfd is lowered once the end of an earlier wait is taken in, which raises it too, and before the new wait: a
+ * wake that was meant for an earlier one may end it at once, without the word having changed, and is not told twice. */
 static int arm(struct rc_park *park, _Atomic uint32_t *word, uint32_t value) {
   eventfd_t count;
   int result = rc_uring_cancel(park->uring);

@@ -6,7 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A pid alone is reused; with its start time (clock ticks since boot, field 22 of /proc/<pid>/stat) it is one process. */
+/* A pid alone is reused; with its start time (clock ticks since boot,
+ * field 22 of /proc/<pid>/stat) it is one process. */
 struct rc_process {
   int32_t pid;
   uint64_t start;
@@ -19,9 +20,9 @@ int rc_process_self(struct rc_process *out);
 /* What to add to the sentence that tells of such an error. */
 const char *rc_process_hint(int code);
 
-/* ENDED once it has exited with all its threads, also while its parent has not waited for it yet, or when its pid has gone
- * to another. STOPPED by a signal (SIGSTOP) or a debugger: it lives. RUNNING also when nothing can be found out. The process
- * is known by the low bits of its start time. About 10 us. */
+/* ENDED once it has exited with all its threads, also while its parent has not waited for it yet, or when its pid has
+ * gone to another. STOPPED by a signal (SIGSTOP) or a debugger: it lives. RUNNING also when nothing can be found out.
+ * The process is known by the low bits of its start time. About 10 us. */
 enum rc_process_state { RC_PROCESS_ENDED, RC_PROCESS_RUNNING, RC_PROCESS_STOPPED };
 enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask);
 
@@ -35,8 +36,8 @@ static inline bool rc_process_is_alive(const struct rc_process *process) {
 /* "alive", "dead", "stopped by a signal or a debugger". */
 const char *rc_process_in_words(const struct rc_process *process);
 
-/* A process that is looked at again and again: by a pidfd (Linux 5.3), which is opened at the first look, in 0.3 us; or,
- * where that is refused or switched off (RINGCAST_DISABLE=pidfd), by /proc. One thread at a time. */
+/* A process that is looked at again and again: by a pidfd (Linux 5.3), which is opened at the first look, in 0.3 us;
+ * or, where that is refused or switched off (RINGCAST_DISABLE=pidfd), by /proc. One thread at a time. */
 struct rc_watch {
   int32_t pid;
   uint64_t start, mask; /* as in rc_process_is_alive_by */

@@ -163,8 +163,9 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
     return fail_gone(handle);
   uint64_t here = rc_os.pid_namespace();
   if (id->pid_namespace != 0 && here != 0 && id->pid_namespace != here)
-    return rc_fail(-EPROTO, "the ring's writer, process %" PRId32 ", is in another PID namespace (%" PRIu64 ", here %" PRIu64
-                            "): each would take the other's pid for somebody else's; run both in one",
+    return rc_fail(-EPROTO,
+                   "the ring's writer, process %" PRId32 ", is in another PID namespace (%" PRIu64 ", here %" PRIu64
+                   "): each would take the other's pid for somebody else's; run both in one",
                    handle->writer.pid, id->pid_namespace, here);
   uint64_t capacity = id->capacity, page = id->page_size;
   uint32_t slots = id->slots;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if it ends in sleep all the same. So a
- * waiter keeps a credit: each wait that was over within the spin time (or would have been: a sleep has its own cost taken
- * off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt by
- * spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never spins:
- * what it waits for needs the CPU. Nor does it call membarrier then, which interrupts whoever runs, if it is one of
- * many and sleeps often: it has the one that signals them fence.
+ * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if it ends in sleep all the same. So
+ * a waiter keeps a credit: each wait that was over within the spin time (or would have been: a sleep has its own cost
+ * taken off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt
+ * by spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never
+ * spins: what it waits for needs the CPU. Nor does it call membarrier then, which interrupts whoever runs, if it is one
+ * of many and sleeps often: it has the one that signals them fence.
  *
  * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
- * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond look
- * on their own first, as long as rc_waiter_is_eager.
+ * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond
+ * look on their own first, as long as rc_waiter_is_eager.
  */
 #include "shm/wait.h"
 
@@ -47,7 +47,8 @@ static int spin_from_environment(int64_t *out) {
   errno = 0;
   long long microseconds = strtoll(text, &end, 10);
   if (errno != 0 || *end != '\0' || microseconds < 0 || microseconds > 1000000)
-    return rc_fail(-EINVAL, "RINGCAST_SPIN_US is '%.40s': it must be a whole number of microseconds, 0 (never) to 1000000",
+    return rc_fail(-EINVAL,
+                   "RINGCAST_SPIN_US is '%.40s': it must be a whole number of microseconds, 0 (never) to 1000000",
                    text);
   *out = microseconds > 0 ? microseconds * 1000 : -1;
   return 0;
@@ -190,8 +191,8 @@ static bool can_park(struct rc_waiter *waiter) {
   return false;
 }
 
-/* As rc_park_sleep. A wake-up can also be lost with a signaller that is killed and that nobody watches: then the next look
- * comes after a slice, not never. */
+/* As rc_park_sleep. A wake-up can also be lost with a signaller that is killed and that nobody watches: then the next
+ * look comes after a slice, not never. */
 static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t value, int64_t most) {
   struct rc_watch *watch = wait->whom ? wait->whom(wait->context) : NULL;
   int pidfd = watch ? rc_watch_fd(watch) : -1;
@@ -205,8 +206,9 @@ static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, ui
   return 0;
 }
 
-/* Being woken from a park takes 1 us longer than from a futex, of 17. So who was last kept waiting for less than this is
- * taken to wait so briefly again: its wait begins with a futex, and it needs no io_uring until it waits for longer. */
+/* Being woken from a park takes 1 us longer than from a futex, of 17. So who was last kept waiting for less than this
+ * is taken to wait so briefly again: its wait begins with a futex, and it needs no io_uring until it
+ * waits for longer. */
 static bool is_brief(const struct rc_waiter *waiter) { return waiter->waited_ns < RC_UNPARKED_NS; }
 
 /* Counted are those that did sleep. Where a frame has mostly come by the time that membarrier has returned, as in a
@@ -273,7 +275,8 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   return result == -EAGAIN ? -ETIMEDOUT : result;
 }
 
-/* Two threads in one wait would take each other's sleep for their own. On the hot path nobody looks: it costs too much. */
+/* Two threads in one wait would take each other's sleep for their own.
+ * On the hot path nobody looks: it costs too much. */
 int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   if (rc_swap_acquire(&waiter->inside, 1) != 0) return -EDEADLK; /* pairs with the store below */
   int result = wait_alone(waiter, wait, timeout_ns);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event. Where the kernel
- * lets us, one sleep covers the event, the other side's death, cancelling and the time limit (shm/park.h); else it
- * is a futex, in slices, and between them a look whether the other side still lives.
+ * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event. Where the
+ * kernel lets us, one sleep covers the event, the other side's death, cancelling and the time limit (shm/park.h); else
+ * it is a futex, in slices, and between them a look whether the other side still lives.
  */
 #ifndef RC_SHM_WAIT_H
 #define RC_SHM_WAIT_H
@@ -45,16 +45,18 @@ struct rc_waiter {
   _Atomic uint32_t inside; /* 1: a thread is in rc_wait */
 };
 
-/* One wait. `poll` returns -EAGAIN to go on waiting, anything else to end with that. `check` does too, and looks at what
- * takes longer (does the other side live?); it is asked now and then, counted across waits, also while spinning, and when
- * `whom` has ended; a verdict other than -EAGAIN is not kept back. */
+/* One wait. `poll` returns -EAGAIN to go on waiting, anything else to end with that. `check` does too, and looks at
+ * what takes longer (does the other side live?); it is asked now and then, counted across waits, also while spinning,
+ * and when `whom` has ended; a verdict other than -EAGAIN is not kept back. */
 struct rc_wait {
   int (*poll)(void *context);
   int (*check)(void *context);
   struct rc_watch *(*whom)(void *context); /* whose death matters, asked before each sleep; NULL: nobody's */
-  const void *(*word)(void *context); /* what poll will see change, while spinning; NULL, or a NULL from it: it can't say */
+  const void *(*word)(void *context); /* what poll will see change, while spinning; NULL, or a NULL from it: it can't
+                                       * say */
   void *context;
-  const int64_t *slice_ns; /* the longest sleep, as `whom`, which is needed then, has left it; NULL: as long as one likes */
+  const int64_t *slice_ns; /* the longest sleep, as `whom`, which is needed then, has left it; NULL: as long as one
+                            * likes */
   bool sole; /* nobody but `whom` signals the event: no wake-up is lost but by its death */
   bool dear; /* poll asks the kernel: not to be spun with */
 };

@@ -57,7 +57,8 @@ int rc_watchers_fd(const struct rc_watchers *watchers) { return watchers->epoll;
 
 uint64_t rc_watchers_tag(const struct rc_watchers *watchers, uint32_t index) { return watchers->watched[index].tag; }
 
-/* The first tick comes at once: one that is watched from now on may have ended already. Setting it forgets the last one. */
+/* The first tick comes at once: one that is watched from now on may have ended already.
+ * Setting it forgets the last one. */
 static void tick(const struct rc_watchers *watchers) {
   const struct itimerspec slices = {.it_value = {.tv_nsec = 1}, .it_interval = {.tv_nsec = RC_SLICE_NS}}, none = {0};
   timerfd_settime(watchers->timer, 0, watchers->unpolled != 0 || watchers->raised ? &slices : &none, NULL);

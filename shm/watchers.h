@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many processes that are watched at once, by one descriptor that becomes readable when any of them ends: an epoll of their
- * pidfds. For those that have none (Linux before 5.3, a sandbox, no descriptor free) a timer in it makes it readable every
- * RC_SLICE_NS, so that whoever polls looks, by /proc. One thread at a time.
+ * Many processes that are watched at once, by one descriptor that becomes readable when any of them ends: an epoll of
+ * their pidfds. For those that have none (Linux before 5.3, a sandbox, no descriptor free) a timer in it makes it
+ * readable every RC_SLICE_NS, so that whoever polls looks, by /proc. One thread at a time.
  */
 #ifndef RC_SHM_WATCHERS_H
 #define RC_SHM_WATCHERS_H

@@ -99,7 +99,8 @@ static bool names(const char *list, size_t length, const char *controller) {
   return false;
 }
 
-/* A container often sees its own group as the root of the hierarchy, whatever /proc/self/cgroup says: both are tried. */
+/* A container often sees its own group as the root of the hierarchy,
+ * whatever /proc/self/cgroup says: both are tried. */
 bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size) {
   char line[512], group[512] = "", root[64] = "/sys/fs/cgroup";
   FILE *file = fopen("/proc/self/cgroup", "re");

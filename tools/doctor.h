@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a probe finds is one line: a name, how grave it is, what was found, how to mend it, and the numbers behind it. */
+/* What a probe finds is one line: a name, how grave it is, what was found, how to mend it,
+ * and the numbers behind it. */
 #ifndef TOOLS_DOCTOR_H
 #define TOOLS_DOCTOR_H
 

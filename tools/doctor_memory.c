@@ -68,16 +68,19 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
 static void tell_large_frames(struct doctor *doctor) {
   const struct ringcast_info *ring = &doctor->ring;
   if (ring->spill_bytes != 0) {
-    doctor_add(doctor, "large frames", DOCTOR_OK, "up to %lld KiB stay in that ring; larger ones, up to %lld MiB, go through "
-                                                  "spill memory, which is taken from the machine as it is needed",
+    doctor_add(doctor, "large frames", DOCTOR_OK,
+               "up to %lld KiB stay in that ring; larger ones, up to %lld MiB, go through spill "
+               "memory, which is taken from the machine as it is needed",
                (long long)(ring->ring_frame >> 10), (long long)(ring->max_frame >> 20));
   } else {
-    doctor_add(doctor, "large frames", DOCTOR_NOTE, "up to %lld KiB; larger ones are refused: there is no spill memory%s%s",
+    doctor_add(doctor, "large frames", DOCTOR_NOTE,
+               "up to %lld KiB; larger ones are refused: there is no spill memory%s%s",
                (long long)(ring->ring_frame >> 10), ring->spill_error ? ", which can't be had: " : "",
                ring->spill_error ? strerror(-ring->spill_error) : "");
-    doctor_mend(doctor, "%s", ring->spill_error == -EFBIG ? "ulimit -f unlimited; or a larger ring (capacity)"
-                              : ring->spill_error == -ENOMEM ? "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less"
-                                                             : "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)");
+    doctor_mend(doctor, "%s",
+                ring->spill_error == -EFBIG    ? "ulimit -f unlimited; or a larger ring (capacity)"
+                : ring->spill_error == -ENOMEM ? "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less"
+                                               : "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)");
   }
   doctor_fact(doctor, "ring_frame", (int64_t)ring->ring_frame);
   doctor_fact(doctor, "spill_bytes", (int64_t)ring->spill_bytes);
@@ -96,8 +99,8 @@ void doctor_probe_ring(struct doctor *doctor) {
   int64_t held = open_files() - files;
   doctor->can_make = ringcast_writer_info(writer, &doctor->ring) == 0;
   const struct ringcast_info *ring = &doctor->ring;
-  doctor_add(doctor, "ring", DOCTOR_OK, "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, and "
-                                        "spins for at most %.0f us before it sleeps",
+  doctor_add(doctor, "ring", DOCTOR_OK, "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, "
+                                        "and spins for at most %.0f us before it sleeps",
              (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
              (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
   doctor_fact(doctor, "capacity", (int64_t)ring->capacity);
@@ -122,8 +125,8 @@ static void tell_pool(struct doctor *doctor, int64_t pool, int64_t spare, bool o
     doctor_add(doctor, "huge pages", DOCTOR_NOTE, "this kernel has no pool of 2 MiB pages%s", switched);
   } else if (!doctor->can_make) {
     doctor_add(doctor, "huge pages", DOCTOR_NOTE,
-               "%lld pages of 2 MiB in the pool, %lld free%s; it could not be seen what a default ring gets, because no "
-               "ring could be made", (long long)pool, (long long)spare, switched);
+               "%lld pages of 2 MiB in the pool, %lld free%s; it could not be seen what a default ring gets, because "
+               "no ring could be made", (long long)pool, (long long)spare, switched);
   } else {
     doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE,
                "%lld pages of 2 MiB in the pool, %lld free%s; a default ring takes %lld and gets %s", (long long)pool,
@@ -196,8 +199,8 @@ static void probe_locked(struct doctor *doctor) {
   if (limit < 0)
     doctor_add(doctor, "locked memory", DOCTOR_OK, "no limit (ulimit -l); a ring does not lock its memory");
   else
-    doctor_add(doctor, "locked memory", DOCTOR_OK, "%lld KiB (ulimit -l); does not matter: a ring does not lock its memory",
-               (long long)(limit >> 10));
+    doctor_add(doctor, "locked memory", DOCTOR_OK,
+               "%lld KiB (ulimit -l); does not matter: a ring does not lock its memory", (long long)(limit >> 10));
   doctor_fact(doctor, "limit", limit);
 }
 
@@ -205,8 +208,8 @@ static void probe_files(struct doctor *doctor) {
   int64_t limit = limit_of(RLIMIT_NOFILE), used = open_files();
   bool few = limit >= 0 && limit - used < 64;
   doctor_add(doctor, "open files", few ? DOCTOR_NOTE : DOCTOR_OK,
-             "at most %lld (ulimit -n), %lld open; each writer holds some for as long as it lives (the ring's facts say "
-             "how many)", (long long)limit, (long long)used);
+             "at most %lld (ulimit -n), %lld open; each writer holds some for as long as it lives (the ring's facts "
+             "say how many)", (long long)limit, (long long)used);
   if (few) doctor_mend(doctor, "ulimit -n 1024");
   doctor_fact(doctor, "limit", limit);
   doctor_fact(doctor, "open", used);
@@ -223,12 +226,13 @@ static void probe_group_memory(struct doctor *doctor) {
     used = doctor_read_number(path);
   if (limit > INT64_MAX / 2) limit = -1; /* how version 1 says that there is none */
   if (limit < 0) {
-    doctor_add(doctor, "container memory", DOCTOR_OK, "the control group sets no limit, as far as it can be seen from here");
+    doctor_add(doctor, "container memory", DOCTOR_OK,
+               "the control group sets no limit, as far as it can be seen from here");
   } else {
     bool tight = used >= 0 && limit - used < 4 * ring;
     doctor_add(doctor, "container memory", tight ? DOCTOR_NOTE : DOCTOR_OK,
-               "the control group allows %lld MiB, of which %lld are in use; a ring counts towards it, all at once when "
-               "it is made", (long long)(limit / MIB), (long long)(used / MIB));
+               "the control group allows %lld MiB, of which %lld are in use; a ring counts towards it, all at once "
+               "when it is made", (long long)(limit / MIB), (long long)(used / MIB));
     if (tight) doctor_mend(doctor, "give the container more memory (docker run --memory), or make smaller rings");
   }
   doctor_fact(doctor, "limit", limit);

@@ -29,7 +29,8 @@ void doctor_probe_kernel(struct doctor *doctor) {
   if (sscanf(name.release, "%d.%d", &major, &minor) != 2) major = minor = 0;
   int version = major * 1000 + minor;
   doctor_add(doctor, "kernel", version < 5001 ? DOCTOR_PROBLEM : version < 6001 ? DOCTOR_NOTE : DOCTOR_OK,
-             "%s %s on %s; 5.1 is needed to seal a ring's memory, 5.14 to fill it quickly, 6.1 for transparent huge pages",
+             "%s %s on %s; 5.1 is needed to seal a ring's memory, 5.14 to fill it quickly, 6.1 for transparent huge "
+             "pages",
              name.sysname, name.release, name.machine);
   if (version < 6001) doctor_mend(doctor, "a newer kernel");
   doctor_fact(doctor, "major", major);
@@ -43,8 +44,9 @@ static double cpu_quota(void) {
   char path[640], text[64];
   double quota, period;
   if (doctor_cgroup_path("cpu", "cpu.max", path, sizeof path))
-    return sscanf(cli_read_line(path, text, sizeof text), "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period
-                                                                                                       : INFINITY;
+    return sscanf(cli_read_line(path, text, sizeof text), "%lf %lf", &quota, &period) == 2 && period > 0
+               ? quota / period
+               : INFINITY;
   if (!doctor_cgroup_path("cpu", "cpu.cfs_quota_us", path, sizeof path)) return INFINITY;
   quota = (double)doctor_read_number(path);
   if (!doctor_cgroup_path("cpu", "cpu.cfs_period_us", path, sizeof path)) return INFINITY;
@@ -63,8 +65,8 @@ void doctor_probe_cores(struct doctor *doctor) {
              "%ld CPUs online, %d allowed to this process, %s: enough for a writer and %d reader%s that spin at a time",
              online, usable, limit, least < 2 ? 0 : (int)least - 1, (int)least == 2 ? "" : "s");
   if (least < 2)
-    doctor_mend(doctor, "with one CPU every wait must sleep, some 10 us a frame; allow two or more (taskset, docker run "
-                        "--cpus and --cpuset-cpus)");
+    doctor_mend(doctor, "with one CPU every wait must sleep, some 10 us a frame; allow two or more (taskset, docker "
+                        "run --cpus and --cpuset-cpus)");
   doctor_fact(doctor, "online", online);
   doctor_fact(doctor, "allowed", usable);
   doctor_fact(doctor, "quota_percent", isfinite(quota) ? (int64_t)(100 * quota) : -1);
@@ -179,8 +181,8 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
              fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
              why_no_uring(fd < 0 ? error : 0, disabled, futex && wait == RINGCAST_WAIT_FUTEX), what_serves(wait));
-  if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that lets "
-                                  "io_uring_setup through");
+  if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
+                                  "lets io_uring_setup through");
   doctor_fact(doctor, "available", fd >= 0);
   doctor_fact(doctor, "futex_wait", futex);
   doctor_fact(doctor, "disabled", disabled);
@@ -218,8 +220,8 @@ static void probe_yama(struct doctor *doctor) {
     doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "this kernel has no Yama; it would not matter: a reader opens the "
                                                   "writer's files, it does not trace it");
   else
-    doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "%lld; does not matter: it limits tracing, and a reader only opens the "
-                                                  "writer's files", (long long)scope);
+    doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "%lld; does not matter: it limits tracing, and a reader only opens "
+                                                  "the writer's files", (long long)scope);
   doctor_fact(doctor, "scope", scope);
 }
 

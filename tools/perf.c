@@ -37,7 +37,8 @@ static const char help[] =
     "  --seconds S        how long to measure (default 2; wake: and as long again with nothing sent; scale: for each\n"
     "                     number of readers, default 1)\n"
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
-    "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first for\n"
+    "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first "
+    "for\n"
     "                     the writer and the last ones for the readers; nobody is pinned if there are too few)\n"
     "  --format FORMAT    text or json (default text)\n"
     "  --help             this text\n"
@@ -180,7 +181,8 @@ static int parse(int argc, char **argv, struct perf_options *options) {
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }
     if (!good)
-      return cli_misused(usage, "'%s' will not do for --%s: it takes %s", optarg, known[option - 1].name, takes[option]);
+      return cli_misused(usage, "'%s' will not do for --%s: it takes %s", optarg, known[option - 1].name,
+                         takes[option]);
   }
   if (optind < argc) return cli_misused(usage, "'%s' is one word too many", argv[optind]);
   options->size = size;

@@ -5,15 +5,17 @@
  * Three things are timed in turn, in blocks of some hundred round trips, so that what drifts (the clock rate, a
  * neighbour, the host moving the two cores) meets all of them alike:
  *   ring   a frame there over one ring, and one back over another; written and read in full, and checked. A side that
- *          answers reads the question, writes and commits the answer, and only then releases the one and reserves room for
- *          the next
+ *          answers reads the question, writes and commits the answer, and only then releases the one and reserves room
+ *          for the next
  *   floor  the bare ping-pong: two cache lines, each written by one side and read by the other, as a ring's lines are
  *   line   one cache line that both sides write in turn. No ring can do that: a reader writes nothing that the writer
- *          writes. On some CPUs the line moves to the reader as its own, and is there to be written to: then this is faster.
+ *          writes. On some CPUs the line moves to the reader as its own, and is there to be written to: then this
+ *          is faster.
  *
- * Reading the clock takes as long as a part of a trip, and delays the next one, or hides in it. So p50 is taken from blocks
- * in which it is read once in GROUP trips: the median of what a trip takes in a group. p99 and p99.9 are of single trips, in
- * blocks where each is stamped once, its end being the start of the next; the clock's own time is taken off.
+ * Reading the clock takes as long as a part of a trip, and delays the next one, or hides in it. So p50 is taken from
+ * blocks in which it is read once in GROUP trips: the median of what a trip takes in a group. p99 and p99.9 are of
+ * single trips, in blocks where each is stamped once, its end being the start of the next; the clock's own
+ * time is taken off.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +46,8 @@ struct side {
   struct shared *shared;
   ringcast_writer *out;
   ringcast_reader *in;
-  uint8_t *messages[2]; /* alike but for the first word, which is the number: the next one is ready before it is needed */
+  uint8_t *messages[2]; /* alike but for the first word, which is the number: the next one is ready before it is
+                         * needed */
   uint64_t sum;         /* of all but that word */
   uint64_t turn, flag, number;
   struct ringcast_span span;   /* for what is sent next */
@@ -81,8 +84,8 @@ static inline void take(struct side *side) {
   if (!is_right(side, &side->frame)) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
 }
 
-/* What need not be done between a question and its answer is done while the answer, or the next question, is on its way:
- * the reservation for what is sent next, and its contents. */
+/* What need not be done between a question and its answer is done while the answer, or the next question, is on its
+ * way: the reservation for what is sent next, and its contents. */
 static inline void prepare_to_send(struct side *side, uint64_t number) {
   memcpy(side->messages[number & 1], &number, sizeof number);
   perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span), "can't send");
@@ -349,7 +352,8 @@ static void print_text(const struct findings *findings) {
            clusters[i].name, 100 * clusters[i].share, clusters[i].p50[RING], clusters[i].p50[FLOOR],
            clusters[i].p50[RING] / clusters[i].p50[FLOOR], clusters[i].p50[LINE],
            clusters[i].p50[RING] / clusters[i].p50[LINE]);
-  printf("%zu blocks of %d round trips for p50 and as many for the rest; stamped with %s, whose %.1f ns are taken off\n",
+  printf("%zu blocks of %d round trips for p50 and as many for the rest; stamped with %s, whose %.1f ns are taken "
+         "off\n",
          findings->blocks, TRIPS, findings->clock.name, findings->clock.cost_ns);
 }
 

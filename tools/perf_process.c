@@ -130,8 +130,8 @@ ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capaci
   perf_must(ringcast_writer_create_ex(&asked, &writer), "can't make a ring");
   perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
   if (options->size > info.max_frame)
-    perf_die("a frame of %zu bytes does not fit: this ring takes up to %llu; set RINGCAST_SPILL_BYTES, or --capacity to "
-             "more than twice the frame, by 1K or so",
+    perf_die("a frame of %zu bytes does not fit: this ring takes up to %llu; set RINGCAST_SPILL_BYTES, or --capacity "
+             "to more than twice the frame, by 1K or so",
              options->size, (unsigned long long)info.max_frame);
   return writer;
 }

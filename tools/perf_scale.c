@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a frame costs its writer, by the number of readers. Two ways of sending take turns, in short blocks:
- *   bursts   a few frames, at most a quarter of the ring, then a wait until every reader has them all: only the sending is
- *            timed, so this is the writer's own time while its readers keep up: writer_ns_per_frame. With fewer CPUs than
- *            processes it is the writer's CPU time: by the clock on the wall it would be the readers' time on its CPU.
+ *   bursts   a few frames, at most a quarter of the ring, then a wait until every reader has them all: only the sending
+ *            is timed, so this is the writer's own time while its readers keep up: writer_ns_per_frame. With fewer CPUs
+ *            than processes it is the writer's CPU time: by the clock on the wall it would be the readers' time
+ *            on its CPU.
  *   flood    without a stop, so the slowest reader sets the pace once the ring is full: frames_per_s
  */
 #include <math.h>

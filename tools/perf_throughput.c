@@ -6,10 +6,11 @@
  *   ring    frames through the ring
  *   floor   the same copying and the same reading without a ring (tools/perf_window.h). This is `memcpy_bytes_per_s`:
  *           what the cores can do when the bytes have to move from one to the other.
- *   alone   the copying without anybody who reads: `memcpy_alone_bytes_per_s`. No hand-over reaches it when a cache line
- *           that another core has read costs more to write.
+ *   alone   the copying without anybody who reads: `memcpy_alone_bytes_per_s`. No hand-over reaches it when a cache
+ *           line that another core has read costs more to write.
  *
- * Counted too: the page faults of the ring's blocks. Frames in a ring cause none, since its memory is there from the start.
+ * Counted too: the page faults of the ring's blocks. Frames in a ring cause none, since its memory is there
+ * from the start.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -20,7 +21,8 @@
 #include "tools/perf_window.h"
 
 enum { RING, FLOOR, ALONE, KINDS };
-enum { FEWEST_ROUNDS = 3, MOST_ROUNDS = 4096, FEWEST_FRAMES = 4 }; /* frames of a block, so that writing and reading overlap */
+enum { FEWEST_ROUNDS = 3, MOST_ROUNDS = 4096, FEWEST_FRAMES = 4 }; /* frames of a block, so that writing and reading
+                                                                    * overlap */
 
 struct shared {
   _Alignas(PERF_LINE) uint64_t command; /* block number * KINDS + kind */
@@ -138,7 +140,8 @@ static void measure(struct bench *bench, double p50[KINDS]) {
   int64_t total = (int64_t)(bench->options->seconds * 1e9), ns = total / (KINDS * (int64_t)rounds);
   uint64_t block = 0;
   size_t round = 0;
-  for (int kind = 0; kind < KINDS; kind++) measure_block(bench, ++block, kind, ns); /* the first lap, the readers' mapping */
+  /* The first lap, the readers' mapping. */
+  for (int kind = 0; kind < KINDS; kind++) measure_block(bench, ++block, kind, ns);
   int64_t start = perf_now_ns();
   /* Large frames make long blocks: then there are fewer. */
   for (; round < (size_t)rounds && (round < FEWEST_ROUNDS || perf_now_ns() - start < total); round++) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long a sleeping reader takes to run: from just before the send to the reader's first look at the clock, which both
- * processes share. In turn with the ring, a bare futex: the word is stored, FUTEX_WAKE is called, the other side has
- * slept in FUTEX_WAIT. Before each send the writer sees in /proc that every reader sleeps, and lets some time pass, so
- * that all find the readers' CPUs idle alike.
+ * How long a sleeping reader takes to run: from just before the send to the reader's first look at the clock, which
+ * both processes share. In turn with the ring, a bare futex: the word is stored, FUTEX_WAKE is called, the other side
+ * has slept in FUTEX_WAIT. Before each send the writer sees in /proc that every reader sleeps, and lets some time pass,
+ * so that all find the readers' CPUs idle alike.
  *
- * Then nothing is sent for as long again, and the CPU time that the readers take meanwhile is the price of being parked.
+ * Then nothing is sent for as long again, and the CPU time that the readers take meanwhile is the price of
+ * being parked.
  */
 #define _GNU_SOURCE
 #include <errno.h>

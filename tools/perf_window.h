@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The floor of a ring's throughput: the same copying and the same reading, in memory of the same kind and size and in the
- * same places, handed over by nothing but two counters. The memory is one frame of a ring of its own, which all readers
- * hold for good: so it has the same pages.
+ * The floor of a ring's throughput: the same copying and the same reading, in memory of the same kind and size and in
+ * the same places, handed over by nothing but two counters. The memory is one frame of a ring of its own, which all
+ * readers hold for good: so it has the same pages.
  */
 #ifndef TOOLS_PERF_WINDOW_H
 #define TOOLS_PERF_WINDOW_H

@@ -7,11 +7,12 @@
  * copied out, checked against the frame's end, and only then handed on, so a hostile frame gives -EPROTO and never a
  * pointer outside the frame, even if it changes while it is read.
  *
- * No function here allocates, locks, calls the kernel or sets ringcast_last_error(); all are wait-free, and thread-safe on different objects.
+ * No function here allocates, locks, calls the kernel or sets ringcast_last_error(); all are wait-free, and thread-safe
+ * on different objects.
  *
  * A frame may as well be built in memory of one's own, wherever it starts, and sent on several rings, each time with
- * ringcast_writer_send(writer, memory, bytes, RINGCAST_KIND_TENSORS, ...): serialised once, and in each ring its tensors
- * are on lines. Only to be read where it was built must it start 16 bytes into a line.
+ * ringcast_writer_send(writer, memory, bytes, RINGCAST_KIND_TENSORS, ...): serialised once, and in each ring its
+ * tensors are on lines. Only to be read where it was built must it start 16 bytes into a line.
  *
  * The layout. Little-endian. All offsets count bytes from the header's start. A frame's payload starts 16 bytes into a
  * 64-byte line (the ring's own header comes before it), so "on a line" means offset mod 64 == 48.

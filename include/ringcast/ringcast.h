@@ -8,32 +8,34 @@
  *
  * Caveats.
  *   Crash    A writer that dies leaves only whole frames; readers drain them and then get -EPIPE. A reader that dies
- *            makes a writer that has to wait return -EOWNERDEAD, or the writer goes on without it
- *            (options.on_death); ringcast_writer_check() finds the dead at any time. Nothing is left behind: the memory is
- *            anonymous and goes with the last process that maps it.
+ *            makes a writer that has to wait return -EOWNERDEAD, or the writer goes on without it (options.on_death);
+ *            ringcast_writer_check() finds the dead at any time. Nothing is left behind: the memory is anonymous and
+ *            goes with the last process that maps it.
  *   Slow     A reader that is alive holds the writer back for as long as it likes, unless options.slow_ns says how long
  *            it may. One that is evicted then gets -ESTALE from its next call: what it was reading may have been
  *            overwritten meanwhile, so what is read in place is only sure once release has returned 0.
  *   Fork     A handle belongs to the process that made it. In a child made by fork() every call on it gives -ECHILD,
- *            except close, which frees the child's own memory and leaves the parent's ring alone. A child made past the C
- *            library (a raw clone, _Fork) is not noticed: it must not touch the handle.
- *   Threads  One thread at a time per handle, but for cancel. Different handles are independent. A wait that finds another
- *            thread waiting gives -EDEADLK; on the hot path nobody looks.
+ *            except close, which frees the child's own memory and leaves the parent's ring alone. A child made past the
+ *            C library (a raw clone, _Fork) is not noticed: it must not touch the handle.
+ *   Threads  One thread at a time per handle, but for cancel. Different handles are independent. A wait that finds
+ *            another thread waiting gives -EDEADLK; on the hot path nobody looks.
  *   Signals  A signal handler that runs while a wait sleeps ends it with -EINTR. Nothing is lost; call again. While it
  *            spins, or just before it sleeps, it goes on. No function may be called from a signal handler.
  *   Lending  A frame's bytes stay as they are until it is released; a span's until it is committed or aborted. The
  *            writer can change what it has written: a reader that distrusts it copies first and checks the copy.
- *   Large    A frame that is too large for the ring goes through spill memory, without the caller's doing: memory of its
- *            own beside the ring, taken from the machine when it is first needed, used again when all readers have passed,
- *            and given back when it has lain idle. The writer waits when it is used up (options.spill_bytes), as it does
- *            when the ring is full.
- *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more (the
- *            other side's pidfd), and two more once it has slept for long (io_uring); ringcast_writer_check and _fd hold
- *            two, and one for each reader; ringcast_reader_fd up to three. Closing the handle closes them.
- *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to no others.
+ *   Large    A frame that is too large for the ring goes through spill memory, without the caller's doing: memory of
+ *            its own beside the ring, taken from the machine when it is first needed, used again when all readers have
+ *            passed, and given back when it has lain idle. The writer waits when it is used up (options.spill_bytes),
+ *            as it does when the ring is full.
+ *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more
+ *            (the other side's pidfd), and two more once it has slept for long (io_uring); ringcast_writer_check and
+ *            _fd hold two, and one for each reader; ringcast_reader_fd up to three. Closing the handle closes them.
+ *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to
+ *            no others.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
- *   ringcast_reader_attach in each reading process -> ringcast_writer_wait_readers, so that nobody misses the first frame.
+ *   ringcast_reader_attach in each reading process -> ringcast_writer_wait_readers, so that nobody misses
+ *   the first frame.
  * Hot path.  Writer: reserve, write into the span, commit. Reader: next, read in place, release.
  *
  * Pointers must not be NULL, unless it says that they may.
@@ -51,17 +53,18 @@
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
  *   -ECONNABORTED  the writer has taken a frame back of which a part was published
- *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler; or one was cancelled
- *                while it waited, or left by longjmp: then only close
+ *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler; or one was
+ *                cancelled while it waited, or left by longjmp: then only close
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into
  *   -EUSERS      all the reader slots are taken
- *   -EPROTO      the other side is of an incompatible build or in another PID namespace, or has written what it must not
+ *   -EPROTO      the other side is of an incompatible build or in another PID namespace, or has written
+ *                what it must not
  *   -ENOBUFS     the descriptor of ringcast_reader_fd can't wait any more; ask for it anew
  *   -ECHILD      the handle was made before a fork, by the parent
- *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching, or when spill
- *                memory was needed that the machine does not have
+ *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching, or when
+ *                spill memory was needed that the machine does not have
  */
 #ifndef RINGCAST_RINGCAST_H
 #define RINGCAST_RINGCAST_H
@@ -88,7 +91,8 @@ typedef struct ringcast_reader ringcast_reader;
  * other negative number is -EINVAL, so that a deadline that has passed is not taken for no deadline. */
 #define RINGCAST_FOREVER ((int64_t)-1)
 
-/* Which memory holds a ring's data. AUTO takes the first of the others, in this order, that the machine can give now. */
+/* Which memory holds a ring's data. AUTO takes the first of the others, in this order,
+ * that the machine can give now. */
 enum ringcast_memory {
   RINGCAST_MEMORY_AUTO = 0,
   RINGCAST_MEMORY_HUGETLB = 1,    /* 2 MiB pages from the reserved pool (/proc/sys/vm/nr_hugepages) */
@@ -96,8 +100,8 @@ enum ringcast_memory {
   RINGCAST_MEMORY_PAGES = 3,      /* the machine's small pages */
 };
 
-/* Where a ring's data lies on a machine of several NUMA nodes. A node that is not there is an error; where the kernel does
- * not let us choose, ringcast_info tells. */
+/* Where a ring's data lies on a machine of several NUMA nodes. A node that is not there is an error; where the kernel
+ * does not let us choose, ringcast_info tells. */
 enum ringcast_numa {
   RINGCAST_NUMA_LOCAL = 0,       /* on the node of the CPU that makes it */
   RINGCAST_NUMA_NONE = 1,        /* wherever the kernel puts it */
@@ -111,8 +115,8 @@ enum ringcast_policy {
   RINGCAST_EVICT = 1 /* the writer goes on without it, and ringcast_writer_check tells */
 };
 
-/* How a handle sleeps. Either way it is woken by what it waits for, the other side's death, cancel, a signal handler and
- * the time limit. */
+/* How a handle sleeps. Either way it is woken by what it waits for, the other side's death, cancel, a signal handler
+ * and the time limit. */
 enum ringcast_wait {
   RINGCAST_WAIT_NONE = 0,  /* it has not slept for longer than a moment */
   RINGCAST_WAIT_FUTEX = 1, /* in slices of 50 ms, with a look between them whether the other side lives */
@@ -144,8 +148,8 @@ struct ringcast_writer_options {
   uint32_t on_death;    /* enum ringcast_policy, for a reader that has died, or has written what it must not: FAIL is
                          * -EOWNERDEAD, or -EPROTO */
   uint32_t on_slow;     /* enum ringcast_policy, for one that has been in the way for slow_ns: FAIL is -ETIMEDOUT */
-  int64_t slow_ns;      /* how long a reader may be in the way: from the first reserve that finds no room, over all calls
-                         * until one succeeds. 0: for ever, or as each call's timeout says */
+  int64_t slow_ns;      /* how long a reader may be in the way: from the first reserve that finds no room, over all
+                         * calls until one succeeds. 0: for ever, or as each call's timeout says */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
@@ -188,11 +192,13 @@ enum ringcast_peer_state {
 /* What one party has done since it began. Each number is true of some moment, and only grows. */
 struct ringcast_stats {
   uint64_t frames, bytes; /* committed by the writer, or released by the reader; payload bytes */
-  uint64_t waits;         /* times that there was no room, or no frame, and the call waited for more than some microseconds */
+  uint64_t waits;         /* times that there was no room, or no frame, and the call waited for more than some
+                           * microseconds */
   uint64_t sleeps;        /* times that a wait slept in the kernel */
   uint64_t wakes;         /* system calls made to wake others */
   uint64_t waited_ns;
-  uint32_t histogram[16]; /* of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15] all that took longer */
+  uint32_t histogram[16]; /* of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15] all that took
+                           * longer */
 };
 
 /* One reader as seen at one moment; it may have moved on since. */
@@ -221,7 +227,8 @@ struct ringcast_info {
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE where one node leaves nothing to choose */
   uint32_t numa_node; /* for LOCAL and NODE */
   int32_t numa_error; /* why NUMA is NONE although more was asked for: a negative errno, or 0 */
-  int32_t spill_error;  /* why there is no spill memory although none was asked to be left out: a negative errno, or 0 */
+  int32_t spill_error;  /* why there is no spill memory although none was asked to be left out: a negative errno,
+                         * or 0 */
   uint64_t ring_frame;  /* the largest frame's bytes that stays in the ring */
   uint64_t spill_bytes; /* the most spill memory there can be; 0: there is none */
   uint64_t spill_used;  /* how much of it the ring has from the machine now */
@@ -272,12 +279,12 @@ RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int
  * one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
 
-/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may read
- * them while the rest is written; again with more, as often as one likes. For the other readers nothing happens until the
- * commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first call on the
- * reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it takes the frame
- * back. Who attaches after the first call does not get this frame. ringcast_writer_send does all that by itself. -EINVAL,
- * -ECHILD. Wait-free, but for one wake-up call to the kernel when a reader sleeps. */
+/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may
+ * read them while the rest is written; again with more, as often as one likes. For the other readers nothing happens
+ * until the commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first
+ * call on the reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it
+ * takes the frame back. Who attaches after the first call does not get this frame. ringcast_writer_send does all that
+ * by itself. -EINVAL, -ECHILD. Wait-free, but for one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind);
 
 /* Gives the reservation back unseen, but for what was published of it. -EINVAL if none is open, -ECHILD. Wait-free, but
@@ -297,8 +304,8 @@ RINGCAST_API int ringcast_writer_send(ringcast_writer *writer, const void *data,
  *     ringcast_writer_reserve(writer, bytes, ...) -> write, ringcast_writer_grow() if it does not do -> commit(used)
  *     ringcast_writer_learn(writer, tag, used);
  *
- * It is a little more than the third largest of the last 32 to 64 sizes, so a rare big frame does not move it; 4096 for a
- * tag that is not known; never more than the ring can hold. No call on the ring learns by itself. Both are
+ * It is a little more than the third largest of the last 32 to 64 sizes, so a rare big frame does not move it; 4096 for
+ * a tag that is not known; never more than the ring can hold. No call on the ring learns by itself. Both are
  * wait-free, and for the one thread that has the handle. */
 RINGCAST_API size_t ringcast_writer_estimate(const ringcast_writer *writer, uint32_t tag);
 RINGCAST_API void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, size_t bytes);
@@ -309,21 +316,21 @@ RINGCAST_API void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, s
  * Wait-free, but asks the kernel whether each process lives. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity);
 
-/* The reader that is furthest behind: after -ETIMEDOUT, the one to blame (after -EOWNERDEAD, ringcast_writer_check tells).
- * Returns 1, or 0 if there is no reader. As ringcast_writer_peers. */
+/* The reader that is furthest behind: after -ETIMEDOUT, the one to blame (after -EOWNERDEAD, ringcast_writer_check
+ * tells). Returns 1, or 0 if there is no reader. As ringcast_writer_peers. */
 RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out);
 
-/* Looks whether all readers live, without waiting to be held back by a dead one. Returns 1 and tells of one that does not,
- * or was evicted: with EVICT each is told once, also those that a wait went on without (of more than 64, the latest); so
- * call again until it returns 0: all is well. With FAIL a dead reader is told at each call, until it is not attached any
- * more. One system call while all live, where there are pidfds (Linux 5.3), and one descriptor for each reader;
- * else /proc is read. -EMFILE, -ENFILE, -ENOMEM, -ECHILD. */
+/* Looks whether all readers live, without waiting to be held back by a dead one. Returns 1 and tells of one that does
+ * not, or was evicted: with EVICT each is told once, also those that a wait went on without (of more than 64, the
+ * latest); so call again until it returns 0: all is well. With FAIL a dead reader is told at each call, until it is not
+ * attached any more. One system call while all live, where there are pidfds (Linux 5.3), and one descriptor for each
+ * reader; else /proc is read. -EMFILE, -ENFILE, -ENOMEM, -ECHILD. */
 RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out);
 
-/* A descriptor for poll, epoll, asyncio and the like: readable when a reader has died, or a wait went on without one and
- * ringcast_writer_check has not told of it yet; then call that until it returns 0. Poll it, never read or close it: it
- * belongs to the writer, and is the same at each call. A reader that attaches later is watched from the next call of this,
- * check or wait_readers on. Errors as check. */
+/* A descriptor for poll, epoll, asyncio and the like: readable when a reader has died, or a wait went on without one
+ * and ringcast_writer_check has not told of it yet; then call that until it returns 0. Poll it, never read or close it:
+ * it belongs to the writer, and is the same at each call. A reader that attaches later is watched from the next call of
+ * this, check or wait_readers on. Errors as check. */
 RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
 
 RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);
@@ -348,28 +355,28 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
 
 /* Lends the next frame. Wait-free when one is there, but for one call to the kernel when it lies in spill memory that
  * this reader has not read from before; else blocks up to the timeout. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EBUSY,
- * -ESTALE, -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't be read: then the frame is still the next
- * one. */
+ * -ESTALE, -EPROTO, -ECHILD; -ENOMEM and others of the kernel if spill memory can't be read: then the frame is still
+ * the next one. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
 /* For a reader with CUT_THROUGH, and a frame that it holds: blocks until the first `upto` bytes are there, or all if it
  * has fewer, and sets *there to how many are: they may be read, and more need not be asked for one by one. frame->bytes
  * is what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return.
  * Any other frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer
- * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held; -ESTALE. After
- * an error the frame is still held. */
+ * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held;
+ * -ESTALE. After an error the frame is still held. */
 RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto,
                                        int64_t timeout_ns, size_t *there);
 
 /* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
- * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again. Poll it, never
- * read or close it: it belongs to the reader, and is the same at each call. It starts readable. Returns it, or -EMFILE,
- * -ENFILE, -ENOMEM, -ECHILD. No thread is needed where io_uring has futex waits (Linux 6.7). */
+ * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again. Poll it,
+ * never read or close it: it belongs to the reader, and is the same at each call. It starts readable. Returns it, or
+ * -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is needed where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back: from here on the writer may overwrite it, and what follows once all older ones are given back
- * too. Frames that are held may be released in any order. -EINVAL if that frame is not held, -ECHILD; -ESTALE: this reader was
- * evicted, and the frame may have been overwritten while it was read: drop what was made of it.
+ * too. Frames that are held may be released in any order. -EINVAL if that frame is not held, -ECHILD; -ESTALE: this
+ * reader was evicted, and the frame may have been overwritten while it was read: drop what was made of it.
  * Wait-free, but for one wake-up call to the kernel when the writer sleeps waiting for this reader. */
 RINGCAST_API int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame);
 
@@ -396,8 +403,8 @@ typedef struct ringcast_tap ringcast_tap;
 RINGCAST_API int ringcast_tap_attach(const char *handle, ringcast_tap **out);
 RINGCAST_API void ringcast_tap_close(ringcast_tap *tap);
 
-/* Copies the next frame; the copy is valid until the next call on this tap. Blocks up to the timeout when there is none.
- * -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EPROTO, -ENOMEM, -ECHILD. */
+/* Copies the next frame; the copy is valid until the next call on this tap. Blocks up to the timeout when there is
+ * none. -EAGAIN, -ETIMEDOUT, -EINTR, -EPIPE, -EPROTO, -ENOMEM, -ECHILD. */
 RINGCAST_API int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_frame *out);
 
 /* Bytes of the ring (headers and rounding included) that were overwritten before this tap had copied them, and how many

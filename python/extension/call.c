@@ -185,7 +185,8 @@ bool rc_py_enter(bool *busy, pid_t pid, const char *type) {
 
 bool rc_py_check_process(struct rc_py_state *state, pid_t pid) {
   if (getpid() == pid) return true;
-  rc_py_raise_text(state, ECHILD, "this handle belongs to the parent process: after fork, make or attach one in the child");
+  rc_py_raise_text(state, ECHILD,
+                   "this handle belongs to the parent process: after fork, make or attach one in the child");
   return false;
 }
 
@@ -200,8 +201,8 @@ bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out) {
   return false;
 }
 
-bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, uint64_t most,
-                            uint64_t *n, int64_t *timeout_ns) {
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            uint64_t most, uint64_t *n, int64_t *timeout_ns) {
   static const char *const names[] = {"n", "timeout", NULL};
   PyObject *values[2] = {NULL};
   return rc_py_arguments(function, names, 2, 1, args, count, keywords, values) &&

@@ -116,8 +116,8 @@ static PyObject *make_bytes(struct decoding *decoding, const struct ringcast_ite
   return bytes;
 }
 
-/* For a buffer that was an array's: what its pickle makes of it is an array again. NULL, with nothing raised: it is small,
- * or there is no such memory. */
+/* For a buffer that was an array's: what its pickle makes of it is an array again. NULL, with nothing raised: it is
+ * small, or there is no such memory. */
 static PyObject *make_memory(struct decoding *decoding, const struct ringcast_item *item) {
   void *out;
   if (!(item->flags & RINGCAST_ITEM_NUMPY)) return NULL;
@@ -310,7 +310,8 @@ static bool fill_leaves(struct decoding *decoding) {
 static bool take_all(struct decoding *decoding) {
   struct ringcast_item item;
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
-    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return damaged(decoding, "an entry points outside it, or its elements share their bytes");
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0)
+      return damaged(decoding, "an entry points outside it, or its elements share their bytes");
     if (!take_entry(decoding, &item)) return false;
   }
   return true;

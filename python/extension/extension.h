@@ -85,8 +85,8 @@ struct rc_py_state {
 
 /* ---- Objects ---------------------------------------------------------------------------------------------------- */
 
-/* A reservation that Python may look at. A Span holds the generation at which it was made: another one, or `open` false,
- * and it is of the past. */
+/* A reservation that Python may look at. A Span holds the generation at which it was made: another one, or `open`
+ * false, and it is of the past. */
 struct rc_py_lease {
   bool open;
   bool doomed; /* to be given back as soon as the last memoryview goes */
@@ -181,8 +181,8 @@ bool rc_py_check_process(struct rc_py_state *state, pid_t pid);
 /* The UTF-8 of a handle. Raises TypeError if it is no str, and says which str was meant. */
 bool rc_py_handle_text(PyTypeObject *type, PyObject *handle, const char **out);
 /* The arguments `n`, from 0 to `most`, and `timeout`. */
-bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords, uint64_t most,
-                            uint64_t *n, int64_t *timeout_ns);
+bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                            uint64_t most, uint64_t *n, int64_t *timeout_ns);
 /* The only argument, `timeout`. */
 bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             int64_t *out);

@@ -47,8 +47,8 @@ static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_
 
 const char rc_py_pack_doc[] =
     "pack($module, obj, *, allow_pickle=None)\n--\n\n"
-    "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) then "
-    "costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
+    "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) "
+    "then costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
     "allow_pickle: as for Writer.\n\n"
     "TypeError: a tensor that is not on the CPU. PickleRefused, and whatever pickle raises, as Writer.send().";
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
@@ -92,8 +92,8 @@ static PyObject *packed_repr(PyObject *object) {
 
 PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: only Writer.send() takes a PackedFrame, by itself.");
 static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
-  PyErr_SetString(PyExc_TypeError, "a PackedFrame can't be pickled, nor be sent inside another value: send it by itself, "
-                                   "by Writer.send(packed), or what it was made of");
+  PyErr_SetString(PyExc_TypeError, "a PackedFrame can't be pickled, nor be sent inside another value: send it by "
+                                   "itself, by Writer.send(packed), or what it was made of");
   return NULL;
 }
 
@@ -109,8 +109,8 @@ static PyMemberDef packed_members[] = {
 
 PyDoc_STRVAR(packed_doc,
              "A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once.\n\n"
-             "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) and\n"
-             "bytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.");
+             "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) "
+             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.");
 static PyType_Slot packed_slots[] = {
     {Py_tp_doc, (void *)packed_doc},      {Py_tp_dealloc, packed_dealloc},
     {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},

@@ -117,8 +117,9 @@ static PyObject *reader_iternext(PyObject *object) {
 
 PyDoc_STRVAR(next_doc,
              "next($self, timeout=None)\n--\n\n"
-             "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's `leases`,\n"
-             "those that were released before an older one counted in; they may be released in any order.\n\n"
+             "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's "
+             "`leases`,\nthose that were released before an older one counted in; they may be released in any "
+             "order.\n\n"
              "    with reader.next() as frame, memoryview(frame) as view:\n"
              "        total = sum(view)                   # released at the end of the block\n\n"
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
@@ -158,8 +159,8 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 PyDoc_STRVAR(cancel_doc,
              "cancel($self)\n--\n\n"
-             "Make the wait that another thread is in on this Reader, and every later call that would have to wait, raise\n"
-             "Cancelled. Frames that are there can still be had. Any thread; it can't be taken back.");
+             "Make the wait that another thread is in on this Reader, and every later call that would have to wait, "
+             "raise\nCancelled. Frames that are there can still be had. Any thread; it can't be taken back.");
 static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) return PyErr_Format(PyExc_ValueError, "the Reader is closed");
@@ -170,10 +171,11 @@ static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 PyDoc_STRVAR(fileno_doc,
              "fileno($self)\n--\n\n"
-             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when recv() may have something to "
-             "give (an\nobject, or WriterGone). Then call recv(0) until TimeoutError, which makes it wait again. It starts "
-             "readable, is\nthe same at each call, and goes with the Reader: never read or close it.\n\n"
-             "Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of recv(0): it can't wait any more; ask anew.");
+             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when recv() may have something "
+             "to give (an\nobject, or WriterGone). Then call recv(0) until TimeoutError, which makes it wait again. It "
+             "starts readable, is\nthe same at each call, and goes with the Reader: never read or close it.\n\n"
+             "Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of recv(0): it can't wait any more; ask "
+             "anew.");
 static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
@@ -240,7 +242,8 @@ static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
 }
 
-PyDoc_STRVAR(stats_doc, "stats($self)\n--\n\nWhat this Reader has done so far: Stats. Its frames and bytes are those received.");
+PyDoc_STRVAR(stats_doc,
+             "stats($self)\n--\n\nWhat this Reader has done so far: Stats. Its frames and bytes are those received.");
 static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   struct ringcast_stats stats;

@@ -2,14 +2,14 @@
 /*
  * Memory for large arrays that are received, used again when they die.
  *
- * Fresh memory costs a page fault for each of its pages, several times what the copy into it costs. So a block comes from
- * here, and goes back when nothing refers to it any more: an array holds it by its base object (rc_py_memory_new), a torch
- * tensor by the deleter of its storage, which may run in any thread, with the GIL or without. Whatever looks at the
- * memory (slices, memoryviews, storages, DLPack) keeps one of those alive, so a block that is idle is nobody's.
+ * Fresh memory costs a page fault for each of its pages, several times what the copy into it costs. So a block comes
+ * from here, and goes back when nothing refers to it any more: an array holds it by its base object (rc_py_memory_new),
+ * a torch tensor by the deleter of its storage, which may run in any thread, with the GIL or without. Whatever looks at
+ * the memory (slices, memoryviews, storages, DLPack) keeps one of those alive, so a block that is idle is nobody's.
  *
- * Idle blocks are kept by size class, eight to a doubling, the last one given on top, for it is warm; and in the order in
- * which they were given, for when there are more bytes than may be kept the oldest goes back to the kernel. The blocks
- * are mappings of their own, so what goes back goes at once. A mutex guards it all, and is held through a fork.
+ * Idle blocks are kept by size class, eight to a doubling, the last one given on top, for it is warm; and in the order
+ * in which they were given, for when there are more bytes than may be kept the oldest goes back to the kernel. The
+ * blocks are mappings of their own, so what goes back goes at once. A mutex guards it all, and is held through a fork.
  */
 #include "extension.h"
 
@@ -222,9 +222,9 @@ PyType_Spec rc_py_memory_spec = {"ringcast._ringcast.Memory", sizeof(struct memo
 
 const char rc_py_recycling_doc[] =
     "recycling($module)\n--\n\n"
-    "How the memory of large received arrays is used again: Recycling(limit, idle, lent, reused, fresh). limit, idle and "
-    "lent\nare in bytes: the most that is kept for later, what is kept now, and what live arrays hold. reused and fresh "
-    "count how\noften a kept block did, and how often the kernel was asked for one.";
+    "How the memory of large received arrays is used again: Recycling(limit, idle, lent, reused, fresh). limit, idle "
+    "and lent\nare in bytes: the most that is kept for later, what is kept now, and what live arrays hold. reused and "
+    "fresh count how\noften a kept block did, and how often the kernel was asked for one.";
 PyObject *rc_py_recycling(PyObject *module, PyObject *Py_UNUSED(unused)) {
   struct rc_py_state *state = PyModule_GetState(module);
   lock();
@@ -236,8 +236,8 @@ PyObject *rc_py_recycling(PyObject *module, PyObject *Py_UNUSED(unused)) {
 const char rc_py_set_recycling_doc[] =
     "set_recycling($module, limit, /)\n--\n\n"
     "Keep at most `limit` bytes of the memory of large received arrays for the next ones; what is kept beyond it goes "
-    "back to\nthe kernel at once. 0 turns it off: arrays then come from NumPy's and torch's own allocators. The default "
-    "is what the\nenvironment's RINGCAST_RECYCLE_BYTES says at import, else 256 MiB. Any thread.\n\n"
+    "back to\nthe kernel at once. 0 turns it off: arrays then come from NumPy's and torch's own allocators. The "
+    "default is what the\nenvironment's RINGCAST_RECYCLE_BYTES says at import, else 256 MiB. Any thread.\n\n"
     "ValueError: out of range. TypeError: not an int.";
 PyObject *rc_py_set_recycling(PyObject *Py_UNUSED(module), PyObject *object) {
   uint64_t limit;

@@ -11,7 +11,8 @@ int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
 
 int rc_py_try_reserve(void *context, int64_t timeout_ns) {
   struct rc_py_reservation *call = context;
-  return rc_py_told_apart(call->writer, ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
+  return rc_py_told_apart(call->writer,
+                          ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
@@ -69,9 +70,9 @@ const char rc_py_send_doc[] =
      "made of.\n\n"
      "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
      "recv_tagged.\n\n"
-     "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message names the\n"
-     "reader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error (ENOMEM, "
-     "ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
+     "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message "
+     "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
+     "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
      "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
      "tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
      "place in "

@@ -43,7 +43,8 @@ PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *
   if (kind_object && !rc_py_integer("kind", kind_object, 0, UINT16_MAX, &kind)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = NULL;
-  if (rc_py_writer_may_end(self, "commit")) result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
+  if (rc_py_writer_may_end(self, "commit"))
+    result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
   rc_py_writer_leave(self);
   return result;
 }
@@ -106,7 +107,8 @@ struct growth {
 
 static int try_grow(void *context, int64_t timeout_ns) {
   struct growth *call = context;
-  return rc_py_told_apart(call->writer, ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
+  return rc_py_told_apart(call->writer,
+                          ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
 }
 
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
@@ -121,8 +123,8 @@ static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
 PyDoc_STRVAR(span_grow_doc,
              "grow($self, n, timeout=None)\n--\n\n"
              "Make it `n` bytes long in all, keeping what was written. Its place may change: take a new memoryview.\n\n"
-             "Timeout and errors as Writer.reserve(); after one the span is as it was. BufferError: a memoryview of it is "
-             "still\nin use. ValueError: committed or aborted already.");
+             "Timeout and errors as Writer.reserve(); after one the span is as it was. BufferError: a memoryview of it "
+             "is still\nin use. ValueError: committed or aborted already.");
 static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct span *self = (struct span *)object;
   struct rc_py_writer *writer = self->writer;

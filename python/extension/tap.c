@@ -99,8 +99,8 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
 
 PyDoc_STRVAR(recv_doc,
              "recv($self, timeout=None)\n--\n\n"
-             "Copy the next frame's object, as Reader.recv(). Frames that were overwritten before are not told of here: "
-             "see lost().");
+             "Copy the next frame's object, as Reader.recv(). Frames that were overwritten before are not told of "
+             "here: see lost().");
 static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -138,8 +138,8 @@ static PyObject *tap_iternext(PyObject *object) {
 /* ---- Looking ---------------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(lost_doc, "lost($self)\n--\n\n"
-                       "What was overwritten before this Tap had copied it: TapLost(bytes, gaps), bytes of the ring, headers "
-                       "and\nrounding included, and how many gaps they make.");
+                       "What was overwritten before this Tap had copied it: TapLost(bytes, gaps), bytes of the ring, "
+                       "headers and\nrounding included, and how many gaps they make.");
 static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   uint64_t bytes, gaps;
@@ -178,7 +178,8 @@ static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   int count = peers ? ringcast_tap_peers(self->tap, peers, self->slots) : 0;
   leave(self);
   if (!peers) return PyErr_NoMemory();
-  PyObject *list = count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
+  PyObject *list =
+      count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
   PyMem_Free(peers);
   return list;
 }
@@ -252,9 +253,9 @@ static PyGetSetDef tap_properties[] = {
 
 PyDoc_STRVAR(tap_doc,
              "Tap(handle, *, allow_pickle=None)\n--\n\n"
-             "Sees what a ring carries from now on, and holds nobody back: it copies frames, takes no reader's slot, and "
-             "what is\noverwritten before it was copied is lost to it, and counted by lost(). It loses nothing as long as "
-             "it is less than half\na ring behind. Iterating goes on until the writer is gone.\n\n"
+             "Sees what a ring carries from now on, and holds nobody back: it copies frames, takes no reader's slot, "
+             "and what is\noverwritten before it was copied is lost to it, and counted by lost(). It loses nothing as "
+             "long as it is less than half\na ring behind. Iterating goes on until the writer is gone.\n\n"
              "handle: the Writer's. allow_pickle: as for Reader. One thread at a time: a second gets RuntimeError. "
              "After "
              "fork the child gets ForkedError.\nErrors as Reader, but for NoFreeSlot.");

@@ -130,8 +130,8 @@ static void writer_dealloc(PyObject *object) {
 
 PyDoc_STRVAR(reserve_doc,
              "reserve($self, n, timeout=None)\n--\n\n"
-             "Lend `n` bytes of the ring, or of spill memory, to be written in place: a Span. No reader sees anything before commit(). One "
-             "at a\ntime.\n\n"
+             "Lend `n` bytes of the ring, or of spill memory, to be written in place: a Span. No reader sees anything "
+             "before commit(). One at a\ntime.\n\n"
              "    with writer.reserve(16) as span, memoryview(span) as view:\n"
              "        view[:] = bytes(16)                 # committed at the end of the block\n\n"
              "Timeout and errors as send(); Error (EBUSY): one is open already.");
@@ -217,7 +217,8 @@ static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   int count = peers ? ringcast_writer_peers(self->writer, peers, self->info.readers) : 0;
   rc_py_writer_leave(self);
   if (!peers) return PyErr_NoMemory();
-  PyObject *list = count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
+  PyObject *list =
+      count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
   PyMem_Free(peers);
   return list;
 }
@@ -261,8 +262,8 @@ static PyObject *writer_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
 PyDoc_STRVAR(estimate_doc,
              "estimate($self, tag)\n--\n\n"
              "Bytes to reserve() for the next frame of `tag`, 32 bits of the caller's own, so that it seldom has to "
-             "grow: a little\nmore than the third largest of the last 32 to 64 that learn() was told; 4096 for a new tag; "
-             "never more than max_frame.\nsend() has no need of it: it knows the size.\n\n"
+             "grow: a little\nmore than the third largest of the last 32 to 64 that learn() was told; 4096 for a new "
+             "tag; never more than max_frame.\nsend() has no need of it: it knows the size.\n\n"
              "ValueError: the tag is out of range.");
 static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"tag", NULL};
@@ -278,8 +279,8 @@ static PyObject *writer_estimate(PyObject *object, PyObject *const *args, Py_ssi
 }
 
 PyDoc_STRVAR(learn_doc, "learn($self, tag, n)\n--\n\n"
-                        "Tell estimate() that a frame of `tag` took `n` bytes. About 64 tags are remembered, those told of "
-                        "last.\n\nValueError: out of range.");
+                        "Tell estimate() that a frame of `tag` took `n` bytes. About 64 tags are remembered, those "
+                        "told of last.\n\nValueError: out of range.");
 static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"tag", "n", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -316,8 +317,8 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 PyDoc_STRVAR(cancel_doc,
              "cancel($self)\n--\n\n"
-             "Make the wait that another thread is in on this Writer, and every later call that would have to wait, raise\n"
-             "Cancelled. Any thread; it can't be taken back.");
+             "Make the wait that another thread is in on this Writer, and every later call that would have to wait, "
+             "raise\nCancelled. Any thread; it can't be taken back.");
 static PyObject *writer_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!self->writer) return PyErr_Format(PyExc_ValueError, "the Writer is closed");
@@ -356,9 +357,9 @@ static PyObject *writer_repr(PyObject *object) {
 PyDoc_STRVAR(
     info_doc,
     "info($self)\n--\n\n"
-    "The ring's facts: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid, spin_ns, numa, numa_node,\n"
-    "numa_error, spill_error, ring_frame, spill_bytes, spill_used, wait). Sizes are in bytes; tail is how many were sent so\nfar, "
-    "headers and rounding included; spill_used is what the ring has of spill memory now.");
+    "The ring's facts: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid, spin_ns, numa, "
+    "numa_node,\nnuma_error, spill_error, ring_frame, spill_bytes, spill_used, wait). Sizes are in bytes; tail is how "
+    "many were sent so\nfar, headers and rounding included; spill_used is what the ring has of spill memory now.");
 static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct ringcast_info info;
@@ -438,15 +439,16 @@ PyDoc_STRVAR(writer_doc,
              "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None,\n"
              "       allow_pickle=None, on_death='fail', on_slow='fail', slow=None)\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
-             "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. readers: the most at once.\n"
+             "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. "
+             "readers: the most at once.\n"
              "memory: \"hugetlb\", \"shmem-huge\", \"pages\", or \"auto\": what the environment's RINGCAST_MEMORY "
              "names, else the\nfirst of them that can be had. One that is named and can't be had is an error.\n"
              "spin: seconds that a wait spins before it sleeps; None is 20 µs, 0 never spins.\n"
-             "numa: where the memory lies on a machine of several nodes: \"local\" to this CPU, \"none\" (as the kernel will), "
-             "\"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n"
-             "spill_bytes: the most memory beside the ring for what is too large for it, rounded up to 2 MiB, and taken only "
-             "as it is\nused. None: what the environment's RINGCAST_SPILL_BYTES says, else 4 GiB, or half of what is free "
-             "if that is less; 0: none.\n"
+             "numa: where the memory lies on a machine of several nodes: \"local\" to this CPU, \"none\" (as the "
+             "kernel will), \"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n"
+             "spill_bytes: the most memory beside the ring for what is too large for it, rounded up to 2 MiB, and "
+             "taken only as it is\nused. None: what the environment's RINGCAST_SPILL_BYTES says, else 4 GiB, or half "
+             "of what is free if that is less; 0: none.\n"
              "allow_pickle: False refuses to send what would need a pickle; None: as the environment's "
              "RINGCAST_ALLOW_PICKLE says,\n0 or 1 (the default).\n"
              "on_death: what the call does that finds a dead reader in its way: \"fail\" raises ReaderDied, \"evict\" "

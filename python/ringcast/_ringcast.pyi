@@ -26,7 +26,8 @@ def recycling() -> Recycling:
     """How the memory of large received arrays is used again."""
 
 def set_recycling(limit: int, /) -> None:
-    """Keep at most `limit` bytes of that memory for the next arrays; 0 turns it off. Default: RINGCAST_RECYCLE_BYTES."""
+    """Keep at most `limit` bytes of that memory for the next arrays; 0 turns it off. Default:
+    RINGCAST_RECYCLE_BYTES."""
 
 @final
 class PackedFrame:

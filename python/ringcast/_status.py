@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen of a ring and of those who use it. Each is true of some moment; the names are those of ringcast.h."""
+"""What can be seen of a ring and of those who use it. Each is true of some moment; the names are those of
+ringcast.h."""
 
 from typing import NamedTuple, Tuple
 

@@ -28,9 +28,9 @@ RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can'
 ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
 
 RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what a broadcast does when another rank has died.
-"fail" (the default) raises ringcast.ReaderDied, which names the rank, and ringcast.SendError on the other ranks, at this
-and all later calls; "evict" warns once, and goes on without that rank. The source looks at most every 50 ms, when it is
-called; while it waits for room, the ring does.
+"fail" (the default) raises ringcast.ReaderDied, which names the rank, and ringcast.SendError on the other ranks, at
+this and all later calls; "evict" warns once, and goes on without that rank. The source looks at most every 50 ms, when
+it is called; while it waits for room, the ring does.
 """
 
 import atexit

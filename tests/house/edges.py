@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/edges.md and the sources name the same edges, and the table's mutations are those that tests/model/run.py runs."""
+"""docs/edges.md and the sources name the same edges, and the table's mutations are those that tests/model/run.py
+runs."""
 
 import ast
 import pathlib
@@ -40,7 +41,8 @@ def main():
     named, rows = named_in_sources(), ROW.findall(text)
     told, run = set(RUN.findall(text)), weakened_by_the_runner()
     complaints = [
-        f"{edge}, named in {', '.join(sorted(named[edge]))}, is not in the table" for edge in sorted(set(named) - set(rows))
+        f"{edge}, named in {', '.join(sorted(named[edge]))}, is not in the table"
+        for edge in sorted(set(named) - set(rows))
     ]
     complaints += [f"{edge} is in the table, and no source names it" for edge in sorted(set(rows) - set(named))]
     complaints += [f"{edge} is in the table twice" for edge in sorted(set(rows)) if rows.count(edge) > 1]
@@ -48,7 +50,10 @@ def main():
     complaints += [f"the table tells of the run '{name}', which there is not" for name in sorted(told - run)]
     for complaint in complaints:
         print(f"docs/edges.md: {complaint}")
-    print(f"{len(named)} edges in the sources, {len(rows)} in docs/edges.md; {len(run)} weakenings; {len(complaints)} wrong")
+    print(
+        f"{len(named)} edges in the sources, {len(rows)} in docs/edges.md; {len(run)} weakenings; "
+        f"{len(complaints)} wrong"
+    )
     return 1 if complaints or not rows else 0
 
 

@@ -17,7 +17,9 @@ def exists(name):
     """Whether there is a test of that name for ctest."""
     if any((ROOT / "tests" / folder / f"{name}.c").exists() for folder in ("unit", "process")):
         return True
-    return f"add_test(NAME {name} " in re.sub(r"\s+", " ", (ROOT / "tests" / "CMakeLists.txt").read_text(encoding="utf-8"))
+    return f"add_test(NAME {name} " in re.sub(
+        r"\s+", " ", (ROOT / "tests" / "CMakeLists.txt").read_text(encoding="utf-8")
+    )
 
 
 def main():
@@ -36,7 +38,10 @@ def main():
     complaints += [f"tests/model/run.py has no '{name}'" for name in sorted(runs) if f'"{name}": ' not in models]
     for complaint in complaints:
         print(f"docs/reliability.md: {complaint}")
-    print(f"{len(rows)} promises; {len(tests)} tests, {len(files)} files and {len(runs)} models named; {len(complaints)} wrong")
+    print(
+        f"{len(rows)} promises; {len(tests)} tests, {len(files)} files and {len(runs)} models named; "
+        f"{len(complaints)} wrong"
+    )
     return 1 if complaints or not rows else 0
 
 

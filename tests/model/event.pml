@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sleeping and waking (ring/event.h, shm/fence.c). Each signaller does its thing ROUNDS times; each sleeper wants to see
- * all signallers' first, second, ... thing done. Nothing else wakes it, so a wake-up that is lost is an invalid end state.
+ * Sleeping and waking (ring/event.h, shm/fence.c). Each signaller does its thing ROUNDS times; each sleeper wants to
+ * see all signallers' first, second, ... thing done. Nothing else wakes it, so a wake-up that is lost is an
+ * invalid end state.
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
  *   and how the fence is had:
@@ -137,7 +138,8 @@ proctype signaller(byte me) {
 #define DONE(t) (LOAD(me, THING(0)) >= t || LOAD(me, CANCELLED))
 #endif
 
-/* E2. A membarrier returns once each CPU has passed a barrier: at a moment of its own each signaller's buffer was empty. */
+/* E2. A membarrier returns once each CPU has passed a barrier: at a moment of its own each signaller's
+ * buffer was empty. */
 inline reach_all() {
   fence_full(me);
 #if !defined SHY && !defined SLICED && !defined WEAK_E2_HEAVY

@@ -2,15 +2,15 @@
 /*
  * Weak memory for Spin, which by itself is sequentially consistent.
  *
- * Stores. Each process has a buffer of stores that nobody else sees yet. They reach memory in any order that C11 allows:
- * relaxed ones in any order, but for those to one place; a release store after all before it; none over a FENCE mark,
- * which a release fence leaves behind. A full fence waits until the buffer is empty. A compare-exchange decides at once,
- * and keeps others from deciding about that word, but what it stores goes through the buffer as well: later loads may be
- * done before others see it, as on Arm.
+ * Stores. Each process has a buffer of stores that nobody else sees yet. They reach memory in any order that C11
+ * allows: relaxed ones in any order, but for those to one place; a release store after all before it; none over a FENCE
+ * mark, which a release fence leaves behind. A full fence waits until the buffer is empty. A compare-exchange decides
+ * at once, and keeps others from deciding about that word, but what it stores goes through the buffer as well: later
+ * loads may be done before others see it, as on Arm.
  *
  * Loads. One is done where it stands, and finds the newest store of its own process, or else memory. Those that C11
- * allows to be done early, because no acquire stands before them, are written twice in the models: the place where it is
- * to happen, and, under a mutation, the earlier place.
+ * allows to be done early, because no acquire stands before them, are written twice in the models: the place where it
+ * is to happen, and, under a mutation, the earlier place.
  *
  * A process that is killed leaves its buffer, which still reaches memory: only then the kernel tells of its death.
  */
@@ -67,7 +67,8 @@ inline exchange(p, how, place, found, value, did) {
   atomic {
     !(exclusive & EXCLUSIVE(place)) && held[p] < DEPTH;
     if
-    :: LOAD(p, place) == (found) -> exclusive = exclusive | EXCLUSIVE(place); push(p, (how) | CAS, place, value); did = 1
+    :: LOAD(p, place) == (found) ->
+      exclusive = exclusive | EXCLUSIVE(place); push(p, (how) | CAS, place, value); did = 1
     :: else -> did = 0
     fi
   }

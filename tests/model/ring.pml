@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The ring: publish, room, join, leave, evict, reap (ring/ring.c). One writer, two readers, CELLS places for frames.
- * A frame takes one cell (or two, with -DSIZES); a cell has a commit word and a payload, which is the frame's position: who
- * finds another there has read a torn frame. It starts in the second lap, with the first lap's words still lying there.
+ * A frame takes one cell (or two, with -DSIZES); a cell has a commit word and a payload, which is the frame's position:
+ * who finds another there has read a torn frame. It starts in the second lap, with the first lap's words still
+ * lying there.
  *
- *   -DFRAMES=n    how many are written      -DJOINS=n     how often each reader attaches; without: attached from the start
+ *   -DFRAMES=n    how many are written
+ *   -DJOINS=n     how often each reader attaches; without: attached from the start
  *   -DEVICTIONS=n how many the writer may evict   -DDEATHS=n   how many readers may be killed, between any two steps
  *   -DKILL_WRITER the writer may be killed  -DSLOTS=n     1 or 2     -DLEAVES  readers leave whenever they like
  *   -DREADERS=n   1 or 2
@@ -91,8 +93,8 @@ inline arrived(x, news) {
 #include "memory.pml"
 
 /* What must not be; named by who finds it. */
-hidden byte torn_frame_taken, overwritten_frame_taken, ring_found_broken, frame_read_twice, cursor_found_broken, frame_lost,
-  slot_disturbed, wrong_reader_evicted;
+hidden byte torn_frame_taken, overwritten_frame_taken, ring_found_broken, frame_read_twice, cursor_found_broken,
+  frame_lost, slot_disturbed, wrong_reader_evicted;
 #define MUST(x, name) if :: (x) :: else -> name = 1; assert(!name) fi
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */

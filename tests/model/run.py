@@ -34,7 +34,10 @@ MODELS = {
     "ring writer-dies": ("FRAMES=2 KILL_WRITER", "FRAMES=4 KILL_WRITER"),
     "ring evict": ("FRAMES=5 READERS=1 JOINS=3 EVICTIONS=2", "FRAMES=5 EVICTIONS=2"),
     "ring evict-two": ("FRAMES=4 JOINS=1 SLOTS=1 EVICTIONS=1", "FRAMES=5 JOINS=2 SLOTS=1 EVICTIONS=1"),
-    "ring evict-dies": ("FRAMES=4 READERS=1 JOINS=2 EVICTIONS=1 DEATHS=1", "FRAMES=3 JOINS=1 SLOTS=1 EVICTIONS=1 DEATHS=1"),
+    "ring evict-dies": (
+        "FRAMES=4 READERS=1 JOINS=2 EVICTIONS=1 DEATHS=1",
+        "FRAMES=3 JOINS=1 SLOTS=1 EVICTIONS=1 DEATHS=1",
+    ),
     "event data": ("ROUNDS=2 SLEEPERS=2", "ROUNDS=4 SLEEPERS=2"),
     "event room": ("ROUNDS=2 SIGNALLERS=2 WANTED", "ROUNDS=4 SIGNALLERS=2 WANTED"),
     "event shy": ("ROUNDS=3 SHY", "ROUNDS=3 SIGNALLERS=2 SHY"),
@@ -210,8 +213,8 @@ def main():
     caught = sum(good for run, good in zip(runs, well) if run.kind == "mutation")
     mutations = sum(run.kind == "mutation" for run in runs)
     print(
-        f"{sum(run.kind == 'model' for run in runs)} models, {states} states; {caught} of {mutations} mutations caught; "
-        f"{well.count(False)} failed; {time.monotonic() - began:.0f} s"
+        f"{sum(run.kind == 'model' for run in runs)} models, {states} states; {caught} of {mutations} mutations "
+        f"caught; {well.count(False)} failed; {time.monotonic() - began:.0f} s"
     )
     return 1 if not well or False in well else 0
 

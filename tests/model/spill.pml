@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames beside the ring (ring/spill.c, ring/tap.h): one region of SPILL, of two pieces, which one frame after the other
- * takes; a reader that holds the writer back, by its cursor, and can be evicted; and a tap that only has the floor. The
- * notes have a place each, as the ring itself is proven in ring.pml.
+ * Frames beside the ring (ring/spill.c, ring/tap.h): one region of SPILL, of two pieces, which one frame after the
+ * other takes; a reader that holds the writer back, by its cursor, and can be evicted; and a tap that only has the
+ * floor. The notes have a place each, as the ring itself is proven in ring.pml.
  *
- *   -DFRAMES=n how many       -DCUT       the writer commits the note before it has written anything, and the reader follows
- *   -DEVICT    the writer may evict the reader      -DTAP   a tap reads, too     -DBREAK  it may take a frame back (with CUT)
+ *   -DFRAMES=n how many
+ *   -DCUT      the writer commits the note before it has written anything, and the reader follows
+ *   -DEVICT    the writer may evict the reader      -DTAP   a tap reads, too
+ *   -DBREAK    it may take a frame back (with CUT)
  */
 #define NOTE(p)     (p)                /* its commit word: 0 or 1 */
 #define PROGRESS(p) (FRAMES + (p))     /* of its note: pieces there, WHOLE or BROKEN */

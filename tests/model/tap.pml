@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tap (ring/tap.h): it holds nobody back, so it may lose frames, but must never take one that was overwritten, and must
- * never find the ring broken. The ring is that of ring.pml without readers. Frames have two cells, of five, so that a frame
- * ends in the middle of an earlier one.
+ * A tap (ring/tap.h): it holds nobody back, so it may lose frames, but must never take one that was overwritten, and
+ * must never find the ring broken. The ring is that of ring.pml without readers. Frames have two cells, of five, so
+ * that a frame ends in the middle of an earlier one.
  *   -DFRAMES=n how many are written
  */
 #define CELLS 5
@@ -89,7 +89,9 @@ again:
      :: end == 0 ->
         atomic { end = 0; data = 0; limit = 0; tail = 0; (mem[COMMIT(next)] != 0 || !WHOLE(mem[LIMIT])) -> goto again }
      :: else ->
-        atomic { MUST(end == next + 2, ring_found_broken); MUST(data == next, overwritten_frame_taken); next = next + 2 }
+        atomic {
+          MUST(end == next + 2, ring_found_broken); MUST(data == next, overwritten_frame_taken); next = next + 2
+        }
      fi
   :: else ->
 #ifndef WEAK_T3

@@ -5,8 +5,8 @@
  *
  *   soak_frames [--frames N] [--seconds N] [--readers N] [--quiet]
  *
- * It ends when either is used up. Exit status 1 if a frame was wrong, a party ended as it should not, or none got on for
- * a minute.
+ * It ends when either is used up. Exit status 1 if a frame was wrong, a party ended as it should not, or none got on
+ * for a minute.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -206,7 +206,8 @@ static int watch(uint32_t readers, double seconds, bool quiet) {
       steps = steps_of_all();
       moved = passed;
     }
-    if (passed - moved > HANG_S) return fail("all", checked_by_all(readers), "nobody has got on for a minute: it hangs");
+    if (passed - moved > HANG_S)
+      return fail("all", checked_by_all(readers), "nobody has got on for a minute: it hangs");
     if (passed >= next && !quiet) {
       uint64_t done = checked_by_all(readers);
       printf("soak_frames: %5.0f s  %.3e frames in sequence, %.1f million/s\n", passed, (double)done,

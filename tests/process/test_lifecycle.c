@@ -39,7 +39,8 @@ static void free_party(struct party *party) {
 
 /* ---- The writer goes -------------------------------------------------------------------------------------------- */
 
-/* A writer in a child: hands its handle over, sends three frames when the reader is there, opens a fourth, and waits. */
+/* A writer in a child: hands its handle over, sends three frames when the reader is there,
+ * opens a fourth, and waits. */
 static void be_a_writer_that_stops_halfway(void *context) {
   struct party *party = context;
   struct ringcast_span span;
@@ -209,7 +210,8 @@ START_TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
       pid = start_child(be_a_reader_that_stalls, &party);
       ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
       fill(writer);
-      ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT); /* the next wait is parked */
+      /* The next wait is parked. */
+      ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT);
       if (reader == 1) break;
       gate_open(&party.gate);
       ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), 0);
@@ -367,7 +369,8 @@ static void be_a_reader_for_ever(void *context) {
 
 static void be_a_big_writer_for_ever(void *context) {
   struct party *party = context;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 512 << 20, .memory = RINGCAST_MEMORY_PAGES};
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 512 << 20, .memory = RINGCAST_MEMORY_PAGES};
   ringcast_writer *writer;
   child_must(ringcast_writer_create_ex(&options, &writer) == 0);
   child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);

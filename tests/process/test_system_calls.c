@@ -308,8 +308,8 @@ END_TEST
 
 /* ---- Who waits long --------------------------------------------------------------------------------------------- */
 
-/* A sleep ends after 50 ms at the soonest, to look whether the other side lives, but for that of a parked reader: only the
- * writer wakes it, whose death it is told of. Readers are many, and one may die just before it wakes the writer. */
+/* A sleep ends after 50 ms at the soonest, to look whether the other side lives, but for that of a parked reader: only
+ * the writer wakes it, whose death it is told of. Readers are many, and one may die just before it wakes the writer. */
 enum { SLICES = 10 };
 #define LONG ((int64_t)SLICES * 50 * 1000 * 1000)
 
@@ -359,8 +359,8 @@ static int trace_calls(pid_t pid) {
 }
 
 /* In each sleep: the fence, the sleep, and the look whether the other lives (at its pidfd, or in /proc: open, read,
- * close); parked, also what it takes to arm the io_uring anew. To this come the first, brief sleep, a park made ready, also for nothing where there are no pidfds, what the
- * verdict at the end takes, and the exit. */
+ * close); parked, also what it takes to arm the io_uring anew. To this come the first, brief sleep, a park made ready,
+ * also for nothing where there are no pidfds, what the verdict at the end takes, and the exit. */
 START_TEST(who_waits_long_makes_a_few_calls_a_sleep) {
   static void (*const wait_in_vain[])(void *) = {wait_for_a_frame, wait_for_room};
   if (_i == 0) writer = make_writer(4096);

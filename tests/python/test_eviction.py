@@ -163,7 +163,8 @@ def test_a_reader_that_may_be_in_the_way_for_a_while_ends_any_call_after_it():
             for timeout in 0, None, WATCHDOG:
                 text = fill_until(TimeoutError, writer, timeout)
         assert "reader 0 'slow' (pid " in text and ", active, at position " in text
-        assert re.search(r"in the way for [\d.]+ m?s\) holds it back, longer than a reader may \(slow\); on_slow='evict' goes on", text)
+        assert re.search(r"in the way for [\d.]+ m?s\) holds it back, longer than a reader may \(slow\); "
+                         r"on_slow='evict' goes on", text)
         assert writer.peers()[0].held >= SLOW
         assert still_works(writer, reader) and writer.peers()[0].held == 0
 

@@ -67,8 +67,8 @@ def test_the_nodes_can_be_chosen(numa):
         assert info.numa in (wanted, "none")
 
 
-@pytest.mark.parametrize("numa, error", [("near", ValueError), (-1, ValueError), (1.5, TypeError), (1 << 40, ValueError),
-                                         (4000, ValueError)])  # fmt: skip
+@pytest.mark.parametrize("numa, error", [("near", ValueError), (-1, ValueError), (1.5, TypeError),
+                                         (1 << 40, ValueError), (4000, ValueError)])  # fmt: skip
 def test_nodes_that_are_none_are_refused(numa, error):
     with pytest.raises(error):
         ringcast.Writer(1 << 16, 1, numa=numa)

@@ -137,9 +137,9 @@ class Doctor(Case):
         self.assertIs(found["healthy"], True)
         names = [line["name"] for line in found["lines"]]
         self.assertEqual(len(names), len(set(names)))
-        for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory", "locked memory",
-                     "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "pidfd", "io_uring", "/proc",
-                     "seccomp", "ptrace_scope", "environment"):
+        for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory",
+                     "locked memory", "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "pidfd",
+                     "io_uring", "/proc", "seccomp", "ptrace_scope", "environment"):
             self.assertIn(name, names)
         for line in found["lines"]:
             self.assertIn(line["level"], LEVELS)

@@ -181,7 +181,8 @@ END_TEST
 START_TEST(a_readers_name_cannot_break_a_line_of_a_log) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader;
-  struct ringcast_reader_options options = {.size = sizeof options, .name = "evil\n\x1b[31m and far too long for the slot"};
+  struct ringcast_reader_options options = {.size = sizeof options,
+                                            .name = "evil\n\x1b[31m and far too long for the slot"};
   struct ringcast_peer peer;
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);

@@ -208,7 +208,8 @@ START_TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
                   ringcast_writer_stats(writer, &stats) == -ECHILD && ringcast_reader_check(reader) == -ECHILD &&
                   ringcast_reader_fd(reader) == -ECHILD && ringcast_reader_stats(reader, &stats) == -ECHILD &&
                   ringcast_reader_await(reader, &frame, 1, 0, &there) == -ECHILD &&
-                  ringcast_writer_info(writer, &info) == -ECHILD && ringcast_reader_next(reader, 0, &frame) == -ECHILD &&
+                  ringcast_writer_info(writer, &info) == -ECHILD &&
+                  ringcast_reader_next(reader, 0, &frame) == -ECHILD &&
                   ringcast_reader_release(reader, &frame) == -ECHILD && ringcast_reader_lag(reader, &lag) == -ECHILD &&
                   ringcast_reader_info(reader, &info) == -ECHILD && strstr(ringcast_last_error(), "fork");
     ringcast_reader_close(reader);

@@ -21,7 +21,9 @@ START_TEST(waiting_for_readers_in_vain_says_how_many_came) {
 }
 END_TEST
 
-static bool is_readable(int fd, int timeout_ms) { return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1; }
+static bool is_readable(int fd, int timeout_ms) {
+  return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1;
+}
 
 /* By io_uring where it is to be had, and by a thread. */
 START_TEST(a_descriptor_tells_when_to_look) {
@@ -163,7 +165,7 @@ START_TEST(a_second_thread_in_a_wait_is_told) {
 }
 END_TEST
 
-/* ---- Who leaves a wait in the middle ------------------------------------------------------------------------------ */
+/* ---- Who leaves a wait in the middle ---------------------------------------------------------------------------- */
 
 static ringcast_reader *asleep;
 static sigjmp_buf way_out;

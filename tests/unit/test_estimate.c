@@ -182,7 +182,8 @@ END_TEST
 
 START_TEST(a_writer_estimates_within_what_its_ring_can_hold) {
   ringcast_writer *writer;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL};
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL};
   struct ringcast_span span;
   struct ringcast_info info;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);

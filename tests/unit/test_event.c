@@ -225,7 +225,7 @@ START_TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
 }
 END_TEST
 
-/* ---- No wake-up is lost: two threads hand a number to and fro, and each can only go on when woken ----------------- */
+/* ---- No wake-up is lost: two threads hand a number to and fro, and each can only go on when woken --------------- */
 
 enum { HANDOFFS = 15000 };
 

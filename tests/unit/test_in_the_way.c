@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers in the way of a wait for room: whose death is noticed, whose time is counted from when, and what is left of it. */
+/* Readers in the way of a wait for room: whose death is noticed,
+ * whose time is counted from when, and what is left of it. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -49,7 +50,7 @@ static int try(ringcast_writer *writer, size_t bytes) {
   return ringcast_writer_reserve(writer, bytes, 0, &span);
 }
 
-/* ---- Dead, behind one that lives ---------------------------------------------------------------------------------- */
+/* ---- Dead, behind one that lives -------------------------------------------------------------------------------- */
 
 static uint32_t peers_of(ringcast_writer *writer) { return (uint32_t)ringcast_writer_peers(writer, NULL, 0); }
 
@@ -129,7 +130,7 @@ START_TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
 }
 END_TEST
 
-/* ---- Whose time it is ---------------------------------------------------------------------------------------------- */
+/* ---- Whose time it is ------------------------------------------------------------------------------------------- */
 
 static ringcast_reader *slow;
 
@@ -230,7 +231,7 @@ START_TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
 }
 END_TEST
 
-/* ---- Against the rules --------------------------------------------------------------------------------------------- */
+/* ---- Against the rules ------------------------------------------------------------------------------------------ */
 
 static ringcast_reader *broken;
 
@@ -268,7 +269,7 @@ START_TEST(nobody_is_expelled_whose_cursor_is_right) {
 }
 END_TEST
 
-/* ---- Followers ----------------------------------------------------------------------------------------------------- */
+/* ---- Followers -------------------------------------------------------------------------------------------------- */
 
 static _Atomic uint32_t arrived;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers that die, that are stopped or too slow, or that don't play by the rules: what the writer does, and who is told. */
+/* Readers that die, that are stopped or too slow, or that don't play by the rules:
+ * what the writer does, and who is told. */
 #include <errno.h>
 #include <poll.h>
 
@@ -230,7 +231,7 @@ START_TEST(one_that_dies_evicted_gives_its_slot_back) {
 }
 END_TEST
 
-/* ---- Stopped, stuck, broken --------------------------------------------------------------------------------------- */
+/* ---- Stopped, stuck, broken ------------------------------------------------------------------------------------- */
 
 START_TEST(a_stopped_reader_is_said_to_be_stopped) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);

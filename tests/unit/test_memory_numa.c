@@ -194,7 +194,9 @@ START_TEST(the_policy_stays_with_the_file_in_both_mappings) {
   const struct {
     uint32_t numa;
     int policy;
-  } cases[] = {{RINGCAST_NUMA_NODE, MPOL_PREFERRED}, {RINGCAST_NUMA_INTERLEAVED, MPOL_INTERLEAVE}, {RINGCAST_NUMA_NONE, MPOL_DEFAULT}};
+  } cases[] = {{RINGCAST_NUMA_NODE, MPOL_PREFERRED},
+               {RINGCAST_NUMA_INTERLEAVED, MPOL_INTERLEAVE},
+               {RINGCAST_NUMA_NONE, MPOL_DEFAULT}};
   const uint32_t kinds[] = {RINGCAST_MEMORY_AUTO, RINGCAST_MEMORY_PAGES};
   use_fake_files(two_nodes);
   rc_os.place = real.place;

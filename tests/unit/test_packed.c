@@ -54,7 +54,8 @@ struct end {
 static void *send_often(void *argument) {
   struct end *end = argument;
   for (int i = 0; i < TIMES; i++)
-    if (ringcast_writer_send(end->writer, end->data, end->bytes, RINGCAST_KIND_TENSORS, RINGCAST_FOREVER) != 0) return NULL;
+    if (ringcast_writer_send(end->writer, end->data, end->bytes, RINGCAST_KIND_TENSORS, RINGCAST_FOREVER) != 0)
+      return NULL;
   return end;
 }
 

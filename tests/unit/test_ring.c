@@ -127,7 +127,8 @@ START_TEST(a_claim_with_room_neither_at_the_end_nor_at_the_start_overwrites_noth
   ck_assert_uint_gt(writer.tail, CAPACITY * 3 / 4);
   ck_assert_uint_lt(writer.tail, CAPACITY);
   expect(&reader, 0, 1100);
-  ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0); /* about a quarter is free at the start, and less before the end */
+  /* About a quarter is free at the start, and less before the end. */
+  ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
   ck_assert_int_eq(send(3, rc_ring_max_frame(CAPACITY)), -EAGAIN);
   ck_assert_int_eq(send(3, 1100), 0); /* fits into both together, thanks to the mirror */
   for (uint64_t i = 1; i < 4; i++) {

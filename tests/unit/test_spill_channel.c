@@ -16,7 +16,9 @@ START_TEST(frames_of_all_sizes_arrive_in_order) {
   uint64_t bytes = 0;
   for (int i = 0; i < 3; i++) readers[i] = attach(writer, 1);
   for (uint64_t n = 0; n < 300; n++) {
-    size_t size = n % 5 == 0 ? (size_t)(mix(n) % (5 * MIB)) : n % 5 == 1 ? 32768 - 144 + n % 3 : (size_t)(mix(n) % 2000);
+    size_t size = n % 5 == 0   ? (size_t)(mix(n) % (5 * MIB))
+                  : n % 5 == 1 ? 32768 - 144 + n % 3
+                               : (size_t)(mix(n) % 2000);
     ck_assert_int_eq(send(writer, n, size), 0);
     for (int i = 0; i < 3; i++) read_one(readers[i], n, size);
     bytes += size;

@@ -72,7 +72,7 @@ START_TEST(a_stopped_peer_does_not_end_it) {
 }
 END_TEST
 
-/* ---- Cancelling, signals, being stopped --------------------------------------------------------------------------- */
+/* ---- Cancelling, signals, being stopped ------------------------------------------------------------------------- */
 
 static void *cancel(void *context) {
   rc_waiter_cancel(&((struct target *)context)->waiter);
@@ -195,7 +195,8 @@ START_TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
     ck_assert_uint_le(target->waiter.sleeps - sleeps, 1); /* what an earlier sleep left behind wakes nobody */
   }
   must_have_slept(target, _i);
-  ck_assert_int_le(rc_os.futex_wake(&target->event.word, INT_MAX), 1); /* the last sleep's wait at most is left in the kernel */
+  /* The last sleep's wait at most is left in the kernel. */
+  ck_assert_int_le(rc_os.futex_wake(&target->event.word, INT_MAX), 1);
   destroy(target);
 }
 END_TEST
