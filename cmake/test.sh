@@ -73,8 +73,10 @@ fi
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
 
 # What memory a ring is made of does not reach Python: with-hugetlb, no-extras and the plain run differ in it enough.
-# Nor does how a CPU waits; and without pidfds Python sleeps and is told as without io_uring.
-reaches_python() { [[ $1 != no-hugetlb && $1 != no-shmem-huge && $1 != no-numa && $1 != no-pidfd-cpu_wait ]]; }
+# Nor does how a CPU waits, or whether it spins first; and without pidfds Python sleeps and is told as without io_uring.
+reaches_python() {
+  [[ $1 != no-hugetlb && $1 != no-shmem-huge && $1 != no-numa && $1 != no-pidfd-cpu_wait && $1 != no-spin ]]
+}
 
 # again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop
 again() {
@@ -90,11 +92,11 @@ for switch in "${switches[@]}"; do
   RINGCAST_DISABLE=$switch again "no-${switch/,/-}"
 done
 
-# Without all of them: the whole suite.
+# Without all of them, and each loop in full.
 export RINGCAST_DISABLE
 RINGCAST_DISABLE=$(IFS=, && echo "${switches[*]}")
-step no-extras check dev no-extras -LE "^model$" -j "$jobs"
-step no-extras-python python
+step no-extras check dev no-extras -LE '^(alike|house)$' -j "$jobs"
+step no-extras-python python -m 'not alike'
 unset RINGCAST_DISABLE
 
 # With 2 MiB pages reserved, which are given back however this ends.
@@ -144,9 +146,9 @@ left_out | awk -F '\t' '
     }
   }'
 echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
-echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages. no-extras repeats all."
+echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages."
 echo "Not repeated with no-hugetlb, no-shmem-huge and no-numa: Python, which does not see what a ring's memory is;"
-echo "nor with no-pidfd-cpu_wait, where it waits as with no-io_uring."
+echo "nor with no-pidfd-cpu_wait, where it waits as with no-io_uring; nor with no-spin."
 echo "Under valgrind and for aarch64 only what has the labels memcheck and arm; make soak runs the rest."
 if [ -e build/venv/.without-torch ]; then
   echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."

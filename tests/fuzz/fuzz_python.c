@@ -49,9 +49,19 @@ static void start_python(void) {
   PyConfig_Clear(&config);
 }
 
+/* An older Python looks for what is built in at the top only, and not in a package. */
+static const char found_in_package[] =
+    "import sys\n"
+    "from importlib.machinery import BuiltinImporter\n"
+    "class FoundInPackage:\n"
+    "    def find_spec(name, path=None, target=None):\n"
+    "        return BuiltinImporter.find_spec(name) if name == 'ringcast._ringcast' else None\n"
+    "sys.meta_path.insert(0, FoundInPackage)\n";
+
 int LLVMFuzzerInitialize(int *count, char ***arguments) {
   (void)count, (void)arguments;
   start_python();
+  require(PyRun_SimpleString(found_in_package) == 0);
   if (!PyImport_ImportModule("numpy")) give_up("there is no NumPy for this Python (PYTHONPATH)");
   PyObject *module = PyImport_ImportModule("ringcast._ringcast");
   if (!module) give_up("the package ringcast is not on PYTHONPATH");
