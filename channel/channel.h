@@ -131,6 +131,11 @@ int rc_check_wait(uint32_t forks, int64_t timeout_ns);
 /* That a spin time is one: 0, or -EINVAL with its text. */
 int rc_check_spin(int64_t spin_ns);
 
+/* Whether the process that an owner word names has ended. Asks /proc. */
+static inline bool rc_owner_is_dead(uint64_t owner) {
+  return !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+}
+
 /* Copies what slot `index` says now. False if it is free. */
 bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, struct ringcast_peer *out);
 

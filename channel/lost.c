@@ -31,10 +31,6 @@ static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
   return rc_load_acquire(owner_of(writer, slot)); /* pairs with J4, and leaving */
 }
 
-static bool is_dead(uint64_t owner) {
-  return !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
-}
-
 /* Whether an attached reader, by its owner word, has not yet passed what is wanted. */
 static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t owner, uint64_t wanted) {
   return rc_owner_state(owner) == RC_SLOT_ACTIVE &&
@@ -80,7 +76,7 @@ void rc_lost_reap_dead(ringcast_writer *writer) {
   if (writer->lost.on_death == RINGCAST_FAIL) return;
   for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) == RC_SLOT_ACTIVE && is_dead(owner)) let_go(writer, i, owner, true);
+    if (rc_owner_state(owner) == RC_SLOT_ACTIVE && rc_owner_is_dead(owner)) let_go(writer, i, owner, true);
   }
 }
 
@@ -110,7 +106,7 @@ void rc_lost_tidy(ringcast_writer *writer) {
     uint64_t owner = load_owner(writer, i);
     enum rc_slot_state state = rc_owner_state(owner);
     if (state != RC_SLOT_JOINING && (state != RC_SLOT_EVICTED || i != turn)) continue;
-    if (is_dead(owner)) {
+    if (rc_owner_is_dead(owner)) {
       rc_slot_reap(&writer->ring.ring, i, owner);
     } else if (state == RC_SLOT_JOINING && !judged) { /* one at a time: the first is the one in the way */
       judge_joining(writer, i, owner, rc_now_ns());
@@ -178,7 +174,7 @@ static int judge_slow(ringcast_writer *writer, uint64_t wanted) {
     if (!is_in_the_way(writer, i, owner, lost->wanted)) continue;
     any = true;
     if (!late) continue;
-    bool dead = is_dead(owner);
+    bool dead = rc_owner_is_dead(owner);
     if ((dead ? lost->on_death : lost->on_slow) == RINGCAST_EVICT) {
       if (let_go(writer, i, owner, dead)) result = 0;
     } else if (load_owner(writer, i) == owner) { /* else it has just left */
@@ -200,7 +196,7 @@ static int judge_others(ringcast_writer *writer) {
   if (now - lost->asked < OTHERS_NS) return -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE || !is_dead(owner)) continue;
+    if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_owner_is_dead(owner)) continue;
     if (lost->on_death == RINGCAST_EVICT) {
       if (let_go(writer, i, owner, true)) result = 0;
     } else if (load_owner(writer, i) == owner) { /* else it left before it exited */
@@ -236,7 +232,7 @@ bool rc_lost_expel(ringcast_writer *writer) {
   uint64_t cursor = rc_load_acquire(&writer->ring.ring.control->slots[slot].cursor); /* <- A1 */
   if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor)) return true;
   if (writer->lost.on_death == RINGCAST_FAIL) return false;
-  let_go(writer, slot, owner, is_dead(owner));
+  let_go(writer, slot, owner, rc_owner_is_dead(owner));
   return true;
 }
 

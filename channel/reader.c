@@ -37,9 +37,7 @@ static bool reap_evicted(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with V1 */
-    if (rc_owner_state(owner) == RC_SLOT_EVICTED &&
-        !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK))
-      reaped |= rc_slot_reap(ring, i, owner);
+    if (rc_owner_state(owner) == RC_SLOT_EVICTED && rc_owner_is_dead(owner)) reaped |= rc_slot_reap(ring, i, owner);
   }
   return reaped;
 }

@@ -78,8 +78,8 @@ static int poll_room(void *context) {
 /* As things are now: what was first lacking may be there, and another thing not. */
 static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
 
-/* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, who is in the way too or has
- * woken the writer only in part, is left to a slice. */
+/* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, and a wake-up that died with
+ * one, is left to a slice. */
 static struct rc_watch *watch_blocker(void *context) {
   struct writer_wait *wait = context;
   wait->slice_ns = rc_lost_slice(wait->writer);

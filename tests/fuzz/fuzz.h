@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerInitialize(int *count, char ***arguments); /* where a target has one */
@@ -57,6 +58,13 @@ static inline void touch_all(const void *data, size_t bytes) {
   uint64_t sum = 0;
   for (size_t i = 0; i < bytes; i++) sum += ((const uint8_t *)data)[i];
   *(volatile uint64_t *)&fuzz_touched += sum;
+}
+
+/* The same before and after says that none was left open. */
+static inline int lowest_descriptor(void) {
+  int fd = dup(STDERR_FILENO);
+  close(fd);
+  return fd;
 }
 
 #endif

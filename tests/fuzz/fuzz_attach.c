@@ -300,12 +300,6 @@ static void step(struct input *input) {
   }
 }
 
-static int lowest_descriptor(void) {
-  int fd = dup(STDERR_FILENO);
-  close(fd);
-  return fd;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   struct input input = {.at = data, .left = bytes};
   int before = lowest_descriptor();
