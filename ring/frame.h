@@ -5,6 +5,7 @@
 
 #include "ringcast/frame.h"
 
+#define RC_FRAME_OLDEST 1 /* the oldest version that is read, and what a frame is unless it needs a later one */
 #define RC_FRAME_LINE  64
 #define RC_FRAME_PHASE 16 /* a frame's payload starts this far into a line */
 #define RC_FRAME_ALIGN 8  /* dimensions, and data other than tensors */

@@ -49,7 +49,7 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
   if (need == UINT64_MAX || need > bytes) return -EMSGSIZE;
   uint64_t meta = rc_frame_meta(plan->count);
   struct ringcast_frame_header header = {.magic = RINGCAST_FRAME_MAGIC,
-                                         .version = RINGCAST_FRAME_VERSION,
+                                         .version = RC_FRAME_OLDEST, /* see need_version */
                                          .root = (uint16_t)root,
                                          .tag = tag,
                                          .count = plan->count,
@@ -68,6 +68,14 @@ static bool root_is_dict(const struct ringcast_frame_builder *builder) {
   uint16_t root;
   memcpy(&root, builder->base + offsetof(struct ringcast_frame_header, root), sizeof root);
   return root == RINGCAST_ROOT_DICT;
+}
+
+/* Raises the version that the frame asks of its readers. */
+static void need_version(struct ringcast_frame_builder *builder, uint16_t version) {
+  uint16_t now;
+  uint8_t *place = builder->base + offsetof(struct ringcast_frame_header, version);
+  memcpy(&now, place, sizeof now);
+  if (now < version) memcpy(place, &version, sizeof version);
 }
 
 /* Where data of this kind goes next. The first begins a line, whatever it is. */
@@ -174,6 +182,21 @@ int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_it
   int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
   if (rc < 0) return rc;
   if (data && bytes > 0) memcpy(place, data, bytes);
+  if (out) *out = place;
+  return 0;
+}
+
+int ringcast_build_object(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const void *data,
+                          uint64_t bytes, uint32_t first_part, uint32_t parts, void **out) {
+  struct ringcast_frame_entry entry = {
+      .kind = RINGCAST_ITEM_OBJECT, .bytes = bytes, .scalar = (uint64_t)parts << 32 | first_part};
+  uint8_t *place;
+  if (bytes == 0 || (!data && !out)) return -EINVAL;
+  if (first_part > builder->count || parts > builder->count - first_part) return -EINVAL;
+  int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
+  if (rc < 0) return rc;
+  need_version(builder, 2);
+  if (data) memcpy(place, data, bytes);
   if (out) *out = place;
   return 0;
 }

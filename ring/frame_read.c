@@ -30,7 +30,11 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
   struct ringcast_frame_header header;
   if (bytes < sizeof header) return -EPROTO;
   copy_once(&header, data, sizeof header);
-  if (header.magic != RINGCAST_FRAME_MAGIC || header.version != RINGCAST_FRAME_VERSION) return -EPROTO;
+  if (header.magic != RINGCAST_FRAME_MAGIC || header.version < RC_FRAME_OLDEST) return -EPROTO;
+  if (header.version > RINGCAST_FRAME_VERSION) {
+    *reader = (struct ringcast_frame_reader){.version = header.version};
+    return -EPROTONOSUPPORT;
+  }
   if (header.root != RINGCAST_ROOT_DICT && header.root != RINGCAST_ROOT_VALUE) return -EPROTO;
   if (header.root == RINGCAST_ROOT_VALUE && header.count == 0) return -EPROTO;
   if (header.reserved[0] || header.reserved[1]) return -EPROTO;
@@ -41,7 +45,8 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
                                            .meta_bytes = header.meta_bytes,
                                            .count = header.count,
                                            .tag = header.tag,
-                                           .root = header.root};
+                                           .root = header.root,
+                                           .version = header.version};
   return 0;
 }
 
@@ -135,8 +140,15 @@ static int item_tensor(const struct ringcast_frame_reader *reader, const struct 
   return 0;
 }
 
+/* An object's parts are entries, and there are such as it says. */
+static int object_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+  uint32_t first = (uint32_t)entry->scalar, parts = (uint32_t)(entry->scalar >> 32);
+  if (reader->version < 2 || entry->bytes == 0) return -EPROTO;
+  return lies_within(first, parts, 0, reader->count) ? 0 : -EPROTO;
+}
+
 /* What an entry without dimensions may hold. */
-static int plain_check(const struct ringcast_frame_entry *entry) {
+static int plain_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   if (entry->ndim || entry->dims_offset) return -EPROTO;
   if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return -EPROTO;
   switch (entry->kind) {
@@ -155,6 +167,8 @@ static int plain_check(const struct ringcast_frame_entry *entry) {
   case RINGCAST_ITEM_BUFFER:
   case RINGCAST_ITEM_ERROR:
     return entry->scalar ? -EPROTO : 0;
+  case RINGCAST_ITEM_OBJECT:
+    return object_check(reader, entry);
   default:
     return -EPROTO;
   }
@@ -171,7 +185,7 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
   if (entry->kind == RINGCAST_ITEM_TENSOR) {
     if (item_tensor(reader, entry, out) < 0) return -EPROTO;
   } else {
-    if (plain_check(entry) < 0) return -EPROTO;
+    if (plain_check(reader, entry) < 0) return -EPROTO;
     out->dtype = (struct ringcast_dtype){0};
     out->ndim = 0;
   }

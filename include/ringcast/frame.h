@@ -34,7 +34,9 @@ extern "C" {
 #endif
 
 #define RINGCAST_FRAME_MAGIC 0x31464352u /* "RCF1" */
-#define RINGCAST_FRAME_VERSION 1
+/* The newest version of the layout. A frame names the oldest that knows all that is in it: 1 has no OBJECT entries, no
+ * parts and no hashes. */
+#define RINGCAST_FRAME_VERSION 2
 #define RINGCAST_MAX_NDIM 64
 #define RINGCAST_MAX_ENTRIES (1u << 24)
 
@@ -56,7 +58,13 @@ enum ringcast_item_kind {
   RINGCAST_ITEM_BUFFER = 9, /* data: bytes that a PICKLE refers to */
   RINGCAST_ITEM_LEAF = 10,  /* scalar.i: an index into the list that the frame's PICKLE entry holds */
   RINGCAST_ITEM_ERROR = 11, /* data: UTF-8; the sender could not send what was due here, and says why */
+  /* From version 2 on. */
+  RINGCAST_ITEM_OBJECT = 12, /* data: a nested value, see ringcast/object.h; scalar.i: its first part, an entry, in the
+                              * low 32 bits, and how many it has in the high ones */
 };
+
+/* Entries stand in this order: the items of the dict, or the value; parts, which are TENSOR, STR and BYTES entries
+ * without a key, each used by one OBJECT entry, in the order of those; the PICKLE; its BUFFERs. */
 
 /* Flags of an entry. */
 #define RINGCAST_ITEM_KEYED 1u         /* it is an item of the root dict */
@@ -100,7 +108,7 @@ struct ringcast_frame_entry {
   uint32_t dims_offset;
   uint32_t flags;
   uint64_t offset, bytes; /* data */
-  uint64_t scalar;        /* of BOOL, INT, LEAF; the bits of FLOAT */
+  uint64_t scalar;        /* of BOOL, INT, LEAF, OBJECT; the bits of FLOAT */
   uint64_t reserved[2];   /* 0 */
 };
 
@@ -155,6 +163,10 @@ RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *b
 RINGCAST_API int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
                                      const char *key, size_t key_bytes, const void *data, uint64_t bytes,
                                      uint32_t flags, void **out);
+/* The OBJECT: `data` as above; its parts are built after all items, from entry `first_part` on. */
+RINGCAST_API int ringcast_build_object(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                                       const void *data, uint64_t bytes, uint32_t first_part, uint32_t parts,
+                                       void **out);
 /* Kinds without: NONE, BOOL, INT, LEAF (`value`), and FLOAT. */
 RINGCAST_API int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
                                        const char *key, size_t key_bytes, int64_t value);
@@ -174,6 +186,7 @@ struct ringcast_frame_reader {
   uint32_t count;
   uint32_t tag;
   uint16_t root; /* enum ringcast_root */
+  uint16_t version;
 };
 
 /* One entry, copied and checked: key and data lie within the frame, and so does every element of a tensor. Packed, a
@@ -196,7 +209,8 @@ struct ringcast_item {
   int64_t strides[RINGCAST_MAX_NDIM]; /* elements */
 };
 
-/* Opens a frame. -EPROTO: not a tensor frame, another version, or damaged. */
+/* Opens a frame. -EPROTONOSUPPORT: of a later version, which is then in reader->version; -EPROTO: not a tensor frame,
+ * or damaged. */
 RINGCAST_API int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, size_t bytes);
 /* Copies out entry `index`. -ENOENT past the last, -EPROTO if it is damaged or of an unknown kind. */
 RINGCAST_API int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index,

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nested values: what the data of a RINGCAST_ITEM_OBJECT entry holds.
+ *
+ * Promise. A stream of tokens, each a byte and what its tag says, in the order of a walk from the root: a container
+ * says how many values it has, and they follow. Nothing points backwards or elsewhere, but for two things that lie
+ * beside the stream: parts, which are entries of the frame (tensors, long text and bytes) and come up in their order,
+ * each once; and leaves, which are elements of the list in the frame's PICKLE entry.
+ *
+ * ringcast_token_read trusts nothing: it stays within the stream. But it looks at memory more than once, so who reads
+ * what others may be writing copies the stream out first. ringcast_object_check walks a whole stream; it bounds the
+ * depth, and each count by the bytes that are left, so a reader of what it has let pass needs no more memory than some
+ * multiple of the stream's length. Both are wait-free and thread-safe, and call nothing.
+ *
+ * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes, 253 and 4, 254
+ * and 8. "values" are tokens in their turn.
+ *
+ *     0x00-0x7f                   the int 0 to 127
+ *     0x80-0xbf  text             a str of 0 to 63 ASCII characters
+ *     NONE, FALSE, TRUE
+ *     INT8 .. INT64  1-8 bytes    an int, signed
+ *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first
+ *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
+ *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 in which lone surrogates stand for themselves
+ *     BYTES, BYTEARRAY   count, bytes
+ *     LIST, TUPLE, SET, FROZENSET  count, so many values
+ *     DICT       count, so many keys and values in turn
+ *     PACKED_LIST, PACKED_TUPLE    1 byte enum ringcast_packed, count, so many numbers of that width
+ *     RANGE, SLICE  3 values      start, stop, step
+ *     CLASS      1 byte enum ringcast_class, count, bytes: module, qualified name and field names, UTF-8, a 0 byte
+ *                between each two. No value: one follows. It numbers the stream's classes from 0.
+ *     OBJECT     count            an instance of the class of that number: a value for each field, in order
+ *     MEMBER     count, value     a member of the enum of that number: its name, a str
+ *     SCALAR     4 bytes struct ringcast_dtype, and its bytes      a NumPy scalar
+ *     DTYPE      count, bytes     a torch.dtype: its name ("float32")
+ *     DEVICE     count, bytes     a torch.device as text ("cuda:1")
+ *     SIZE       count, 8 bytes each    a torch.Size
+ *     PART       the frame's next part: a TENSOR, STR or BYTES entry   PART_BYTEARRAY: a BYTES entry
+ *     LEAF       count            that element of the frame's list of leaves
+ */
+#ifndef RINGCAST_OBJECT_H
+#define RINGCAST_OBJECT_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "ringcast/frame.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How many containers may stand within each other. */
+#define RINGCAST_MAX_DEPTH 1024
+/* How many classes a stream may define. */
+#define RINGCAST_MAX_CLASSES 256
+
+#define RINGCAST_TAG_TEXT 0x80u
+#define RINGCAST_TAG_TEXT_MOST 63u
+
+enum ringcast_tag {
+  RINGCAST_TAG_NONE = 0xc0,
+  RINGCAST_TAG_FALSE = 0xc1,
+  RINGCAST_TAG_TRUE = 0xc2,
+  RINGCAST_TAG_INT8 = 0xc3,
+  RINGCAST_TAG_INT16 = 0xc4,
+  RINGCAST_TAG_INT32 = 0xc5,
+  RINGCAST_TAG_INT64 = 0xc6,
+  RINGCAST_TAG_BIGINT = 0xc7,
+  RINGCAST_TAG_FLOAT = 0xc8,
+  RINGCAST_TAG_COMPLEX = 0xc9,
+  RINGCAST_TAG_ASCII = 0xca,
+  RINGCAST_TAG_UTF8 = 0xcb,
+  RINGCAST_TAG_WTF8 = 0xcc,
+  RINGCAST_TAG_BYTES = 0xcd,
+  RINGCAST_TAG_BYTEARRAY = 0xce,
+  RINGCAST_TAG_LIST = 0xcf,
+  RINGCAST_TAG_TUPLE = 0xd0,
+  RINGCAST_TAG_SET = 0xd1,
+  RINGCAST_TAG_FROZENSET = 0xd2,
+  RINGCAST_TAG_DICT = 0xd3,
+  RINGCAST_TAG_PACKED_LIST = 0xd4,
+  RINGCAST_TAG_PACKED_TUPLE = 0xd5,
+  RINGCAST_TAG_RANGE = 0xd6,
+  RINGCAST_TAG_SLICE = 0xd7,
+  RINGCAST_TAG_CLASS = 0xd8,
+  RINGCAST_TAG_OBJECT = 0xd9,
+  RINGCAST_TAG_MEMBER = 0xda,
+  RINGCAST_TAG_SCALAR = 0xdb,
+  RINGCAST_TAG_DTYPE = 0xdc,
+  RINGCAST_TAG_DEVICE = 0xdd,
+  RINGCAST_TAG_SIZE = 0xde,
+  RINGCAST_TAG_PART = 0xdf,
+  RINGCAST_TAG_PART_BYTEARRAY = 0xe0,
+  RINGCAST_TAG_LEAF = 0xe1,
+};
+
+/* The numbers of a packed list: the low four bits are the bytes of one. */
+enum ringcast_packed {
+  RINGCAST_PACKED_U8 = 0x01,
+  RINGCAST_PACKED_U16 = 0x02,
+  RINGCAST_PACKED_U32 = 0x04,
+  RINGCAST_PACKED_I8 = 0x11,
+  RINGCAST_PACKED_I16 = 0x12,
+  RINGCAST_PACKED_I32 = 0x14,
+  RINGCAST_PACKED_I64 = 0x18,
+  RINGCAST_PACKED_F64 = 0x28,
+};
+
+enum ringcast_class {
+  RINGCAST_CLASS_DATACLASS = 1,
+  RINGCAST_CLASS_STRUCT = 2, /* msgspec.Struct */
+  RINGCAST_CLASS_NAMEDTUPLE = 3,
+  RINGCAST_CLASS_ENUM = 4, /* has no fields */
+};
+
+/* A stream, or what is left of it. */
+struct ringcast_object {
+  const uint8_t *at, *end;
+};
+
+/* A token. `count` is what the tag counts: values, numbers, bytes; the class or leaf by its number. `data` are its
+ * bytes: text, numbers, names; of INT8 to INT64 and of an int in the tag `i` is the value. */
+struct ringcast_token {
+  uint8_t tag;  /* an int or a short text in the tag itself shows as INT64 and as ASCII */
+  uint8_t kind; /* enum ringcast_packed, enum ringcast_class */
+  struct ringcast_dtype dtype;
+  uint64_t count;
+  int64_t i;
+  const uint8_t *data;
+};
+
+/* ---- Reading one token ------------------------------------------------------------------------------------------ */
+
+static inline bool ringcast_object_take(struct ringcast_object *object, uint64_t bytes, const uint8_t **out) {
+  if (bytes > (uint64_t)(object->end - object->at)) return false;
+  *out = object->at;
+  object->at += bytes;
+  return true;
+}
+
+static inline bool ringcast_object_count(struct ringcast_object *object, uint64_t *out) {
+  const uint8_t *first, *more;
+  if (!ringcast_object_take(object, 1, &first)) return false;
+  *out = *first;
+  if (*first < 252) return true;
+  uint64_t bytes = UINT64_C(2) << (*first - 252);
+  if (bytes > 8 || !ringcast_object_take(object, bytes, &more)) return false;
+  *out = 0;
+  memcpy(out, more, bytes);
+  return true;
+}
+
+/* A count of values, of which each takes a byte or more. */
+static inline bool ringcast_object_values(struct ringcast_object *object, uint64_t each, uint64_t *out) {
+  return ringcast_object_count(object, out) && *out <= (uint64_t)(object->end - object->at) / each;
+}
+
+static inline bool ringcast_object_bytes(struct ringcast_object *object, struct ringcast_token *out) {
+  return ringcast_object_count(object, &out->count) && ringcast_object_take(object, out->count, &out->data);
+}
+
+static inline bool ringcast_object_int(struct ringcast_object *object, uint64_t bytes, struct ringcast_token *out) {
+  if (!ringcast_object_take(object, bytes, &out->data)) return false;
+  int64_t value = 0;
+  memcpy(&value, out->data, bytes);
+  unsigned shift = 64 - 8 * (unsigned)bytes;
+  out->i = (int64_t)((uint64_t)value << shift) >> shift;
+  out->tag = RINGCAST_TAG_INT64;
+  return true;
+}
+
+static inline bool ringcast_packed_is_known(uint8_t kind) {
+  return kind == RINGCAST_PACKED_U8 || kind == RINGCAST_PACKED_U16 || kind == RINGCAST_PACKED_U32 ||
+         kind == RINGCAST_PACKED_I8 || kind == RINGCAST_PACKED_I16 || kind == RINGCAST_PACKED_I32 ||
+         kind == RINGCAST_PACKED_I64 || kind == RINGCAST_PACKED_F64;
+}
+
+static inline bool ringcast_object_packed(struct ringcast_object *object, struct ringcast_token *out) {
+  const uint8_t *kind;
+  if (!ringcast_object_take(object, 1, &kind) || !ringcast_packed_is_known(*kind)) return false;
+  out->kind = *kind;
+  uint64_t each = *kind & 15;
+  return ringcast_object_values(object, each, &out->count) &&
+         ringcast_object_take(object, out->count * each, &out->data);
+}
+
+static inline bool ringcast_object_scalar(struct ringcast_object *object, struct ringcast_token *out) {
+  const uint8_t *dtype;
+  if (!ringcast_object_take(object, sizeof out->dtype, &dtype)) return false;
+  memcpy(&out->dtype, dtype, sizeof out->dtype);
+  if (out->dtype.bits == 0 || out->dtype.bits % 8 != 0 || out->dtype.lanes != 1) return false;
+  out->count = out->dtype.bits / 8;
+  return ringcast_object_take(object, out->count, &out->data);
+}
+
+/* Reads the next token. -ENOENT: the stream has ended; -EPROTO: no tag that this version knows, or cut off. */
+static inline int ringcast_token_read(struct ringcast_object *object, struct ringcast_token *out) {
+  const uint8_t *data;
+  bool ok = true;
+  if (object->at == object->end) return -ENOENT;
+  uint8_t tag = *object->at++;
+  out->tag = tag;
+  if (tag < RINGCAST_TAG_TEXT) {
+    out->tag = RINGCAST_TAG_INT64;
+    out->i = tag;
+    return 0;
+  }
+  if (tag < RINGCAST_TAG_NONE) {
+    out->tag = RINGCAST_TAG_ASCII;
+    out->count = tag - RINGCAST_TAG_TEXT;
+    return ringcast_object_take(object, out->count, &out->data) ? 0 : -EPROTO;
+  }
+  switch (tag) {
+  case RINGCAST_TAG_NONE:
+  case RINGCAST_TAG_FALSE:
+  case RINGCAST_TAG_TRUE:
+  case RINGCAST_TAG_RANGE:
+  case RINGCAST_TAG_SLICE:
+  case RINGCAST_TAG_PART:
+  case RINGCAST_TAG_PART_BYTEARRAY:
+    break;
+  case RINGCAST_TAG_INT8:
+  case RINGCAST_TAG_INT16:
+  case RINGCAST_TAG_INT32:
+  case RINGCAST_TAG_INT64:
+    ok = ringcast_object_int(object, UINT64_C(1) << (tag - RINGCAST_TAG_INT8), out);
+    break;
+  case RINGCAST_TAG_FLOAT:
+    ok = ringcast_object_take(object, 8, &out->data);
+    break;
+  case RINGCAST_TAG_COMPLEX:
+    ok = ringcast_object_take(object, 16, &out->data);
+    break;
+  case RINGCAST_TAG_BIGINT:
+  case RINGCAST_TAG_ASCII:
+  case RINGCAST_TAG_UTF8:
+  case RINGCAST_TAG_WTF8:
+  case RINGCAST_TAG_BYTES:
+  case RINGCAST_TAG_BYTEARRAY:
+  case RINGCAST_TAG_DTYPE:
+  case RINGCAST_TAG_DEVICE:
+    ok = ringcast_object_bytes(object, out);
+    break;
+  case RINGCAST_TAG_LIST:
+  case RINGCAST_TAG_TUPLE:
+  case RINGCAST_TAG_SET:
+  case RINGCAST_TAG_FROZENSET:
+    ok = ringcast_object_values(object, 1, &out->count);
+    break;
+  case RINGCAST_TAG_DICT:
+    ok = ringcast_object_values(object, 2, &out->count);
+    break;
+  case RINGCAST_TAG_PACKED_LIST:
+  case RINGCAST_TAG_PACKED_TUPLE:
+    ok = ringcast_object_packed(object, out);
+    break;
+  case RINGCAST_TAG_CLASS:
+    ok = ringcast_object_take(object, 1, &data) && ringcast_object_bytes(object, out);
+    if (ok) out->kind = *data;
+    break;
+  case RINGCAST_TAG_OBJECT:
+  case RINGCAST_TAG_MEMBER:
+  case RINGCAST_TAG_LEAF:
+    ok = ringcast_object_count(object, &out->count);
+    break;
+  case RINGCAST_TAG_SCALAR:
+    ok = ringcast_object_scalar(object, out);
+    break;
+  case RINGCAST_TAG_SIZE:
+    ok = ringcast_object_values(object, 8, &out->count) && ringcast_object_take(object, out->count * 8, &out->data);
+    break;
+  default:
+    ok = false;
+  }
+  return ok ? 0 : -EPROTO;
+}
+
+/* ---- A whole stream --------------------------------------------------------------------------------------------- */
+
+/* What a stream refers to beside itself. */
+struct ringcast_object_needs {
+  uint64_t values;  /* in all, the containers included */
+  uint32_t parts;   /* it uses so many */
+  uint32_t classes; /* it defines so many */
+  uint64_t leaves;  /* the highest leaf that it uses, plus 1 */
+};
+
+/* Whether `data` is one whole value, nested no deeper than RINGCAST_MAX_DEPTH. -EPROTO: it is not. */
+RINGCAST_API int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object_needs *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
