@@ -2,16 +2,17 @@
 /*
  * From a frame to a Python object that owns all its memory.
  *
- * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes and buffers
- * the memory is allocated and the copy put on a list, and the list is worked off without the GIL. Only then are the
- * pickle loaded, from a copy too, and the leaves filled in: whatever code the pickle runs finds its buffers complete,
- * and nobody can change it any more. Before that the reader is asked whether it was evicted while all that was copied.
+ * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes, buffers and
+ * the streams of nested values the memory is allocated and the copy put on a list, and the list is worked off without
+ * the GIL. Only then is the pickle loaded, from a copy too, and are the leaves filled in and the nested values made
+ * (get.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that the
+ * reader is asked whether it was evicted while all that was copied.
  *
  * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
  * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
  * they come from: entries that share their bytes could else ask for any amount of memory.
  */
-#include "extension.h"
+#include "get.h"
 
 struct copy {
   void *to;
@@ -27,8 +28,16 @@ struct leaf {
   int64_t index;
 };
 
-/* Where the next entry may stand: buffers follow the pickle, at the end. */
-enum phase { ITEMS, BUFFERS };
+/* A nested value. */
+struct nested {
+  PyObject *key; /* NULL: it is the value itself */
+  uint8_t *stream;
+  size_t bytes;
+  uint32_t first_part, parts;
+};
+
+/* What the next entry may be: parts follow the items, and buffers the pickle, at the end. */
+enum phase { ITEMS, PARTS, BUFFERS };
 
 struct decoding {
   struct rc_py_state *state;
@@ -42,6 +51,12 @@ struct decoding {
   uint64_t copy_bytes;
   struct leaf *leaves;
   size_t leaf_count, leaf_room;
+  struct nested *nested;
+  size_t nested_count, nested_room;
+  PyObject **parts;
+  size_t part_count, part_room;
+  uint32_t first_part; /* its entry */
+  PyObject **classes;
   const ringcast_reader *reader; /* NULL: nobody can write to the frame */
   bool allow_pickle;
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
@@ -175,11 +190,12 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
   return NULL;
 }
 
-/* The value of an entry, or NULL with an exception; a LEAF's is None until the pickle is loaded. */
+/* The value of an entry, or NULL with an exception; None for what is only made when all is copied. */
 static PyObject *make_value(struct decoding *decoding, const struct ringcast_item *item) {
   switch (item->kind) {
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_LEAF:
+  case RINGCAST_ITEM_OBJECT:
     return rc_py_ref(Py_None);
   case RINGCAST_ITEM_BOOL:
     return PyBool_FromLong(item->scalar.i != 0);
@@ -217,11 +233,59 @@ static bool leaf_add(struct decoding *decoding, PyObject *key, int64_t index) {
   return true;
 }
 
+static bool nested_add(struct decoding *decoding, PyObject *key, const struct ringcast_item *item) {
+  if (!grow((void **)&decoding->nested, decoding->nested_count, &decoding->nested_room, sizeof *decoding->nested)) {
+    return false;
+  }
+  if (!copy_add(decoding, item->data, item->bytes)) return false;
+  uint8_t *stream = PyMem_Malloc(item->bytes);
+  if (!stream) {
+    PyErr_NoMemory();
+    return false;
+  }
+  copy_to(decoding, stream);
+  decoding->nested[decoding->nested_count++] = (struct nested){.key = rc_py_ref(key),
+                                                               .stream = stream,
+                                                               .bytes = item->bytes,
+                                                               .first_part = (uint32_t)item->scalar.i,
+                                                               .parts = (uint32_t)((uint64_t)item->scalar.i >> 32)};
+  return true;
+}
+
+/* Of a nested value, in the order of the entries. */
+static bool take_part(struct decoding *decoding, const struct ringcast_item *item, uint32_t index) {
+  bool is_part = item->kind == RINGCAST_ITEM_TENSOR || item->kind == RINGCAST_ITEM_STR ||
+                 item->kind == RINGCAST_ITEM_BYTES;
+  if (!is_part || item->flags & RINGCAST_ITEM_KEYED || decoding->nested_count == 0) {
+    return damaged(decoding, "an item that is nobody's");
+  }
+  if (decoding->phase == ITEMS) decoding->first_part = index;
+  decoding->phase = PARTS;
+  if (!grow((void **)&decoding->parts, decoding->part_count, &decoding->part_room, sizeof *decoding->parts)) {
+    return false;
+  }
+  PyObject *part = make_value(decoding, item);
+  if (part) decoding->parts[decoding->part_count++] = part;
+  return part;
+}
+
+static PyObject *make_key(struct decoding *decoding, const struct ringcast_item *item) {
+  char copy[RC_PY_KEY_MOST];
+  if (item->key_bytes <= sizeof copy && take_bytes(decoding, item->key_bytes)) {
+    memcpy(copy, item->key, item->key_bytes);
+    PyObject *key = rc_py_key(decoding->state, copy, item->key_bytes);
+    if (key) return key;
+    decoding->taken -= item->key_bytes;
+  }
+  return PyErr_Occurred() ? NULL : make_text(decoding, item->key, item->key_bytes);
+}
+
 static bool take_keyed(struct decoding *decoding, const struct ringcast_item *item) {
-  PyObject *key = make_text(decoding, item->key, item->key_bytes);
+  PyObject *key = make_key(decoding, item);
   PyObject *value = key ? make_value(decoding, item) : NULL;
   bool ok = value && PyDict_SetItem(decoding->result, key, value) == 0;
   if (ok && item->kind == RINGCAST_ITEM_LEAF) ok = leaf_add(decoding, key, item->scalar.i);
+  if (ok && item->kind == RINGCAST_ITEM_OBJECT) ok = nested_add(decoding, key, item);
   Py_XDECREF(key);
   Py_XDECREF(value);
   if (ok && PyDict_GET_SIZE(decoding->result) != (Py_ssize_t)++decoding->items) return damaged(decoding, "a key twice");
@@ -261,50 +325,99 @@ static bool take_buffer(struct decoding *decoding, const struct ringcast_item *i
   return ok;
 }
 
-static bool take_entry(struct decoding *decoding, const struct ringcast_item *item) {
+static bool take_value(struct decoding *decoding, const struct ringcast_item *item) {
+  if (item->kind == RINGCAST_ITEM_LEAF) return damaged(decoding, "a leaf of nothing");
+  decoding->items++;
+  if (item->kind == RINGCAST_ITEM_OBJECT) return nested_add(decoding, NULL, item);
+  decoding->result = make_value(decoding, item);
+  return decoding->result != NULL;
+}
+
+static bool take_entry(struct decoding *decoding, const struct ringcast_item *item, uint32_t index) {
   if (item->kind == RINGCAST_ITEM_ERROR) return raise_sent_error(decoding, item);
   if (item->kind == RINGCAST_ITEM_BUFFER) return take_buffer(decoding, item);
   if (decoding->phase == BUFFERS) return damaged(decoding, "an entry after the pickle");
   bool is_dict = decoding->frame.root == RINGCAST_ROOT_DICT;
   if (item->kind == RINGCAST_ITEM_PICKLE) {
-    return is_dict || !decoding->items++ ? take_pickle(decoding, item) : damaged(decoding, "two values");
+    bool may = is_dict || decoding->nested_count > 0 || !decoding->items++;
+    return may ? take_pickle(decoding, item) : damaged(decoding, "two values");
   }
-  if (is_dict) {
-    if (!(item->flags & RINGCAST_ITEM_KEYED) || !item->key) return damaged(decoding, "an item without a key");
-    return take_keyed(decoding, item);
+  if (is_dict && item->flags & RINGCAST_ITEM_KEYED && item->key) {
+    return decoding->phase == ITEMS ? take_keyed(decoding, item) : damaged(decoding, "an item after the parts");
   }
-  if (decoding->items++) return damaged(decoding, "two values");
-  if (item->kind == RINGCAST_ITEM_LEAF) return damaged(decoding, "a leaf of nothing");
-  decoding->result = make_value(decoding, item);
-  return decoding->result != NULL;
+  if (!is_dict && decoding->items == 0) return take_value(decoding, item);
+  return take_part(decoding, item, index);
 }
 
 /* ---- The whole -------------------------------------------------------------------------------------------------- */
 
-/* All that counts was read: the pickle is run only if none of it was overwritten meanwhile. */
+/* Whether all that counts was read whole: code is run only if none of it was overwritten meanwhile. */
+static bool was_whole(const struct decoding *decoding) {
+  int rc = decoding->reader ? ringcast_reader_check(decoding->reader) : 0;
+  if (rc < 0) rc_py_raise(decoding->state, rc);
+  return rc >= 0;
+}
+
 static PyObject *load_pickle(struct decoding *decoding) {
   struct rc_py_state *state = decoding->state;
-  int rc = decoding->reader ? ringcast_reader_check(decoding->reader) : 0;
-  if (rc < 0) return rc_py_raise(state, rc);
   if (!state->loads && !(state->loads = rc_py_import("ringcast._pickling", "loads"))) return NULL;
   return PyObject_CallFunctionObjArgs(state->loads, decoding->pickle, decoding->buffers, NULL);
 }
 
-static bool fill_leaves(struct decoding *decoding) {
-  if (!decoding->buffers) return decoding->leaf_count ? damaged(decoding, "leaves without a pickle") : true;
-  PyObject *list = load_pickle(decoding);
-  if (!list) return false;
-  bool ok = PyList_CheckExact(list) || damaged(decoding, "its pickle is no list");
-  for (size_t i = 0; ok && i < decoding->leaf_count; i++) {
+static bool fill_leaves(struct decoding *decoding, PyObject *list) {
+  for (size_t i = 0; i < decoding->leaf_count; i++) {
     const struct leaf *leaf = &decoding->leaves[i];
-    if (leaf->index < 0 || leaf->index >= PyList_GET_SIZE(list)) {
-      ok = damaged(decoding, "a leaf that its pickle lacks");
-    } else {
-      ok = PyDict_SetItem(decoding->result, leaf->key, PyList_GET_ITEM(list, leaf->index)) == 0;
+    if (!list || leaf->index < 0 || leaf->index >= PyList_GET_SIZE(list)) {
+      return damaged(decoding, "a leaf that its pickle lacks");
     }
+    if (PyDict_SetItem(decoding->result, leaf->key, PyList_GET_ITEM(list, leaf->index)) < 0) return false;
   }
-  Py_DECREF(list);
-  return ok;
+  return true;
+}
+
+/* The value of one stream. */
+static PyObject *make_nested(struct decoding *decoding, const struct nested *nested, PyObject *leaves) {
+  struct rc_py_getting getting; /* its table of classes is filled as they come */
+  getting.state = decoding->state;
+  getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
+  getting.parts = decoding->parts + (nested->parts ? nested->first_part - decoding->first_part : 0);
+  getting.part_count = nested->parts;
+  getting.next_part = getting.class_count = 0;
+  getting.leaves = leaves;
+  getting.may_import = decoding->allow_pickle;
+  getting.classes = rc_py_class_cache(decoding->classes);
+  PyObject *value = getting.classes ? rc_py_get(&getting) : NULL;
+  Py_XDECREF(getting.classes);
+  return value;
+}
+
+/* Each part is one nested value's, in their order. */
+static bool parts_make_sense(struct decoding *decoding) {
+  uint64_t next = decoding->first_part, end = next + decoding->part_count;
+  for (size_t i = 0; i < decoding->nested_count; i++) {
+    const struct nested *nested = &decoding->nested[i];
+    if (nested->parts == 0) continue;
+    if (nested->first_part != next || nested->parts > end - next) return damaged(decoding, "parts in disorder");
+    next += nested->parts;
+  }
+  return next == end || damaged(decoding, "a part that is nobody's");
+}
+
+static bool fill_nested(struct decoding *decoding, PyObject *leaves) {
+  if (!parts_make_sense(decoding)) return false;
+  for (size_t i = 0; i < decoding->nested_count; i++) {
+    const struct nested *nested = &decoding->nested[i];
+    PyObject *value = make_nested(decoding, nested, leaves);
+    if (!value) return false;
+    if (!nested->key) {
+      decoding->result = value;
+      return true;
+    }
+    int rc = PyDict_SetItem(decoding->result, nested->key, value);
+    Py_DECREF(value);
+    if (rc < 0) return false;
+  }
+  return true;
 }
 
 static bool take_all(struct decoding *decoding) {
@@ -312,7 +425,7 @@ static bool take_all(struct decoding *decoding) {
   for (uint32_t i = 0; i < decoding->frame.count; i++) {
     if (ringcast_frame_item(&decoding->frame, i, &item) < 0)
       return damaged(decoding, "an entry points outside it, or its elements share their bytes");
-    if (!take_entry(decoding, &item)) return false;
+    if (!take_entry(decoding, &item, i)) return false;
   }
   return true;
 }
@@ -324,32 +437,64 @@ static bool finish(struct decoding *decoding) {
     Py_BEGIN_ALLOW_THREADS copy_all(decoding);
     Py_END_ALLOW_THREADS
   }
-  if (decoding->frame.root == RINGCAST_ROOT_DICT) return fill_leaves(decoding);
-  if (decoding->buffers) decoding->result = load_pickle(decoding);
-  return decoding->result || PyErr_Occurred() || damaged(decoding, "no value");
+  if (!decoding->buffers && decoding->nested_count == 0 && decoding->leaf_count == 0) {
+    return decoding->result || damaged(decoding, "no value");
+  }
+  if (!was_whole(decoding)) return false;
+  PyObject *loaded = decoding->buffers ? load_pickle(decoding) : NULL;
+  if (decoding->buffers && !loaded) return false;
+  if (decoding->frame.root == RINGCAST_ROOT_VALUE && decoding->nested_count == 0) {
+    decoding->result = loaded;
+    return true;
+  }
+  bool ok = !loaded || PyList_CheckExact(loaded) || damaged(decoding, "its pickle is no list");
+  ok = ok && fill_leaves(decoding, loaded) && fill_nested(decoding, loaded);
+  Py_XDECREF(loaded);
+  return ok;
+}
+
+static bool open_frame(struct decoding *decoding, const struct ringcast_frame *frame) {
+  int rc = ringcast_frame_open(&decoding->frame, frame->data, frame->bytes);
+  if (rc == 0) return true;
+  if (rc != -EPROTONOSUPPORT) return damaged(decoding, "its header makes no sense");
+  rc_py_raise_text(decoding->state, EPROTO,
+                   "the frame is of version %d of the layout, and ringcast %s reads up to version %d: this process "
+                   "needs the ringcast of the sender, or a later one",
+                   decoding->frame.version, ringcast_version(), RINGCAST_FRAME_VERSION);
+  return false;
+}
+
+static void decoding_clear(struct decoding *decoding) {
+  for (size_t i = 0; i < decoding->leaf_count; i++) Py_DECREF(decoding->leaves[i].key);
+  for (size_t i = 0; i < decoding->part_count; i++) Py_DECREF(decoding->parts[i]);
+  for (size_t i = 0; i < decoding->nested_count; i++) {
+    Py_XDECREF(decoding->nested[i].key);
+    PyMem_Free(decoding->nested[i].stream);
+  }
+  PyMem_Free(decoding->leaves);
+  PyMem_Free(decoding->parts);
+  PyMem_Free(decoding->nested);
+  PyMem_Free(decoding->copies);
+  Py_XDECREF(decoding->pickle);
+  Py_XDECREF(decoding->buffers);
 }
 
 static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame,
-                                const ringcast_reader *reader, bool allow_pickle, uint32_t *tag) {
-  struct decoding decoding = {.state = state, .reader = reader, .allow_pickle = allow_pickle};
-  bool ok = ringcast_frame_open(&decoding.frame, frame->data, frame->bytes) == 0 ||
-            damaged(&decoding, "its header makes no sense");
+                                const ringcast_reader *reader, PyObject **classes, bool allow_pickle, uint32_t *tag) {
+  struct decoding decoding = {.state = state, .reader = reader, .classes = classes, .allow_pickle = allow_pickle};
+  bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
   ok = ok && take_all(&decoding) && finish(&decoding);
   if (!ok) Py_CLEAR(decoding.result);
-  for (size_t i = 0; i < decoding.leaf_count; i++) Py_DECREF(decoding.leaves[i].key);
-  PyMem_Free(decoding.leaves);
-  PyMem_Free(decoding.copies);
-  Py_XDECREF(decoding.pickle);
-  Py_XDECREF(decoding.buffers);
+  decoding_clear(&decoding);
   *tag = decoding.frame.tag;
   return decoding.result;
 }
 
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
-                       bool allow_pickle, uint32_t *tag) {
+                       PyObject **classes, bool allow_pickle, uint32_t *tag) {
   *tag = 0;
-  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, reader, allow_pickle, tag);
+  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, reader, classes, allow_pickle, tag);
   if (frame->kind != RINGCAST_KIND_BYTES) {
     return rc_py_raise_text(state, EPROTO,
                             "a frame of kind %d came, which this version of ringcast can't read; "

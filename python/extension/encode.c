@@ -3,35 +3,26 @@
  * From a Python object to a frame, in two passes.
  *
  * Measure: a dict with str keys becomes one part for each item, in order; anything else is one part, the whole value.
- * Scalars, text, bytes, tensors and arrays are parts of their own; what is left goes into one list, pickled by protocol
- * 5, whose out-of-band buffers follow as parts. All Python code that there is to run runs here, and may do as it likes:
- * the parts hold references of their own. Then the frame's size is known to the byte.
+ * Scalars, text, bytes, tensors and arrays are parts of their own; any other value that has a native form becomes a
+ * stream (put.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled by
+ * protocol 5, whose out-of-band buffers follow last. All Python code that there is to run runs here, and may do as it
+ * likes: the parts hold references of their own. Then the frame's size is known to the byte.
  *
  * Write: the entries are built, which only finds each part's place in the ring; then all the data is copied there in
  * one go, without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to
  * find the library's plan and build at odds.
  */
-#include "extension.h"
+#include "encode.h"
 
-struct rc_py_part {
-  PyObject *key;   /* a str, or NULL */
-  PyObject *value; /* holds what `utf8` and `data` point to */
-  const char *utf8;
-  Py_ssize_t utf8_bytes;
-  enum ringcast_item_kind kind;
-  uint32_t flags;
-  union {
-    int64_t i;
-    double f;
-  } scalar;
-  struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
-  const void *data;
-  uint64_t bytes;
-  void *out; /* where in the ring the data goes */
-};
+#include "classes.h"
+
+/* A larger dict is one nested value: entries of 64 bytes are for who looks for some keys of them. */
+enum { MOST_ITEMS = 256 };
+/* Memory that is kept from one frame to the next. */
+enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
 
 /* Takes over nothing: key and value are referenced anew. */
-static struct rc_py_part *part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
+struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
   if (encoding->count == encoding->room) {
     size_t room = encoding->room ? encoding->room * 2 : 16;
     struct rc_py_part *parts = PyMem_Resize(encoding->parts, struct rc_py_part, room);
@@ -49,30 +40,71 @@ static struct rc_py_part *part_add(struct rc_py_encoding *encoding, PyObject *ke
   return part;
 }
 
-void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
+static void drop_parts(struct rc_py_encoding *encoding) {
   for (size_t i = 0; i < encoding->count; i++) {
     struct rc_py_part *part = &encoding->parts[i];
     rc_py_source_clear(&part->source);
     Py_XDECREF(part->key);
     Py_XDECREF(part->value);
   }
-  PyMem_Free(encoding->parts);
+  encoding->count = 0;
+  encoding->stream_bytes = 0;
+  Py_CLEAR(encoding->leaves);
+}
+
+/* The memory of the last frame; a frame that is encoded while another is has its own. */
+static void take_memory(struct rc_py_encoding *encoding) {
+  struct rc_py_spare *spare = &encoding->state->spare;
+  encoding->parts = spare->parts;
+  encoding->room = spare->part_room;
+  encoding->stream = spare->stream;
+  encoding->stream_room = spare->stream_room;
+  *spare = (struct rc_py_spare){0};
+}
+
+static void give_memory(struct rc_py_encoding *encoding) {
+  struct rc_py_spare *spare = &encoding->state->spare;
+  if (!spare->stream && encoding->stream_room <= STREAM_KEPT) {
+    spare->stream = encoding->stream;
+    spare->stream_room = encoding->stream_room;
+  } else {
+    PyMem_Free(encoding->stream);
+  }
+  if (!spare->parts && encoding->room <= PARTS_KEPT) {
+    spare->parts = encoding->parts;
+    spare->part_room = encoding->room;
+  } else {
+    PyMem_Free(encoding->parts);
+  }
+  encoding->stream = NULL;
   encoding->parts = NULL;
-  encoding->count = encoding->room = 0;
+}
+
+void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
+  drop_parts(encoding);
+  give_memory(encoding);
+  PyMem_Free(encoding->seen);
+  encoding->seen = NULL;
+  Py_CLEAR(encoding->class_cache);
 }
 
 /* ---- Measure ---------------------------------------------------------------------------------------------------- */
 
 /* Takes the dict's items before any Python code can change it. 1: done; 0: a key is no str that UTF-8 can hold, or
- * there are more items than a frame has entries; -1: raised. */
+ * there are too many; -1: raised. */
 static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  if (PyDict_GET_SIZE(dict) >= (Py_ssize_t)RINGCAST_MAX_ENTRIES / 2) return 0;
+  if (PyDict_GET_SIZE(dict) > MOST_ITEMS) return 0;
   while (PyDict_Next(dict, &position, &key, &value)) {
     if (!PyUnicode_CheckExact(key)) return 0;
-    struct rc_py_part *part = part_add(encoding, key, value);
+    struct rc_py_part *part = rc_py_part_add(encoding, key, value);
     if (!part) return -1;
+    if (PyUnicode_IS_COMPACT_ASCII(key)) {
+      part->utf8 = PyUnicode_DATA(key);
+      part->utf8_bytes = PyUnicode_GET_LENGTH(key);
+      continue;
+    }
     part->utf8 = PyUnicode_AsUTF8AndSize(key, &part->utf8_bytes);
     if (part->utf8) continue;
     if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
@@ -80,11 +112,6 @@ static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
     return 0;
   }
   return 1;
-}
-
-static PyObject *where(void *context) {
-  struct rc_py_part *part = context;
-  return part->key ? PyUnicode_FromFormat("value[%R]", part->key) : PyUnicode_FromString("value");
 }
 
 /* 1, or 0: the str has no UTF-8, -1. */
@@ -134,52 +161,65 @@ static int describe_scalar(struct rc_py_part *part) {
   return 1;
 }
 
-static int describe_tensor(struct rc_py_state *state, struct rc_py_part *part) {
-  int described = rc_py_torch_describe(state, part->value, where, part, &part->source);
-  if (described == 0) described = rc_py_numpy_describe(state, part->value, &part->source);
+int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                      struct rc_py_source *out, uint64_t *bytes) {
+  struct rc_py_state *state = encoding->state;
+  int described = rc_py_torch_describe(state, value, rc_py_step_path, step, out);
+  if (described == 0) described = rc_py_numpy_describe(state, value, out);
   if (described <= 0) return described;
-  part->kind = RINGCAST_ITEM_TENSOR;
-  if (ringcast_tensor_bytes(&part->source.tensor, &part->bytes) == 0) return 1;
-  PyObject *place = where(part);
+  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) return 1;
+  rc_py_source_clear(out);
+  PyObject *place = rc_py_step_path(step);
   if (place) rc_py_raise_text(state, EMSGSIZE, "%U has more bytes than can be counted", place);
   Py_XDECREF(place);
   return -1;
 }
 
-static bool add_buffer(struct rc_py_encoding *encoding, PyObject *buffer) {
-  struct rc_py_part *part = part_add(encoding, NULL, NULL);
+bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, enum ringcast_item_kind kind) {
+  struct rc_py_part *part = rc_py_part_add(encoding, NULL, NULL);
   if (!part) return false;
   Py_buffer *view = &part->source.view;
+  part->kind = kind;
   if (PyObject_GetBuffer(buffer, view, PyBUF_FULL_RO) < 0) {
     view->obj = NULL;
     return false;
   }
-  part->kind = RINGCAST_ITEM_BUFFER;
-  bool is_array = view->obj && (PyObject *)Py_TYPE(view->obj) == encoding->state->numpy.ndarray;
-  part->flags = (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
+  if (kind == RINGCAST_ITEM_BUFFER) {
+    bool is_array = view->obj && (PyObject *)Py_TYPE(view->obj) == encoding->state->numpy.ndarray;
+    part->flags = (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
+  }
   part->data = view->buf;
   part->bytes = (uint64_t)view->len;
   return true;
 }
 
-/* Raises PickleRefused of a part that has no kind of its own. */
-static bool refuse(struct rc_py_encoding *encoding, struct rc_py_part *part) {
+/* Raises PickleRefused of what has no native form. */
+static void refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   struct rc_py_state *state = encoding->state;
-  if (!state->refuse_value && !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value"))) return false;
-  PyObject *place = where(part);
-  PyObject *none = place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, part->value, NULL) : NULL;
+  if (!state->refuse_value && !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value"))) return;
+  PyObject *place = rc_py_step_path(step);
+  PyObject *none = place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, value, NULL) : NULL;
   Py_XDECREF(none);
   Py_XDECREF(place);
-  return false;
 }
 
-/* Pickles `object` into part `index` and adds its buffers behind all that is there. `keys` (or NULL) name the elements
- * of a list of leaves. */
-static bool add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *keys) {
+Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  if (!encoding->allow_pickle) {
+    refuse(encoding, value, step);
+    return -1;
+  }
+  if (!encoding->leaves && !(encoding->leaves = PyList_New(0))) return -1;
+  return PyList_Append(encoding->leaves, value) == 0 ? PyList_GET_SIZE(encoding->leaves) - 1 : -1;
+}
+
+/* Pickles `object` into part `index` and adds its buffers behind all that is there. `root`: the value that a list of
+ * leaves is of, or NULL. */
+static bool add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
   struct rc_py_state *state = encoding->state;
   encoding->pickled = true;
   if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return false;
-  PyObject *pair = PyObject_CallFunctionObjArgs(state->dumps, object, keys ? keys : Py_None, NULL);
+  PyObject *pair = root ? PyObject_CallFunctionObjArgs(state->dumps, object, root, NULL)
+                        : PyObject_CallFunctionObjArgs(state->dumps, object, NULL);
   PyObject *data, *buffers;
   bool ok = pair && PyArg_ParseTuple(pair, "SO!", &data, &PyList_Type, &buffers);
   if (ok) {
@@ -190,44 +230,77 @@ static bool add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *
     part->bytes = (uint64_t)PyBytes_GET_SIZE(data);
   }
   for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(buffers); i++) {
-    ok = add_buffer(encoding, PyList_GET_ITEM(buffers, i));
+    ok = rc_py_part_add_buffer(encoding, PyList_GET_ITEM(buffers, i), RINGCAST_ITEM_BUFFER);
   }
   Py_XDECREF(pair);
   return ok;
 }
 
-/* What has no kind of its own becomes a LEAF: an index into the list that is pickled last. */
-static bool measure_dict(struct rc_py_encoding *encoding) {
-  size_t items = encoding->count;
-  PyObject *leaves = PyList_New(0), *keys = PyList_New(0);
-  bool ok = leaves && keys;
-  for (size_t i = 0; ok && i < items; i++) {
-    struct rc_py_part *part = &encoding->parts[i];
-    int described = describe_scalar(part);
-    if (described == 0) described = describe_tensor(encoding->state, part);
-    ok = described >= 0;
-    if (described != 0) continue;
-    if (!encoding->allow_pickle) {
-      ok = refuse(encoding, part);
-      break;
-    }
-    part->kind = RINGCAST_ITEM_LEAF;
-    part->scalar.i = PyList_GET_SIZE(leaves);
-    ok = PyList_Append(leaves, part->value) == 0 && PyList_Append(keys, part->key) == 0;
+/* Describes part `index`, the root's item or the root itself; what of it needs no entry of its own goes into a stream.
+ * As rc_py_put. */
+static enum rc_py_put describe(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
+  struct rc_py_part *part = &encoding->parts[index];
+  int described = describe_scalar(part);
+  if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_DONE;
+  struct rc_py_source source = {.keep = NULL};
+  described = rc_py_part_tensor(encoding, part->value, step, &source, &part->bytes);
+  if (described < 0) return RC_PY_PUT_RAISED;
+  if (described > 0) {
+    part->kind = RINGCAST_ITEM_TENSOR;
+    part->source = source;
+    return RC_PY_PUT_DONE;
   }
-  if (ok && PyList_GET_SIZE(leaves)) ok = part_add(encoding, NULL, NULL) && add_pickle(encoding, items, leaves, keys);
-  Py_XDECREF(leaves);
-  Py_XDECREF(keys);
-  return ok;
+  size_t start = encoding->stream_bytes, first_part = encoding->count;
+  enum rc_py_put put = rc_py_put(encoding, part->value, step);
+  if (put != RC_PY_PUT_DONE) return put;
+  part = &encoding->parts[index]; /* it may have moved */
+  part->kind = RINGCAST_ITEM_OBJECT;
+  part->scalar.i = (int64_t)start;
+  part->bytes = encoding->stream_bytes - start;
+  part->first_part = (uint32_t)first_part;
+  part->parts = (uint32_t)(encoding->count - first_part);
+  return RC_PY_PUT_DONE;
 }
 
-static bool measure_value(struct rc_py_encoding *encoding, PyObject *object) {
-  struct rc_py_part *part = part_add(encoding, NULL, object);
-  if (!part) return false;
-  int described = describe_scalar(part);
-  if (described == 0) described = describe_tensor(encoding->state, part);
-  if (described) return described > 0;
-  return encoding->allow_pickle ? add_pickle(encoding, 0, object, NULL) : refuse(encoding, part);
+static bool add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
+  if (!encoding->leaves) return true;
+  size_t index = encoding->count;
+  return rc_py_part_add(encoding, NULL, NULL) && add_pickle(encoding, index, encoding->leaves, root);
+}
+
+static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
+  size_t items = encoding->count;
+  for (size_t i = 0; i < items; i++) {
+    struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
+    enum rc_py_put put = describe(encoding, i, &step);
+    if (put == RC_PY_PUT_DONE) continue;
+    if (put != RC_PY_PUT_LEAF) return put;
+    Py_ssize_t leaf = rc_py_leaf_add(encoding, encoding->parts[i].value, &step);
+    if (leaf < 0) return RC_PY_PUT_RAISED;
+    encoding->parts[i].kind = RINGCAST_ITEM_LEAF;
+    encoding->parts[i].scalar.i = leaf;
+  }
+  return add_leaves(encoding, dict) ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
+}
+
+static enum rc_py_put measure_value(struct rc_py_encoding *encoding, PyObject *object) {
+  struct rc_py_step step = {.container = NULL};
+  if (!rc_py_part_add(encoding, NULL, object)) return RC_PY_PUT_RAISED;
+  enum rc_py_put put = describe(encoding, 0, &step);
+  if (put != RC_PY_PUT_DONE) return put;
+  return add_leaves(encoding, object) ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
+}
+
+/* The whole in a pickle. */
+static bool measure_pickle(struct rc_py_encoding *encoding, PyObject *object) {
+  struct rc_py_step step = {.container = NULL};
+  drop_parts(encoding);
+  encoding->root = RINGCAST_ROOT_VALUE;
+  if (encoding->allow_pickle) {
+    return rc_py_part_add(encoding, NULL, object) && add_pickle(encoding, 0, object, NULL);
+  }
+  refuse(encoding, object, &step);
+  return false;
 }
 
 static bool make_plan(struct rc_py_encoding *encoding) {
@@ -250,23 +323,44 @@ static bool make_plan(struct rc_py_encoding *encoding) {
   return true;
 }
 
+/* The streams stay where they are from here on. */
+static void place_streams(struct rc_py_encoding *encoding) {
+  for (size_t i = 0; i < encoding->count; i++) {
+    struct rc_py_part *part = &encoding->parts[i];
+    if (part->kind == RINGCAST_ITEM_OBJECT) part->data = encoding->stream + part->scalar.i;
+  }
+}
+
+static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
+  enum rc_py_put put;
+  int taken = PyDict_CheckExact(object) ? take_items(encoding, object) : 0;
+  if (taken < 0) return false;
+  if (taken > 0) {
+    encoding->root = RINGCAST_ROOT_DICT;
+    put = measure_dict(encoding, object);
+  } else {
+    drop_parts(encoding);
+    encoding->root = RINGCAST_ROOT_VALUE;
+    put = measure_value(encoding, object);
+  }
+  if (put == RC_PY_PUT_RAISED) return false;
+  return put == RC_PY_PUT_DONE || measure_pickle(encoding, object);
+}
+
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
                             bool allow_pickle) {
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
   encoding->allow_pickle = allow_pickle;
-  encoding->root = RINGCAST_ROOT_DICT;
-  int taken = PyDict_CheckExact(object) ? take_items(encoding, object) : 0;
-  bool ok;
-  if (taken > 0) {
-    ok = measure_dict(encoding);
+  encoding->class_cache = rc_py_class_cache(&state->classes);
+  if (!encoding->class_cache) return false;
+  take_memory(encoding);
+  bool ok = measure(encoding, object) && make_plan(encoding);
+  if (ok) {
+    place_streams(encoding);
   } else {
     rc_py_encoding_clear(encoding);
-    encoding->root = RINGCAST_ROOT_VALUE;
-    ok = taken == 0 && measure_value(encoding, object);
   }
-  if (ok) ok = make_plan(encoding);
-  if (!ok) rc_py_encoding_clear(encoding);
   return ok;
 }
 
@@ -278,6 +372,9 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   switch (part->kind) {
   case RINGCAST_ITEM_TENSOR:
     return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor, &part->out, &bytes);
+  case RINGCAST_ITEM_OBJECT:
+    return ringcast_build_object(builder, part->utf8, key_bytes, NULL, part->bytes, part->first_part, part->parts,
+                                 &part->out);
   case RINGCAST_ITEM_FLOAT:
     return ringcast_build_float(builder, part->utf8, key_bytes, part->scalar.f);
   case RINGCAST_ITEM_NONE:

@@ -9,6 +9,8 @@
  *   tap.c       Tap                                       packed.c    PackedFrame: a frame in memory of its own
  *   span.c      Span; how a reservation ends              frame.c     Frame; how a frame is given back
  *   encode.c    object -> parts -> frame                  decode.c    frame -> object
+ *   put.c, put_plain.c   nested values -> tokens          get.c       tokens -> values
+ *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
  *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
  *   torch.c, numpy.c   their tensors, from Python's side
  *
@@ -52,12 +54,13 @@ struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
   PyObject *strided, *empty, *cpu, *dtype_to_index;
   PyObject *from_dlpack;          /* NULL: an older torch */
+  PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
 };
 
 struct rc_py_numpy {
-  PyObject *ndarray, *empty;
+  PyObject *ndarray, *empty, *frombuffer;
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: NumPy has no such dtype */
 };
 
@@ -65,7 +68,7 @@ struct rc_py_numpy {
 #define RC_PY_NAMES(X)                                                                                             \
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
-      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_)
+      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_)
 
 struct rc_py_names {
 #define X(name) PyObject *name;
@@ -73,11 +76,30 @@ struct rc_py_names {
 #undef X
 };
 
+/* Keys of dicts that came last, by a hash: see rc_py_key. */
+#define RC_PY_KEYS 256
+#define RC_PY_KEY_MOST 48
+
+/* Memory of the encoder, kept from one frame to the next. */
+struct rc_py_spare {
+  struct rc_py_part *parts;
+  size_t part_room;
+  uint8_t *stream;
+  size_t stream_room;
+};
+
 struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
   PyObject *dumps, *loads, *refuse_value, *refuse_frame; /* of ringcast._pickling */
+  PyObject *describe_class, *find_class;                 /* of ringcast._classes */
+  PyObject *classes;        /* that were sent: the cache of classes.c */
+  PyObject *unpack_classes; /* that came by unpack() */
+  PyObject *no_arguments;   /* () */
+  PyObject *keys[RC_PY_KEYS];
+  uint64_t serial; /* of the last stream that was written */
+  struct rc_py_spare spare;
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
@@ -114,6 +136,7 @@ struct rc_py_reader {
   PyObject *handle;
   pid_t pid;
   bool busy, allow_pickle;
+  PyObject *classes;  /* that came: the cache of classes.c */
   Py_ssize_t exports; /* buffers in use, of all Frames */
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
@@ -198,6 +221,7 @@ struct rc_py_dtype {
   const char *numpy; /* NumPy's, or NULL */
 };
 extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
+#define RC_PY_BOOL_CODE 6
 /* -1 if there is none. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
 PyObject *rc_py_shape(const struct ringcast_item *item);
@@ -217,6 +241,14 @@ typedef PyObject *(*rc_py_where)(void *context);
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out);
 int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* Whether torch is imported; false may mean: half. */
+bool rc_py_torch_seen(struct rc_py_state *state);
+/* Imports torch if it has to. False: raised. */
+bool rc_py_torch_needed(struct rc_py_state *state);
+/* NumPy's dtype, borrowed. NULL: raised, or it has none. */
+PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype);
+/* numpy.frombuffer(data, dtype) */
+PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype);
 void rc_py_source_clear(struct rc_py_source *source);
 
 /* Each makes a tensor of `bytes` for `item`, uninitialised, and gives the place for its bytes. */
@@ -246,6 +278,22 @@ extern const char rc_py_recycling_doc[], rc_py_set_recycling_doc[];
 PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
 PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
 
+/* ---- names.c ---------------------------------------------------------------------------------------------------- */
+
+/* A torch.dtype, torch.device or torch.Size, as a token: what it counts, and its bytes, which `keep` holds. */
+struct rc_py_named {
+  uint8_t tag;
+  size_t count, bytes;
+  const void *data;
+  PyObject *keep;
+};
+/* 1, 0: it is none of them, -1. */
+int rc_py_torch_name(struct rc_py_state *state, PyObject *value, struct rc_py_named *out);
+/* From the token's bytes. NULL: raised. */
+PyObject *rc_py_torch_dtype(struct rc_py_state *state, const void *name, size_t bytes);
+PyObject *rc_py_torch_device(struct rc_py_state *state, const void *name, size_t bytes);
+PyObject *rc_py_torch_size(struct rc_py_state *state, PyObject *tuple);
+
 /* ---- encode.c, decode.c ----------------------------------------------------------------------------------------- */
 
 struct rc_py_part;
@@ -258,6 +306,15 @@ struct rc_py_encoding {
   enum ringcast_root root;
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
+  PyObject *leaves; /* a list, or NULL: none yet */
+  /* Of put.c. */
+  uint8_t *stream; /* the nested values, one after the other */
+  size_t stream_bytes, stream_room;
+  PyObject *class_cache;
+  uint64_t serial; /* of the stream that is being written */
+  uint32_t classes;
+  PyObject **seen; /* containers that others may hold too: a table */
+  size_t seen_count, seen_room;
 };
 
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
@@ -270,9 +327,10 @@ void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. `reader` is who may be evicted
  * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what
- * this gives or raises is to be dropped. NULL: nobody can write to the frame. */
+ * this gives or raises is to be dropped. NULL: nobody can write to the frame. `classes` is the cache of those that
+ * came. */
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
-                       bool allow_pickle, uint32_t *tag);
+                       PyObject **classes, bool allow_pickle, uint32_t *tag);
 
 /* ---- packed.c --------------------------------------------------------------------------------------------------- */
 
@@ -287,6 +345,8 @@ struct rc_py_packed {
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
 extern const char rc_py_pack_doc[];
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+extern const char rc_py_unpack_doc[];
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* ---- status.c --------------------------------------------------------------------------------------------------- */
 

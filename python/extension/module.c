@@ -63,6 +63,7 @@ static int add_names(struct rc_py_names *names) {
 static int module_exec(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
+  if (!(state->no_arguments = PyTuple_New(0))) return -1;
   if (add_statuses(state) < 0 || rc_py_recycle_init() < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
@@ -74,7 +75,9 @@ static int module_exec(PyObject *module) {
   X(writer_type) X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error)          \
       X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling) X(dumps)       \
       X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty)      \
-      X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty)
+      X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)    \
+      X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
+      X(unpack_classes) X(no_arguments)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
@@ -96,6 +99,7 @@ static int module_clear(PyObject *module) {
 #define X(name) Py_CLEAR(state->names.name);
   RC_PY_NAMES(X)
 #undef X
+  for (int i = 0; i < RC_PY_KEYS; i++) Py_CLEAR(state->keys[i]);
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     Py_CLEAR(state->torch.dtypes[i]);
     Py_CLEAR(state->numpy.dtypes[i]);
@@ -104,13 +108,17 @@ static int module_clear(PyObject *module) {
 }
 
 static void module_free(void *module) {
+  struct rc_py_state *state = PyModule_GetState(module);
   module_clear(module);
+  PyMem_Free(state->spare.parts);
+  PyMem_Free(state->spare.stream);
   rc_py_recycle_end();
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef module_functions[] = {
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, rc_py_pack_doc},
+    {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, rc_py_unpack_doc},
     {"recycling", rc_py_recycling, METH_NOARGS, rc_py_recycling_doc},
     {"set_recycling", rc_py_set_recycling, METH_O, rc_py_set_recycling_doc},
     {NULL, NULL, 0, NULL},

@@ -7,7 +7,8 @@ static bool numpy_load(struct rc_py_state *state, PyObject *module) {
   PyObject *ndarray = PyObject_GetAttrString(module, "ndarray");
   PyObject *make_dtype = PyObject_GetAttrString(module, "dtype");
   if (!numpy->empty) numpy->empty = PyObject_GetAttrString(module, "empty");
-  bool ok = ndarray && make_dtype && numpy->empty;
+  if (!numpy->frombuffer) numpy->frombuffer = PyObject_GetAttrString(module, "frombuffer");
+  bool ok = ndarray && make_dtype && numpy->empty && numpy->frombuffer;
   for (int i = 0; ok && i < RC_PY_DTYPES; i++) {
     if (!rc_py_dtypes[i].numpy || numpy->dtypes[i]) continue;
     numpy->dtypes[i] = PyObject_CallFunction(make_dtype, "s", rc_py_dtypes[i].numpy);
@@ -123,6 +124,15 @@ static bool numpy_needed(struct rc_py_state *state) {
   bool loaded = module && numpy_load(state, module);
   Py_XDECREF(module);
   return loaded;
+}
+
+PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype) {
+  int index = rc_py_dtype_find(dtype);
+  return !numpy_needed(state) || index < 0 ? NULL : state->numpy.dtypes[index];
+}
+
+PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype) {
+  return PyObject_CallFunctionObjArgs(state->numpy.frombuffer, data, dtype, NULL);
 }
 
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {

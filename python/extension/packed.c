@@ -35,7 +35,7 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed) {
   const struct ringcast_frame frame = {.data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
   uint32_t tag;
-  PyObject *object = rc_py_decode(state, &frame, NULL, false, &tag); /* stops at the pickle */
+  PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, false, &tag); /* stops at the pickle */
   Py_XDECREF(object);
   return NULL;
 }
@@ -66,6 +66,29 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   if (self) self->pickled = encoding.pickled;
   rc_py_encoding_clear(&encoding);
   return (PyObject *)self;
+}
+
+const char rc_py_unpack_doc[] =
+    "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
+    "The object that a frame holds: a PackedFrame, or its bytes in any buffer; as recv() would give it.\n\n"
+    "allow_pickle: as for Reader.\n\n"
+    "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
+    "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"frame", "allow_pickle", NULL};
+  struct rc_py_state *state = PyModule_GetState(module);
+  PyObject *values[2] = {NULL};
+  bool allow_pickle;
+  uint32_t tag;
+  Py_buffer view;
+  if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
+  if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
+  const struct ringcast_frame frame = {
+      .data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
+  PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, allow_pickle, &tag);
+  PyBuffer_Release(&view);
+  return object;
 }
 
 static void packed_dealloc(PyObject *object) {

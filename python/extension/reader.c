@@ -46,6 +46,7 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   ringcast_reader_close(self->reader);
   Py_XDECREF(self->handle);
+  Py_XDECREF(self->classes);
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -70,7 +71,8 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
   if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
   } else {
-    object = rc_py_decode(rc_py_state_of(self), &call.frame, self->reader, self->allow_pickle, tag);
+    object = rc_py_decode(rc_py_state_of(self), &call.frame, self->reader, &self->classes, self->allow_pickle,
+                          tag);
     if (!rc_py_reader_give_back(self, &call.frame)) Py_CLEAR(object);
   }
   rc_py_reader_leave(self);

@@ -9,7 +9,8 @@
 struct tap {
   PyObject_HEAD ringcast_tap *tap; /* NULL: closed */
   PyObject *handle;
-  uint32_t slots; /* of the ring */
+  PyObject *classes; /* that came: the cache of classes.c */
+  uint32_t slots;    /* of the ring */
   pid_t pid;
   bool busy, allow_pickle;
 };
@@ -61,6 +62,7 @@ static void tap_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   ringcast_tap_close(self->tap);
   Py_XDECREF(self->handle);
+  Py_XDECREF(self->classes);
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -91,7 +93,7 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   struct arrival call = {.tap = self->tap};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
   PyObject *object = rc < 0 ? rc_py_raise(state, rc)
-                     : tag  ? rc_py_decode(state, &call.frame, NULL, self->allow_pickle, tag)
+                     : tag  ? rc_py_decode(state, &call.frame, NULL, &self->classes, self->allow_pickle, tag)
                             : make_tapped(state, &call.frame);
   leave(self);
   return object;

@@ -39,7 +39,7 @@ static bool torch_load(struct rc_py_state *state, PyObject *module) {
   return ok;
 }
 
-static bool torch_seen(struct rc_py_state *state) {
+bool rc_py_torch_seen(struct rc_py_state *state) {
   if (state->torch.tensor) return true;
   PyObject *module = PyImport_GetModule(state->names.torch);
   bool seen = module && torch_load(state, module);
@@ -170,7 +170,7 @@ static int describe(struct rc_py_state *state, PyObject *object, int index, stru
 
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out) {
-  if (!torch_seen(state)) return 0;
+  if (!rc_py_torch_seen(state)) return 0;
   PyObject *type = (PyObject *)Py_TYPE(object);
   if (type != state->torch.tensor && type != state->torch.parameter) return 0;
   int is_cpu = attribute_is_true(object, state->names.is_cpu);
@@ -184,8 +184,8 @@ int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_wher
 
 /* ---- Received --------------------------------------------------------------------------------------------------- */
 
-static bool torch_needed(struct rc_py_state *state) {
-  if (torch_seen(state)) return true;
+bool rc_py_torch_needed(struct rc_py_state *state) {
+  if (rc_py_torch_seen(state)) return true;
   PyObject *module = PyImport_ImportModule("torch");
   bool loaded = module && torch_load(state, module);
   Py_XDECREF(module);
@@ -295,7 +295,7 @@ static PyObject *finish(struct rc_py_state *state, PyObject *tensor, uint32_t fl
 }
 
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
-  if (!torch_needed(state)) return NULL;
+  if (!rc_py_torch_needed(state)) return NULL;
   int index = rc_py_dtype_find(item->dtype);
   if (index < 0 || !state->torch.dtypes[index]) {
     return rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",

@@ -26,6 +26,7 @@ from ringcast._ringcast import (
     pack,
     recycling,
     set_recycling,
+    unpack,
 )
 from ringcast._status import Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
 from ringcast.exceptions import (
@@ -76,4 +77,5 @@ __all__ = [
     "pack",
     "recycling",
     "set_recycling",
+    "unpack",
 ]

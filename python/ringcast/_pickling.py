@@ -36,6 +36,9 @@ _names.maxstring = _names.maxother = 60
 _dtype_names: Dict[Any, str] = {}
 
 
+_NO_ROOT = object()
+
+
 class _ElsewhereError(Exception):
     """A tensor that is not in the CPU's memory; its place in the value is looked up by who knows the value."""
 
@@ -103,6 +106,8 @@ def elsewhere(place: str, device: Any) -> TypeError:
 
 def _attributes(value: Any) -> Iterator[Tuple[str, Any]]:
     yield from ((f".{name}", item) for name, item in getattr(value, "__dict__", {}).items())
+    slots = getattr(type(value), "__dataclass_fields__", None) or getattr(type(value), "__struct_fields__", ())
+    yield from ((f".{name}", getattr(value, name)) for name in slots if name not in getattr(value, "__dict__", {}))
 
 
 def _pickled_attributes(value: Any) -> Iterator[Tuple[str, Any]]:
@@ -144,6 +149,24 @@ def _find(roots: Sequence[Tuple[str, Any]], wanted: Any) -> str:
             seen.add(id(value))
             queue.extend((path + step, item) for step, item in _children(value, _attributes))
     return "something inside " + roots[0][0]
+
+
+def _places(root: Any, wanted: Sequence[Any]) -> List[Tuple[str, Any]]:
+    """The way to each of them, breadth first."""
+    found: Dict[int, str] = {}
+    missing = {id(value) for value in wanted}
+    queue = [("value", root)]
+    seen = set()
+    for path, value in queue:
+        if id(value) in missing:
+            found[id(value)] = path
+            missing.discard(id(value))
+        if not missing:
+            break
+        if id(value) not in seen:
+            seen.add(id(value))
+            queue.extend((path + step, item) for step, item in _children(value, _attributes))
+    return [(found.get(id(value), "something inside value"), value) for value in wanted]
 
 
 class _Nowhere:
@@ -200,8 +223,8 @@ def _pickler(file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -
     return pickler
 
 
-def dumps(value: Any, keys: Optional[Sequence[str]]) -> Tuple[bytes, List[pickle.PickleBuffer]]:
-    """Pickle `value`; with `keys`, it is a list of the items that a dict has under them.
+def dumps(value: Any, root: Any = _NO_ROOT) -> Tuple[bytes, List[pickle.PickleBuffer]]:
+    """Pickle `value`; with `root`, it is a list of what stands in that at various places.
 
     Returns the pickle and the buffers that it refers to, in order. What pickle raises says where in the value.
     """
@@ -210,9 +233,7 @@ def dumps(value: Any, keys: Optional[Sequence[str]]) -> Tuple[bytes, List[pickle
     try:
         _pickler(file, buffers.append).dump(value)
     except Exception as error:
-        roots = [("value", value)]
-        if keys is not None:
-            roots = [(f"value[{_names.repr(key)}]", item) for key, item in zip(keys, value)]
+        roots = [("value", value)] if root is _NO_ROOT else _places(root, value)
         if isinstance(error, _ElsewhereError):
             (tensor,) = error.args
             raise elsewhere(_find(roots, tensor), tensor.device) from None
@@ -241,18 +262,12 @@ def _type_name(kind: type) -> str:
 def _what(value: Any) -> str:
     """What there is about a value that only pickle can send."""
     name = _type_name(type(value))
-    if name == "int":
-        return "an int of more than 64 bits"
-    if name == "str":
-        return "a str that has no UTF-8"
-    if name == "dict" and len(value) >= 1 << 23:
-        return f"a dict of {len(value)} items"
-    if name == "dict" and not all(type(key) is str for key in value):
-        return "a dict whose keys are not all str"
     if name == "numpy.ndarray":
         return f"a numpy.ndarray of dtype {value.dtype}"
     if name in ("torch.Tensor", "torch.nn.parameter.Parameter"):
         return f"a {name} of {value.dtype}, {value.layout}"
+    if isinstance(value, (list, tuple, dict, set, frozenset)) and type(value).__module__ == "builtins":
+        return f"a {name} that holds itself, is nested too deep or stands in the value too often"
     return f"of type {name}"
 
 
@@ -260,8 +275,9 @@ def refuse_value(place: str, value: Any) -> NoReturn:
     """Raise that `value` may not be sent."""
     raise PickleRefused(
         errno.EOPNOTSUPP,
-        f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value can be None, a bool, "
-        "an int, a float, a str, bytes, or a tensor or array of numbers; or a dict, with keys that are str, of these",
+        f"{place} is {_what(value)}, which only pickle can send, and {_OFF}. Without it a value is made of None, "
+        "numbers, text, bytes, tensors and arrays of numbers, lists, tuples, dicts, sets, Enums, and of dataclasses, "
+        "namedtuples and msgspec.Structs that can be found by name",
     )
 
 

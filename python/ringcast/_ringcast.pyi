@@ -22,6 +22,9 @@ KIND_TENSORS: Final[int]
 def pack(obj: Any, *, allow_pickle: Optional[bool] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings."""
 
+def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
+    """The object that a frame holds: a PackedFrame, or its bytes; as recv() would give it."""
+
 def recycling() -> Recycling:
     """How the memory of large received arrays is used again."""
 

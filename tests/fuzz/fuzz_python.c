@@ -17,7 +17,7 @@ const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "detect_leaks=0"; }
 
 static struct rc_py_state *state;
-static PyObject *pack_function, *own_error;
+static PyObject *pack_function, *own_error, *classes;
 
 static int give_up(const char *reason) {
   PyErr_Print();
@@ -77,7 +77,7 @@ static PyObject *decode(const void *data, size_t bytes) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
   uint32_t tag;
   fuzzed_frames++;
-  PyObject *object = rc_py_decode(state, &frame, NULL, false, &tag);
+  PyObject *object = rc_py_decode(state, &frame, NULL, &classes, false, &tag);
   require(!object == !!PyErr_Occurred());
   if (object) return object;
   bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError);

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nested values, from a stream of tokens (ringcast/object.h).
+ *
+ * The stream lies in memory of the decoder's own, so what was looked at stays so. Tensors, long text and what was
+ * pickled are there already, complete; so each container is made when its contents are, and none has to be mended
+ * later. What a hostile stream can ask for is bounded: a count by the bytes that are left, the depth by
+ * RINGCAST_MAX_DEPTH, a part is used once, and a class is only one that instances are sent of (ringcast/_classes.py).
+ */
+#include "get.h"
+
+enum { FIELDS_AT_HAND = 32 };
+
+static PyObject *damaged(struct rc_py_getting *getting, const char *what) {
+  return rc_py_raise_text(getting->state, EPROTO, "the frame is damaged or of another build: %s", what);
+}
+
+/* What Python itself says against a damaged stream. */
+static PyObject *refused(struct rc_py_getting *getting, const char *what) {
+  rc_py_protocol_from_current(getting->state, what);
+  return NULL;
+}
+
+static PyObject *get_value(struct rc_py_getting *getting, int depth);
+
+/* ---- Text and numbers ------------------------------------------------------------------------------------------- */
+
+static bool is_ascii(const uint8_t *data, size_t bytes) {
+  uint64_t all = 0, word;
+  for (; bytes >= 8; data += 8, bytes -= 8) {
+    memcpy(&word, data, 8);
+    all |= word;
+  }
+  for (; bytes > 0; bytes--) all |= *data++;
+  return !(all & UINT64_C(0x8080808080808080));
+}
+
+static PyObject *get_ascii(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  if (!is_ascii(token->data, token->count)) return damaged(getting, "its text is no ASCII");
+  PyObject *text = PyUnicode_New((Py_ssize_t)token->count, 127);
+  if (text && token->count > 0) memcpy(PyUnicode_1BYTE_DATA(text), token->data, token->count);
+  return text;
+}
+
+/* UTF-8; with lone surrogates, WTF-8. */
+static PyObject *get_text(struct rc_py_getting *getting, const struct ringcast_token *token, const char *errors) {
+  PyObject *text = PyUnicode_DecodeUTF8((const char *)token->data, (Py_ssize_t)token->count, errors);
+  return text ? text : refused(getting, "its text is no UTF-8");
+}
+
+/* A table of the keys that came last, by a hash of their bytes. */
+PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
+  uint64_t first = 0, last = 0;
+  if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;
+  if (bytes >= 8) {
+    memcpy(&first, text, 8);
+    memcpy(&last, (const uint8_t *)text + bytes - 8, 8);
+  } else {
+    memcpy(&first, text, bytes);
+  }
+  uint64_t hash = (first ^ (last << 1 | last >> 63) ^ bytes) * UINT64_C(0x9e3779b97f4a7c15);
+  PyObject **place = &state->keys[hash >> 56];
+  PyObject *known = *place;
+  if (known && (size_t)PyUnicode_GET_LENGTH(known) == bytes && memcmp(PyUnicode_1BYTE_DATA(known), text, bytes) == 0) {
+    return rc_py_ref(known);
+  }
+  if (!is_ascii(text, bytes)) return NULL;
+  PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
+  if (!key) {
+    PyErr_Clear();
+    return NULL;
+  }
+  memcpy(PyUnicode_1BYTE_DATA(key), text, bytes);
+  *place = rc_py_ref(key);
+  Py_XDECREF(known);
+  return key;
+}
+
+static PyObject *get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  PyObject *method = PyObject_GetAttrString((PyObject *)&PyLong_Type, "from_bytes");
+  PyObject *arguments = NULL, *keywords = NULL, *value = NULL;
+  if (method) arguments = Py_BuildValue("(y#s)", (const char *)token->data, (Py_ssize_t)token->count, "little");
+  if (arguments) keywords = Py_BuildValue("{sO}", "signed", Py_True);
+  if (keywords) value = PyObject_Call(method, arguments, keywords);
+  Py_XDECREF(method);
+  Py_XDECREF(arguments);
+  Py_XDECREF(keywords);
+  return value ? value : refused(getting, "an int");
+}
+
+static PyObject *get_complex(const struct ringcast_token *token) {
+  Py_complex value;
+  memcpy(&value.real, token->data, 8);
+  memcpy(&value.imag, token->data + 8, 8);
+  return PyComplex_FromCComplex(value);
+}
+
+static PyObject *get_float(const uint8_t *data) {
+  double value;
+  memcpy(&value, data, sizeof value);
+  return PyFloat_FromDouble(value);
+}
+
+/* numpy.frombuffer(data, dtype)[0] */
+static PyObject *get_scalar(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  PyObject *dtype = rc_py_numpy_dtype(getting->state, token->dtype);
+  if (!dtype) return PyErr_Occurred() ? NULL : damaged(getting, "a scalar of a dtype that NumPy lacks");
+  if (token->dtype.code == RC_PY_BOOL_CODE && token->data[0] > 1) return damaged(getting, "a truth value");
+  PyObject *data = PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
+  PyObject *array = data ? rc_py_numpy_over_bytes(getting->state, data, dtype) : NULL;
+  PyObject *scalar = array ? PySequence_GetItem(array, 0) : NULL;
+  Py_XDECREF(data);
+  Py_XDECREF(array);
+  return scalar;
+}
+
+/* ---- Packed numbers --------------------------------------------------------------------------------------------- */
+
+static PyObject *packed_number(uint8_t kind, const uint8_t *at) {
+  int64_t value = 0;
+  switch (kind) {
+  case RINGCAST_PACKED_U8:
+    return PyLong_FromLong(*at);
+  case RINGCAST_PACKED_U16:
+    memcpy(&value, at, 2);
+    return PyLong_FromLong((long)value);
+  case RINGCAST_PACKED_U32:
+    memcpy(&value, at, 4);
+    return PyLong_FromLongLong(value);
+  case RINGCAST_PACKED_I8:
+    return PyLong_FromLong((int8_t)*at);
+  case RINGCAST_PACKED_I16:
+    memcpy(&value, at, 2);
+    return PyLong_FromLong((int16_t)value);
+  case RINGCAST_PACKED_I32:
+    memcpy(&value, at, 4);
+    return PyLong_FromLong((int32_t)value);
+  case RINGCAST_PACKED_I64:
+    memcpy(&value, at, 8);
+    return PyLong_FromLongLong(value);
+  default:
+    return get_float(at);
+  }
+}
+
+static inline bool fill_packed(PyObject **out, const struct ringcast_token *token, uint8_t kind) {
+  size_t each = kind & 15;
+  const uint8_t *at = token->data;
+  for (uint64_t i = 0; i < token->count; i++, at += each) {
+    out[i] = packed_number(kind, at);
+    if (!out[i]) return false;
+  }
+  return true;
+}
+
+/* One loop for each kind, without a choice in it. */
+static bool fill_packed_kind(PyObject **out, const struct ringcast_token *token) {
+  switch (token->kind) {
+#define KIND(name) \
+  case name:       \
+    return fill_packed(out, token, name);
+    KIND(RINGCAST_PACKED_U8)
+    KIND(RINGCAST_PACKED_U16)
+    KIND(RINGCAST_PACKED_U32)
+    KIND(RINGCAST_PACKED_I8)
+    KIND(RINGCAST_PACKED_I16)
+    KIND(RINGCAST_PACKED_I32)
+    KIND(RINGCAST_PACKED_I64)
+#undef KIND
+  default:
+    return fill_packed(out, token, RINGCAST_PACKED_F64);
+  }
+}
+
+static PyObject *get_packed(const struct ringcast_token *token) {
+  Py_ssize_t count = (Py_ssize_t)token->count;
+  bool is_list = token->tag == RINGCAST_TAG_PACKED_LIST;
+  PyObject *items = is_list ? PyList_New(count) : PyTuple_New(count);
+  if (!items || count == 0) return items;
+  PyObject **out = is_list ? ((PyListObject *)items)->ob_item : ((PyTupleObject *)items)->ob_item;
+  if (!fill_packed_kind(out, token)) Py_CLEAR(items);
+  return items;
+}
+
+/* torch.Size(tuple of ints) */
+static PyObject *get_size(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  struct ringcast_token numbers = *token;
+  numbers.tag = RINGCAST_TAG_PACKED_TUPLE;
+  numbers.kind = RINGCAST_PACKED_I64;
+  PyObject *tuple = get_packed(&numbers);
+  PyObject *size = tuple ? rc_py_torch_size(getting->state, tuple) : NULL;
+  Py_XDECREF(tuple);
+  return size;
+}
+
+/* ---- Containers ------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int depth) {
+  PyObject *list = PyList_New((Py_ssize_t)count);
+  for (uint64_t i = 0; list && i < count; i++) {
+    PyObject *item = get_value(getting, depth);
+    if (!item) {
+      Py_CLEAR(list);
+      break;
+    }
+    PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+  }
+  return list;
+}
+
+static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int depth) {
+  PyObject *tuple = PyTuple_New((Py_ssize_t)count);
+  for (uint64_t i = 0; tuple && i < count; i++) {
+    PyObject *item = get_value(getting, depth);
+    if (!item) {
+      Py_CLEAR(tuple);
+      break;
+    }
+    PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, item);
+  }
+  return tuple;
+}
+
+/* A short str in the tag, as most keys are, is looked for among those that came before. */
+static PyObject *get_key(struct rc_py_getting *getting, int depth) {
+  struct ringcast_object *object = &getting->object;
+  if (object->at < object->end && *object->at >= RINGCAST_TAG_TEXT && *object->at < RINGCAST_TAG_NONE) {
+    size_t bytes = *object->at - RINGCAST_TAG_TEXT;
+    if (bytes <= (size_t)(object->end - object->at - 1)) {
+      PyObject *key = rc_py_key(getting->state, object->at + 1, bytes);
+      if (key) {
+        object->at += 1 + bytes;
+        return key;
+      }
+    }
+  }
+  return get_value(getting, depth);
+}
+
+static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int depth) {
+  PyObject *dict = PyDict_New();
+  for (uint64_t i = 0; dict && i < count; i++) {
+    PyObject *key = get_key(getting, depth);
+    PyObject *value = key ? get_value(getting, depth) : NULL;
+    bool ok = value && PyDict_SetItem(dict, key, value) == 0;
+    if (value && !ok) refused(getting, "a key of a dict");
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    if (!ok) Py_CLEAR(dict);
+  }
+  return dict;
+}
+
+static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
+  for (uint64_t i = 0; set && i < token->count; i++) {
+    PyObject *member = get_value(getting, depth);
+    bool ok = member && PySet_Add(set, member) == 0;
+    if (member && !ok) refused(getting, "a member of a set");
+    Py_XDECREF(member);
+    if (!ok) Py_CLEAR(set);
+  }
+  return set;
+}
+
+/* Into `out`, all or nothing. */
+static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int depth, PyObject **out) {
+  for (Py_ssize_t i = 0; i < count; i++) {
+    out[i] = get_value(getting, depth);
+    if (out[i]) continue;
+    while (i-- > 0) Py_DECREF(out[i]);
+    return false;
+  }
+  return true;
+}
+
+static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  PyObject *bounds[3], *made;
+  if (!get_values(getting, 3, depth, bounds)) return NULL;
+  if (token->tag == RINGCAST_TAG_SLICE) {
+    made = PySlice_New(bounds[0], bounds[1], bounds[2]);
+  } else {
+    made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2], NULL);
+    if (!made) refused(getting, "the bounds of a range");
+  }
+  for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
+  return made;
+}
+
+/* ---- Instances -------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_class(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  if (getting->class_count == RINGCAST_MAX_CLASSES) return damaged(getting, "it has too many classes");
+  struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind, token->data,
+                                               token->count, getting->may_import);
+  if (!class) {
+    bool is_ours = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError);
+    return is_ours ? refused(getting, "a class") : NULL;
+  }
+  getting->class[getting->class_count++] = class;
+  return get_value(getting, depth);
+}
+
+static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_class *class, int depth) {
+  PyObject *name = get_value(getting, depth);
+  PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
+  PyObject *member = NULL;
+  if (members && PyUnicode_CheckExact(name) && PyDict_CheckExact(members)) {
+    member = rc_py_ref(PyDict_GetItemWithError(members, name));
+  }
+  if (members && !member && !PyErr_Occurred()) {
+    rc_py_raise_text(getting->state, EPROTO, "the frame holds the member %R of %R, and there is none here", name,
+                     class->type);
+  }
+  Py_XDECREF(name);
+  Py_XDECREF(members);
+  return member;
+}
+
+static PyObject *get_instance(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  if (token->count >= getting->class_count) return damaged(getting, "a class that it has not told of");
+  const struct rc_py_class *class = getting->class[token->count];
+  if ((class->kind == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) {
+    return damaged(getting, "an enum that is none");
+  }
+  if (class->kind == RINGCAST_CLASS_ENUM) return get_member(getting, class, depth);
+  PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand, *made = NULL;
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  if (count > getting->object.end - getting->object.at) return damaged(getting, "it is cut off");
+  if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) return PyErr_NoMemory();
+  if (get_values(getting, count, depth, fields)) made = rc_py_class_make(getting->state, class, fields);
+  if (fields != at_hand) PyMem_Free(fields);
+  return made;
+}
+
+/* ---- What lies beside the stream -------------------------------------------------------------------------------- */
+
+static PyObject *get_part(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  if (getting->next_part >= getting->part_count) return damaged(getting, "a part that it lacks");
+  PyObject *part = getting->parts[getting->next_part++];
+  if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
+  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : damaged(getting, "a part of another kind");
+}
+
+static PyObject *get_leaf(struct rc_py_getting *getting, uint64_t index) {
+  if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
+    return damaged(getting, "a leaf that its pickle lacks");
+  }
+  return rc_py_ref(PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index));
+}
+
+/* ---- Any value -------------------------------------------------------------------------------------------------- */
+
+static PyObject *get_container(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  if (depth == RINGCAST_MAX_DEPTH) return damaged(getting, "it is nested too deep");
+  switch (token->tag) {
+  case RINGCAST_TAG_LIST:
+    return get_list(getting, token->count, depth + 1);
+  case RINGCAST_TAG_TUPLE:
+    return get_tuple(getting, token->count, depth + 1);
+  case RINGCAST_TAG_DICT:
+    return get_dict(getting, token->count, depth + 1);
+  case RINGCAST_TAG_SET:
+  case RINGCAST_TAG_FROZENSET:
+    return get_set(getting, token, depth + 1);
+  case RINGCAST_TAG_RANGE:
+  case RINGCAST_TAG_SLICE:
+    return get_bounds(getting, token, depth + 1);
+  default:
+    return get_instance(getting, token, depth + 1);
+  }
+}
+
+static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  switch (token->tag) {
+  case RINGCAST_TAG_BIGINT:
+    return get_bigint(getting, token);
+  case RINGCAST_TAG_COMPLEX:
+    return get_complex(token);
+  case RINGCAST_TAG_WTF8:
+    return get_text(getting, token, "surrogatepass");
+  case RINGCAST_TAG_BYTEARRAY:
+    return PyByteArray_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
+  case RINGCAST_TAG_SCALAR:
+    return get_scalar(getting, token);
+  case RINGCAST_TAG_DTYPE:
+    return rc_py_torch_dtype(getting->state, token->data, token->count);
+  case RINGCAST_TAG_DEVICE:
+    return rc_py_torch_device(getting->state, token->data, token->count);
+  case RINGCAST_TAG_SIZE:
+    return get_size(getting, token);
+  case RINGCAST_TAG_PART:
+  case RINGCAST_TAG_PART_BYTEARRAY:
+    return get_part(getting, token);
+  default:
+    return get_leaf(getting, token->count);
+  }
+}
+
+static PyObject *get_value(struct rc_py_getting *getting, int depth) {
+  struct ringcast_token token;
+  if (ringcast_token_read(&getting->object, &token) < 0) {
+    return damaged(getting, "a value is cut off, or of a kind that this version does not know");
+  }
+  switch (token.tag) {
+  case RINGCAST_TAG_INT64:
+    return PyLong_FromLongLong(token.i);
+  case RINGCAST_TAG_ASCII:
+    return get_ascii(getting, &token);
+  case RINGCAST_TAG_UTF8:
+    return get_text(getting, &token, NULL);
+  case RINGCAST_TAG_NONE:
+    return rc_py_ref(Py_None);
+  case RINGCAST_TAG_FALSE:
+    return rc_py_ref(Py_False);
+  case RINGCAST_TAG_TRUE:
+    return rc_py_ref(Py_True);
+  case RINGCAST_TAG_FLOAT:
+    return get_float(token.data);
+  case RINGCAST_TAG_BYTES:
+    return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
+  case RINGCAST_TAG_PACKED_LIST:
+  case RINGCAST_TAG_PACKED_TUPLE:
+    return get_packed(&token);
+  case RINGCAST_TAG_LIST:
+  case RINGCAST_TAG_TUPLE:
+  case RINGCAST_TAG_DICT:
+  case RINGCAST_TAG_SET:
+  case RINGCAST_TAG_FROZENSET:
+  case RINGCAST_TAG_RANGE:
+  case RINGCAST_TAG_SLICE:
+  case RINGCAST_TAG_OBJECT:
+  case RINGCAST_TAG_MEMBER:
+    return get_container(getting, &token, depth);
+  case RINGCAST_TAG_CLASS:
+    return get_class(getting, &token, depth);
+  default:
+    return get_rare(getting, &token);
+  }
+}
+
+PyObject *rc_py_get(struct rc_py_getting *getting) {
+  PyObject *value = get_value(getting, 0);
+  if (!value) return NULL;
+  if (getting->object.at != getting->object.end || getting->next_part != getting->part_count) {
+    Py_DECREF(value);
+    return damaged(getting, "there is more in it than its value");
+  }
+  return value;
+}

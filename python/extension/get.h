@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a stream of tokens to a Python value: what decode.c gives and gets. */
+#ifndef RC_EXTENSION_GET_H
+#define RC_EXTENSION_GET_H
+
+#include "classes.h"
+
+/* A stream in memory that nobody changes, and what its tokens refer to. */
+struct rc_py_getting {
+  struct rc_py_state *state;
+  struct ringcast_object object;
+  PyObject **parts; /* the values of the entries that are this stream's parts */
+  uint32_t part_count, next_part;
+  PyObject *leaves;  /* a list, or NULL */
+  PyObject *classes; /* the cache: a dict */
+  bool may_import;
+  uint32_t class_count;
+  struct rc_py_class *class[RINGCAST_MAX_CLASSES]; /* borrowed from the cache */
+};
+
+/* The value, or NULL: raised. */
+PyObject *rc_py_get(struct rc_py_getting *getting);
+
+/* A str of the frame's that is the key of a dict: the same str each time, if it is short. */
+PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
+
+#endif

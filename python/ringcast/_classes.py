@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which classes travel by their name and the values of their fields, and how a name becomes a class again.
+
+A dataclass, a msgspec.Struct, a namedtuple or an Enum does, if its instances are their fields and nothing else: it is
+found again by module and qualified name, and has no say of its own in how it is pickled or made. Whatever else it may
+do, an instance that is made of a frame is what unpickling would have made. Each class is looked at once.
+"""
+
+import copyreg
+import dataclasses
+import enum
+import sys
+from typing import Any, List, Optional, Tuple
+
+# enum ringcast_class of ringcast/object.h; SCALAR is for this package alone.
+DATACLASS, STRUCT, NAMEDTUPLE, ENUM = 1, 2, 3, 4
+SCALAR = 0
+
+# (kind, names of the fields, what the frame says of it, the type's DLPack dtype)
+Description = Tuple[int, Tuple[str, ...], bytes, Optional[Tuple[int, int]]]
+
+# What a class can define to change how its instances are pickled, made or read.
+_OWN_WAYS = (
+    "__reduce__",
+    "__reduce_ex__",
+    "__getstate__",
+    "__setstate__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+    "__getattribute__",
+)
+
+_DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
+
+
+def _has_own_ways(cls: type, names: Tuple[str, ...]) -> bool:
+    """Whether a class in its line, built-in ones left out, defines one of them; what dataclasses adds does not count."""
+    for parent in cls.__mro__:
+        for name in () if parent in (object, tuple) else names:
+            found = parent.__dict__.get(name)
+            if found is not None and getattr(found, "__module__", None) != "dataclasses":
+                return True
+    return cls in copyreg.dispatch_table
+
+
+def _named(module: Any, qualname: str) -> Any:
+    """module.qualname, without running any code; None if there is none."""
+    found = module
+    for part in qualname.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found
+
+
+def _is_found(cls: type) -> bool:
+    names = (cls.__module__, cls.__qualname__)
+    if not all(type(name) is str and "\0" not in name for name in names):
+        return False
+    return _named(sys.modules.get(cls.__module__), cls.__qualname__) is cls
+
+
+def _slots(cls: type) -> List[str]:
+    """The names of all slots of the line, as attributes."""
+    return list(copyreg._slotnames(cls))  # type: ignore[attr-defined]
+
+
+def _dataclass_fields(cls: Any) -> Optional[Tuple[str, ...]]:
+    names = tuple(field.name for field in dataclasses.fields(cls))
+    if cls.__new__ is not object.__new__ or _has_own_ways(cls, _OWN_WAYS):
+        return None
+    slots = _slots(cls)
+    if not slots:
+        return names if cls.__dictoffset__ else (None if names else names)
+    if cls.__dictoffset__ or set(slots) != set(names):
+        return None
+    # Unpickled slots are set by the class's own __setattr__; a frozen class has one that dataclasses made.
+    is_plain = cls.__setattr__ is object.__setattr__ or cls.__dataclass_params__.frozen
+    return names if is_plain else None
+
+
+def _struct_fields(cls: Any) -> Optional[Tuple[str, ...]]:
+    if cls.__dictoffset__ or set(_slots(cls)) - {"__weakref__"} != set(cls.__struct_fields__):
+        return None
+    lines = [parent for parent in cls.__mro__[:-1] if parent.__module__.partition(".")[0] != "msgspec"]
+    if any(name in parent.__dict__ for parent in lines for name in (*_OWN_WAYS, "__new__", "__init__")):
+        return None
+    return tuple(cls.__struct_fields__) if cls not in copyreg.dispatch_table else None
+
+
+def _namedtuple_fields(cls: Any) -> Optional[Tuple[str, ...]]:
+    names = cls.__dict__.get("_fields")
+    if type(names) is not tuple or not all(type(name) is str for name in names) or cls.__dictoffset__:
+        return None
+    return None if _has_own_ways(cls, tuple(way for way in _OWN_WAYS if way != "__getnewargs__")) else names
+
+
+def _scalar_dtype(cls: type) -> Optional[Tuple[int, int]]:
+    """DLPack's code and bits of a NumPy scalar type."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not issubclass(cls, numpy.generic) or cls.__module__ != "numpy":
+        return None
+    dtype = numpy.dtype(cls)
+    if dtype.type is not cls or dtype.kind not in _DLPACK_CODES or dtype.char in "gG":
+        return None
+    return _DLPACK_CODES[dtype.kind], dtype.itemsize * 8
+
+
+def _kind_and_fields(cls: Any) -> Optional[Tuple[int, Tuple[str, ...]]]:
+    msgspec = sys.modules.get("msgspec")
+    if isinstance(cls, enum.EnumMeta):
+        return ENUM, ()
+    kind, names = 0, None
+    if "__dataclass_fields__" in cls.__dict__:
+        kind, names = DATACLASS, _dataclass_fields(cls)
+    elif cls.__bases__ == (tuple,) and "_fields" in cls.__dict__:
+        kind, names = NAMEDTUPLE, _namedtuple_fields(cls)
+    elif msgspec is not None and issubclass(cls, getattr(msgspec, "Struct", ())):
+        kind, names = STRUCT, _struct_fields(cls)
+    if names is None or any("\0" in name for name in names):
+        return None
+    return kind, names
+
+
+def describe(cls: type) -> Optional[Description]:
+    """How instances of this class travel; None: in a pickle."""
+    scalar = _scalar_dtype(cls)
+    if scalar is not None:
+        return SCALAR, (), b"", scalar
+    found = _kind_and_fields(cls) if _is_found(cls) else None
+    if found is None:
+        return None
+    kind, names = found
+    names = tuple(sys.intern(name) for name in names)
+    try:
+        text = "\0".join((cls.__module__, cls.__qualname__, *names)).encode()
+    except UnicodeEncodeError:
+        return None
+    return kind, names, text, None
+
+
+_KIND_NAMES = {DATACLASS: "a dataclass", STRUCT: "a msgspec.Struct", NAMEDTUPLE: "a namedtuple", ENUM: "an Enum"}
+
+
+def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
+    """The class that a frame tells of, and its description, which is the sender's.
+
+    ImportError: its module is not here, or not imported although it has to be. AttributeError: the module has no such
+    name. TypeError: what has the name is no such class. ValueError: no text of that kind.
+    """
+    module_name, *rest = text.decode().split("\0")
+    if not rest or kind not in _KIND_NAMES:
+        raise ValueError("it names no class")
+    qualname, *names = rest
+    if module_name not in sys.modules:
+        if not may_import:
+            raise ImportError(
+                f"the frame holds an instance of {module_name}.{qualname}, and that module is not imported here: import "
+                "it before; where pickles are turned off, no frame can make it be",
+                name=module_name,
+            )
+        __import__(module_name)
+    cls = _named(sys.modules[module_name], qualname)
+    if cls is None:
+        raise AttributeError(f"the frame holds an instance of {module_name}.{qualname}, and there is none here")
+    description = describe(cls) if isinstance(cls, type) else None
+    if description is None or description[0] != kind:
+        raise TypeError(
+            f"the frame holds an instance of {module_name}.{qualname}, as of {_KIND_NAMES[kind]} that is its fields and "
+            "nothing else: here it is not"
+        )
+    if description[2] != text:
+        raise TypeError(
+            f"the frame holds an instance of {module_name}.{qualname} with the fields {', '.join(names) or 'none'}; here "
+            f"they are {', '.join(description[1]) or 'none'}: both sides need the same version of it"
+        )
+    return cls, description
