@@ -56,6 +56,12 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
     if (walk->needs.parts == UINT32_MAX) return -EPROTO;
     walk->needs.parts++;
     break;
+  case RINGCAST_TAG_NAMED:
+    walk->needs.texts++;
+    break;
+  case RINGCAST_TAG_AGAIN:
+    if (token->count >= walk->needs.texts) return -EPROTO;
+    break;
   case RINGCAST_TAG_LEAF:
     if (token->count == UINT64_MAX) return -EPROTO;
     if (token->count >= walk->needs.leaves) walk->needs.leaves = token->count + 1;

@@ -3,9 +3,10 @@
  * Nested values: what the data of a RINGCAST_ITEM_OBJECT entry holds.
  *
  * Promise. A stream of tokens, each a byte and what its tag says, in the order of a walk from the root: a container
- * says how many values it has, and they follow. Nothing points backwards or elsewhere, but for two things that lie
- * beside the stream: parts, which are entries of the frame (tensors, long text and bytes) and come up in their order,
- * each once; and leaves, which are elements of the list in the frame's PICKLE entry.
+ * says how many values it has, and they follow. Nothing points backwards but to a str that was there before, and nothing
+ * elsewhere, but for two things that lie beside the stream: parts, which are entries of the frame (tensors, long text
+ * and bytes) and come up in their order, each once; and leaves, which are elements of the list in the frame's PICKLE
+ * entry.
  *
  * ringcast_token_read trusts nothing: it stays within the stream. But it looks at memory more than once, so who reads
  * what others may be writing copies the stream out first. ringcast_object_check walks a whole stream; it bounds the
@@ -22,6 +23,8 @@
  *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first
  *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
  *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 in which lone surrogates stand for themselves
+ *     NAMED      count, bytes     a str, UTF-8, that may come again: these are numbered from 0
+ *     AGAIN      count            the str of that number once more
  *     BYTES, BYTEARRAY   count, bytes
  *     LIST, TUPLE, SET, FROZENSET  count, so many values
  *     DICT       count, so many keys and values in turn
@@ -94,6 +97,8 @@ enum ringcast_tag {
   RINGCAST_TAG_PART = 0xdf,
   RINGCAST_TAG_PART_BYTEARRAY = 0xe0,
   RINGCAST_TAG_LEAF = 0xe1,
+  RINGCAST_TAG_NAMED = 0xe2,
+  RINGCAST_TAG_AGAIN = 0xe3,
 };
 
 /* The numbers of a packed list: the low four bits are the bytes of one. */
@@ -237,6 +242,7 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_ASCII:
   case RINGCAST_TAG_UTF8:
   case RINGCAST_TAG_WTF8:
+  case RINGCAST_TAG_NAMED:
   case RINGCAST_TAG_BYTES:
   case RINGCAST_TAG_BYTEARRAY:
   case RINGCAST_TAG_DTYPE:
@@ -263,6 +269,7 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
   case RINGCAST_TAG_LEAF:
+  case RINGCAST_TAG_AGAIN:
     ok = ringcast_object_count(object, &out->count);
     break;
   case RINGCAST_TAG_SCALAR:
@@ -282,6 +289,7 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
 /* What a stream refers to beside itself. */
 struct ringcast_object_needs {
   uint64_t values;  /* in all, the containers included */
+  uint64_t texts;   /* it numbers so many */
   uint32_t parts;   /* it uses so many */
   uint32_t classes; /* it defines so many */
   uint64_t leaves;  /* the highest leaf that it uses, plus 1 */

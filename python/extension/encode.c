@@ -17,7 +17,7 @@
 #include "classes.h"
 
 /* A larger dict is one nested value: entries of 64 bytes are for who looks for some keys of them. */
-enum { MOST_ITEMS = 256 };
+enum { MOST_ITEMS = 64 };
 /* Memory that is kept from one frame to the next. */
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
 
@@ -59,6 +59,7 @@ static void take_memory(struct rc_py_encoding *encoding) {
   encoding->room = spare->part_room;
   encoding->stream = spare->stream;
   encoding->stream_room = spare->stream_room;
+  encoding->texts = spare->texts;
   *spare = (struct rc_py_spare){0};
 }
 
@@ -76,8 +77,14 @@ static void give_memory(struct rc_py_encoding *encoding) {
   } else {
     PyMem_Free(encoding->parts);
   }
+  if (!spare->texts) {
+    spare->texts = encoding->texts;
+  } else {
+    PyMem_Free(encoding->texts);
+  }
   encoding->stream = NULL;
   encoding->parts = NULL;
+  encoding->texts = NULL;
 }
 
 void rc_py_encoding_clear(struct rc_py_encoding *encoding) {

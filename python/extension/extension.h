@@ -80,8 +80,21 @@ struct rc_py_names {
 #define RC_PY_KEYS 256
 #define RC_PY_KEY_MOST 48
 
+/* A str that the stream has under a number; numbers go on from stream to stream, so an old entry shows. */
+struct rc_py_text {
+  PyObject *text; /* not held: whether it is still the same, its bytes in the stream say */
+  uint32_t number;
+  uint32_t at;
+};
+#define RC_PY_TEXTS 1024
+struct rc_py_texts {
+  uint32_t next; /* number */
+  struct rc_py_text table[RC_PY_TEXTS];
+};
+
 /* Memory of the encoder, kept from one frame to the next. */
 struct rc_py_spare {
+  struct rc_py_texts *texts;
   struct rc_py_part *parts;
   size_t part_room;
   uint8_t *stream;
@@ -313,6 +326,8 @@ struct rc_py_encoding {
   PyObject *class_cache;
   uint64_t serial; /* of the stream that is being written */
   uint32_t classes;
+  uint32_t first_text; /* number of this stream */
+  struct rc_py_texts *texts; /* NULL: no memory yet */
   PyObject **seen; /* containers that others may hold too: a table */
   size_t seen_count, seen_room;
 };

@@ -9,7 +9,7 @@
  */
 #include "get.h"
 
-enum { FIELDS_AT_HAND = 32 };
+enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64 };
 
 static PyObject *damaged(struct rc_py_getting *getting, const char *what) {
   return rc_py_raise_text(getting->state, EPROTO, "the frame is damaged or of another build: %s", what);
@@ -35,10 +35,26 @@ static bool is_ascii(const uint8_t *data, size_t bytes) {
   return !(all & UINT64_C(0x8080808080808080));
 }
 
-static PyObject *get_ascii(struct rc_py_getting *getting, const struct ringcast_token *token) {
-  if (!is_ascii(token->data, token->count)) return damaged(getting, "its text is no ASCII");
-  PyObject *text = PyUnicode_New((Py_ssize_t)token->count, 127);
-  if (text && token->count > 0) memcpy(PyUnicode_1BYTE_DATA(text), token->data, token->count);
+/* Gives a str its number. Consumes it when there is no memory. */
+static PyObject *number(struct rc_py_getting *getting, PyObject *text) {
+  if (getting->text_count == getting->text_room) {
+    size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
+    PyObject **texts = PyMem_Realloc(getting->texts, room * sizeof *texts);
+    if (!texts) {
+      Py_DECREF(text);
+      return PyErr_NoMemory();
+    }
+    getting->texts = texts;
+    getting->text_room = room;
+  }
+  getting->texts[getting->text_count++] = text;
+  return rc_py_ref(text);
+}
+
+static inline PyObject *get_ascii(struct rc_py_getting *getting, const uint8_t *data, size_t bytes) {
+  if (!is_ascii(data, bytes)) return damaged(getting, "its text is no ASCII");
+  PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
+  if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
   return text;
 }
 
@@ -46,6 +62,17 @@ static PyObject *get_ascii(struct rc_py_getting *getting, const struct ringcast_
 static PyObject *get_text(struct rc_py_getting *getting, const struct ringcast_token *token, const char *errors) {
   PyObject *text = PyUnicode_DecodeUTF8((const char *)token->data, (Py_ssize_t)token->count, errors);
   return text ? text : refused(getting, "its text is no UTF-8");
+}
+
+static PyObject *get_named(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  PyObject *text = is_ascii(token->data, token->count) ? get_ascii(getting, token->data, token->count)
+                                                       : get_text(getting, token, NULL);
+  return text ? number(getting, text) : NULL;
+}
+
+static PyObject *get_again(struct rc_py_getting *getting, uint64_t text) {
+  if (text >= getting->text_count) return damaged(getting, "a text that was not there before");
+  return rc_py_ref(getting->texts[text]);
 }
 
 /* A table of the keys that came last, by a hash of their bytes. */
@@ -399,6 +426,15 @@ static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_t
 
 static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   struct ringcast_token token;
+  struct ringcast_object *object = &getting->object;
+  if (object->at < object->end && *object->at < RINGCAST_TAG_NONE) { /* most are: no token is needed for these */
+    uint8_t tag = *object->at++;
+    if (tag < RINGCAST_TAG_TEXT) return PyLong_FromLong(tag);
+    const uint8_t *data;
+    size_t bytes = tag - RINGCAST_TAG_TEXT;
+    return ringcast_object_take(object, bytes, &data) ? get_ascii(getting, data, bytes)
+                                                      : damaged(getting, "it is cut off");
+  }
   if (ringcast_token_read(&getting->object, &token) < 0) {
     return damaged(getting, "a value is cut off, or of a kind that this version does not know");
   }
@@ -406,9 +442,13 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   case RINGCAST_TAG_INT64:
     return PyLong_FromLongLong(token.i);
   case RINGCAST_TAG_ASCII:
-    return get_ascii(getting, &token);
+    return get_ascii(getting, token.data, token.count);
   case RINGCAST_TAG_UTF8:
     return get_text(getting, &token, NULL);
+  case RINGCAST_TAG_NAMED:
+    return get_named(getting, &token);
+  case RINGCAST_TAG_AGAIN:
+    return get_again(getting, token.count);
   case RINGCAST_TAG_NONE:
     return rc_py_ref(Py_None);
   case RINGCAST_TAG_FALSE:
@@ -440,7 +480,11 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
 }
 
 PyObject *rc_py_get(struct rc_py_getting *getting) {
+  getting->texts = NULL;
+  getting->text_count = getting->text_room = 0;
   PyObject *value = get_value(getting, 0);
+  for (size_t i = 0; i < getting->text_count; i++) Py_DECREF(getting->texts[i]);
+  PyMem_Free(getting->texts);
   if (!value) return NULL;
   if (getting->object.at != getting->object.end || getting->next_part != getting->part_count) {
     Py_DECREF(value);

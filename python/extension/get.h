@@ -14,6 +14,8 @@ struct rc_py_getting {
   PyObject *leaves;  /* a list, or NULL */
   PyObject *classes; /* the cache: a dict */
   bool may_import;
+  PyObject **texts; /* those with a number */
+  size_t text_count, text_room;
   uint32_t class_count;
   struct rc_py_class *class[RINGCAST_MAX_CLASSES]; /* borrowed from the cache */
 };

@@ -112,6 +112,7 @@ static void module_free(void *module) {
   module_clear(module);
   PyMem_Free(state->spare.parts);
   PyMem_Free(state->spare.stream);
+  PyMem_Free(state->spare.texts);
   rc_py_recycle_end();
 }
 

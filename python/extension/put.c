@@ -107,9 +107,28 @@ bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
 
 static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
 
+/* A value that is a tag and nothing else. */
+static inline bool small_tag(PyObject *value, uint8_t *out) {
+  if (value == Py_None) {
+    *out = RINGCAST_TAG_NONE;
+  } else if (value == Py_False) {
+    *out = RINGCAST_TAG_FALSE;
+  } else if (value == Py_True) {
+    *out = RINGCAST_TAG_TRUE;
+  } else {
+    return false;
+  }
+  return true;
+}
+
 /* A value within a container, which `step` tells; takes over a reference, for Python code that runs deeper down could
  * drop the container's. One that has no kind of its own becomes a leaf. */
 static inline enum rc_py_put put_inner(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  uint8_t tag;
+  if (small_tag(value, &tag)) {
+    Py_DECREF(value);
+    return put_tag(encoding, tag);
+  }
   enum rc_py_put put = put_value(encoding, value, step);
   if (put == RC_PY_PUT_LEAF) {
     Py_ssize_t leaf = rc_py_leaf_add(encoding, value, step);
@@ -411,8 +430,6 @@ static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value
   if (type == &PyDict_Type) return put_dict(encoding, value, step);
   if (type == &PyTuple_Type) return put_tuple(encoding, value, step);
   if (type == &PyFloat_Type) return rc_py_put_float(encoding, value);
-  if (value == Py_None) return put_tag(encoding, RINGCAST_TAG_NONE);
-  if (type == &PyBool_Type) return put_tag(encoding, value == Py_True ? RINGCAST_TAG_TRUE : RINGCAST_TAG_FALSE);
   if (type == &PyBytes_Type) return rc_py_put_bytes(encoding, value);
   struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
   if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
@@ -424,5 +441,15 @@ static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value
 enum rc_py_put rc_py_put(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root) {
   encoding->serial = ++encoding->state->serial;
   encoding->classes = 0;
+  if (encoding->texts && encoding->texts->next > UINT32_MAX / 2) {
+    PyMem_Free(encoding->texts);
+    encoding->texts = NULL;
+  }
+  if (!encoding->texts && !(encoding->texts = PyMem_Calloc(1, sizeof *encoding->texts))) {
+    PyErr_NoMemory();
+    return RC_PY_PUT_RAISED;
+  }
+  if (encoding->texts->next == 0) encoding->texts->next = 1; /* an empty entry has number 0 */
+  encoding->first_text = encoding->texts->next;
   return put_value(encoding, value, root);
 }

@@ -2,6 +2,8 @@
 /* Numbers, text and bytes, to tokens. */
 #include "put.h"
 
+enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
+
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
 /* The value of an exact int. False: it has more than 64 bits. */
@@ -169,27 +171,40 @@ static enum rc_py_put put_wide_text(struct rc_py_encoding *encoding, PyObject *t
   return put;
 }
 
-enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
-  if (PyUnicode_IS_COMPACT_ASCII(text)) {
-    size_t bytes = (size_t)PyUnicode_GET_LENGTH(text);
-    const void *data = PyUnicode_1BYTE_DATA(text);
-    if (bytes > INLINE_MOST) return put_part(encoding, text, RINGCAST_ITEM_STR, data, bytes);
-    if (bytes > RINGCAST_TAG_TEXT_MOST) return put_bytes(encoding, RINGCAST_TAG_ASCII, data, bytes);
-    uint8_t *at = stream_at(encoding, 1 + bytes);
-    if (!at) return RC_PY_PUT_RAISED;
-    *at++ = (uint8_t)(RINGCAST_TAG_TEXT + bytes);
-    memcpy(at, data, bytes);
-    return stream_end(encoding, at + bytes);
+/* A str that others hold too, and so the value perhaps once more: with a number, or by its number. */
+static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data, size_t bytes) {
+  struct rc_py_texts *texts = encoding->texts;
+  struct rc_py_text *known = &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
+  if (known->text == text && known->number >= encoding->first_text && known->number < texts->next &&
+      known->at + bytes <= encoding->stream_bytes && memcmp(encoding->stream + known->at, data, bytes) == 0) {
+    return put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
   }
-  Py_ssize_t bytes;
-  const char *utf8 = PyUnicode_AsUTF8AndSize(text, &bytes);
-  if (!utf8) {
+  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
+  if (encoding->stream_bytes > UINT32_MAX || texts->next == UINT32_MAX) return put;
+  *known = (struct rc_py_text){.text = text, .number = texts->next, .at = (uint32_t)(encoding->stream_bytes - bytes)};
+  texts->next++;
+  return put;
+}
+
+enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
+  Py_ssize_t bytes = PyUnicode_GET_LENGTH(text);
+  bool is_ascii = PyUnicode_IS_COMPACT_ASCII(text);
+  const char *data = is_ascii ? PyUnicode_DATA(text) : PyUnicode_AsUTF8AndSize(text, &bytes);
+  if (!data) {
     if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return RC_PY_PUT_RAISED;
     PyErr_Clear();
     return put_wide_text(encoding, text);
   }
-  if (bytes > INLINE_MOST) return put_part(encoding, text, RINGCAST_ITEM_STR, utf8, (size_t)bytes);
-  return put_bytes(encoding, RINGCAST_TAG_UTF8, utf8, (size_t)bytes);
+  size_t length = (size_t)bytes;
+  if (length > INLINE_MOST) return put_part(encoding, text, RINGCAST_ITEM_STR, data, length);
+  if (length >= SHARED_LEAST && Py_REFCNT(text) > 2) return put_shared(encoding, text, data, length);
+  if (!is_ascii) return put_bytes(encoding, RINGCAST_TAG_UTF8, data, length);
+  if (length > RINGCAST_TAG_TEXT_MOST) return put_bytes(encoding, RINGCAST_TAG_ASCII, data, length);
+  uint8_t *at = stream_at(encoding, 1 + length);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = (uint8_t)(RINGCAST_TAG_TEXT + length);
+  memcpy(at, data, length);
+  return stream_end(encoding, at + length);
 }
 
 enum rc_py_put rc_py_put_bytes(struct rc_py_encoding *encoding, PyObject *value) {
