@@ -31,6 +31,15 @@ NEEDS_TORCH = {"tensor-dict", "features"}
 ALL = [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in cases.CASES]
 
 
+CPUS = os.sched_getaffinity(0)
+
+
+@pytest.fixture(autouse=True)
+def may_run_where_it_might_before():
+    yield
+    assert os.sched_getaffinity(0) == CPUS
+
+
 def run(*arguments):
     """What a command prints in both formats, of one run."""
     options = command_line.parser().parse_args([str(argument) for argument in arguments])
@@ -161,11 +170,10 @@ def test_the_death_of_the_other_process_is_told():
             pair.measure("metadata", cases.metadata(), 0.001)
 
 
-def test_the_process_may_run_where_it_might_before():
-    before = os.sched_getaffinity(0)
+def test_each_process_has_a_cpu_of_its_own():
     with exchange.Pair() as pair:
         assert pair.cpus[0] is None or os.sched_getaffinity(0) == {pair.cpus[0]}
-    assert os.sched_getaffinity(0) == before
+        assert pair.cpus[1] is None or os.sched_getaffinity(pair.process.pid) == {pair.cpus[1]} != {pair.cpus[0]}
 
 
 # ---- What is in the figures ------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Type
 
 import ringcast
-
 from ringcast.bench import cases
 from ringcast.bench.turns import in_turns
 

@@ -118,8 +118,9 @@ def table(cases: Dict[str, Dict[str, Any]], columns: List[Column]) -> List[str]:
 
 def text(found: Dict[str, Any], columns: List[Column], note: str) -> str:
     facts = found["machine"]
+    cores = f"{facts['cores']} CPU{'s' if facts['cores'] > 1 else ''}"
     head = [
-        f"ringcast {facts['ringcast']} on {facts['cpu']}, {facts['cores']} CPUs, Linux {facts['linux']}",
+        f"ringcast {facts['ringcast']} on {facts['cpu']}, {cores}, Linux {facts['linux']}",
         f"Python {facts['python']}, NumPy {facts['numpy']}, torch {facts['torch'] or 'not installed'}; load average "
         f"{facts['load_average']:.1f}",
         note,
