@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of the Python benchmarks."""
+
+import argparse
+import importlib
+import json
+import math
+import sys
+from typing import Any, Callable, Dict, List, Optional
+
+import ringcast
+from ringcast.bench import cases, codec, exchange, report
+
+EXAMPLES = """
+EXAMPLES
+  python -m ringcast.bench codec
+  python -m ringcast.bench codec --case metadata --case scheduler-256 --seconds 10
+  python -m ringcast.bench object --format json > object.json
+  python -m ringcast.bench tensors --case features
+  python -m ringcast.bench asyncio --rounds 1000
+
+Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than pickle. Nothing else should run
+meanwhile. docs/benchmarks.md tells what is measured, and how.
+"""
+COMMANDS = {
+    "codec": "encoding and decoding in one process, beside pickle 5",
+    "object": "from object to object between two processes, beside pickle 5 on the same rings",
+    "tensors": "the same for what holds tensors or arrays, with GB/s",
+    "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
+}
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"takes seconds, more than 0, and not {text!r}")
+    return value
+
+
+def rounds(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"takes a whole number from 1 on, and not {text!r}")
+    return value
+
+
+def names(command: str) -> List[str]:
+    return cases.WITH_TENSORS if command == "tensors" else list(cases.CASES)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m ringcast.bench",
+        description="What ringcast does with Python objects, beside pickle, measured.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command, what in COMMANDS.items():
+        one = commands.add_parser(
+            command, help=what, description=f"Measures {what}.", epilog=EXAMPLES, formatter_class=made.formatter_class
+        )
+        one.add_argument("--format", choices=["text", "json"], default="text", help="default: text")
+        if command == "asyncio":
+            one.add_argument("--rounds", type=rounds, default=300, metavar="N", help="wake-ups of each; default: 300")
+            continue
+        one.add_argument(
+            "--case",
+            action="append",
+            dest="cases",
+            metavar="NAME",
+            choices=names(command),
+            help=f"only this one; may be repeated. {', '.join(names(command))}",
+        )
+        one.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="for each case; default: 2")
+    return made
+
+
+def measure(options: argparse.Namespace, one: Callable[[str, Any, float], Dict[str, Any]]) -> Dict[str, Any]:
+    """The figures of each case, and why some are left out."""
+    found: Dict[str, Any] = {"cases": {}, "left_out": {}}
+    for name in options.cases or names(options.command):
+        try:
+            value = cases.CASES[name]()
+        except cases.LeftOut as why:
+            found["left_out"][name] = str(why)
+            continue
+        report.say(f"{options.command} {name}")
+        found["cases"][name] = one(name, value, options.seconds)
+    if not found["cases"]:
+        sys.exit("ringcast.bench: nothing was measured: " + "; ".join(f"{k} {v}" for k, v in found["left_out"].items()))
+    return found
+
+
+def run(options: argparse.Namespace) -> Dict[str, Any]:
+    facts = {"command": options.command, "machine": report.machine()}
+    if options.command == "asyncio":
+        try:
+            wakeup = importlib.import_module("ringcast.bench.wakeup")
+        except ModuleNotFoundError as error:
+            sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
+        return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
+    facts["seconds_per_case"] = options.seconds
+    facts["garbage_collector"] = "on"
+    if options.command == "codec":
+        return {**facts, **measure(options, lambda name, value, seconds: codec.measure(value, seconds))}
+    with exchange.Pair() as pair:
+        return {**facts, "processes": pair.facts(), **measure(options, pair.measure)}
+
+
+def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
+    if options.format == "json":
+        return json.dumps(found, indent=1)
+    if options.command == "asyncio":
+        return "\n".join(report.flat({key: value for key, value in found.items() if key != "command"}))
+    if options.command == "codec":
+        return report.text(found, report.CODEC, "One process, the garbage collector on; ratio: of both, to pickle's.")
+    processes = found["processes"]
+    pinned = "a CPU each" if None not in processes["cpus"] else "one CPU for both"
+    spin = f"waits spin for {processes['spin_s'] * 1e3:.0f} ms" if processes["spin_s"] else "waits spin as they see fit"
+    columns = report.TENSORS if options.command == "tensors" else report.OBJECT
+    note = f"One way between two processes, {pinned}, {spin}; a ring of {processes['ring_bytes'] >> 20} MiB."
+    return report.text(found, columns, note)
+
+
+def main(arguments: Optional[List[str]] = None) -> None:
+    options = parser().parse_args(arguments)
+    try:
+        found = run(options)
+    except (ringcast.Error, exchange.Failed) as error:
+        sys.exit(f"ringcast.bench: {error}")
+    print(shown(options, found))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m ringcast.bench: each command measures each case and says so; the cases are what they are said to be. How
+long anything takes is not looked at."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import pickle
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from needs import needs_torch, torch
+from values import assert_same
+
+import ringcast
+from ringcast.bench import __main__ as command_line
+from ringcast.bench import cases, codec, exchange, report, turns
+
+pytestmark = pytest.mark.alike
+
+ROOT = pathlib.Path(__file__).parents[2]
+NEEDS_TORCH = {"tensor-dict", "features"}
+ALL = [pytest.param(name, marks=[needs_torch] if name in NEEDS_TORCH else []) for name in cases.CASES]
+
+
+CPUS = os.sched_getaffinity(0)
+
+
+@pytest.fixture(autouse=True)
+def may_run_where_it_might_before():
+    yield
+    assert os.sched_getaffinity(0) == CPUS
+
+
+def run(*arguments):
+    """What a command prints in both formats, of one run."""
+    options = command_line.parser().parse_args([str(argument) for argument in arguments])
+    found = command_line.run(options)
+    options.format = "json"
+    data = json.loads(command_line.shown(options, found))
+    options.format = "text"
+    return data, command_line.shown(options, found)
+
+
+def figures(found):
+    for value in found.values():
+        if isinstance(value, dict):
+            yield from figures(value)
+        else:
+            yield value
+
+
+# ---- The commands ----------------------------------------------------------------------------------------------------
+
+BOTH = {"one_way_p50_us", "one_way_p99_us", "objects_per_s", "bytes", "round_trips"}
+WANTED = {
+    "codec": {"encode_us", "decode_us", "encode_decode_us", "bytes"},
+    "object": BOTH,
+    "tensors": BOTH | {"gb_per_s"},
+}
+
+
+def test_the_codec_is_measured_with_every_case():
+    look_at("codec")
+
+
+def test_every_case_is_measured_between_two_processes(monkeypatch):
+    with exchange.Pair() as pair:  # one for both: that the other process imports torch takes seconds
+        monkeypatch.setattr(exchange, "Pair", lambda: contextlib.nullcontext(pair))
+        look_at("object")
+        look_at("tensors")
+
+
+def look_at(command):
+    found, text = run(command, "--seconds", 0.001)
+    wanted = set(cases.WITH_TENSORS if command == "tensors" else cases.CASES)
+    left_out = set() if torch else wanted & NEEDS_TORCH
+    assert (set(found["cases"]), set(found["left_out"])) == (wanted - left_out, left_out)
+    for name, measured in found["cases"].items():
+        for way in ("ringcast", "pickle"):
+            assert WANTED[command] <= set(measured[way])
+        assert all(value > 0 for value in figures(measured))
+        assert re.search(rf"^{name} .*[0-9]$", text, re.M)
+    assert {"cpu", "cores", "python", "numpy", "torch", "ringcast"} <= set(found["machine"])
+    assert (found["command"], found["machine"]["ringcast"]) == (command, ringcast.__version__)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_command_line_runs_as_a_module():
+    command = [sys.executable, "-m", "ringcast.bench", "object", "--case", "metadata", "--seconds", "0.001"]
+    done = subprocess.run(
+        [*command, "--format", "json"], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)["cases"]) == ["metadata"]
+
+
+def documented():
+    """Every command line that the pages and the help show."""
+    texts = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("benchmarks.md", "python.md")]
+    for line in "\n".join([*texts, command_line.EXAMPLES]).splitlines():
+        if re.match(r" *(build/venv/bin/)?python -m ringcast\.bench ", line):
+            yield re.sub(r"^.*? -m ringcast\.bench | *[#>].*$", "", line)
+
+
+@pytest.mark.parametrize("line", sorted(documented()))
+def test_what_is_documented_is_understood(line):
+    assert command_line.parser().parse_args(shlex.split(line)).command in command_line.COMMANDS
+
+
+def test_each_command_is_documented():
+    assert {line.split()[0] for line in documented()} == set(command_line.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "bad, why",
+    [
+        (["codec", "--case", "metadat"], "'metadat'.*metadata.*features-numpy"),
+        (["tensors", "--case", "metadata"], "'metadata'.*tensor-dict"),
+        (["object", "--seconds", "0"], "takes seconds, more than 0, and not '0'"),
+        (["object", "--seconds", "nan"], "takes seconds, more than 0, and not 'nan'"),
+        (["object", "--seconds", "long"], "takes seconds, more than 0, and not 'long'"),
+        (["asyncio", "--rounds", "0"], "takes a whole number from 1 on, and not '0'"),
+        ([], "COMMAND"),
+    ],
+)
+def test_bad_arguments_are_refused(capsys, bad, why):
+    with pytest.raises(SystemExit) as left:
+        command_line.main(bad)
+    assert left.value.code == 2
+    assert re.search(why, capsys.readouterr().err.splitlines()[-1])
+
+
+def test_without_torch_its_cases_are_left_out_and_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    found, text = run("codec", "--seconds", 0.001, "--case", "tensor-dict", "--case", "tensor-dict-numpy")
+    assert list(found["cases"]) == ["tensor-dict-numpy"]
+    assert "needs torch" in found["left_out"]["tensor-dict"]
+    assert text.splitlines()[-1].startswith("tensor-dict left out: needs torch")
+    with pytest.raises(SystemExit, match="nothing was measured: features needs torch"):
+        command_line.main(["codec", "--case", "features"])
+
+
+def test_asyncio_prints_what_a_wake_up_costs():
+    pytest.importorskip("ringcast.bench.wakeup")
+    found, text = run("asyncio", "--rounds", 3)
+    for fact in ("command", "machine"):
+        del found[fact]
+    measured = [value for value in figures(found) if isinstance(value, (int, float))]
+    assert len(measured) > 1 and all(value > 0 for value in measured)
+    assert all(report.number(value) in text for value in measured)
+
+
+# ---- The other process -----------------------------------------------------------------------------------------------
+
+
+def test_the_death_of_the_other_process_is_told():
+    with exchange.Pair() as pair:
+        os.kill(pair.process.pid, signal.SIGKILL)
+        pair.process.join()
+        with pytest.raises(exchange.Failed, match="the other process has ended"):
+            pair.measure("metadata", cases.metadata(), 0.001)
+
+
+def test_each_process_has_a_cpu_of_its_own():
+    with exchange.Pair() as pair:
+        assert pair.cpus[0] is None or os.sched_getaffinity(0) == {pair.cpus[0]}
+        assert pair.cpus[1] is None or os.sched_getaffinity(pair.process.pid) == {pair.cpus[1]} != {pair.cpus[0]}
+
+
+# ---- What is in the figures ------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """Goes by pickle, whoever sends it."""
+
+    dumped = loaded = 0
+
+    def __reduce__(self):
+        Counted.dumped += 1
+        return made, ()
+
+
+def made():
+    Counted.loaded += 1
+    return Counted()
+
+
+@pytest.fixture
+def counted():
+    Counted.dumped = Counted.loaded = 0
+    return Counted()
+
+
+@pytest.mark.parametrize("name", codec.LOOPS)
+@pytest.mark.parametrize("what, dumped, loaded", [("encode_us", 5, 0), ("decode_us", 1, 5), ("encode_decode_us", 5, 5)])
+def test_each_round_of_the_codec_does_its_work(counted, name, what, dumped, loaded):
+    assert codec.LOOPS[name][what](counted, 5) > 0
+    assert (Counted.dumped, Counted.loaded) == (dumped, loaded)
+
+
+@pytest.mark.parametrize("name", exchange.LOOPS)
+def test_each_round_between_two_does_its_work(counted, name):
+    mine, theirs = exchange.LOOPS[name]
+    with ringcast.Writer(1 << 16) as there, ringcast.Writer(1 << 16) as back:
+        with ringcast.Reader(there.handle) as arrives, ringcast.Reader(back.handle) as returns:
+            other = threading.Thread(target=theirs, args=(back, arrives, counted, 5))
+            other.start()
+            result = mine(there, returns, counted, 5)
+            other.join()
+    ways = 1 if "stream" in name else 2
+    assert (Counted.dumped, Counted.loaded) == (5 * ways, 5 * ways)
+    assert result > 0 if ways == 1 else len(result) == 5
+
+
+def test_the_ways_take_turns():
+    order = []
+    found = turns.in_turns({name: lambda rounds, name=name: order.append(name) or rounds for name in "ab"}, 1e-9)
+    assert order == list("abbaab")
+    assert {name: len(results) for name, results in found.items()} == {"a": 1, "b": 1}
+    assert min(found["a"] + found["b"]) >= turns.LEAST
+
+
+@pytest.mark.parametrize("share, wanted", [(0.5, 51), (0.99, 100), (0.01, 2)])
+def test_a_percentile_is_one_of_the_values(share, wanted):
+    assert exchange.percentile(list(range(100, 0, -1)), share) == wanted
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(7, "7"), (1234567, "1,234,567"), (0.1234, "0.12"), (9.999, "10.0"), (99.96, "100"), (1234.5, "1,234")],
+)
+def test_numbers_are_short(value, text):
+    assert report.number(value) == text
+
+
+# ---- The cases -------------------------------------------------------------------------------------------------------
+
+
+def parts(value):
+    """What assert_same looks into: dataclasses as their class and fields, sets in order."""
+    if dataclasses.is_dataclass(value):
+        return type(value), {field.name: parts(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: parts(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(parts(item) for item in value)
+    return (set, sorted(value)) if isinstance(value, set) else value
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_case_arrives_as_it_was_sent_and_is_the_same_each_time(ring, name):
+    writer, reader = ring
+    sent = cases.CASES[name]()
+    writer.send(sent, 10)
+    for got in (reader.recv(10), ringcast.unpack(ringcast.pack(sent)), cases.CASES[name]()):
+        assert_same(parts(got), parts(sent))
+
+
+def test_the_small_cases_have_the_sizes_that_engines_send():
+    assert len(pickle.dumps(cases.metadata(), 5)) == 725
+    assert 12_000 <= len(pickle.dumps(cases.decode_step(256), 5)) <= 12_500
+
+
+@pytest.mark.parametrize("requests, new", [(1, 0), (64, 1), (256, 4)])
+def test_a_decode_step_has_one_new_request_in_64(requests, new):
+    step = cases.decode_step(requests)
+    cached = step.scheduled_cached_reqs
+    assert (len(step.scheduled_new_reqs), len(cached.req_ids)) == (new, requests - new)
+    assert len(step.num_scheduled_tokens) == requests
+    assert step.total_num_scheduled_tokens == new * cases.NEW_PROMPT + len(cached.req_ids)
+    for each in (cached.new_block_ids, cached.num_computed_tokens, cached.num_output_tokens):
+        assert len(each) == len(cached.req_ids)
+
+
+@pytest.mark.parametrize("name", [case for case in ALL if case.values[0] in cases.WITH_TENSORS])
+def test_a_case_with_tensors_has_as_many_bytes_of_them_as_is_said(name):
+    value = cases.CASES[name]()
+    kind = torch.Tensor if name in NEEDS_TORCH else np.ndarray
+    tensors = [item for item in value.values() if isinstance(item, kind)]
+    assert len(tensors) == (1 if "features" in name else 6)
+    assert cases.tensor_bytes(value) == sum(item.nbytes for item in tensors)
+    assert cases.tensor_bytes(value) == 10 << 20 or "features" not in name
