@@ -76,9 +76,10 @@ struct rc_py_names {
 #undef X
 };
 
-/* Keys of dicts that came last, by a hash: see rc_py_key. */
-#define RC_PY_KEYS 256
-#define RC_PY_KEY_MOST 48
+/* Short text that is likely to come again (keys of dicts, ids of requests), by a hash: see rc_py_key. */
+#define RC_PY_KEYS_BITS 11
+#define RC_PY_KEYS (1 << RC_PY_KEYS_BITS)
+#define RC_PY_KEY_MOST 64
 
 /* A str that the stream has under a number; numbers go on from stream to stream, so an old entry shows. */
 struct rc_py_text {

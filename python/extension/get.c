@@ -9,7 +9,7 @@
  */
 #include "get.h"
 
-enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64 };
+enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
 
 static PyObject *damaged(struct rc_py_getting *getting, const char *what) {
   return rc_py_raise_text(getting->state, EPROTO, "the frame is damaged or of another build: %s", what);
@@ -33,6 +33,36 @@ static bool is_ascii(const uint8_t *data, size_t bytes) {
   }
   for (; bytes > 0; bytes--) all |= *data++;
   return !(all & UINT64_C(0x8080808080808080));
+}
+
+/* The text as it came before, if it did lately: the ids of requests and the keys of dicts come in frame after frame. It
+ * is not made anew then, and has its hash already. NULL, with nothing raised: it is to be made. */
+PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
+  uint64_t first = 0, middle = 0, last = 0;
+  if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;
+  if (bytes >= 8) {
+    memcpy(&first, text, 8);
+    memcpy(&middle, (const uint8_t *)text + (bytes - 8) / 2, 8);
+    memcpy(&last, (const uint8_t *)text + bytes - 8, 8);
+  } else {
+    memcpy(&first, text, bytes);
+  }
+  uint64_t hash = ((first ^ bytes) * UINT64_C(0x9e3779b97f4a7c15) ^ middle) * UINT64_C(0xff51afd7ed558ccd) ^ last;
+  PyObject **place = &state->keys[hash * UINT64_C(0x9e3779b97f4a7c15) >> (64 - RC_PY_KEYS_BITS)];
+  PyObject *known = *place;
+  if (known && (size_t)PyUnicode_GET_LENGTH(known) == bytes && memcmp(PyUnicode_1BYTE_DATA(known), text, bytes) == 0) {
+    return rc_py_ref(known);
+  }
+  if (!is_ascii(text, bytes)) return NULL;
+  PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
+  if (!key) {
+    PyErr_Clear();
+    return NULL;
+  }
+  memcpy(PyUnicode_1BYTE_DATA(key), text, bytes);
+  *place = rc_py_ref(key);
+  Py_XDECREF(known);
+  return key;
 }
 
 /* Gives a str its number. Consumes it when there is no memory. */
@@ -65,8 +95,8 @@ static PyObject *get_text(struct rc_py_getting *getting, const struct ringcast_t
 }
 
 static PyObject *get_named(struct rc_py_getting *getting, const struct ringcast_token *token) {
-  PyObject *text = is_ascii(token->data, token->count) ? get_ascii(getting, token->data, token->count)
-                                                       : get_text(getting, token, NULL);
+  PyObject *text = rc_py_key(getting->state, token->data, token->count);
+  if (!text) text = get_text(getting, token, NULL);
   return text ? number(getting, text) : NULL;
 }
 
@@ -75,32 +105,25 @@ static PyObject *get_again(struct rc_py_getting *getting, uint64_t text) {
   return rc_py_ref(getting->texts[text]);
 }
 
-/* A table of the keys that came last, by a hash of their bytes. */
-PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
-  uint64_t first = 0, last = 0;
-  if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;
-  if (bytes >= 8) {
-    memcpy(&first, text, 8);
-    memcpy(&last, (const uint8_t *)text + bytes - 8, 8);
-  } else {
-    memcpy(&first, text, bytes);
+/* As get_value: what most values are, without a token. */
+static inline PyObject *get_inner(struct rc_py_getting *getting, int depth) {
+  struct ringcast_object *object = &getting->object;
+  if (object->at == object->end) return get_value(getting, depth);
+  uint8_t tag = *object->at;
+  if (tag < RINGCAST_TAG_TEXT) {
+    object->at++;
+    return PyLong_FromLong(tag);
   }
-  uint64_t hash = (first ^ (last << 1 | last >> 63) ^ bytes) * UINT64_C(0x9e3779b97f4a7c15);
-  PyObject **place = &state->keys[hash >> 56];
-  PyObject *known = *place;
-  if (known && (size_t)PyUnicode_GET_LENGTH(known) == bytes && memcmp(PyUnicode_1BYTE_DATA(known), text, bytes) == 0) {
-    return rc_py_ref(known);
+  if (tag < RINGCAST_TAG_NONE) {
+    const uint8_t *data = object->at + 1;
+    size_t bytes = tag - RINGCAST_TAG_TEXT;
+    if (bytes > (size_t)(object->end - data)) return damaged(getting, "it is cut off");
+    object->at += 1 + bytes;
+    return get_ascii(getting, data, bytes);
   }
-  if (!is_ascii(text, bytes)) return NULL;
-  PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
-  if (!key) {
-    PyErr_Clear();
-    return NULL;
-  }
-  memcpy(PyUnicode_1BYTE_DATA(key), text, bytes);
-  *place = rc_py_ref(key);
-  Py_XDECREF(known);
-  return key;
+  if (tag > RINGCAST_TAG_TRUE) return get_value(getting, depth);
+  object->at++;
+  return rc_py_ref(tag == RINGCAST_TAG_NONE ? Py_None : tag == RINGCAST_TAG_TRUE ? Py_True : Py_False);
 }
 
 static PyObject *get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token) {
@@ -225,7 +248,7 @@ static PyObject *get_size(struct rc_py_getting *getting, const struct ringcast_t
 static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int depth) {
   PyObject *list = PyList_New((Py_ssize_t)count);
   for (uint64_t i = 0; list && i < count; i++) {
-    PyObject *item = get_value(getting, depth);
+    PyObject *item = get_inner(getting, depth);
     if (!item) {
       Py_CLEAR(list);
       break;
@@ -238,7 +261,7 @@ static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int dep
 static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int depth) {
   PyObject *tuple = PyTuple_New((Py_ssize_t)count);
   for (uint64_t i = 0; tuple && i < count; i++) {
-    PyObject *item = get_value(getting, depth);
+    PyObject *item = get_inner(getting, depth);
     if (!item) {
       Py_CLEAR(tuple);
       break;
@@ -261,14 +284,28 @@ static PyObject *get_key(struct rc_py_getting *getting, int depth) {
       }
     }
   }
+  if (object->at < object->end && *object->at == RINGCAST_TAG_AGAIN) {
+    uint64_t text;
+    object->at++;
+    return ringcast_object_count(object, &text) ? get_again(getting, text) : damaged(getting, "it is cut off");
+  }
   return get_value(getting, depth);
 }
 
+/* With room for so many, where Python has a way to ask for it. */
+static PyObject *dict_new(uint64_t count) {
+#if PY_VERSION_HEX < 0x030d0000
+  if (count > 5 && count <= DICT_PRESIZED_MOST) return _PyDict_NewPresized((Py_ssize_t)count);
+#endif
+  (void)count;
+  return PyDict_New();
+}
+
 static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int depth) {
-  PyObject *dict = PyDict_New();
+  PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
     PyObject *key = get_key(getting, depth);
-    PyObject *value = key ? get_value(getting, depth) : NULL;
+    PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
     if (value && !ok) refused(getting, "a key of a dict");
     Py_XDECREF(key);
@@ -281,7 +318,7 @@ static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int dep
 static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
-    PyObject *member = get_value(getting, depth);
+    PyObject *member = get_inner(getting, depth);
     bool ok = member && PySet_Add(set, member) == 0;
     if (member && !ok) refused(getting, "a member of a set");
     Py_XDECREF(member);
@@ -293,7 +330,7 @@ static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_to
 /* Into `out`, all or nothing. */
 static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int depth, PyObject **out) {
   for (Py_ssize_t i = 0; i < count; i++) {
-    out[i] = get_value(getting, depth);
+    out[i] = get_inner(getting, depth);
     if (out[i]) continue;
     while (i-- > 0) Py_DECREF(out[i]);
     return false;
@@ -325,11 +362,11 @@ static PyObject *get_class(struct rc_py_getting *getting, const struct ringcast_
     return is_ours ? refused(getting, "a class") : NULL;
   }
   getting->class[getting->class_count++] = class;
-  return get_value(getting, depth);
+  return get_inner(getting, depth);
 }
 
 static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_class *class, int depth) {
-  PyObject *name = get_value(getting, depth);
+  PyObject *name = get_inner(getting, depth);
   PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
   PyObject *member = NULL;
   if (members && PyUnicode_CheckExact(name) && PyDict_CheckExact(members)) {
@@ -426,15 +463,6 @@ static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_t
 
 static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   struct ringcast_token token;
-  struct ringcast_object *object = &getting->object;
-  if (object->at < object->end && *object->at < RINGCAST_TAG_NONE) { /* most are: no token is needed for these */
-    uint8_t tag = *object->at++;
-    if (tag < RINGCAST_TAG_TEXT) return PyLong_FromLong(tag);
-    const uint8_t *data;
-    size_t bytes = tag - RINGCAST_TAG_TEXT;
-    return ringcast_object_take(object, bytes, &data) ? get_ascii(getting, data, bytes)
-                                                      : damaged(getting, "it is cut off");
-  }
   if (ringcast_token_read(&getting->object, &token) < 0) {
     return damaged(getting, "a value is cut off, or of a kind that this version does not know");
   }
@@ -482,7 +510,7 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
 PyObject *rc_py_get(struct rc_py_getting *getting) {
   getting->texts = NULL;
   getting->text_count = getting->text_room = 0;
-  PyObject *value = get_value(getting, 0);
+  PyObject *value = get_inner(getting, 0);
   for (size_t i = 0; i < getting->text_count; i++) Py_DECREF(getting->texts[i]);
   PyMem_Free(getting->texts);
   if (!value) return NULL;

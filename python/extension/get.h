@@ -23,7 +23,8 @@ struct rc_py_getting {
 /* The value, or NULL: raised. */
 PyObject *rc_py_get(struct rc_py_getting *getting);
 
-/* A str of the frame's that is the key of a dict: the same str each time, if it is short. */
+/* A short str of ASCII that is likely to come again: the one that came before, or a new one. NULL, with nothing raised:
+ * it is neither short nor ASCII, and is to be made otherwise. */
 PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
 
 #endif

@@ -13,6 +13,12 @@ static inline bool int_value(PyObject *value, int64_t *out) {
     *out = PyUnstable_Long_CompactValue((PyLongObject *)value);
     return true;
   }
+#elif PY_VERSION_HEX >= 0x030b0000
+  Py_ssize_t digits = Py_SIZE(value); /* negative: so is the int */
+  if (digits >= -1 && digits <= 1) {
+    *out = digits * (int64_t)((PyLongObject *)value)->ob_digit[0];
+    return true;
+  }
 #endif
   int overflow;
   *out = PyLong_AsLongLongAndOverflow(value, &overflow);
