@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The module ringcast._ringcast. Initialised in phases, with all its state in the module, so each interpreter has its
- * own. It relies on the GIL and does not declare otherwise: a free-threaded Python turns its GIL on to import it.
+ * own. It relies on the GIL, and says so: a free-threaded Python turns its GIL on to import it.
  */
 #include "extension.h"
 
@@ -127,6 +127,9 @@ static PyMethodDef module_functions[] = {
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
     {0, NULL},
 };
 
