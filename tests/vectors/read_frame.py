@@ -39,6 +39,7 @@ class Frame:
     def __init__(self, raw):
         self.raw = raw
         self.used = bytearray(len(raw))  # marks the bytes that mean something; the others are padding
+        self.parts = set()  # the entries that are parts of an object
         require(len(raw) >= HEADER.size, "shorter than a header")
         magic, self.version, root, self.tag, self.count, size, meta_bytes, reserved = HEADER.unpack_from(raw)
         require(magic == int.from_bytes(b"RCF1", "little"), "magic")
@@ -111,6 +112,8 @@ class Frame:
         for index in range(first, first + parts):
             kind, flags = struct.unpack_from("<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8)
             require(KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1, "an entry that is no part")
+            require(index not in self.parts, "a part of two objects")
+            self.parts.add(index)
         return {"first": first, "parts": parts, "value": value}
 
     def dimensions(self, ndim, dims_offset):
