@@ -170,7 +170,7 @@ def plain(kind, offset, scalar, data):
 
 NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_list packed_tuple range slice".split()
 TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
-TAGS += "class object member scalar dtype device size part part_bytearray leaf".split()
+TAGS += "class object member scalar dtype device size part part_bytearray leaf named again".split()
 PACKED = {0x01: "B", 0x02: "H", 0x04: "I", 0x11: "b", 0x12: "h", 0x14: "i", 0x18: "q", 0x28: "float"}
 CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum"}
 
@@ -183,7 +183,7 @@ class Stream:
     """What an object entry holds: one value, a token at a time."""
 
     def __init__(self, raw, part):
-        self.raw, self.at, self.part, self.classes = raw, 0, part, []
+        self.raw, self.at, self.part, self.classes, self.texts = raw, 0, part, [], []
 
     def take(self, size):
         require(size <= len(self.raw) - self.at, "a token is cut off")
@@ -323,6 +323,15 @@ class Stream:
         return {"part": self.part - 1, **({"bytearray": True} if name == "part_bytearray" else {})}
 
     read_part_bytearray = read_part
+
+    def read_named(self, *_):
+        self.texts.append(self.text("utf-8", self.count()))
+        return self.texts[-1]
+
+    def read_again(self, *_):
+        index = self.count(0)
+        require(index < len(self.texts), "a text that is not there")
+        return self.texts[index]
 
     def read_leaf(self, *_):
         return {"leaf": self.count(0)}
