@@ -380,7 +380,7 @@ static PyObject *make_nested(struct decoding *decoding, const struct nested *nes
   struct rc_py_getting getting; /* its table of classes is filled as they come */
   getting.state = decoding->state;
   getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
-  getting.parts = decoding->parts + (nested->parts ? nested->first_part - decoding->first_part : 0);
+  getting.parts = nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
   getting.part_count = nested->parts;
   getting.next_part = getting.class_count = 0;
   getting.leaves = leaves;

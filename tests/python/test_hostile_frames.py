@@ -227,6 +227,40 @@ def test_entries_that_share_their_bytes_are_refused_before_they_take_memory(ring
     assert still_works(writer, reader)
 
 
+OBJECT, VALUES = 12, 100000
+# Containers within each other that all count the same values: the tag, and the bytes before the next one.
+NESTED = {"tuples": (b"\xd0", b""), "lists": (b"\xcf", b""), "dicts": (b"\xd3", b"\0")}
+
+
+def nested_frame(stream):
+    frame = bytearray(frame_of(VALUE, [entry(OBJECT, size=len(stream))], stream))
+    frame[4] = 2  # the version
+    return bytes(frame)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_values_that_are_counted_more_than_once_are_refused_before_they_take_memory(ring, name):
+    tag, before = NESTED[name]
+    writer, reader = ring
+    each = len(tag) + 5 + len(before)
+    counts = [(each * (1000 - level) + VALUES) // (2 if before else 1) - 8 for level in range(1, 1001)]
+    stream = b"".join(tag + b"\xfd" + struct.pack("<I", count) + before for count in counts) + b"\xc0" * VALUES
+    send_raw(writer, nested_frame(stream))
+    result, peak = received_with_peak(reader)
+    assert isinstance(result, ringcast.ProtocolError) and "counts more than there is" in str(result)
+    assert peak < 20 * len(stream) + MIB
+    assert still_works(writer, reader)
+
+
+def test_empty_sets_take_most_memory_for_their_bytes(ring):
+    writer, reader = ring
+    stream = b"\xcf\xfd" + struct.pack("<I", VALUES) + b"\xd1\0" * VALUES
+    send_raw(writer, nested_frame(stream))
+    result, peak = received_with_peak(reader)
+    assert result == [set()] * VALUES and peak < 130 * len(stream) + MIB
+    assert still_works(writer, reader)
+
+
 SMALL = {
     "nothing": [entry(NONE, KEYED, key=key) for key in KEYS],
     "empty bytes": [entry(BYTES, KEYED, key=key) for key in KEYS],
