@@ -169,6 +169,7 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
       .ndim = item->ndim,
       .shape = item->shape,
       .strides = item->strides,
+      .flags = item->flags,
   };
   uint64_t bytes;
   bool packed = rc_py_is_c_order(item->ndim, item->shape, item->strides);

@@ -36,8 +36,12 @@ static void inspect_data(const struct frame *frame, const void *data, uint64_t b
 }
 
 static void pack(const struct ringcast_item *item) {
-  const struct ringcast_tensor tensor = {
-      .data = item->data, .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape, .strides = item->strides};
+  const struct ringcast_tensor tensor = {.data = item->data,
+                                         .dtype = item->dtype,
+                                         .ndim = item->ndim,
+                                         .shape = item->shape,
+                                         .strides = item->strides,
+                                         .flags = item->flags};
   uint64_t bytes;
   require(ringcast_tensor_bytes(&tensor, &bytes) == 0);
   require(bytes <= item->bytes); /* so a frame makes nobody allocate more than it has itself */
@@ -48,7 +52,7 @@ static void pack(const struct ringcast_item *item) {
 }
 
 static void inspect(struct frame *frame, const struct ringcast_item *item) {
-  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_ERROR);
+  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
   require(item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
   if (item->key) inspect_data(frame, item->key, item->key_bytes);
   change(frame);
@@ -75,7 +79,7 @@ static void walk(struct frame *frame) {
   struct ringcast_item item;
   fuzzed_frames++;
   int result = ringcast_frame_open(&reader, frame->base, frame->bytes);
-  require(result == 0 || result == -EPROTO);
+  require(result == 0 || result == -EPROTO || result == -EPROTONOSUPPORT);
   if (result != 0) return;
   require(reader.count <= RINGCAST_MAX_ENTRIES);
   for (uint32_t i = 0; i < reader.count; i++) {

@@ -168,6 +168,7 @@ static void content_random(struct content *content, bool keyed) {
     content->ndim = (int32_t)random_below(4);
     for (int32_t i = 0; i < content->ndim; i++) content->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
     content->flags = (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY;
+    if (content->dtype.bits == 4 && random_below(2)) content->flags |= RINGCAST_ITEM_PADDED;
     struct ringcast_tensor tensor = tensor_of(content);
     ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &content->bytes), 0);
     break;
