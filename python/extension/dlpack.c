@@ -81,7 +81,7 @@ const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type) {
 
 int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out) {
   if (exchange->describe(tensor, out) == 0) return 1;
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();
   return 0;
 }
@@ -122,7 +122,7 @@ static void managed_delete(struct managed *self) {
 static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed *self) {
   void *tensor = NULL;
   self->is_new = true;
-  bool made = exchange->make(self, &tensor) == 0;
+  bool made = exchange->make(self, &tensor) == 0 && tensor;
   self->is_new = false;
   if (made && !self->is_dropped) return tensor;
   managed_free(self);

@@ -313,7 +313,7 @@ static PyObject *over_ours(struct rc_py_state *state, int index, const struct ri
   if (is_large && !block) return NULL;
   PyObject *tensor = torch->exchange ? rc_py_dlpack_make(torch->exchange, item, bytes, block, out)
                                      : over_block(state, item, block, out);
-  if (tensor || !PyErr_ExceptionMatches(PyExc_Exception)) return tensor;
+  if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return tensor;
   PyErr_Clear();
   torch->takes_no_dlpack[index] = true;
   return NULL;
