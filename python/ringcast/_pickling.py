@@ -69,6 +69,8 @@ def _reduce_tensor(tensor: Any) -> Any:
     if plain.element_size() == 1:  # to torch, some of these are no numbers that it could put in order
         plain = plain.view(torch.uint8)
     plain = plain.contiguous()
+    if plain.numel() and not plain.data_ptr():  # torch's own pickle would send whatever is in some memory
+        raise ValueError("a tensor without memory: its storage was freed, or it only stands for another (torch.func)")
     try:
         # A dimension of 1 or 0 may have any stride; to be viewed as bytes it must be 1.
         data = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
