@@ -57,20 +57,37 @@ def test_no_mode_of_torch_comes_between(exchange):
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
-                ("dtype", ctypes.c_uint8 * 4), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p),
-                ("byte_offset", ctypes.c_uint64)]  # fmt: skip
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Managed(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32 * 2), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-                ("flags", ctypes.c_uint64), ("tensor", Tensor)]  # fmt: skip
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
 
 
 class Table(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32 * 2), ("earlier", ctypes.c_void_p), ("allocate", ctypes.c_void_p),
-                ("managed_of", ctypes.c_void_p), ("make", ctypes.c_void_p), ("describe", ctypes.c_void_p),
-                ("stream", ctypes.c_void_p)]  # fmt: skip
+    _fields_ = [
+        ("version", ctypes.c_uint32 * 2),
+        ("earlier", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_of", ctypes.c_void_p),
+        ("make", ctypes.c_void_p),
+        ("describe", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    ]
 
 
 MAKE = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(Managed), ctypes.POINTER(ctypes.c_void_p))
@@ -110,9 +127,15 @@ def versions():
     older.version[1] = 2
     deaf.describe, dumb.make = None, None
     later.version[1] = 99
-    return {"later, of the same major": (later, True), "newer, with ours behind it": (newer_of_ours, True),
-            "newer": (newer, False), "older": (older, False), "without one": (deaf, False), "nor the other": (dumb, False),
-            "a number, as it once was": (7, False)}  # fmt: skip
+    return {
+        "later, of the same major": (later, True),
+        "newer, with ours behind it": (newer_of_ours, True),
+        "newer": (newer, False),
+        "older": (older, False),
+        "without one function": (deaf, False),
+        "without the other": (dumb, False),
+        "a number, as it once was": (7, False),
+    }
 
 
 @pytest.mark.parametrize("name", versions())
@@ -154,8 +177,13 @@ def refuse_floats(tensor, out):
     return -1 if tensor.contents.tensor.dtype[0] == 2 else MAKE(torchs_table().make)(tensor, out)
 
 
-FAILURES = {"refuses": REFUSE, "drops it": drop, "drops it for a copy": drop_and_copy, "forgets it": lambda *_: 0,
-            "refuses floats": refuse_floats}  # fmt: skip
+FAILURES = {
+    "refuses": REFUSE,
+    "drops it": drop,
+    "drops it for a copy": drop_and_copy,
+    "forgets it": lambda *_: 0,
+    "refuses floats": refuse_floats,
+}
 
 
 @pytest.mark.parametrize("name", FAILURES)
