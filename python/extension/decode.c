@@ -155,7 +155,7 @@ static PyObject *make_bytearray(struct decoding *decoding, const struct ringcast
 
 /* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
 static PyObject *make_array(struct decoding *decoding, const struct ringcast_item *item, uint64_t bytes, void **out) {
-  int index = rc_py_dtype_find(item->dtype);
+  int index = rc_py_dtype_of(item);
   bool to_torch = item->flags & RINGCAST_ITEM_TORCH ||
                   (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
   return to_torch ? rc_py_torch_make(decoding->state, item, bytes, out)
@@ -169,6 +169,7 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
       .ndim = item->ndim,
       .shape = item->shape,
       .strides = item->strides,
+      .flags = item->flags,
   };
   uint64_t bytes;
   bool packed = rc_py_is_c_order(item->ndim, item->shape, item->strides);

@@ -13,6 +13,7 @@
  *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
  *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
  *   torch.c, numpy.c   their tensors, from Python's side
+ *   dlpack.c    tensors described and made without Python
  *
  * writer.c stands on send.c and span.c, reader.c on frame.c, and not the other way round.
  *
@@ -48,7 +49,7 @@
 
 /* ---- The module's state ----------------------------------------------------------------------------------------- */
 
-#define RC_PY_DTYPES 21
+#define RC_PY_DTYPES 41
 
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
@@ -57,6 +58,8 @@ struct rc_py_torch {
   PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
+  const struct rc_py_exchange *exchange; /* NULL: an older torch, or switched off */
+  bool is_asked_first;                   /* what a tensor is, before the exchange API: it has refused one */
 };
 
 struct rc_py_numpy {
@@ -233,11 +236,13 @@ struct rc_py_dtype {
   struct ringcast_dtype dtype;
   const char *torch; /* torch's name of it */
   const char *numpy; /* NumPy's, or NULL */
+  uint32_t flags;    /* RINGCAST_ITEM_PADDED, or 0 */
 };
 extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
 #define RC_PY_BOOL_CODE 6
-/* -1 if there is none. */
+/* -1 if there is none. A padded one is found by its item alone. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
+int rc_py_dtype_of(const struct ringcast_item *item);
 PyObject *rc_py_shape(const struct ringcast_item *item);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
@@ -269,12 +274,39 @@ void rc_py_source_clear(struct rc_py_source *source);
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
 
+/* ---- dlpack.c --------------------------------------------------------------------------------------------------- */
+
+/* DLPack's DLTensor. Shape and strides are the owner's. */
+struct rc_py_dltensor {
+  void *data;
+  struct {
+    int32_t type, id;
+  } device;
+  int32_t ndim;
+  struct ringcast_dtype dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+enum { RC_PY_DLPACK_CPU = 1 };
+
+struct rc_py_block;
+struct rc_py_exchange;
+/* What a tensor type offers; NULL, with nothing raised: nothing that is known here, or RINGCAST_DISABLE names it. */
+const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
+/* 1; 0, with nothing raised: refused; -1: raised what is no matter of tensors (Ctrl-C). */
+int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
+/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, which it takes over at once; NULL: in memory of its
+ * own. NULL: raised. */
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
+                            struct rc_py_block *block, void **out);
+/* A capsule for from_dlpack(), over `block`, which it takes over at once. */
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, struct rc_py_block *block);
+
 /* ---- recycle.c -------------------------------------------------------------------------------------------------- */
 
 /* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
 
-struct rc_py_block;
 /* At least `bytes` on a page, or NULL: too few to be worth it, turned off, or there is no memory. Take and give need no
  * GIL. */
 struct rc_py_block *rc_py_block_take(uint64_t bytes);

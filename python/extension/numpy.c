@@ -136,7 +136,7 @@ PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyOb
 }
 
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
-  int index = rc_py_dtype_find(item->dtype);
+  int index = rc_py_dtype_of(item);
   if (!numpy_needed(state)) return NULL;
   PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
   if (!dtype) {

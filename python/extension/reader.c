@@ -82,7 +82,7 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
 PyDoc_STRVAR(recv_doc,
              "recv($self, timeout=None)\n--\n\n"
              "Receive the next object, equal to what was sent and this process's own: writable, and no part of the "
-             "ring.\nOf send_bytes(), bytes.\n\n"
+             "ring.\nA torch tensor can't be made larger in place (resize_). Of send_bytes(), bytes.\n\n"
              "timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.\n\n"
              "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
              "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "

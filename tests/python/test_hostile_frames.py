@@ -36,7 +36,7 @@ def raw_frame(writer, reader, value):
 HEADER = struct.Struct("<IHHIIQQQQ")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 NONE, STR, BYTES, TENSOR, PICKLE, BUFFER, LEAF, ERROR = 1, 5, 6, 7, 8, 9, 10, 11
-KEYED, NUMPY, TORCH, REQUIRES_GRAD = 1, 2, 4, 8
+KEYED, NUMPY, TORCH, REQUIRES_GRAD, PADDED = 1, 2, 4, 8, 64
 DICT, VALUE = 1, 2
 INT64 = (0, 64, 1)
 
@@ -86,8 +86,31 @@ HOSTILE = {
     "unknown kind": frame_of(VALUE, [entry(99)]),
     "gradient of integers": frame_of(VALUE, [entry(TENSOR, TORCH | REQUIRES_GRAD, size=8, dtype=INT64)], bytes(8)),
     "a dtype of nobody": frame_of(VALUE, [entry(TENSOR, TORCH, size=8, dtype=(2, 8, 8))], bytes(8)),
+    "padded, in version 1": frame_of(VALUE, [entry(TENSOR, TORCH | PADDED, size=1, dtype=(1, 4, 1))], bytes(1)),
+    "int4 bit on bit": frame_of(VALUE, [entry(TENSOR, TORCH, size=1, dtype=(1, 4, 1))], bytes(1)),
     "bfloat16 of NumPy": frame_of(VALUE, [entry(TENSOR, NUMPY, size=2, dtype=(4, 16, 1))], bytes(2)),
 }
+
+
+@needs_torch
+@pytest.mark.parametrize("flags, dtype, kind", [
+    (TORCH | PADDED, (1, 4, 1), "torch.uint4"), (PADDED, (0, 1, 1), "torch.int1"), (PADDED | NUMPY, (1, 4, 1), "NumPy"),
+    (PADDED | TORCH, (1, 8, 1), "share"), (PADDED | TORCH, (1, 3, 2), "6 bits|dtype"), (0, (3, 2, 4), "torch.bits2x4"),
+])
+def test_elements_in_bytes_of_their_own(ring, flags, dtype, kind):
+    if kind.startswith("torch.") and not hasattr(torch, kind[6:]):
+        pytest.skip("this torch has no dtypes of bits")
+    writer, reader = ring
+    frame = bytearray(frame_of(VALUE, [entry(TENSOR, flags, size=1, dtype=dtype)], b"\3"))
+    struct.pack_into("<H", frame, 4, 2)  # the version
+    send_raw(writer, frame)
+    if kind.startswith("torch."):
+        got = reader.recv(0)
+        assert str(got.dtype) == kind and got.shape == () and got.view(torch.uint8).tolist() == 3
+    else:
+        with pytest.raises(ringcast.ProtocolError, match=kind):
+            reader.recv(0)
+    assert still_works(writer, reader)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -15,7 +15,7 @@ HEADER = struct.Struct("<IHHIIQQ16s")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
 KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
-FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3".split()
+FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded".split()
 HASHES = 64 | 128
 EMPTY = bytes(16)
 MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, MAX_CLASSES, LARGEST = 1 << 24, 64, 1024, 256, (1 << 63) - 1
@@ -79,13 +79,16 @@ class Frame:
             meaning["key"] = self.span(key_offset, key_bytes, self.meta, self.meta_end, "key").decode()
         else:
             require(key_offset == key_bytes == 0, "a key that is none")
+        padded = bool(flags & 256)
+        require(not padded or (self.version >= 2 and kind == "tensor"), "padding where there is none")
         data = self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
         if kind == "tensor":
             require(size == 0 or offset % 64 == 48, "a tensor off its line")
             require(scalar == 0, "a scalar where there is none")
             meaning["dtype"] = [code, bits, lanes]
             meaning["shape"], meaning["strides"] = self.dimensions(ndim, dims_offset)
-            require(size == tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}), "tensor's length")
+            expected = tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}, padded=padded)
+            require(size == expected, "tensor's length")
             meaning["data"] = data.hex()
         else:
             require(ndim == dims_offset == code == bits == lanes == 0, "dimensions where there are none")
@@ -128,11 +131,14 @@ class Frame:
         return {"version": self.version, "root": self.root, "tag": self.tag, "entries": entries}
 
 
-def tensor_bytes(dtype, shape, strides):
+def tensor_bytes(dtype, shape, strides, padded):
     """What the data's length must be."""
     code, bits, lanes = dtype
     width = bits * lanes
     require(code <= 17 and width > 0, "dtype")
+    if padded:
+        require(width % 8 != 0, "nothing to pad")
+        width = (width + 7) // 8 * 8
     require(min(shape, default=0) >= 0, "negative dimension")
     require(min(strides, default=0) >= 0, "negative stride")
     count, c_order, empty = 1, True, 0 in shape
