@@ -64,6 +64,7 @@ static int module_exec(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
   if (add_statuses(state) < 0 || rc_py_recycle_init() < 0) return -1;
+  if (rc_py_loop_init(state, module) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());
@@ -74,7 +75,8 @@ static int module_exec(PyObject *module) {
   X(writer_type) X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error)          \
       X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling) X(dumps)       \
       X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty)      \
-      X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty)
+      X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty)     \
+      X(nothing) X(turn) X(arecv) X(anext) X(asend)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
