@@ -81,9 +81,9 @@ PyObject *rc_py_reader_anext(PyObject *self) {
 
 const char rc_py_asend_doc[] =
     "asend($self, obj, timeout=None, *, tag=0)\n--\n\n"
-    "send() for a task of asyncio: await it. Where there is room it sends at once, but now and then after a turn of the "
-    "loop;\nelse only this task waits, by the loop and without a thread, and what is sent is `obj` as it was when it "
-    "began to wait.\nCalls that wait are served in their order. Who is cancelled has sent nothing.\n\n"
+    "send() for a task of asyncio: await it. Where there is room it sends at once, but now and then after a turn of "
+    "the loop;\nelse only this task waits, by the loop and without a thread, and what is sent is `obj` as it was when "
+    "it began to wait.\nCalls that wait are served in their order. Who is cancelled has sent nothing.\n\n"
     "Timeout and errors as send(). ValueError: the Writer was closed meanwhile.";
 PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", NULL};

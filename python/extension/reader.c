@@ -337,7 +337,8 @@ PyDoc_STRVAR(reader_doc,
              "most "
              "64.\n"
              "allow_pickle: False refuses frames that hold a pickle, which can run code; None: as the environment's "
-             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating, also by `async for`, receives until the writer is gone.\n\n"
+             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating, also by `async for`, receives until the "
+             "writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "
              "another\nbuild of ringcast made it. NoFreeSlot: it has as many readers as it can have.");

@@ -28,7 +28,16 @@ class Wake:
     """What one task waits for, again and again. To asyncio a future; but what the loop calls runs the task at once, not
     a turn of the loop later, so that the descriptor is tried, and no more readable, before the loop looks again."""
 
-    __slots__ = ("_asyncio_future_blocking", "_callback", "_cancelled", "_context", "_loop", "_message", "_woken", "expired")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callback",
+        "_cancelled",
+        "_context",
+        "_loop",
+        "_message",
+        "_woken",
+        "expired",
+    )
 
     def __init__(self, loop):
         self._asyncio_future_blocking = False

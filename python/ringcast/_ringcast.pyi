@@ -229,8 +229,8 @@ class Writer:
 
 @final
 class Reader(Iterator[Any], AsyncIterator[Any]):
-    """Attaches to the ring of a handle and receives what is sent from then on; iterating, also by `async for`, ends with
-    the writer.
+    """Attaches to the ring of a handle and receives what is sent from then on; iterating, also by `async for`, ends
+    with the writer.
 
     name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
     allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True.
