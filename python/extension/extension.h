@@ -12,7 +12,7 @@
  *   put.c, put_plain.c   nested values -> tokens          get.c       tokens -> values
  *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
  *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
- *   torch.c, numpy.c   their tensors, from Python's side
+ *   torch.c, numpy.c   their tensors, from Python's side   loop.c    asyncio's side of Reader and Writer
  *   dlpack.c    tensors described and made without Python
  *
  * writer.c stands on send.c and span.c, reader.c on frame.c, and not the other way round.
@@ -120,6 +120,8 @@ struct rc_py_state {
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
+  PyObject *nothing, *turn; /* loop.c */
+  PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
 };
 
 /* ---- Objects ---------------------------------------------------------------------------------------------------- */
@@ -143,6 +145,9 @@ struct rc_py_writer {
   int64_t fail_ns; /* how long a reader may be in the way before calls fail; 0: for ever, or it is evicted */
   struct rc_py_lease lease;
   struct ringcast_span span;
+  PyObject *watch; /* as below, of ringcast_writer_room_fd */
+  unsigned spent;
+  bool offering; /* the call at work is _offer() */
 };
 
 #define RC_PY_MOST_LEASES 64
@@ -158,6 +163,8 @@ struct rc_py_reader {
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
+  PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
+  unsigned spent;  /* on tasks that did not have to wait, since one had */
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
@@ -418,6 +425,26 @@ extern const char rc_py_send_doc[], rc_py_send_bytes_doc[], rc_py_send_error_doc
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+/* ---- loop.c ----------------------------------------------------------------------------------------------------- */
+
+/* After so many frames in a row that a task had not to wait for, others get their turn: a turn of a loop costs as much
+ * as receiving a few. Large frames count for more, as it is time that matters. */
+#define RC_PY_MOST_SPENT 64
+/* In place of a result of _take() and _offer(): state->turn if the turn is another's, NULL if not; no exception. */
+PyObject *rc_py_pass_turn(struct rc_py_state *state, unsigned *spent);
+int rc_py_loop_init(struct rc_py_state *state, PyObject *module);
+/* The descriptor is about to be closed: takes it out of its loop. Keeps an exception that is set. */
+void rc_py_watch_close(PyObject **watch, pid_t pid);
+
+extern const char rc_py_arecv_doc[], rc_py_arecv_tagged_doc[], rc_py_asend_doc[], rc_py_room_fileno_doc[];
+PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_reader_anext(PyObject *self);
+PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_room_fileno(PyObject *self, PyObject *unused);
+/* _offer(obj, tag): send(obj, 0, tag=tag), but for state->nothing if there is no room. */
+PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* ---- span.c, frame.c -------------------------------------------------------------------------------------------- */
 

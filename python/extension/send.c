@@ -19,6 +19,12 @@ int rc_py_try_reserve(void *context, int64_t timeout_ns) {
 
 /* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */
 static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
+  if (rc == -EAGAIN && self->offering) {
+    self->spent = 0; /* the task is going to wait */
+    return rc_py_ref(rc_py_state_of(self)->nothing);
+  }
+  if (rc >= 0 && self->offering) self->spent += 1 + (unsigned)(bytes >> 18);
+  if (rc == -ENOBUFS) rc_py_watch_close(&self->watch, self->pid); /* its descriptor is gone */
   return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes) : rc_py_ref(Py_None);
 }
 
@@ -88,6 +94,21 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag);
+  rc_py_writer_leave(self);
+  return result;
+}
+
+PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t tag;
+  PyObject *turn = rc_py_pass_turn(state, &self->spent);
+  if (turn) return turn;
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "_offer() takes a value and a tag");
+  if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
+  self->offering = true;
+  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag);
+  self->offering = false;
   rc_py_writer_leave(self);
   return result;
 }
