@@ -36,7 +36,7 @@ def raw_frame(writer, reader, value):
 HEADER = struct.Struct("<IHHIIQQQQ")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 NONE, STR, BYTES, TENSOR, PICKLE, BUFFER, LEAF, ERROR = 1, 5, 6, 7, 8, 9, 10, 11
-KEYED, NUMPY, TORCH, REQUIRES_GRAD, PADDED = 1, 2, 4, 8, 64
+KEYED, NUMPY, TORCH, REQUIRES_GRAD, PADDED = 1, 2, 4, 8, 256
 DICT, VALUE = 1, 2
 INT64 = (0, 64, 1)
 
