@@ -177,8 +177,8 @@ RINGCAST_API int ringcast_build_scalar(struct ringcast_frame_builder *builder, e
 RINGCAST_API int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                       double value);
 /* Gives entry number `entry`, a TENSOR that has been built, its hash: whoever writes the data in place knows it only
- * after that. It takes the place of one that was given before. `flag` is RINGCAST_ITEM_SHA256 or _XXH3. -EINVAL: neither,
- * or there is no such tensor yet. */
+ * after that. It takes the place of one that was given before. `flag` is RINGCAST_ITEM_SHA256 or _XXH3. -EINVAL:
+ * neither, or there is no such tensor yet. */
 RINGCAST_API int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag,
                                      uint64_t hash);
 /* Ends the frame; `*out_bytes` are to be committed. -EINVAL if the plan named more entries than were built. */

@@ -128,9 +128,9 @@ struct ringcast_object {
   const uint8_t *at, *end;
 };
 
-/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or the class or leaf by its number. `data` are
- * its bytes: text, numbers, names; of INT8 to INT64, and of an int in the tag, `i` is the value. What a tag has no use
- * for is not set. */
+/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or it is the number of the class or the leaf.
+ * `data` are its bytes: text, numbers, names; of INT8 to INT64, and of an int in the tag, `i` is the value. What a tag
+ * has no use for is not set. */
 struct ringcast_token {
   uint8_t tag;  /* INT8 to INT64, and an int in the tag itself, show as INT64; a text of the tag's length as ASCII */
   uint8_t kind; /* enum ringcast_packed, enum ringcast_class */
