@@ -125,7 +125,7 @@ if wants frames; then
 fi
 if wants fuzz; then
   if [ -e tests/fuzz/run.py ]; then
-    step fuzz 'fuzzed frames' fuzz "$(share 8)" # each of its targets
+    step fuzz 'fuzzed frames' fuzz "$(share 7)" # each of its targets
   else
     skip fuzz "there is no tests/fuzz"
   fi

@@ -15,6 +15,7 @@
 #define RC_ITEM_FLAGS                                                                              \
   (RINGCAST_ITEM_KEYED | RINGCAST_ITEM_NUMPY | RINGCAST_ITEM_TORCH | RINGCAST_ITEM_REQUIRES_GRAD | \
    RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY)
+#define RC_ITEM_HASHES (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* which the builder sets apart */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 
@@ -41,7 +42,8 @@ _Static_assert(offsetof(struct ringcast_frame_entry, flags) == 20, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, offset) == 24, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, bytes) == 32, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, scalar) == 40, "entry");
-_Static_assert(offsetof(struct ringcast_frame_entry, reserved) == 48, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, hash) == 48, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, reserved) == 56, "entry");
 
 /* Sums stop at UINT64_MAX, which no memory can hold. */
 static inline uint64_t rc_add(uint64_t a, uint64_t b) {

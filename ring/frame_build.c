@@ -231,6 +231,19 @@ int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key
   return entry_put(builder, key, key_bytes, NULL, entry, &place);
 }
 
+int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag, uint64_t hash) {
+  struct ringcast_frame_entry built;
+  if (entry >= builder->next || (flag != RINGCAST_ITEM_SHA256 && flag != RINGCAST_ITEM_XXH3)) return -EINVAL;
+  uint8_t *place = builder->base + rc_frame_meta(entry);
+  memcpy(&built, place, sizeof built);
+  if (built.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
+  built.flags = (built.flags & ~RC_ITEM_HASHES) | flag;
+  built.hash = hash;
+  memcpy(place, &built, sizeof built);
+  need_version(builder, 2);
+  return 0;
+}
+
 int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes) {
   if (builder->next != builder->count) return -EINVAL;
   zero(builder, builder->meta, builder->meta_end); /* what the plan counted and nobody used */

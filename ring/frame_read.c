@@ -174,13 +174,22 @@ static int plain_check(const struct ringcast_frame_reader *reader, const struct 
   }
 }
 
+/* A tensor may have one hash, since version 2. What it is of is for whoever wants it to find out. */
+static int hash_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+  uint32_t which = entry->flags & RC_ITEM_HASHES;
+  if (which == 0) return entry->hash ? -EPROTO : 0;
+  if (which == RC_ITEM_HASHES || entry->kind != RINGCAST_ITEM_TENSOR || reader->version < 2) return -EPROTO;
+  return 0;
+}
+
 /* `entry` is the caller's copy. */
 static int item_fill(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
                      struct ringcast_item *out) {
   const char *key;
   const void *data;
-  if ((entry->flags & ~RC_ITEM_FLAGS) || entry->placement != RINGCAST_PLACEMENT_INLINE) return -EPROTO;
-  if (entry->reserved[0] || entry->reserved[1]) return -EPROTO;
+  if ((entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES)) || entry->placement != RINGCAST_PLACEMENT_INLINE)
+    return -EPROTO;
+  if (entry->reserved || hash_check(reader, entry) < 0) return -EPROTO;
   if (entry_key(reader, entry, &key) < 0 || entry_data(reader, entry, &data) < 0) return -EPROTO;
   if (entry->kind == RINGCAST_ITEM_TENSOR) {
     if (item_tensor(reader, entry, out) < 0) return -EPROTO;
@@ -196,6 +205,7 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
   out->data = data;
   out->bytes = entry->bytes;
   memcpy(&out->scalar, &entry->scalar, sizeof out->scalar);
+  out->hash = entry->hash;
   return 0;
 }
 

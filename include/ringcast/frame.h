@@ -73,6 +73,9 @@ enum ringcast_item_kind {
 #define RINGCAST_ITEM_REQUIRES_GRAD 8u /* ... that requires a gradient */
 #define RINGCAST_ITEM_PARAMETER 16u    /* ... and is a torch.nn.Parameter */
 #define RINGCAST_ITEM_READONLY 32u     /* the buffer was read-only at the sender (bytes, not bytearray) */
+/* From version 2 on; of a TENSOR, at most one of them: it carries a hash of its bytes in C order, ... */
+#define RINGCAST_ITEM_SHA256 64u       /* ... the first 8 bytes of the SHA-256, as a big-endian number */
+#define RINGCAST_ITEM_XXH3 128u        /* ... the 64-bit XXH3 with seed 0 */
 
 /* Where a tensor's bytes are. */
 enum ringcast_placement {
@@ -109,7 +112,8 @@ struct ringcast_frame_entry {
   uint32_t flags;
   uint64_t offset, bytes; /* data */
   uint64_t scalar;        /* of BOOL, INT, LEAF, OBJECT; the bits of FLOAT */
-  uint64_t reserved[2];   /* 0 */
+  uint64_t hash;          /* 0 unless a flag says which one it is */
+  uint64_t reserved;      /* 0 */
 };
 
 /* ---- Building --------------------------------------------------------------------------------------------------- */
@@ -172,6 +176,11 @@ RINGCAST_API int ringcast_build_scalar(struct ringcast_frame_builder *builder, e
                                        const char *key, size_t key_bytes, int64_t value);
 RINGCAST_API int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                       double value);
+/* Gives entry number `entry`, a TENSOR that has been built, its hash: whoever writes the data in place knows it only
+ * after that. It takes the place of one that was given before. `flag` is RINGCAST_ITEM_SHA256 or _XXH3. -EINVAL:
+ * neither, or there is no such tensor yet. */
+RINGCAST_API int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag,
+                                     uint64_t hash);
 /* Ends the frame; `*out_bytes` are to be committed. -EINVAL if the plan named more entries than were built. */
 RINGCAST_API int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes);
 
@@ -203,6 +212,7 @@ struct ringcast_item {
     int64_t i;
     double f;
   } scalar;
+  uint64_t hash; /* what the sender says it is, and nobody has checked; 0 unless a flag says which one */
   struct ringcast_dtype dtype;
   int32_t ndim;
   int64_t shape[RINGCAST_MAX_NDIM];

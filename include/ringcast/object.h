@@ -9,18 +9,25 @@
  * entry.
  *
  * ringcast_token_read trusts nothing: it stays within the stream. But it looks at memory more than once, so who reads
- * what others may be writing copies the stream out first. ringcast_object_check walks a whole stream; it bounds the
- * depth, and each count by the bytes that are left, so a reader of what it has let pass needs no more memory than some
- * multiple of the stream's length. Both are wait-free and thread-safe, and call nothing.
+ * what others may be writing copies the stream out first. A count that it lets pass may still be of values that are not
+ * there, and containers within containers may each count them anew: before anything is made of a stream,
+ * ringcast_object_check walks all of it. After that a container has the values that it counts, so what is made of a
+ * stream is no larger than some multiple of its length. Who would do without that walk keeps count of all the values
+ * that are due, in all containers that are open: no more than the bytes that are left. Both are wait-free and
+ * thread-safe, and call nothing.
+ *
+ * What neither looks at is for whoever decodes: whether text is of the encoding that its tag says, whether names name
+ * anything, keys can be keys, a MEMBER's name is a str and a RANGE is made of ints, and whether parts and leaves are
+ * there (ringcast_object_needs tells how many there have to be).
  *
  * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes, 253 and 4, 254
  * and 8. "values" are tokens in their turn.
  *
  *     0x00-0x7f                   the int 0 to 127
- *     0x80-0xbf  text             a str of 0 to 63 ASCII characters
+ *     0x80-0xbf  text             a str of 0 to 63 ASCII characters, the tag's low bits
  *     NONE, FALSE, TRUE
  *     INT8 .. INT64  1-8 bytes    an int, signed
- *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first
+ *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first; no bytes: 0
  *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
  *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 in which lone surrogates stand for themselves
  *     NAMED      count, bytes     a str, UTF-8, that may come again: these are numbered from 0
@@ -54,7 +61,8 @@
 extern "C" {
 #endif
 
-/* How many containers may stand within each other. */
+/* How many containers may stand within each other, empty or not: whatever asks for values to follow it, so an instance,
+ * a member of an enum, a range and a slice too. A packed list is none. */
 #define RINGCAST_MAX_DEPTH 1024
 /* How many classes a stream may define. */
 #define RINGCAST_MAX_CLASSES 256
@@ -125,10 +133,11 @@ struct ringcast_object {
   const uint8_t *at, *end;
 };
 
-/* A token. `count` is what the tag counts: values, numbers, bytes; the class or leaf by its number. `data` are its
- * bytes: text, numbers, names; of INT8 to INT64 and of an int in the tag `i` is the value. */
+/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or it is the number of the class or the leaf.
+ * `data` are its bytes: text, numbers, names; of INT8 to INT64, and of an int in the tag, `i` is the value. What a tag
+ * has no use for is not set. */
 struct ringcast_token {
-  uint8_t tag;  /* an int or a short text in the tag itself shows as INT64 and as ASCII */
+  uint8_t tag;  /* INT8 to INT64, and an int in the tag itself, show as INT64; a text of the tag's length as ASCII */
   uint8_t kind; /* enum ringcast_packed, enum ringcast_class */
   struct ringcast_dtype dtype;
   uint64_t count;
@@ -157,7 +166,7 @@ static inline bool ringcast_object_count(struct ringcast_object *object, uint64_
   return true;
 }
 
-/* A count of values, of which each takes a byte or more. */
+/* A count of what takes `each` bytes or more: there can't be more of them than the rest of the stream has room for. */
 static inline bool ringcast_object_values(struct ringcast_object *object, uint64_t each, uint64_t *out) {
   return ringcast_object_count(object, out) && *out <= (uint64_t)(object->end - object->at) / each;
 }
@@ -166,6 +175,7 @@ static inline bool ringcast_object_bytes(struct ringcast_object *object, struct 
   return ringcast_object_count(object, &out->count) && ringcast_object_take(object, out->count, &out->data);
 }
 
+/* An int of 1, 2, 4 or 8 bytes: its sign is spread by shifting it to the top and back. */
 static inline bool ringcast_object_int(struct ringcast_object *object, uint64_t bytes, struct ringcast_token *out) {
   if (!ringcast_object_take(object, bytes, &out->data)) return false;
   int64_t value = 0;
@@ -286,7 +296,7 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
 
 /* ---- A whole stream --------------------------------------------------------------------------------------------- */
 
-/* What a stream refers to beside itself. */
+/* What is in a stream, and what it refers to beside itself. */
 struct ringcast_object_needs {
   uint64_t values;  /* in all, the containers included */
   uint64_t texts;   /* it numbers so many */
@@ -295,7 +305,11 @@ struct ringcast_object_needs {
   uint64_t leaves;  /* the highest leaf that it uses, plus 1 */
 };
 
-/* Whether `data` is one whole value, nested no deeper than RINGCAST_MAX_DEPTH. -EPROTO: it is not. */
+/* Whether `data` is one whole value and nothing after it: every token is known and whole, every value that is counted
+ * is there, containers are nested no deeper than RINGCAST_MAX_DEPTH, and each class is defined, with at least a module
+ * and a name, before an OBJECT or MEMBER is of it, and no more than RINGCAST_MAX_CLASSES. Then says in `*out` what it
+ * needs: `parts` is to be compared with the parts of the entry, and `leaves` with the frame's list. -EPROTO: it is not,
+ * and `*out` is as it was. It takes some 11 KiB of the caller's stack, and time in proportion to `bytes`. */
 RINGCAST_API int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object_needs *out);
 
 #ifdef __cplusplus

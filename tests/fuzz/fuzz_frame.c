@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there is read, and packed
- * if it is a tensor. An input that is longer than the frame it holds goes on with changes, each of which is made
- * between two calls of a second reading: as by a writer that goes on writing.
+ * The typed layout: any bytes at all are opened as a frame, and whatever the reader says is there is read, packed if it
+ * is a tensor, and copied out and checked if it is a nested value (fuzz_object does that at length). An input that is
+ * longer than the frame it holds goes on with changes, each of which is made between two calls of a second reading: as
+ * by a writer that goes on writing.
  *
  *     change: offset (2 bytes), width 1 << (n & 3) (1 byte), value (8 bytes)
  */
-#include "ringcast/frame.h"
+#include "ringcast/object.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -47,13 +48,29 @@ static void pack(const struct ringcast_item *item) {
   free(out);
 }
 
-static void inspect(struct frame *frame, const struct ringcast_item *item) {
-  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_ERROR);
+/* Its parts are entries; of its stream a copy is looked at, which nobody changes. */
+static void check(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+  struct ringcast_object_needs needs;
+  uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
+  require(reader->version >= 2 && item->bytes > 0 && first + parts <= reader->count);
+  uint8_t *stream = malloc(item->bytes);
+  memcpy(stream, item->data, item->bytes);
+  int result = ringcast_object_check(stream, item->bytes, &needs);
+  require(result == -EPROTO || (result == 0 && needs.values <= item->bytes));
+  free(stream);
+}
+
+static void inspect(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+  const uint32_t hashes = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
+  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
   require(item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
+  require((item->flags & hashes) != hashes && (item->hash == 0 || item->flags & hashes));
+  require(!(item->flags & hashes) || (item->kind == RINGCAST_ITEM_TENSOR && reader->version >= 2));
   if (item->key) inspect_data(frame, item->key, item->key_bytes);
   change(frame);
   inspect_data(frame, item->data, item->bytes);
   if (item->kind == RINGCAST_ITEM_TENSOR) pack(item);
+  if (item->kind == RINGCAST_ITEM_OBJECT) check(reader, item);
 }
 
 /* Finds it by its key, or one before it with the same. */
@@ -67,7 +84,7 @@ static void find(struct frame *frame, const struct ringcast_frame_reader *reader
   require(result == 0 || result == -EPROTO || (result == -ENOENT && frame->changing));
   if (result != 0) return;
   require(found.key && found.key_bytes == item->key_bytes);
-  inspect(frame, &found);
+  inspect(frame, reader, &found);
 }
 
 static void walk(struct frame *frame) {
@@ -75,7 +92,8 @@ static void walk(struct frame *frame) {
   struct ringcast_item item;
   fuzzed_frames++;
   int result = ringcast_frame_open(&reader, frame->base, frame->bytes);
-  require(result == 0 || result == -EPROTO);
+  require(result == 0 || result == -EPROTO || result == -EPROTONOSUPPORT);
+  if (result == -EPROTONOSUPPORT) require(reader.version > RINGCAST_FRAME_VERSION);
   if (result != 0) return;
   require(reader.count <= RINGCAST_MAX_ENTRIES);
   for (uint32_t i = 0; i < reader.count; i++) {
@@ -83,7 +101,7 @@ static void walk(struct frame *frame) {
     result = ringcast_frame_item(&reader, i, &item);
     require(result == 0 || result == -EPROTO);
     if (result != 0) continue;
-    inspect(frame, &item);
+    inspect(frame, &reader, &item);
     if (i < 8) find(frame, &reader, &item);
   }
   require(ringcast_frame_item(&reader, reader.count, &item) == -ENOENT);

@@ -44,6 +44,27 @@ check() { # check NAME PROGRAM: it runs and says the version
   echo "$1: $said"
 }
 
+# Each header stands by itself, without a warning, in C and in C++: some of their functions are inline.
+warnings="-Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wcast-qual -Werror -fsyntax-only"
+languages="c:c11"
+echo 'int main() { return 0; }' >"$dir/try.cc"
+if "$cc" -x c++ -fsyntax-only "$dir/try.cc" 2>"$dir/log"; then
+  languages+=" c++:c++11 c++:c++20"
+else
+  echo "SKIPPED house_installed: no C++ compiler beside $cc to try the headers with"
+fi
+headers=0
+for header in "$prefix"/include/ringcast/*.h; do
+  for language in $languages; do
+    # shellcheck disable=SC2086
+    printf '#include <ringcast/%s>\nint stranger;\n' "${header##*/}" |
+      "$cc" -x "${language%:*}" -std="${language#*:}" $warnings -I "$prefix/include" - ||
+      { echo "${header##*/} does not stand by itself as ${language#*:}" >&2; exit 1; }
+  done
+  headers=$((headers + 1))
+done
+echo "headers: $headers, as $languages"
+
 "$cmake" -S "$dir/consumer" -B "$dir/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
   -DCMAKE_C_FLAGS="$cflags" -DWANTED="$version" >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }
 "$cmake" --build "$dir/cmake" >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames: what is built is what is read, in exactly the bytes of the plan, and what can't be built is refused. */
-#include <check.h>
 #include <errno.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ringcast/frame.h"
+#include "tests/support/suite.h"
 
+static const uint32_t HASHES = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
 static const struct ringcast_dtype U8 = {1, 8, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
 
 static uint64_t seed = 0x2545f4914f6cdd1du;
@@ -30,6 +28,7 @@ struct content {
     int64_t i;
     double f;
   } scalar;
+  uint64_t hash;
   struct ringcast_dtype dtype;
   int32_t ndim;
   int64_t shape[RINGCAST_MAX_NDIM];
@@ -44,7 +43,7 @@ static struct ringcast_tensor tensor_of(const struct content *content) {
                                   .dtype = content->dtype,
                                   .ndim = content->ndim,
                                   .shape = content->shape,
-                                  .flags = content->flags};
+                                  .flags = content->flags & ~HASHES};
 }
 
 static void plan(struct ringcast_frame_plan *plan, const struct content *content) {
@@ -58,8 +57,14 @@ static int build(struct ringcast_frame_builder *builder, const struct content *c
   struct ringcast_tensor tensor = tensor_of(content);
   const char *key = key_of(content);
   switch (content->kind) {
-  case RINGCAST_ITEM_TENSOR:
-    return ringcast_build_tensor(builder, key, content->key_bytes, &tensor);
+  case RINGCAST_ITEM_TENSOR: {
+    int rc = ringcast_build_tensor(builder, key, content->key_bytes, &tensor);
+    if (rc < 0 || !(content->flags & HASHES)) return rc;
+    return ringcast_build_hash(builder, builder->next - 1, content->flags & HASHES, content->hash);
+  }
+  case RINGCAST_ITEM_OBJECT: /* what its parts are does not matter here */
+    return ringcast_build_object(builder, key, content->key_bytes, content->data, content->bytes, 0,
+                                 (uint32_t)((uint64_t)content->scalar.i >> 32), NULL);
   case RINGCAST_ITEM_FLOAT:
     return ringcast_build_float(builder, key, content->key_bytes, content->scalar.f);
   case RINGCAST_ITEM_NONE:
@@ -109,6 +114,7 @@ static void item_compare(const struct ringcast_item *item, const struct content 
   ck_assert_ptr_nonnull(item->data);
   if (item->bytes > 0) ck_assert_mem_eq(item->data, content->data, content->bytes);
   ck_assert_int_eq(item->scalar.i, content->scalar.i);
+  ck_assert_uint_eq(item->hash, content->hash);
   ck_assert_mem_eq(&item->dtype, &content->dtype, sizeof item->dtype);
   ck_assert_int_eq(item->ndim, content->ndim);
   for (int32_t i = item->ndim; i-- > 0;) {
@@ -144,7 +150,7 @@ static void round_trip(const struct content *contents, uint32_t count, enum ring
 
 static void content_random(struct content *content, bool keyed) {
   static const struct ringcast_dtype dtypes[] = {{1, 8, 1}, {4, 16, 1}, {2, 32, 1}, {0, 64, 1}, {5, 128, 1}, {0, 4, 1}};
-  *content = (struct content){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_ERROR)), .keyed = keyed};
+  *content = (struct content){.kind = (uint16_t)(1 + random_below(RINGCAST_ITEM_OBJECT)), .keyed = keyed};
   if (keyed) content->key_bytes = random_below(sizeof content->key + 1);
   for (size_t i = 0; i < content->key_bytes; i++) content->key[i] = (char)random_below(256);
   for (size_t i = 0; i < sizeof content->data; i++) content->data[i] = (uint8_t)random_below(256);
@@ -167,11 +173,17 @@ static void content_random(struct content *content, bool keyed) {
     content->dtype = dtypes[random_below(sizeof dtypes / sizeof *dtypes)];
     content->ndim = (int32_t)random_below(4);
     for (int32_t i = 0; i < content->ndim; i++) content->shape[i] = random_below(9) ? (int64_t)random_below(2) + 1 : 0;
-    content->flags = (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY;
+    content->flags =
+        (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY + (uint32_t)random_below(3) * RINGCAST_ITEM_SHA256;
+    if (content->flags & HASHES) content->hash = seed;
     struct ringcast_tensor tensor = tensor_of(content);
     ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &content->bytes), 0);
     break;
   }
+  case RINGCAST_ITEM_OBJECT:
+    content->bytes = random_below(sizeof content->data) + 1;
+    content->scalar.i = (int64_t)random_below(2) << 32;
+    break;
   default:
     content->bytes = random_below(4) ? random_below(sizeof content->data + 1) : 0;
     content->flags = (uint32_t)random_below(2) * RINGCAST_ITEM_READONLY;
@@ -477,9 +489,5 @@ int main(void) {
   tcase_add_test(tests, the_builder_refuses_what_no_reader_would_take);
   tcase_add_test(tests, a_plan_may_be_more_than_is_used);
   suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  return run_suite(suite);
 }

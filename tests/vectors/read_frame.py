@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the frames beside it with nothing but `struct`, and checks them against their .json.
+"""Reads the frames beside it with nothing but `struct` (and `hashlib`), and checks them against their .json.
 
 It follows README.md and shares no code with the library. Run without arguments it checks every vector of its own
 folder, and exits with 1 if one differs; given frames, it prints what they mean.
 """
 
+import hashlib
 import json
 import struct
 import sys
 from pathlib import Path
 
 HEADER = struct.Struct("<IHHIIQQ16s")
-ENTRY = struct.Struct("<IIHBBBBHIIQQQ16s")
+ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
-KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error".split(), 1))
-FLAGS = "keyed numpy torch requires_grad parameter readonly".split()
+KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
+FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3".split()
+HASHES = 64 | 128
 EMPTY = bytes(16)
-MAX_ENTRIES, MAX_NDIM, LARGEST = 1 << 24, 64, (1 << 63) - 1
+MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, MAX_CLASSES, LARGEST = 1 << 24, 64, 1024, 256, (1 << 63) - 1
 
 
 class Damaged(Exception):
@@ -38,9 +40,9 @@ class Frame:
         self.raw = raw
         self.used = bytearray(len(raw))  # marks the bytes that mean something; the others are padding
         require(len(raw) >= HEADER.size, "shorter than a header")
-        magic, version, root, self.tag, self.count, size, meta_bytes, reserved = HEADER.unpack_from(raw)
+        magic, self.version, root, self.tag, self.count, size, meta_bytes, reserved = HEADER.unpack_from(raw)
         require(magic == int.from_bytes(b"RCF1", "little"), "magic")
-        require(version == 1, "version")
+        require(1 <= self.version <= 2, "version")
         require(root in ROOTS, "root")
         require(reserved == EMPTY, "reserved field of the header")
         require(size == len(raw), "length")
@@ -64,11 +66,12 @@ class Frame:
     def entry(self, index):
         fields = ENTRY.unpack_from(self.raw, HEADER.size + ENTRY.size * index)
         key_offset, key_bytes, kind, ndim, placement, code, bits, lanes, dims_offset, flags = fields[:10]
-        offset, size, scalar, reserved = fields[10:]
+        offset, size, scalar, hashed, reserved = fields[10:]
         require(kind in KINDS, "kind")
         require(placement == 0, "placement")
-        require(reserved == EMPTY, "reserved field of an entry")
+        require(reserved == 0, "reserved field of an entry")
         require(flags < 1 << len(FLAGS), "flags")
+        self.check_hash(kind, flags, hashed)
         kind, meaning = KINDS[kind], {"kind": KINDS[kind]}
         if flags & 1:
             require(self.root == "dict", "a key without a dict")
@@ -85,9 +88,30 @@ class Frame:
             meaning["data"] = data.hex()
         else:
             require(ndim == dims_offset == code == bits == lanes == 0, "dimensions where there are none")
-            meaning.update(plain(kind, offset, scalar, data))
+            meaning.update(self.object(offset, scalar, data) if kind == "object" else plain(kind, offset, scalar, data))
+        if flags & HASHES:
+            meaning["hash"] = f"{hashed:016x}"
         named = [name for bit, name in enumerate(FLAGS) if bit > 0 and flags >> bit & 1]
         return {**meaning, "flags": named} if named else meaning
+
+    def check_hash(self, kind, flags, hashed):
+        require(flags & HASHES or hashed == 0, "a hash, and no flag says which")
+        require(flags & HASHES != HASHES, "two hashes")
+        require(not flags & HASHES or (KINDS[kind] == "tensor" and self.version >= 2), "a hash where there is none")
+
+    def object(self, offset, scalar, data):
+        first, parts = scalar & 0xFFFFFFFF, scalar >> 32
+        require(self.version >= 2, "a nested value in a frame of version 1")
+        require(first <= self.count and parts <= self.count - first, "parts that are not there")
+        require(data and offset % 8 == 0, "a nested value without bytes, or off 8 bytes")
+        stream = Stream(data, first)
+        value = stream.value(0)
+        require(stream.at == len(data), "bytes after the value")
+        require(stream.part == first + parts, "parts that are not used")
+        for index in range(first, first + parts):
+            kind, flags = struct.unpack_from("<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8)
+            require(KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1, "an entry that is no part")
+        return {"first": first, "parts": parts, "value": value}
 
     def dimensions(self, ndim, dims_offset):
         require(ndim <= MAX_NDIM, "ndim")
@@ -98,7 +122,7 @@ class Frame:
 
     def meaning(self):
         entries = [self.entry(i) for i in range(self.count)]
-        return {"root": self.root, "tag": self.tag, "entries": entries}
+        return {"version": self.version, "root": self.root, "tag": self.tag, "entries": entries}
 
 
 def tensor_bytes(dtype, shape, strides):
@@ -141,6 +165,175 @@ def plain(kind, offset, scalar, data):
     return {"text": data.decode()} if kind in ("str", "error") else {"data": data.hex()}
 
 
+NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_list packed_tuple range slice".split()
+TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
+TAGS += "class object member scalar dtype device size part part_bytearray leaf".split()
+PACKED = {0x01: "B", 0x02: "H", 0x04: "I", 0x11: "b", 0x12: "h", 0x14: "i", 0x18: "q", 0x28: "float"}
+CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum"}
+
+
+def number(packed):
+    return {"float": packed[::-1].hex()}
+
+
+class Stream:
+    """What an object entry holds: one value, a token at a time."""
+
+    def __init__(self, raw, part):
+        self.raw, self.at, self.part, self.classes = raw, 0, part, []
+
+    def take(self, size):
+        require(size <= len(self.raw) - self.at, "a token is cut off")
+        self.at += size
+        return self.raw[self.at - size : self.at]
+
+    def count(self, each=1):
+        """A count of what takes `each` bytes or more."""
+        count = self.take(1)[0]
+        if count >= 252:
+            require(count < 255, "a count of too many bytes")
+            count = int.from_bytes(self.take(2 << (count - 252)), "little")
+        require(count * each <= len(self.raw) - self.at, "more is counted than there is")
+        return count
+
+    def values(self, count, depth):
+        require(depth < MAX_DEPTH, "too deep")
+        return [self.value(depth + 1) for _ in range(count)]
+
+    def text(self, encoding, size):
+        raw, surrogates = self.take(size), encoding == "wtf8"
+        try:
+            return raw.decode("utf-8", "surrogatepass") if surrogates else raw.decode(encoding)
+        except UnicodeDecodeError:
+            raise Damaged(f"text that is no {encoding}") from None
+
+    def value(self, depth):
+        tag = self.take(1)[0]
+        if tag < 0x80:
+            return tag
+        if tag < 0xC0:
+            return self.text("ascii", tag - 0x80)
+        require(tag - 0xC0 < len(TAGS), "unknown tag")
+        name = TAGS[tag - 0xC0]
+        if name == "class":
+            self.define()
+            return self.value(depth)
+        if name in ("none", "false", "true"):
+            return {"none": None, "false": False, "true": True}[name]
+        return getattr(self, "read_" + name.rstrip("0123456789"))(name, depth)
+
+    def define(self):
+        kind, names = self.take(1)[0], self.text("utf-8", self.count()).split("\0")
+        require(kind in CLASSES and len(self.classes) < MAX_CLASSES, "class")
+        require(len(names) >= 2 and (kind != 4 or len(names) == 2), "names of a class")
+        self.classes.append((CLASSES[kind], names[:2], names[2:]))
+
+    def read_int(self, name, _):
+        return int.from_bytes(self.take(int(name[3:]) // 8), "little", signed=True)
+
+    def read_bigint(self, *_):
+        return {"int": hex(int.from_bytes(self.take(self.count()), "little", signed=True))}
+
+    def read_float(self, *_):
+        return number(self.take(8))
+
+    def read_complex(self, *_):
+        return {"complex": [self.take(8)[::-1].hex(), self.take(8)[::-1].hex()]}
+
+    def read_ascii(self, *_):
+        return self.text("ascii", self.count())
+
+    def read_utf(self, *_):
+        return self.text("utf-8", self.count())
+
+    def read_wtf(self, *_):
+        return self.text("wtf8", self.count())
+
+    def read_bytes(self, name, _):
+        return {name: self.take(self.count()).hex()}
+
+    read_bytearray = read_bytes
+
+    def read_list(self, _, depth):
+        return self.values(self.count(), depth)
+
+    def read_tuple(self, name, depth):
+        return {name: self.values(self.count(), depth)}
+
+    read_set = read_frozenset = read_tuple
+
+    def read_dict(self, _, depth):
+        flat = self.values(2 * self.count(2), depth)
+        return {"dict": [list(pair) for pair in zip(flat[::2], flat[1::2])]}
+
+    def read_packed_list(self, name, _):
+        kind = self.take(1)[0]
+        require(kind in PACKED, "packed numbers of an unknown kind")
+        size = kind & 15
+        count = self.count(size)
+        raw = self.take(count * size)
+        if PACKED[kind] == "float":
+            numbers = [number(raw[i : i + size]) for i in range(0, len(raw), size)]
+        else:
+            numbers = list(struct.unpack(f"<{count}{PACKED[kind]}", raw))
+        return {"tuple": numbers} if name == "packed_tuple" else numbers
+
+    read_packed_tuple = read_packed_list
+
+    def read_range(self, name, depth):
+        return {name: self.values(3, depth)}
+
+    read_slice = read_range
+
+    def instance(self, enum):
+        """Its class, which has been defined, and is an enum or is none."""
+        index = self.count(0)
+        require(index < len(self.classes), "a class that is not there")
+        kind, names, fields = self.classes[index]
+        require((kind == "enum") == enum, "a class of another kind")
+        return {kind: names}, fields
+
+    def read_object(self, _, depth):
+        meaning, fields = self.instance(False)
+        return {**meaning, "fields": [list(pair) for pair in zip(fields, self.values(len(fields), depth))]}
+
+    def read_member(self, _, depth):
+        meaning, _ = self.instance(True)
+        return {**meaning, "member": self.values(1, depth)[0]}
+
+    def read_scalar(self, *_):
+        code, bits, lanes = struct.unpack("<BBH", self.take(4))
+        require(bits > 0 and bits % 8 == 0 and lanes == 1, "a scalar that is no bytes")
+        return {"scalar": [code, bits, lanes], "data": self.take(bits // 8).hex()}
+
+    def read_dtype(self, name, _):
+        return {f"torch.{name}": self.text("utf-8", self.count())}
+
+    read_device = read_dtype
+
+    def read_size(self, *_):
+        count = self.count(8)
+        return {"torch.Size": list(struct.unpack(f"<{count}q", self.take(8 * count)))}
+
+    def read_part(self, name, _):
+        self.part += 1
+        return {"part": self.part - 1, **({"bytearray": True} if name == "part_bytearray" else {})}
+
+    read_part_bytearray = read_part
+
+    def read_leaf(self, *_):
+        return {"leaf": self.count(0)}
+
+
+def hashes_are_wrong(meaning):
+    """Whether a tensor's hash is not what it says; of its data as it is here, which for these is C order."""
+    wrong = []
+    for entry in meaning["entries"]:
+        if "sha256" in entry.get("flags", []):
+            wrong.append(hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"])
+    return any(wrong)
+
+
 def check(path):
     """Says what is wrong with one vector, or None."""
     expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -153,14 +346,18 @@ def check(path):
         return None if damaged else f"refused: {rule}"
     if damaged:
         return "damaged, but was read"
-    if found != expected:
+    if json.dumps(found, sort_keys=True) != json.dumps(expected, sort_keys=True):  # in Python 1 is true
         return f"means {found}, not {expected}"
+    if hashes_are_wrong(found):
+        return "a hash is not that of the data"
     if any(byte for byte, used in zip(raw, frame.used) if not used):
         return "padding is not zero"
     return None
 
 
 def main(arguments):
+    sys.setrecursionlimit(5 * MAX_DEPTH)
+    sys.stdout.reconfigure(errors="backslashreplace")  # JSON's escapes, as it happens
     if arguments:
         for name in arguments:
             print(json.dumps(Frame(Path(name).read_bytes()).meaning(), ensure_ascii=False, indent=2))

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nested values: any bytes at all are checked as a stream of tokens, and walked once more by recursion, which has to
+ * come to the same end: whether it is one value, how many values it has, and what it needs beside itself. Every byte
+ * that a token says is its own is read, and what the numbers of a list take is in proportion to the stream.
+ */
+#include "ringcast/object.h"
+
+#include <errno.h>
+
+#include "tests/fuzz/fuzz.h"
+
+struct walk {
+  struct ringcast_object left;
+  struct ringcast_object_needs needs;
+  uint8_t kinds[RINGCAST_MAX_CLASSES];
+  uint64_t fields[RINGCAST_MAX_CLASSES];
+};
+
+static bool walk_value(struct walk *walk, int depth);
+
+static bool walk_values(struct walk *walk, uint64_t count, int depth) {
+  if (depth == RINGCAST_MAX_DEPTH) return false;
+  for (uint64_t i = 0; i < count; i++)
+    if (!walk_value(walk, depth + 1)) return false;
+  return true;
+}
+
+/* Names that end at 0 bytes, the last of them at the end. */
+static uint64_t names_of(const struct ringcast_token *token) {
+  uint64_t names = 1;
+  const uint8_t *end = token->data + token->count;
+  for (const uint8_t *at = token->data; (at = memchr(at, 0, (size_t)(end - at))); at++) names++;
+  return names;
+}
+
+static bool define(struct walk *walk, const struct ringcast_token *token) {
+  uint64_t names = names_of(token);
+  if (walk->needs.classes == RINGCAST_MAX_CLASSES || names < 2) return false;
+  switch (token->kind) {
+  case RINGCAST_CLASS_ENUM:
+    if (names > 2) return false;
+    break;
+  case RINGCAST_CLASS_DATACLASS:
+  case RINGCAST_CLASS_STRUCT:
+  case RINGCAST_CLASS_NAMEDTUPLE:
+    break;
+  default:
+    return false;
+  }
+  walk->kinds[walk->needs.classes] = token->kind;
+  walk->fields[walk->needs.classes++] = names - 2;
+  return true;
+}
+
+static bool walk_instance(struct walk *walk, const struct ringcast_token *token, int depth) {
+  if (token->count >= walk->needs.classes) return false;
+  bool is_enum = walk->kinds[token->count] == RINGCAST_CLASS_ENUM;
+  if (token->tag == RINGCAST_TAG_MEMBER) return is_enum && walk_values(walk, 1, depth);
+  return !is_enum && walk_values(walk, walk->fields[token->count], depth);
+}
+
+/* What a token says is its own lies within the stream, behind its tag, and is all that was passed. */
+static void inspect(const struct walk *walk, const uint8_t *from, const struct ringcast_token *token, uint64_t each) {
+  uint64_t bytes = token->count * each;
+  require(token->data > from && token->data <= walk->left.at);
+  require(bytes == (uint64_t)(walk->left.at - token->data));
+  touch_all(token->data, bytes);
+}
+
+static void inspect_bytes(const struct walk *walk, const uint8_t *from, struct ringcast_token *token) {
+  switch (token->tag) {
+  case RINGCAST_TAG_FLOAT:
+  case RINGCAST_TAG_COMPLEX:
+    token->count = token->tag == RINGCAST_TAG_FLOAT ? 1 : 2;
+    inspect(walk, from, token, 8);
+    break;
+  case RINGCAST_TAG_BIGINT:
+  case RINGCAST_TAG_ASCII:
+  case RINGCAST_TAG_UTF8:
+  case RINGCAST_TAG_WTF8:
+  case RINGCAST_TAG_BYTES:
+  case RINGCAST_TAG_BYTEARRAY:
+  case RINGCAST_TAG_DTYPE:
+  case RINGCAST_TAG_DEVICE:
+  case RINGCAST_TAG_CLASS:
+    if (token->count > 0) inspect(walk, from, token, 1);
+    break;
+  case RINGCAST_TAG_SCALAR:
+    require(token->count > 0 && token->count * 8 == token->dtype.bits);
+    inspect(walk, from, token, 1);
+    break;
+  case RINGCAST_TAG_PACKED_LIST:
+  case RINGCAST_TAG_PACKED_TUPLE:
+    inspect(walk, from, token, token->kind & 15);
+    break;
+  case RINGCAST_TAG_SIZE:
+    inspect(walk, from, token, 8);
+    break;
+  default:
+    break;
+  }
+}
+
+static bool walk_token(struct walk *walk, const struct ringcast_token *token, int depth) {
+  switch (token->tag) {
+  case RINGCAST_TAG_LIST:
+  case RINGCAST_TAG_TUPLE:
+  case RINGCAST_TAG_SET:
+  case RINGCAST_TAG_FROZENSET:
+    return walk_values(walk, token->count, depth);
+  case RINGCAST_TAG_DICT:
+    return walk_values(walk, token->count, depth) && walk_values(walk, token->count, depth);
+  case RINGCAST_TAG_RANGE:
+  case RINGCAST_TAG_SLICE:
+    return walk_values(walk, 3, depth);
+  case RINGCAST_TAG_OBJECT:
+  case RINGCAST_TAG_MEMBER:
+    return walk_instance(walk, token, depth);
+  case RINGCAST_TAG_PART:
+  case RINGCAST_TAG_PART_BYTEARRAY:
+    walk->needs.parts++;
+    return true;
+  case RINGCAST_TAG_LEAF:
+    if (token->count == UINT64_MAX) return false;
+    if (walk->needs.leaves < token->count + 1) walk->needs.leaves = token->count + 1;
+    return true;
+  default:
+    return true;
+  }
+}
+
+static bool walk_value(struct walk *walk, int depth) {
+  struct ringcast_token token;
+  for (;;) {
+    const uint8_t *from = walk->left.at;
+    int result = ringcast_token_read(&walk->left, &token);
+    require(result == 0 || result == -EPROTO || (result == -ENOENT && from == walk->left.end));
+    require(walk->left.at >= from && walk->left.at <= walk->left.end);
+    if (result != 0) return false;
+    require(walk->left.at > from); /* else it could go on for ever */
+    inspect_bytes(walk, from, &token);
+    if (token.tag != RINGCAST_TAG_CLASS) break;
+    if (!define(walk, &token)) return false;
+  }
+  walk->needs.values++;
+  return walk_token(walk, &token, depth);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+  static struct walk walk;
+  struct ringcast_object_needs needs;
+  uint8_t *stream = malloc(bytes ? bytes : 1); /* a block of just its size */
+  if (bytes != 0) memcpy(stream, data, bytes);
+  fuzzed_frames++;
+  walk = (struct walk){.left = {stream, stream + bytes}};
+  bool whole = walk_value(&walk, 0) && walk.left.at == walk.left.end;
+  int result = ringcast_object_check(stream, bytes, &needs);
+  require(result == (whole ? 0 : -EPROTO));
+  if (whole) {
+    require(needs.values == walk.needs.values && needs.parts == walk.needs.parts);
+    require(needs.classes == walk.needs.classes && needs.leaves == walk.needs.leaves);
+    require(needs.values <= bytes && needs.parts <= bytes); /* so what is made of it is in proportion */
+  }
+  free(stream);
+  return 0;
+}
