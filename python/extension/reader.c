@@ -44,7 +44,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static void reader_dealloc(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyTypeObject *type = Py_TYPE(object);
-  ringcast_reader_close(self->reader);
+  rc_py_reader_shut(self);
   Py_XDECREF(self->handle);
   Py_XDECREF(self->classes);
   type->tp_free(object);
@@ -117,6 +117,18 @@ static PyObject *reader_iternext(PyObject *object) {
   return NULL;
 }
 
+/* The next frame, as a Frame. */
+static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
+  if (!rc_py_reader_enter(self)) return NULL;
+  struct arrival call = {.reader = self->reader};
+  int rc = rc_py_wait(try_next, &call, timeout_ns);
+  rc_py_reader_leave(self);
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  PyObject *frame = rc_py_frame_new(self, &call.frame);
+  if (!frame) rc_py_reader_give_back(self, &call.frame);
+  return frame;
+}
+
 PyDoc_STRVAR(next_doc,
              "next($self, timeout=None)\n--\n\n"
              "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's "
@@ -127,22 +139,40 @@ PyDoc_STRVAR(next_doc,
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
              "as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  int64_t timeout_ns;
+  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
+  return lend((struct rc_py_reader *)object, timeout_ns);
+}
+
+PyDoc_STRVAR(view_doc,
+             "view($self, timeout=None)\n--\n\n"
+             "Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring: a View. "
+             "All else is a copy\nof this process's own.\n\n"
+             "    with reader.view() as obj:\n"
+             "        total = obj[\"x\"].sum()\n\n"
+             "NumPy arrays in it are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS THE "
+             "PROCESS\n(SIGSEGV). After the block, arrays that are still held show whatever the writer puts there: copy "
+             "what is to be kept.\n\n"
+             "A view is one of the Reader's `leases`: several may be nested where those allow. Timeout and errors as "
+             "recv(); at the\nend of the block, Evicted: the writer went on without this Reader, and what was looked at "
+             "may have been overwritten.");
+static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
-  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns) || !rc_py_reader_enter(self)) return NULL;
-  struct arrival call = {.reader = self->reader};
-  int rc = rc_py_wait(try_next, &call, timeout_ns);
-  rc_py_reader_leave(self);
-  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  PyObject *frame = rc_py_frame_new(self, &call.frame);
-  if (!frame) rc_py_reader_give_back(self, &call.frame);
-  return frame;
+  if (!rc_py_timeout_argument("view", args, count, keywords, &timeout_ns)) return NULL;
+  PyObject *frame = lend(self, timeout_ns);
+  if (!frame) return NULL;
+  PyObject *view = rc_py_view_new(self, frame);
+  if (!view) rc_py_frame_give_up(frame);
+  Py_DECREF(frame);
+  return view;
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(close_doc, "close($self)\n--\n\n"
-                        "Leave the ring; Frames that are held are released. Closing twice is fine.\n\n"
+                        "Leave the ring; Frames that are held are released. Arrays of a view() may outlive it: their memory "
+                        "goes with\nthe last of them. Closing twice is fine.\n\n"
                         "BufferError: a memoryview of a Frame is still in use.");
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
@@ -150,8 +180,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
   bool may_close = self->exports == 0;
   if (may_close) {
-    ringcast_reader_close(self->reader);
-    self->reader = NULL;
+    rc_py_reader_shut(self);
   } else {
     rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   }
@@ -268,6 +297,7 @@ static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
+    {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, view_doc},
     {"check", reader_check, METH_NOARGS, check_doc},
     {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
     {"cancel", reader_cancel, METH_NOARGS, cancel_doc},
