@@ -18,10 +18,6 @@
 
 #include <structmember.h>
 
-/* Tensors lie on lines of 64 bytes. A frame that was passed on from elsewhere may have them anywhere: those are copied.
- */
-enum { LINE = 64 };
-
 /* ---- Memory that stays mapped ----------------------------------------------------------------------------------- */
 
 struct rc_py_hold {
@@ -177,7 +173,6 @@ static PyObject *array_over(struct rc_py_state *state, const struct ringcast_ite
 PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
                            struct rc_py_hold *hold, bool to_torch) {
   if (to_torch && bytes == 0) return NULL; /* nothing to look at */
-  if ((uintptr_t)item->data % LINE && bytes) return NULL;
   return to_torch ? tensor_over(state, item, hold) : array_over(state, item, bytes, hold);
 }
 
