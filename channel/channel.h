@@ -8,6 +8,7 @@
 #include "ring/hot.h"
 #include "ring/spill.h"
 #include "ringcast/ringcast.h"
+#include "shm/alarm.h"
 #include "shm/arena.h"
 #include "shm/notify.h"
 #include "shm/segment.h"
@@ -38,6 +39,7 @@ struct ringcast_writer {
   bool is_large;       /* the open reservation is there */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
+  struct rc_alarm *alarm;  /* NULL until ringcast_writer_room_fd */
   struct rc_watch blocker; /* who holds the ring back, and ... */
   uint64_t blocker_owner;  /* ... the owner word that said so; 0: nobody yet */
   uint64_t wakes; /* as in the shared counts */

@@ -240,6 +240,7 @@ static int arm(ringcast_reader *reader, struct reader_wait *wait) {
   uint32_t value = rc_waiter_prepare(&reader->waiter);
   int result = poll_frame(wait);
   if (result != -EAGAIN) return result;
+  if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
   result = rc_notifier_arm(reader->notifier, value);
   RC_POINT(POLL_ARMED);
   if (result == 0) return -EAGAIN;

@@ -168,6 +168,33 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   }
 }
 
+/* There is no room: makes the descriptor wait for it. As any sleeper, it looks once more after announcing itself, and
+ * at who is in the way; -EAGAIN: so it is indeed. It is never longer asleep than a slice: who else has died, and whose
+ * wake-up died with it, is found then, as in any wait for room. */
+static int arm(struct writer_wait *wait) {
+  ringcast_writer *writer = wait->writer;
+  uint32_t value = rc_waiter_prepare(&writer->waiter);
+  int result = check_room(wait);
+  if (result != -EAGAIN) return result;
+  if (rc_waiter_is_cancelled(&writer->waiter)) return -ECANCELED;
+  int64_t slice = rc_lost_slice(writer);
+  result = rc_alarm_arm(writer->alarm, value, rc_lost_blocker(writer), slice < RC_SLICE_NS ? slice : RC_SLICE_NS);
+  if (result == 0) return -EAGAIN;
+  rc_alarm_close(writer->alarm);
+  writer->alarm = NULL;
+  return rc_fail(-ENOBUFS, "the descriptor of this writer can't wait any more (%s): ask for it anew",
+                 strerror(-result));
+}
+
+int ringcast_writer_room_fd(ringcast_writer *writer) {
+  int result = rc_check_fork(writer->forks);
+  if (result == 0 && !writer->alarm) {
+    result = rc_alarm_open(writer->waiter.event, &writer->alarm);
+    if (result != 0) rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
+  }
+  return result != 0 ? result : rc_alarm_fd(writer->alarm);
+}
+
 /* There is no room. */
 static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
@@ -183,7 +210,8 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
                               .word = word_of_blocker,
                               .context = wait,
                               .slice_ns = &wait->slice_ns};
-  return wait_for_room_event(wait, timeout_ns, &how);
+  int result = wait_for_room_event(wait, timeout_ns, &how);
+  return result == -EAGAIN && writer->alarm ? arm(wait) : result;
 }
 
 rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,

@@ -175,6 +175,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
   rc_arena_free(&writer->arena);
   rc_waiter_destroy(&writer->waiter);
   rc_watch_close(&writer->blocker);
+  rc_alarm_close(writer->alarm);
   rc_watchers_close(writer->lost.watchers);
   rc_segment_destroy(&writer->segment);
   RC_POINT(UNMAPPED);

@@ -65,7 +65,8 @@ fi
 # ---- build/venv ----
 
 requirements="scikit-build-core>=0.11 numpy pytest hypothesis mypy"
-key="$requirements | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
+extras="uvloop" # its tests are left out without it
+key="$requirements $extras | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
 
 if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; } 2>/dev/null ||
   { [ "${CI:-}" = true ] && [ -n "$torch" ] && [ -e "$venv/.without-torch" ]; }; then
@@ -75,6 +76,10 @@ if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; 
   rm -f "$venv/.requirements" "$venv/.without-torch"
   # shellcheck disable=SC2086
   "$venv/bin/python" -m pip install -q --disable-pip-version-check $requirements
+  for package in $extras; do
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check "$package" 2>build/pip.log ||
+      say "could not install $package; going on without"
+  done
   if [ -z "$torch" ]; then
     echo "left out, as asked (TORCH=)" >"$venv/.without-torch"
   elif ! "$venv/bin/python" -m pip install -q --disable-pip-version-check "$torch" 2>build/torch.log; then

@@ -110,6 +110,7 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
 static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const int64_t *shape,
                      struct ringcast_frame_entry entry, uint8_t **out) {
   if ((entry.flags & ~RC_ITEM_FLAGS) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
+  if ((entry.flags & RINGCAST_ITEM_PADDED) && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
   if (key ? !root_is_dict(builder) : key_bytes > 0) return -EINVAL;
   if (key_bytes > UINT32_MAX) return -ENOSPC;
   if (key) entry.flags |= RINGCAST_ITEM_KEYED;
@@ -147,6 +148,7 @@ int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const
   entry.ndim = (uint8_t)tensor->ndim;
   rc = entry_put(builder, key, key_bytes, tensor->shape, entry, &place);
   if (rc < 0) return rc;
+  if (entry.flags & RINGCAST_ITEM_PADDED) need_version(builder, 2);
   *out = place;
   *out_bytes = entry.bytes;
   return 0;

@@ -105,7 +105,7 @@ static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *stri
 
 /* The data must be as long as shape and strides make it: no element lies outside, no byte is without a meaning. */
 static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t *shape, const int64_t *strides) {
-  uint32_t bits = rc_dtype_bits(entry->dtype);
+  uint32_t bits = rc_element_bits(entry->dtype, entry->flags);
   uint64_t packed, extent;
   int64_t count;
   if (bits == 0 || rc_shape_layout(entry->ndim, shape, NULL, &count) < 0) return -EPROTO;
@@ -190,6 +190,8 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
   if ((entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES)) || entry->placement != RINGCAST_PLACEMENT_INLINE)
     return -EPROTO;
   if (entry->reserved || hash_check(reader, entry) < 0) return -EPROTO;
+  bool padded = entry->flags & RINGCAST_ITEM_PADDED;
+  if (padded && (reader->version < 2 || entry->kind != RINGCAST_ITEM_TENSOR)) return -EPROTO;
   if (entry_key(reader, entry, &key) < 0 || entry_data(reader, entry, &data) < 0) return -EPROTO;
   if (entry->kind == RINGCAST_ITEM_TENSOR) {
     if (item_tensor(reader, entry, out) < 0) return -EPROTO;

@@ -64,8 +64,7 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
     walk->needs.texts++;
     return 0;
   case RINGCAST_TAG_AGAIN:
-    if (token->count >= walk->needs.texts) return -EPROTO;
-    return 0;
+    return token->count < walk->needs.texts ? 0 : -EPROTO;
   case RINGCAST_TAG_LEAF:
     if (token->count == UINT64_MAX) return -EPROTO;
     if (token->count >= walk->needs.leaves) walk->needs.leaves = token->count + 1;

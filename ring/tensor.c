@@ -22,9 +22,11 @@ struct axis {
   int64_t count, step;
 };
 
-uint32_t rc_dtype_bits(struct ringcast_dtype dtype) {
+uint32_t rc_element_bits(struct ringcast_dtype dtype, uint32_t flags) {
   if (dtype.code > DTYPE_CODE_MAX) return 0;
-  return (uint32_t)dtype.bits * dtype.lanes;
+  uint32_t bits = (uint32_t)dtype.bits * dtype.lanes;
+  if (!(flags & RINGCAST_ITEM_PADDED)) return bits;
+  return bits % 8 ? (bits + 7) & ~UINT32_C(7) : 0;
 }
 
 int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_t *out_count) {
@@ -66,7 +68,7 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
 
 int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   int64_t count;
-  uint32_t bits = rc_dtype_bits(tensor->dtype);
+  uint32_t bits = rc_element_bits(tensor->dtype, tensor->flags);
   if (bits == 0) return -EINVAL;
   int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
   if (rc < 0) return rc;
@@ -145,7 +147,7 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
   }
   struct axis storage[RINGCAST_MAX_NDIM], *axes = storage;
   storage[0] = (struct axis){0}; /* for compilers that do not see that n > 0 below */
-  int64_t block = rc_dtype_bits(tensor->dtype) / 8; /* whole bytes: less is in C order */
+  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) / 8; /* whole bytes: less is in C order */
   int n = axes_coalesce(tensor, block, axes);
   if (n < 0) return n;
   if (axes[0].step == block) {

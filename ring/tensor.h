@@ -7,8 +7,9 @@
 
 #include "ringcast/frame.h"
 
-/* Bits of one element, all lanes together; 0 if it is no dtype. */
-uint32_t rc_dtype_bits(struct ringcast_dtype dtype);
+/* Bits from one element to the next, all lanes together; 0 if it is no dtype, or its flags say that it is padded and
+ * there is nothing to pad. */
+uint32_t rc_element_bits(struct ringcast_dtype dtype, uint32_t flags);
 
 /* The number of elements, and the strides of C order (`strides` NULL: not wanted). A dimension of 0 counts as 1 in the
  * strides, as in torch. -EINVAL: ndim or shape out of range, or the count, with each 0 taken as 1, above INT64_MAX. */

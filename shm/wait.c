@@ -108,14 +108,14 @@ bool rc_wake(struct rc_event *event) {
 }
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
-  rc_store_release(&waiter->cancelled, 1); /* pairs with the load in look */
+  rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
   rc_event_nudge(waiter->event);           /* others that sleep on it look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
 }
 
 static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
   int result = wait->poll(wait->context);
-  return result == -EAGAIN && rc_load_acquire(&waiter->cancelled) ? -ECANCELED : result;
+  return result == -EAGAIN && rc_waiter_is_cancelled(waiter) ? -ECANCELED : result;
 }
 
 /* Asks check if some time has passed since it last had nothing to say. */

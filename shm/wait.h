@@ -95,6 +95,11 @@ int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeou
 /* Ends the wait that another thread is in, and every later one that would have to wait, with -ECANCELED. Any thread. */
 void rc_waiter_cancel(struct rc_waiter *waiter);
 
+/* Whether it was. After an announcement: it is, or the event's word is no longer what was announced. */
+static inline bool rc_waiter_is_cancelled(const struct rc_waiter *waiter) {
+  return rc_load_acquire(&waiter->cancelled) != 0; /* pairs with the store in rc_waiter_cancel */
+}
+
 /* Wakes all that sleep on the event, if any do: one system call then, none else. True if it made it. */
 bool rc_wake(struct rc_event *event);
 

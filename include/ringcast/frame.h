@@ -35,7 +35,7 @@ extern "C" {
 
 #define RINGCAST_FRAME_MAGIC 0x31464352u /* "RCF1" */
 /* The newest version of the layout. A frame names the oldest that knows all that is in it: 1 has no OBJECT entries, no
- * parts and no hashes. */
+ * parts, no hashes and no PADDED tensors. */
 #define RINGCAST_FRAME_VERSION 2
 #define RINGCAST_MAX_NDIM 64
 #define RINGCAST_MAX_ENTRIES (1u << 24)
@@ -76,6 +76,8 @@ enum ringcast_item_kind {
 /* From version 2 on; of a TENSOR, at most one of them: it carries a hash of its bytes in C order, ... */
 #define RINGCAST_ITEM_SHA256 64u       /* ... the first 8 bytes of the SHA-256, as a big-endian number */
 #define RINGCAST_ITEM_XXH3 128u        /* ... the 64-bit XXH3 with seed 0 */
+/* From version 2 on. */
+#define RINGCAST_ITEM_PADDED 256u /* the tensor's elements, of no whole number of bytes, each begin a byte */
 
 /* Where a tensor's bytes are. */
 enum ringcast_placement {
@@ -119,17 +121,19 @@ struct ringcast_frame_entry {
 /* ---- Building --------------------------------------------------------------------------------------------------- */
 
 /* A tensor to send. Strides are in elements and may be 0 (expanded) or negative; NULL means C order. The tensor is
- * packed in C order while it is copied. A dtype that is no whole number of bytes must be in C order. */
+ * packed in C order while it is copied. A dtype that is no whole number of bytes stands bit on bit, and must be in C
+ * order; or it is RINGCAST_ITEM_PADDED: each element fills up the bytes it needs, as torch keeps its int1 to int7. */
 struct ringcast_tensor {
   const void *data;
   struct ringcast_dtype dtype;
   int32_t ndim;
   const int64_t *shape;
   const int64_t *strides;
-  uint32_t flags; /* RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER */
+  uint32_t flags; /* RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER, _PADDED */
 };
 
-/* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, or too large to count. */
+/* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, too large to count, or
+ * padded with nothing to pad. */
 RINGCAST_API int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out);
 
 /* Sums up what a frame will need. Start from all zero; then one call for each entry, in the order in which they will be

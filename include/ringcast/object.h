@@ -3,10 +3,10 @@
  * Nested values: what the data of a RINGCAST_ITEM_OBJECT entry holds.
  *
  * Promise. A stream of tokens, each a byte and what its tag says, in the order of a walk from the root: a container
- * says how many values it has, and they follow. Nothing points backwards but to a str that was there before, and nothing
- * elsewhere, but for two things that lie beside the stream: parts, which are entries of the frame (tensors, long text
- * and bytes) and come up in their order, each once; and leaves, which are elements of the list in the frame's PICKLE
- * entry.
+ * says how many values it has, and they follow. Nothing points backwards but to a str that was there before, and
+ * nothing elsewhere, but for two things that lie beside the stream: parts, which are entries of the frame (tensors,
+ * long text and bytes) and come up in their order, each once; and leaves, which are elements of the list in the frame's
+ * PICKLE entry.
  *
  * ringcast_token_read trusts nothing: it stays within the stream. But it looks at memory more than once, so who reads
  * what others may be writing copies the stream out first. A count that it lets pass may still be of values that are not
@@ -299,7 +299,7 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
 /* What is in a stream, and what it refers to beside itself. */
 struct ringcast_object_needs {
   uint64_t values;  /* in all, the containers included */
-  uint64_t texts;   /* it numbers so many */
+  uint64_t texts;   /* NAMED: it numbers so many */
   uint32_t parts;   /* it uses so many */
   uint32_t classes; /* it defines so many */
   uint64_t leaves;  /* the highest leaf that it uses, plus 1 */
@@ -307,9 +307,10 @@ struct ringcast_object_needs {
 
 /* Whether `data` is one whole value and nothing after it: every token is known and whole, every value that is counted
  * is there, containers are nested no deeper than RINGCAST_MAX_DEPTH, and each class is defined, with at least a module
- * and a name, before an OBJECT or MEMBER is of it, and no more than RINGCAST_MAX_CLASSES. Then says in `*out` what it
- * needs: `parts` is to be compared with the parts of the entry, and `leaves` with the frame's list. -EPROTO: it is not,
- * and `*out` is as it was. It takes some 11 KiB of the caller's stack, and time in proportion to `bytes`. */
+ * and a name, before an OBJECT or MEMBER is of it, and no more than RINGCAST_MAX_CLASSES; and a str comes AGAIN only
+ * after it was there. Then says in `*out` what it needs: `parts` is to be compared with the parts of the entry, and
+ * `leaves` with the frame's list. -EPROTO: it is not, and `*out` is as it was. It takes some 11 KiB of the caller's
+ * stack, and time in proportion to `bytes`. */
 RINGCAST_API int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object_needs *out);
 
 #ifdef __cplusplus

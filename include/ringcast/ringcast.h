@@ -29,7 +29,8 @@
  *            as it does when the ring is full.
  *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more
  *            (the other side's pidfd), and two more once it has slept for long (io_uring); ringcast_writer_check and
- *            _fd hold two, and one for each reader; ringcast_reader_fd up to three. Closing the handle closes them.
+ *            _fd hold two, and one for each reader; ringcast_reader_fd up to three, ringcast_writer_room_fd up to five.
+ *            Closing the handle closes them.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to
  *            no others.
  *
@@ -61,7 +62,7 @@
  *   -EUSERS      all the reader slots are taken
  *   -EPROTO      the other side is of an incompatible build or in another PID namespace, or has written
  *                what it must not
- *   -ENOBUFS     the descriptor of ringcast_reader_fd can't wait any more; ask for it anew
+ *   -ENOBUFS     the descriptor of ringcast_reader_fd or ringcast_writer_room_fd can't wait any more; ask for it anew
  *   -ECHILD      the handle was made before a fork, by the parent
  *   -ENOMEM, -ENOSPC, -EMFILE, -ENOSYS and others of the kernel, as it gave them at creation or attaching, or when
  *                spill memory was needed that the machine does not have
@@ -267,6 +268,14 @@ RINGCAST_API void ringcast_writer_cancel(ringcast_writer *writer);
  * -EAGAIN, -ETIMEDOUT, -EINTR, -EOWNERDEAD, -EPROTO, -ECHILD. After an error nothing is open. */
 RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, int64_t timeout_ns,
                                          struct ringcast_span *out);
+
+/* A descriptor for poll, epoll, asyncio and the like: readable when a reserve or grow that has given -EAGAIN (it was
+ * called with timeout 0) may give something else: room, or what else ends a wait (a reader's death, options.slow_ns,
+ * cancel). Then try again with timeout 0; each -EAGAIN makes the descriptor wait again, for what that call wanted, and
+ * costs some microseconds from here on. It may become readable for nothing, and while there is no room it does so every
+ * 50 ms. Poll it, never read or close it: it belongs to the writer, and is the same at each call. It starts readable.
+ * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is needed where io_uring has futex waits. */
+RINGCAST_API int ringcast_writer_room_fd(ringcast_writer *writer);
 
 /* Makes the open reservation `bytes` long in all, keeping what was written; use the new span from here on: it may have
  * moved. What outgrows the ring, or its place in spill memory, is copied, to where it can double. Errors as reserve;

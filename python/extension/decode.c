@@ -158,7 +158,7 @@ static PyObject *make_bytearray(struct decoding *decoding, const struct ringcast
 
 /* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
 static bool goes_to_torch(const struct ringcast_item *item) {
-  int index = rc_py_dtype_find(item->dtype);
+  int index = rc_py_dtype_of(item);
   return item->flags & RINGCAST_ITEM_TORCH ||
          (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
 }
@@ -183,6 +183,7 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
       .ndim = item->ndim,
       .shape = item->shape,
       .strides = item->strides,
+      .flags = item->flags,
   };
   uint64_t bytes;
   bool packed = rc_py_is_c_order(item->ndim, item->shape, item->strides);
@@ -396,7 +397,7 @@ static PyObject *make_nested(struct decoding *decoding, const struct nested *nes
   struct rc_py_getting getting; /* its table of classes is filled as they come */
   getting.state = decoding->state;
   getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
-  getting.parts = decoding->parts + (nested->parts ? nested->first_part - decoding->first_part : 0);
+  getting.parts = nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
   getting.part_count = nested->parts;
   getting.next_part = getting.class_count = 0;
   getting.leaves = leaves;

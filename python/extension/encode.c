@@ -17,7 +17,8 @@
 
 #include "classes.h"
 
-/* A larger dict is one nested value: entries of 64 bytes are for who looks for some keys of them. */
+/* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys of
+ * them, and a tensor has one anyway. */
 enum { MOST_ITEMS = 64 };
 /* Memory that is kept from one frame to the next. */
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
@@ -98,12 +99,21 @@ void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
 
 /* ---- Measure ---------------------------------------------------------------------------------------------------- */
 
+static bool has_many(const struct rc_py_state *state, PyObject *dict) {
+  PyObject *key, *value;
+  Py_ssize_t position = 0;
+  if (PyDict_GET_SIZE(dict) <= MOST_ITEMS || !PyDict_Next(dict, &position, &key, &value)) return false;
+  if (PyDict_GET_SIZE(dict) >= (Py_ssize_t)RINGCAST_MAX_ENTRIES / 2) return true;
+  const PyObject *type = (PyObject *)Py_TYPE(value);
+  return type != state->torch.tensor && type != state->torch.parameter && type != state->numpy.ndarray;
+}
+
 /* Takes the dict's items before any Python code can change it. 1: done; 0: a key is no str that UTF-8 can hold, or
  * there are too many; -1: raised. */
 static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
   PyObject *key, *value;
   Py_ssize_t position = 0;
-  if (PyDict_GET_SIZE(dict) > MOST_ITEMS) return 0;
+  if (has_many(encoding->state, dict)) return 0;
   while (PyDict_Next(dict, &position, &key, &value)) {
     if (!PyUnicode_CheckExact(key)) return 0;
     struct rc_py_part *part = rc_py_part_add(encoding, key, value);

@@ -14,7 +14,8 @@
  *   view.c      View: arrays that lie in the ring         look.c      the keys, items and hashes of a frame
  *   hash.c      hashes of what is sent
  *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
- *   torch.c, numpy.c   their tensors, from Python's side
+ *   torch.c, numpy.c   their tensors, from Python's side   loop.c    asyncio's side of Reader and Writer
+ *   dlpack.c    tensors described and made without Python
  *
  * writer.c stands on send.c and span.c, reader.c on frame.c, and not the other way round.
  *
@@ -50,7 +51,7 @@
 
 /* ---- The module's state ----------------------------------------------------------------------------------------- */
 
-#define RC_PY_DTYPES 21
+#define RC_PY_DTYPES 41
 
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
@@ -59,6 +60,8 @@ struct rc_py_torch {
   PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
+  const struct rc_py_exchange *exchange; /* NULL: an older torch, or switched off */
+  bool is_asked_first;                   /* what a tensor is, before the exchange API: it has refused one */
 };
 
 struct rc_py_numpy {
@@ -122,6 +125,8 @@ struct rc_py_state {
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
+  PyObject *nothing, *turn; /* loop.c */
+  PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
 };
 
 /* ---- Objects ---------------------------------------------------------------------------------------------------- */
@@ -145,6 +150,9 @@ struct rc_py_writer {
   int64_t fail_ns; /* how long a reader may be in the way before calls fail; 0: for ever, or it is evicted */
   struct rc_py_lease lease;
   struct ringcast_span span;
+  PyObject *watch; /* as below, of ringcast_writer_room_fd */
+  unsigned spent;
+  bool offering; /* the call at work is _offer() */
 };
 
 #define RC_PY_MOST_LEASES 64
@@ -163,6 +171,8 @@ struct rc_py_reader {
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
+  PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
+  unsigned spent;  /* on tasks that did not have to wait, since one had */
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
@@ -241,11 +251,13 @@ struct rc_py_dtype {
   struct ringcast_dtype dtype;
   const char *torch; /* torch's name of it */
   const char *numpy; /* NumPy's, or NULL */
+  uint32_t flags;    /* RINGCAST_ITEM_PADDED, or 0 */
 };
 extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
 #define RC_PY_BOOL_CODE 6
-/* -1 if there is none. */
+/* -1 if there is none. A padded one is found by its item alone. */
 int rc_py_dtype_find(struct ringcast_dtype dtype);
+int rc_py_dtype_of(const struct ringcast_item *item);
 PyObject *rc_py_shape(const struct ringcast_item *item);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
@@ -277,12 +289,41 @@ void rc_py_source_clear(struct rc_py_source *source);
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
 PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
 
+/* ---- dlpack.c --------------------------------------------------------------------------------------------------- */
+
+/* DLPack's DLTensor. Shape and strides are the owner's. */
+struct rc_py_dltensor {
+  void *data;
+  struct {
+    int32_t type, id;
+  } device;
+  int32_t ndim;
+  struct ringcast_dtype dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+enum { RC_PY_DLPACK_CPU = 1 };
+
+struct rc_py_block;
+struct rc_py_exchange;
+/* What a tensor type offers; NULL, with nothing raised: nothing that is known here, or RINGCAST_DISABLE names it. */
+const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
+/* 1; 0, with nothing raised: refused; -1: raised what is no matter of tensors (Ctrl-C). */
+int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
+/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, which it takes over at once; NULL: in memory of its
+ * own. NULL: raised. */
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
+                            struct rc_py_block *block, void **out);
+/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread, with
+ * the GIL or without. */
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                               void *owner);
+
 /* ---- recycle.c -------------------------------------------------------------------------------------------------- */
 
 /* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
 
-struct rc_py_block;
 /* At least `bytes` on a page, or NULL: too few to be worth it, turned off, or there is no memory. Take and give need no
  * GIL. */
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
@@ -405,6 +446,26 @@ extern const char rc_py_send_doc[], rc_py_send_bytes_doc[], rc_py_send_error_doc
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+
+/* ---- loop.c ----------------------------------------------------------------------------------------------------- */
+
+/* After so many frames in a row that a task had not to wait for, others get their turn: a turn of a loop costs as much
+ * as receiving a few. Large frames count for more, as it is time that matters. */
+#define RC_PY_MOST_SPENT 64
+/* In place of a result of _take() and _offer(): state->turn if the turn is another's, NULL if not; no exception. */
+PyObject *rc_py_pass_turn(struct rc_py_state *state, unsigned *spent);
+int rc_py_loop_init(struct rc_py_state *state, PyObject *module);
+/* The descriptor is about to be closed: takes it out of its loop. Keeps an exception that is set. */
+void rc_py_watch_close(PyObject **watch, pid_t pid);
+
+extern const char rc_py_arecv_doc[], rc_py_arecv_tagged_doc[], rc_py_asend_doc[], rc_py_room_fileno_doc[];
+PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_reader_anext(PyObject *self);
+PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
+PyObject *rc_py_writer_room_fileno(PyObject *self, PyObject *unused);
+/* _offer(obj, tag): send(obj, 0, tag=tag), but for state->nothing if there is no room. */
+PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* ---- view.c ----------------------------------------------------------------------------------------------------- */
 

@@ -245,9 +245,19 @@ static PyObject *get_size(struct rc_py_getting *getting, const struct ringcast_t
 
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
 
+/* Whether the rest of the stream has room for so many values beside those that are due already. Who makes room for what
+ * a container counts looks here first: containers within each other could all count the same bytes. */
+static inline bool has_room(const struct rc_py_getting *getting, uint64_t count) {
+  uint64_t left = (uint64_t)(getting->object.end - getting->object.at);
+  return getting->due <= left && count <= left - getting->due;
+}
+
 static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int depth) {
+  uint64_t due = getting->due;
+  if (!has_room(getting, count)) return damaged(getting, "a list counts more than there is");
   PyObject *list = PyList_New((Py_ssize_t)count);
   for (uint64_t i = 0; list && i < count; i++) {
+    getting->due = due + count - 1 - i;
     PyObject *item = get_inner(getting, depth);
     if (!item) {
       Py_CLEAR(list);
@@ -259,8 +269,11 @@ static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int dep
 }
 
 static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int depth) {
+  uint64_t due = getting->due;
+  if (!has_room(getting, count)) return damaged(getting, "a tuple counts more than there is");
   PyObject *tuple = PyTuple_New((Py_ssize_t)count);
   for (uint64_t i = 0; tuple && i < count; i++) {
+    getting->due = due + count - 1 - i;
     PyObject *item = get_inner(getting, depth);
     if (!item) {
       Py_CLEAR(tuple);
@@ -302,8 +315,11 @@ static PyObject *dict_new(uint64_t count) {
 }
 
 static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int depth) {
+  uint64_t due = getting->due;
+  if (!has_room(getting, 2 * count)) return damaged(getting, "a dict counts more than there is");
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
+    getting->due = due + 2 * (count - 1 - i);
     PyObject *key = get_key(getting, depth);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
@@ -329,7 +345,9 @@ static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_to
 
 /* Into `out`, all or nothing. */
 static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int depth, PyObject **out) {
+  uint64_t due = getting->due;
   for (Py_ssize_t i = 0; i < count; i++) {
+    getting->due = due + (uint64_t)(count - 1 - i);
     out[i] = get_inner(getting, depth);
     if (out[i]) continue;
     while (i-- > 0) Py_DECREF(out[i]);
@@ -390,7 +408,7 @@ static PyObject *get_instance(struct rc_py_getting *getting, const struct ringca
   if (class->kind == RINGCAST_CLASS_ENUM) return get_member(getting, class, depth);
   PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand, *made = NULL;
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (count > getting->object.end - getting->object.at) return damaged(getting, "it is cut off");
+  if (!has_room(getting, (uint64_t)count)) return damaged(getting, "it is cut off");
   if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) return PyErr_NoMemory();
   if (get_values(getting, count, depth, fields)) made = rc_py_class_make(getting->state, class, fields);
   if (fields != at_hand) PyMem_Free(fields);
@@ -508,6 +526,7 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
 }
 
 PyObject *rc_py_get(struct rc_py_getting *getting) {
+  getting->due = 0;
   getting->texts = NULL;
   getting->text_count = getting->text_room = 0;
   PyObject *value = get_inner(getting, 0);

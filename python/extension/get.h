@@ -11,6 +11,7 @@ struct rc_py_getting {
   struct ringcast_object object;
   PyObject **parts; /* the values of the entries that are this stream's parts */
   uint32_t part_count, next_part;
+  uint64_t due; /* values that the open containers still lack, at least: each is a byte of the stream or more */
   PyObject *leaves;  /* a list, or NULL */
   PyObject *classes; /* the cache: a dict */
   bool may_import;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The module ringcast._ringcast. Initialised in phases, with all its state in the module, so each interpreter has its
- * own. It relies on the GIL and does not declare otherwise: a free-threaded Python turns its GIL on to import it.
+ * own. It relies on the GIL, and says so: a free-threaded Python turns its GIL on to import it.
  */
 #include "extension.h"
 
@@ -70,6 +70,7 @@ static int module_exec(PyObject *module) {
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
   if (add_statuses(state) < 0 || rc_py_recycle_init() < 0) return -1;
+  if (rc_py_loop_init(state, module) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
   return PyModule_AddStringConstant(module, "__version__", ringcast_version());
@@ -82,7 +83,8 @@ static int module_exec(PyObject *module) {
       X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty)      \
       X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)    \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
-      X(unpack_classes) X(no_arguments) X(view_type) X(lent_type) X(sha256)
+      X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
+      X(sha256)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
@@ -132,6 +134,9 @@ static PyMethodDef module_functions[] = {
 
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
     {0, NULL},
 };
 

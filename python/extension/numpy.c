@@ -135,7 +135,7 @@ PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyOb
 
 /* Borrowed. NULL: raised. */
 static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_item *item) {
-  int index = rc_py_dtype_find(item->dtype);
+  int index = rc_py_dtype_of(item);
   if (!numpy_needed(state)) return NULL;
   PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
   if (dtype) return dtype;

@@ -44,11 +44,25 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static void reader_dealloc(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   PyTypeObject *type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  rc_py_watch_close(&self->watch, self->pid);
   rc_py_reader_shut(self);
   Py_XDECREF(self->handle);
   Py_XDECREF(self->classes);
   type->tp_free(object);
   Py_DECREF(type);
+}
+
+/* What waits in an event loop may refer to the Reader. */
+static int reader_traverse(PyObject *object, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(((struct rc_py_reader *)object)->watch);
+  return 0;
+}
+
+static int reader_clear(PyObject *object) {
+  Py_CLEAR(((struct rc_py_reader *)object)->watch);
+  return 0;
 }
 
 /* ---- Receiving -------------------------------------------------------------------------------------------------- */
@@ -63,14 +77,20 @@ static int try_next(void *context, int64_t timeout_ns) {
   return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
 }
 
-static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag) {
+/* `taking`: by _take(), to which it is no error that nothing is there. */
+static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
   if (!rc_py_reader_enter(self)) return NULL;
   struct arrival call = {.reader = self->reader};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
   PyObject *object = NULL;
-  if (rc < 0) {
+  if (rc == -EAGAIN && taking) {
+    self->spent = 0; /* the task is going to wait */
+    object = rc_py_ref(rc_py_state_of(self)->nothing);
+  } else if (rc < 0) {
+    if (rc == -ENOBUFS) rc_py_watch_close(&self->watch, self->pid); /* its descriptor is gone */
     rc_py_raise(rc_py_state_of(self), rc);
   } else {
+    if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
     object = rc_py_decode(rc_py_state_of(self), &call.frame, self->reader, &self->classes, self->allow_pickle,
                           tag);
     if (!rc_py_reader_give_back(self, &call.frame)) Py_CLEAR(object);
@@ -82,7 +102,7 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
 PyDoc_STRVAR(recv_doc,
              "recv($self, timeout=None)\n--\n\n"
              "Receive the next object, equal to what was sent and this process's own: writable, and no part of the "
-             "ring.\nOf send_bytes(), bytes.\n\n"
+             "ring.\nA torch tensor can't be made larger in place (resize_). Of send_bytes(), bytes.\n\n"
              "timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.\n\n"
              "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
              "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "
@@ -95,7 +115,7 @@ static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t
   int64_t timeout_ns;
   uint32_t tag;
   if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
-  return receive((struct rc_py_reader *)object, timeout_ns, &tag);
+  return receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
 }
 
 PyDoc_STRVAR(recv_tagged_doc, "recv_tagged($self, timeout=None)\n--\n\n"
@@ -104,17 +124,29 @@ static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_
   int64_t timeout_ns;
   uint32_t tag;
   if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
-  PyObject *received = receive((struct rc_py_reader *)object, timeout_ns, &tag);
+  PyObject *received = receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
   return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;
 }
 
 static PyObject *reader_iternext(PyObject *object) {
   struct rc_py_state *state = rc_py_state_of(object);
   uint32_t tag;
-  PyObject *received = receive((struct rc_py_reader *)object, RINGCAST_FOREVER, &tag);
+  PyObject *received = receive((struct rc_py_reader *)object, RINGCAST_FOREVER, &tag, false);
   if (received || !PyErr_ExceptionMatches(state->writer_gone)) return received;
   PyErr_Clear(); /* NULL without an exception: the end */
   return NULL;
+}
+
+/* _take(tagged): recv(0) or recv_tagged(0) for a task, but for state->nothing if nothing is there. */
+static PyObject *reader_take(PyObject *object, PyObject *tagged) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint32_t tag;
+  PyObject *turn = rc_py_pass_turn(state, &self->spent);
+  if (turn) return turn;
+  PyObject *received = receive(self, 0, &tag, true);
+  return received && received != state->nothing && tagged == Py_True ? Py_BuildValue("(NI)", received, (unsigned)tag)
+                                                                     : received;
 }
 
 /* The next frame, as a Frame. */
@@ -180,6 +212,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
   bool may_close = self->exports == 0;
   if (may_close) {
+    rc_py_watch_close(&self->watch, self->pid);
     rc_py_reader_shut(self);
   } else {
     rc_py_raise_exported(self->exports, "close the Reader", "Frame");
@@ -296,6 +329,9 @@ static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
 static PyMethodDef reader_methods[] = {
     {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
+    {"arecv", FAST(rc_py_reader_arecv), METH_FASTCALL | METH_KEYWORDS, rc_py_arecv_doc},
+    {"arecv_tagged", FAST(rc_py_reader_arecv_tagged), METH_FASTCALL | METH_KEYWORDS, rc_py_arecv_tagged_doc},
+    {"_take", reader_take, METH_O, NULL},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
     {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, view_doc},
     {"check", reader_check, METH_NOARGS, check_doc},
@@ -314,6 +350,7 @@ static PyMemberDef reader_members[] = {
     {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, handle), READONLY, "The handle that it was attached by."},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, "Bytes of the ring."},
     {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, "The writer's process."},
+    {"_watch", T_OBJECT, offsetof(struct rc_py_reader, watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -332,7 +369,8 @@ PyDoc_STRVAR(reader_doc,
              "most "
              "64.\n"
              "allow_pickle: False refuses frames that hold a pickle, which can run code; None: as the environment's "
-             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating receives until the writer is gone.\n\n"
+             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating, also by `async for`, receives until the "
+             "writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "
              "another\nbuild of ringcast made it. NoFreeSlot: it has as many readers as it can have.");
@@ -341,6 +379,9 @@ static PyType_Slot reader_slots[] = {
     {Py_tp_dealloc, reader_dealloc}, {Py_tp_methods, reader_methods},
     {Py_tp_members, reader_members}, {Py_tp_getset, reader_properties},
     {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, reader_iternext},
+    {Py_am_aiter, PyObject_SelfIter},   {Py_am_anext, rc_py_reader_anext},
+    {Py_tp_traverse, reader_traverse}, {Py_tp_clear, reader_clear},
     {Py_tp_repr, reader_repr},       {0, NULL},
 };
-PyType_Spec rc_py_reader_spec = {"ringcast.Reader", sizeof(struct rc_py_reader), 0, Py_TPFLAGS_DEFAULT, reader_slots};
+PyType_Spec rc_py_reader_spec = {"ringcast.Reader", sizeof(struct rc_py_reader), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, reader_slots};

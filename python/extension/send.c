@@ -19,6 +19,12 @@ int rc_py_try_reserve(void *context, int64_t timeout_ns) {
 
 /* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */
 static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
+  if (rc == -EAGAIN && self->offering) {
+    self->spent = 0; /* the task is going to wait */
+    return rc_py_ref(rc_py_state_of(self)->nothing);
+  }
+  if (rc >= 0 && self->offering) self->spent += 1 + (unsigned)(bytes >> 18);
+  if (rc == -ENOBUFS) rc_py_watch_close(&self->watch, self->pid); /* its descriptor is gone */
   return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes) : rc_py_ref(Py_None);
 }
 
@@ -69,8 +75,8 @@ const char rc_py_send_doc[] =
     "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
      "Send any Python object to every reader that is attached.\n\n"
      "The items of a dict with str keys go as they are: None, bool, int, float, str, bytes, CPU tensors of torch "
-     "(any\nstrides, copied once, straight into the ring) and NumPy arrays. What else there is goes by pickle, "
-     "protocol 5,\nthe tensors, arrays and buffers in it beside the pickle. Nothing that is sent may change "
+     "(any\ndtype and strides, copied once, straight into the ring) and NumPy arrays. What else there is goes by "
+     "pickle, protocol 5,\nthe tensors, arrays and buffers in it beside the pickle. Nothing that is sent may change "
      "until send returns;\nafterwards it may: the readers have copies.\nA PackedFrame of pack() is sent as what it was "
      "made of.\n\n"
      "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
@@ -81,9 +87,8 @@ const char rc_py_send_doc[] =
      "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
      "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
      "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
-     "tensor that is not on the CPU. Whatever pickle raises for what can't be pickled, with its "
-     "place in "
-     "front:\n\"value['a'][2]: ...\". After an error nothing was sent.";
+     "tensor that is not on the CPU. ValueError: a tensor without memory. Whatever pickle raises for what can't be "
+     "pickled, with its place in front:\n\"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -97,6 +102,21 @@ PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t 
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag, hash);
+  rc_py_writer_leave(self);
+  return result;
+}
+
+PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t tag;
+  PyObject *turn = rc_py_pass_turn(state, &self->spent);
+  if (turn) return turn;
+  if (count != 2) return PyErr_Format(PyExc_TypeError, "_offer() takes a value and a tag");
+  if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
+  self->offering = true;
+  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag, 0);
+  self->offering = false;
   rc_py_writer_leave(self);
   return result;
 }

@@ -1,20 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch tensors, through their Python attributes: the extension links nothing of torch's and works with any version.
+ * torch tensors: the extension links nothing of torch's and works with any version. What torch's exchange API says of a
+ * tensor is asked there (dlpack.c), the rest through Python attributes; so is all of it where there is no such API, or
+ * it says no. Either way the same is found out.
+ *
  * torch is never imported to send: nobody has a tensor of a module that was not imported.
  */
 #include "view.h"
+
+/* torch has the dtype, with elements of that size: what it keeps in other ways goes inside a pickle. */
+static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
+  PyObject *dtype = PyObject_GetAttrString(module, known->torch);
+  PyObject *size = dtype ? PyObject_GetAttrString(dtype, "itemsize") : NULL; /* an older torch does not say */
+  long bytes = size ? PyLong_AsLong(size) : 0;
+  Py_XDECREF(size);
+  PyErr_Clear();
+  if (bytes > 0 && bytes != (known->dtype.bits * known->dtype.lanes + 7) / 8) Py_CLEAR(dtype);
+  return dtype;
+}
 
 static bool torch_dtypes(struct rc_py_torch *torch, PyObject *module) {
   if (!torch->dtype_to_index) torch->dtype_to_index = PyDict_New();
   if (!torch->dtype_to_index) return false;
   for (int i = 0; i < RC_PY_DTYPES; i++) {
     if (torch->dtypes[i]) continue;
-    torch->dtypes[i] = PyObject_GetAttrString(module, rc_py_dtypes[i].torch);
-    if (!torch->dtypes[i]) {
-      PyErr_Clear(); /* an older torch */
-      continue;
-    }
+    torch->dtypes[i] = torch_dtype(module, &rc_py_dtypes[i]);
+    if (!torch->dtypes[i]) continue; /* an older torch */
+    /* torch's DLPack has no codes for these. */
+    torch->takes_no_dlpack[i] = rc_py_dtypes[i].flags || rc_py_dtypes[i].dtype.code == 3;
     PyObject *index = PyLong_FromLong(i);
     int rc = index ? PyDict_SetItem(torch->dtype_to_index, torch->dtypes[i], index) : -1;
     Py_XDECREF(index);
@@ -33,6 +46,7 @@ static bool torch_load(struct rc_py_state *state, PyObject *module) {
   if (!torch->cpu) torch->cpu = PyUnicode_InternFromString("cpu");
   if (!torch->from_dlpack && !(torch->from_dlpack = PyObject_GetAttrString(module, "from_dlpack"))) PyErr_Clear();
   bool ok = tensor && torch->parameter && torch->strided && torch->empty && torch->cpu && torch_dtypes(torch, module);
+  if (ok && !torch->exchange) torch->exchange = rc_py_dlpack_exchange(tensor);
   if (ok && !torch->tensor) torch->tensor = rc_py_ref(tensor);
   Py_XDECREF(nn);
   Py_XDECREF(tensor);
@@ -94,12 +108,17 @@ static int dense_dtype(struct rc_py_state *state, PyObject *tensor) {
   return (int)PyLong_AsLong(index);
 }
 
+/* Whether its memory stands for its negative, or its conjugate. 1, 0, -1 (raised). */
+static int is_lazy(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
+  int negated = method_is_true(tensor, state->names.is_neg);
+  return negated == 0 && is_complex ? method_is_true(tensor, state->names.is_conj) : negated;
+}
+
 /* A tensor whose memory says what it means: a lazy negation or conjugation is carried out. */
 static PyObject *resolve(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
-  int negated = method_is_true(tensor, state->names.is_neg);
-  int conjugated = negated >= 0 && is_complex ? method_is_true(tensor, state->names.is_conj) : 0;
-  if (negated < 0 || conjugated < 0) return NULL;
-  if (!negated && !conjugated) return rc_py_ref(tensor);
+  int lazy = is_lazy(state, tensor, is_complex);
+  if (lazy < 0) return NULL;
+  if (!lazy) return rc_py_ref(tensor);
   PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
   PyObject *whole = half ? PyObject_CallMethodNoArgs(half, state->names.resolve_neg) : NULL;
   Py_XDECREF(half);
@@ -150,7 +169,22 @@ static bool data_ptr(struct rc_py_state *state, PyObject *tensor, void **out) {
   return *out || !PyErr_Occurred();
 }
 
-static int describe(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
+/* As much of its own as it needs; so far as its bytes can be counted. */
+static bool has_memory(const struct ringcast_tensor *tensor) {
+  uint64_t bytes;
+  return tensor->data || ringcast_tensor_bytes(tensor, &bytes) < 0 || bytes == 0;
+}
+
+static int describe_flags(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
+  int requires_grad = attribute_is_true(object, state->names.requires_grad);
+  if (requires_grad < 0) return -1;
+  out->tensor.flags = RINGCAST_ITEM_TORCH | rc_py_dtypes[index].flags |
+                      (requires_grad ? RINGCAST_ITEM_REQUIRES_GRAD : 0) |
+                      ((PyObject *)Py_TYPE(object) == state->torch.parameter ? RINGCAST_ITEM_PARAMETER : 0);
+  return 1;
+}
+
+static int describe_by_attributes(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
   out->tensor.dtype = rc_py_dtypes[index].dtype;
   out->keep = resolve(state, object, out->tensor.dtype.code == 5);
   if (!out->keep) return -1;
@@ -158,14 +192,57 @@ static int describe(struct rc_py_state *state, PyObject *object, int index, stru
   if (described <= 0) return described;
   void *data = NULL;
   if (!data_ptr(state, out->keep, &data)) return -1;
-  uint64_t bytes;
   out->tensor.data = data;
-  if (!data && ringcast_tensor_bytes(&out->tensor, &bytes) == 0 && bytes > 0) return 0; /* no memory of its own */
-  int requires_grad = attribute_is_true(object, state->names.requires_grad);
-  if (requires_grad < 0) return -1;
-  out->tensor.flags = RINGCAST_ITEM_TORCH | (requires_grad ? RINGCAST_ITEM_REQUIRES_GRAD : 0) |
-                      ((PyObject *)Py_TYPE(object) == state->torch.parameter ? RINGCAST_ITEM_PARAMETER : 0);
-  return 1;
+  return describe_flags(state, object, index, out) < 0 ? -1 : has_memory(&out->tensor);
+}
+
+/* The index of the dtype that DLPack means; -1: not sure, or none; -2: raised. To it int4 is an int8. */
+static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor, struct ringcast_dtype dtype) {
+  int index = rc_py_dtype_find(dtype);
+  if (index < 0 || dtype.bits != 8 || dtype.code > 1) return index;
+  PyObject *real = PyObject_GetAttr(tensor, state->names.dtype);
+  if (!real) return -2;
+  Py_DECREF(real);
+  return real == state->torch.dtypes[index] ? index : -1;
+}
+
+/* 1; 0: the attributes will tell; -1: raised. Its memory is plain, else the API refuses it. */
+static int describe_by_exchange(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  struct rc_py_dltensor tensor;
+  int described = rc_py_dlpack_describe(state->torch.exchange, object, &tensor);
+  if (described == 0) state->torch.is_asked_first = true;
+  if (described <= 0) return described;
+  if (tensor.device.type != RC_PY_DLPACK_CPU || tensor.ndim > RINGCAST_MAX_NDIM) return 0;
+  size_t bytes = (size_t)tensor.ndim * sizeof(int64_t);
+  int64_t *dims = PyMem_Malloc(2 * bytes + 1);
+  if (!dims) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  /* Before any Python code can change the tensor. */
+  if (bytes) {
+    memcpy(dims, tensor.shape, bytes);
+    memcpy(dims + tensor.ndim, tensor.strides, bytes);
+  }
+  out->dims = dims;
+  out->keep = rc_py_ref(object);
+  out->tensor = (struct ringcast_tensor){.data = (const uint8_t *)tensor.data + tensor.byte_offset,
+                                         .dtype = tensor.dtype,
+                                         .ndim = tensor.ndim,
+                                         .shape = dims,
+                                         .strides = dims + tensor.ndim};
+  if (!has_memory(&out->tensor)) return 0;
+  int index = exchanged_dtype(state, object, tensor.dtype);
+  if (index < 0) return index + 1;
+  int lazy = is_lazy(state, object, tensor.dtype.code == 5);
+  if (lazy) return lazy < 0 ? -1 : 0;
+  return describe_flags(state, object, index, out);
+}
+
+static int exchanged(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  int described = describe_by_exchange(state, object, out);
+  if (described <= 0) rc_py_source_clear(out);
+  return described;
 }
 
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
@@ -173,11 +250,18 @@ int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_wher
   if (!rc_py_torch_seen(state)) return 0;
   PyObject *type = (PyObject *)Py_TYPE(object);
   if (type != state->torch.tensor && type != state->torch.parameter) return 0;
+  bool is_asked_first = state->torch.is_asked_first;
+  int described = state->torch.exchange && !is_asked_first ? exchanged(state, object, out) : 0;
+  if (described) return described;
   int is_cpu = attribute_is_true(object, state->names.is_cpu);
   if (is_cpu <= 0) return is_cpu < 0 ? -1 : raise_device(state, object, where, context);
   int index = dense_dtype(state, object);
   if (index < 0) return index + 1;
-  int described = describe(state, object, index, out);
+  if (state->torch.exchange && is_asked_first && !state->torch.takes_no_dlpack[index]) {
+    described = exchanged(state, object, out);
+  }
+  if (described) return described;
+  described = describe_by_attributes(state, object, index, out);
   if (described <= 0) rc_py_source_clear(out);
   return described;
 }
@@ -209,74 +293,45 @@ static PyObject *empty(struct rc_py_state *state, PyObject *dtype, const struct 
   return tensor;
 }
 
-/* DLPack's DLManagedTensor (dlpack.h of dmlc/dlpack, the unversioned one), and what belongs to one of ours. */
-struct dlpack {
-  void *data;
-  struct {
-    int32_t type, id;
-  } device;
-  int32_t ndim;
-  struct ringcast_dtype dtype;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-  void *context;
-  void (*deleter)(struct dlpack *self);
-  struct rc_py_block *block;
-  int64_t dims[];
-};
-enum { DLPACK_CPU = 1 };
-
-/* torch calls it when the last tensor over this memory dies, in any thread. */
-static void dlpack_delete(struct dlpack *self) {
-  rc_py_block_give(self->block);
-  PyMem_RawFree(self);
+static void give_block(void *block) {
+  rc_py_block_give(block);
 }
 
-/* If nobody took it over. */
-static void dlpack_drop(PyObject *capsule) {
-  if (PyCapsule_IsValid(capsule, "dltensor")) dlpack_delete(PyCapsule_GetPointer(capsule, "dltensor"));
-}
-
-/* Takes over `block`, at once. */
-static PyObject *dlpack_new(const struct ringcast_item *item, struct rc_py_block *block) {
-  size_t ndim = (size_t)item->ndim;
-  struct dlpack *self = PyMem_RawCalloc(1, sizeof *self + 2 * ndim * sizeof *self->dims);
-  if (!self) {
-    rc_py_block_give(block);
-    return PyErr_NoMemory();
-  }
-  self->data = rc_py_block_data(block);
-  self->device.type = DLPACK_CPU;
-  self->ndim = item->ndim;
-  self->dtype = item->dtype;
-  self->shape = self->dims;
-  self->strides = self->dims + ndim;
-  self->deleter = dlpack_delete;
-  self->block = block;
-  int64_t stride = 1;
-  for (size_t i = ndim; i-- > 0; stride *= item->shape[i]) {
-    self->shape[i] = item->shape[i];
-    self->strides[i] = stride;
-  }
-  PyObject *capsule = PyCapsule_New(self, "dltensor", dlpack_drop);
-  if (!capsule) dlpack_delete(self);
-  return capsule;
-}
-
-/* A tensor over memory that is used again. NULL: there is none for it, or this torch can't; nothing is raised, but for
- * what is no matter of torch's (Ctrl-C). */
-static PyObject *recycled(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes) {
-  struct rc_py_torch *torch = &state->torch;
-  if (!torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
-  struct rc_py_block *block = rc_py_block_take(bytes);
-  if (!block) return NULL;
-  PyObject *capsule = dlpack_new(item, block);
-  PyObject *tensor = capsule ? PyObject_CallOneArg(torch->from_dlpack, capsule) : NULL;
+static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
+                            void **out) {
+  *out = rc_py_block_data(block);
+  PyObject *capsule = rc_py_dlpack_capsule(item, *out, give_block, block);
+  PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
   Py_XDECREF(capsule);
-  if (tensor || !PyErr_ExceptionMatches(PyExc_Exception)) return tensor;
+  return tensor;
+}
+
+/* A tensor over memory of ours: a large one's is used again, a small one's came with it. NULL: there is no such memory,
+ * or this torch can't; nothing is raised, but for what is no matter of torch's (Ctrl-C). */
+static PyObject *over_ours(struct rc_py_state *state, int index, const struct ringcast_item *item, uint64_t bytes,
+                           void **out) {
+  struct rc_py_torch *torch = &state->torch;
+  bool is_large = rc_py_is_worth_recycling(bytes);
+  if (torch->takes_no_dlpack[index] || !(torch->exchange || (is_large && torch->from_dlpack))) return NULL;
+  struct rc_py_block *block = is_large ? rc_py_block_take(bytes) : NULL;
+  if (is_large && !block) return NULL;
+  PyObject *tensor = torch->exchange ? rc_py_dlpack_make(torch->exchange, item, bytes, block, out)
+                                     : over_block(state, item, block, out);
+  if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return tensor;
   PyErr_Clear();
   torch->takes_no_dlpack[index] = true;
   return NULL;
+}
+
+/* A tensor of torch's own memory. */
+static PyObject *allocated(struct rc_py_state *state, int index, const struct ringcast_item *item, void **out) {
+  PyObject *tensor = empty(state, state->torch.dtypes[index], item);
+  if (tensor && !data_ptr(state, tensor, out)) Py_CLEAR(tensor);
+  if (tensor && !*out && item->bytes) {
+    PyErr_SetString(PyExc_RuntimeError, "torch.empty gave a tensor without memory");
+    Py_CLEAR(tensor);
+  }
+  return tensor;
 }
 
 /* Consumes `tensor`. */
@@ -296,19 +351,14 @@ static PyObject *finish(struct rc_py_state *state, PyObject *tensor, uint32_t fl
 
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
   if (!rc_py_torch_needed(state)) return NULL;
-  int index = rc_py_dtype_find(item->dtype);
+  int index = rc_py_dtype_of(item);
   if (index < 0 || !state->torch.dtypes[index]) {
     return rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
                             item->dtype.code, item->dtype.bits);
   }
-  PyObject *tensor = rc_py_is_worth_recycling(bytes) ? recycled(state, index, item, bytes) : NULL;
+  PyObject *tensor = over_ours(state, index, item, bytes, out);
   if (!tensor && PyErr_Occurred()) return NULL;
-  if (!tensor) tensor = empty(state, state->torch.dtypes[index], item);
-  if (tensor && !data_ptr(state, tensor, out)) Py_CLEAR(tensor);
-  if (tensor && !*out && item->bytes) {
-    PyErr_SetString(PyExc_RuntimeError, "torch.empty gave a tensor without memory");
-    Py_CLEAR(tensor);
-  }
+  if (!tensor) tensor = allocated(state, index, item, out);
   if (tensor) tensor = finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
   return tensor;
@@ -327,7 +377,7 @@ static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObje
 PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule) {
   if (!rc_py_torch_needed(state)) return NULL;
   struct rc_py_torch *torch = &state->torch;
-  int index = rc_py_dtype_find(item->dtype);
+  int index = rc_py_dtype_of(item);
   if (index < 0 || !torch->dtypes[index] || !torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
   PyObject *tensor = taken_over(state, capsule, torch->dtypes[index]);
   if (tensor) {

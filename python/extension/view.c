@@ -14,7 +14,6 @@
 #include "view.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
 #include <structmember.h>
 
@@ -103,60 +102,12 @@ static PyType_Slot lent_slots[] = {
 };
 PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0, Py_TPFLAGS_DEFAULT, lent_slots};
 
-/* DLPack's DLManagedTensor (dlpack.h of dmlc/dlpack, the unversioned one, which every torch takes). */
-struct managed {
-  void *data;
-  struct {
-    int32_t type, id;
-  } device;
-  int32_t ndim;
-  struct ringcast_dtype dtype;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-  void *context;
-  void (*deleter)(struct managed *self);
-  struct rc_py_hold *hold;
-  int64_t dims[];
-};
-enum { DLPACK_CPU = 1 };
-
-/* torch calls it when the last tensor over this memory dies, in any thread. */
-static void managed_delete(struct managed *self) {
-  hold_drop(self->hold);
-  PyMem_RawFree(self);
-}
-
-/* If nobody took it over. */
-static void capsule_drop(PyObject *capsule) {
-  if (PyCapsule_IsValid(capsule, "dltensor")) managed_delete(PyCapsule_GetPointer(capsule, "dltensor"));
-}
-
-static PyObject *capsule_new(const struct ringcast_item *item, struct rc_py_hold *hold) {
-  size_t ndim = (size_t)item->ndim;
-  struct managed *self = PyMem_RawMalloc(sizeof *self + 2 * ndim * sizeof *self->dims);
-  if (!self) return PyErr_NoMemory();
-  *self = (struct managed){
-      .data = (void *)item->data,
-      .device.type = DLPACK_CPU,
-      .ndim = item->ndim,
-      .dtype = item->dtype,
-      .shape = self->dims,
-      .strides = self->dims + ndim,
-      .deleter = managed_delete,
-      .hold = hold_take(hold),
-  };
-  int64_t stride = 1;
-  for (size_t i = ndim; i-- > 0; stride *= item->shape[i]) { /* no 0 among them: it has bytes */
-    self->shape[i] = item->shape[i];
-    self->strides[i] = stride;
-  }
-  PyObject *capsule = PyCapsule_New(self, "dltensor", capsule_drop);
-  if (!capsule) managed_delete(self);
-  return capsule;
+static void give_hold(void *hold) {
+  hold_drop(hold);
 }
 
 static PyObject *tensor_over(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_hold *hold) {
-  PyObject *capsule = capsule_new(item, hold);
+  PyObject *capsule = rc_py_dlpack_capsule(item, item->data, give_hold, hold_take(hold));
   PyObject *tensor = capsule ? rc_py_torch_over(state, item, capsule) : NULL;
   Py_XDECREF(capsule);
   return tensor;

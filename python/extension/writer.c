@@ -120,10 +120,24 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
 static void writer_dealloc(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   PyTypeObject *type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  rc_py_watch_close(&self->watch, self->pid);
   ringcast_writer_close(self->writer);
   Py_XDECREF(self->handle);
   type->tp_free(object);
   Py_DECREF(type);
+}
+
+/* What waits in an event loop may refer to the Writer. */
+static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(((struct rc_py_writer *)object)->watch);
+  return 0;
+}
+
+static int writer_clear(PyObject *object) {
+  Py_CLEAR(((struct rc_py_writer *)object)->watch);
+  return 0;
 }
 
 /* ---- In place --------------------------------------------------------------------------------------------------- */
@@ -307,6 +321,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!rc_py_enter(&self->busy, self->pid, "Writer")) return NULL;
   bool may_close = rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
+    rc_py_watch_close(&self->watch, self->pid);
     ringcast_writer_close(self->writer);
     self->writer = NULL;
     self->lease.open = false;
@@ -394,6 +409,9 @@ static PyMethodDef writer_methods[] = {
     {"send", FAST(rc_py_writer_send), METH_FASTCALL | METH_KEYWORDS, rc_py_send_doc},
     {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, rc_py_send_bytes_doc},
     {"send_error", FAST(rc_py_writer_send_error), METH_FASTCALL | METH_KEYWORDS, rc_py_send_error_doc},
+    {"asend", FAST(rc_py_writer_asend), METH_FASTCALL | METH_KEYWORDS, rc_py_asend_doc},
+    {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
+    {"room_fileno", rc_py_writer_room_fileno, METH_NOARGS, rc_py_room_fileno_doc},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, reserve_doc},
     {"commit", FAST(writer_commit), METH_FASTCALL | METH_KEYWORDS, commit_doc},
     {"abort", writer_abort, METH_NOARGS, abort_doc},
@@ -426,6 +444,8 @@ static PyMemberDef writer_members[] = {
      "The most spill memory there can be; 0: there is none."},
     {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY,
      "Bytes of a page of the ring's memory."},
+    {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, allow_pickle), READONLY, NULL},
+    {"_watch", T_OBJECT, offsetof(struct rc_py_writer, watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -464,6 +484,8 @@ static PyType_Slot writer_slots[] = {
     {Py_tp_doc, (void *)writer_doc}, {Py_tp_new, writer_new},
     {Py_tp_dealloc, writer_dealloc}, {Py_tp_methods, writer_methods},
     {Py_tp_members, writer_members}, {Py_tp_getset, writer_properties},
+    {Py_tp_traverse, writer_traverse}, {Py_tp_clear, writer_clear},
     {Py_tp_repr, writer_repr},       {0, NULL},
 };
-PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0, Py_TPFLAGS_DEFAULT, writer_slots};
+PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};

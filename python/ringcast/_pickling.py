@@ -21,7 +21,8 @@ from ringcast.exceptions import PickleRefused
 # The dtypes whose tensors are plain bytes. An older torch lacks some.
 _DENSE = (
     "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex32 complex64 "
-    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 "
+    "bits8 bits16 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"
 ).split()
 
 # How far the place of what can't be pickled is looked for. Each level costs as much as the failed pickling, at most.
@@ -64,7 +65,12 @@ def _reduce_tensor(tensor: Any) -> Any:
     name = _dtype_names.get(tensor.dtype)
     if name is None or tensor.layout is not torch.strided or tensor.is_nested:
         return tensor.__reduce_ex__(5)
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.element_size() == 1:  # to torch, some of these are no numbers that it could put in order
+        plain = plain.view(torch.uint8)
+    plain = plain.contiguous()
+    if plain.numel() and not plain.data_ptr():  # torch's own pickle would send whatever is in some memory
+        raise ValueError("a tensor without memory: its storage was freed, or it only stands for another (torch.func)")
     try:
         # A dimension of 1 or 0 may have any stride; to be viewed as bytes it must be 1.
         data = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()

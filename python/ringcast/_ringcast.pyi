@@ -5,7 +5,20 @@ Wherever there is a `timeout`: seconds; None waits for ever, 0 tries once; Timeo
 """
 
 from types import TracebackType
-from typing import Any, Final, Iterator, List, NoReturn, Optional, Tuple, Type, Union, final
+from typing import (
+    Any,
+    AsyncIterator,
+    Coroutine,
+    Final,
+    Iterator,
+    List,
+    NoReturn,
+    Optional,
+    Tuple,
+    Type,
+    Union,
+    final,
+)
 
 from typing_extensions import Buffer, Self
 
@@ -221,6 +234,9 @@ class Writer:
         """Send any object, or what pack() made of one. timeout: for room. tag: 32 bits of the caller's own. hash:
         "sha256" or "xxh3", of each tensor and array, for Frame.hashes."""
 
+    def asend(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0) -> Coroutine[Any, Any, None]:
+        """send() for a task of asyncio; calls that wait for room are served in their order."""
+
     def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None: ...
     def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
         """Make recv() raise SendError(text) at every reader."""
@@ -248,6 +264,9 @@ class Writer:
     def fileno(self) -> int:
         """A descriptor to poll: readable when a reader has died; then call check()."""
 
+    def room_fileno(self) -> int:
+        """A descriptor to poll: readable when a send with timeout 0 that found no room may end otherwise."""
+
     def info(self) -> Info: ...
     def stats(self) -> Stats: ...
     def cancel(self) -> None:
@@ -265,8 +284,9 @@ class Writer:
     ) -> None: ...
 
 @final
-class Reader(Iterator[Any]):
-    """Attaches to the ring of a handle and receives what is sent from then on; iterating ends with the writer.
+class Reader(Iterator[Any], AsyncIterator[Any]):
+    """Attaches to the ring of a handle and receives what is sent from then on; iterating, also by `async for`, ends
+    with the writer.
 
     name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
     allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True.
@@ -301,6 +321,12 @@ class Reader(Iterator[Any]):
     def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:
         """As recv(), with the sender's tag; that of bytes is 0."""
 
+    def arecv(self, timeout: Optional[float] = None) -> Coroutine[Any, Any, Any]:
+        """recv() for a task of asyncio; one that is cancelled has lost nothing."""
+
+    def arecv_tagged(self, timeout: Optional[float] = None) -> Coroutine[Any, Any, Tuple[Any, int]]:
+        """As arecv(), with the sender's tag."""
+
     def next(self, timeout: Optional[float] = None) -> Frame:
         """Lend the next frame, to be read in place."""
 
@@ -322,6 +348,8 @@ class Reader(Iterator[Any]):
     def __reduce__(self) -> NoReturn: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Coroutine[Any, Any, Any]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
         self,

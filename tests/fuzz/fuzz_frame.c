@@ -37,8 +37,12 @@ static void inspect_data(const struct frame *frame, const void *data, uint64_t b
 }
 
 static void pack(const struct ringcast_item *item) {
-  const struct ringcast_tensor tensor = {
-      .data = item->data, .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape, .strides = item->strides};
+  const struct ringcast_tensor tensor = {.data = item->data,
+                                         .dtype = item->dtype,
+                                         .ndim = item->ndim,
+                                         .shape = item->shape,
+                                         .strides = item->strides,
+                                         .flags = item->flags};
   uint64_t bytes;
   require(ringcast_tensor_bytes(&tensor, &bytes) == 0);
   require(bytes <= item->bytes); /* so a frame makes nobody allocate more than it has itself */

@@ -79,6 +79,7 @@ static void inspect_bytes(const struct walk *walk, const uint8_t *from, struct r
   case RINGCAST_TAG_ASCII:
   case RINGCAST_TAG_UTF8:
   case RINGCAST_TAG_WTF8:
+  case RINGCAST_TAG_NAMED:
   case RINGCAST_TAG_BYTES:
   case RINGCAST_TAG_BYTEARRAY:
   case RINGCAST_TAG_DTYPE:
@@ -121,6 +122,11 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, in
   case RINGCAST_TAG_PART_BYTEARRAY:
     walk->needs.parts++;
     return true;
+  case RINGCAST_TAG_NAMED:
+    walk->needs.texts++;
+    return true;
+  case RINGCAST_TAG_AGAIN:
+    return token->count < walk->needs.texts;
   case RINGCAST_TAG_LEAF:
     if (token->count == UINT64_MAX) return false;
     if (walk->needs.leaves < token->count + 1) walk->needs.leaves = token->count + 1;
@@ -159,6 +165,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   require(result == (whole ? 0 : -EPROTO));
   if (whole) {
     require(needs.values == walk.needs.values && needs.parts == walk.needs.parts);
+    require(needs.texts == walk.needs.texts && needs.texts <= bytes);
     require(needs.classes == walk.needs.classes && needs.leaves == walk.needs.leaves);
     require(needs.values <= bytes && needs.parts <= bytes); /* so what is made of it is in proportion */
   }

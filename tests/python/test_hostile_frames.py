@@ -36,7 +36,7 @@ def raw_frame(writer, reader, value):
 HEADER = struct.Struct("<IHHIIQQQQ")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 NONE, STR, BYTES, TENSOR, PICKLE, BUFFER, LEAF, ERROR = 1, 5, 6, 7, 8, 9, 10, 11
-KEYED, NUMPY, TORCH, REQUIRES_GRAD = 1, 2, 4, 8
+KEYED, NUMPY, TORCH, REQUIRES_GRAD, PADDED = 1, 2, 4, 8, 256
 DICT, VALUE = 1, 2
 INT64 = (0, 64, 1)
 
@@ -86,8 +86,31 @@ HOSTILE = {
     "unknown kind": frame_of(VALUE, [entry(99)]),
     "gradient of integers": frame_of(VALUE, [entry(TENSOR, TORCH | REQUIRES_GRAD, size=8, dtype=INT64)], bytes(8)),
     "a dtype of nobody": frame_of(VALUE, [entry(TENSOR, TORCH, size=8, dtype=(2, 8, 8))], bytes(8)),
+    "padded, in version 1": frame_of(VALUE, [entry(TENSOR, TORCH | PADDED, size=1, dtype=(1, 4, 1))], bytes(1)),
+    "int4 bit on bit": frame_of(VALUE, [entry(TENSOR, TORCH, size=1, dtype=(1, 4, 1))], bytes(1)),
     "bfloat16 of NumPy": frame_of(VALUE, [entry(TENSOR, NUMPY, size=2, dtype=(4, 16, 1))], bytes(2)),
 }
+
+
+@needs_torch
+@pytest.mark.parametrize("flags, dtype, kind", [
+    (TORCH | PADDED, (1, 4, 1), "torch.uint4"), (PADDED, (0, 1, 1), "torch.int1"), (PADDED | NUMPY, (1, 4, 1), "NumPy"),
+    (PADDED | TORCH, (1, 8, 1), "share"), (PADDED | TORCH, (1, 3, 2), "6 bits|dtype"), (0, (3, 2, 4), "torch.bits2x4"),
+])
+def test_elements_in_bytes_of_their_own(ring, flags, dtype, kind):
+    if kind.startswith("torch.") and not hasattr(torch, kind[6:]):
+        pytest.skip("this torch has no dtypes of bits")
+    writer, reader = ring
+    frame = bytearray(frame_of(VALUE, [entry(TENSOR, flags, size=1, dtype=dtype)], b"\3"))
+    struct.pack_into("<H", frame, 4, 2)  # the version
+    send_raw(writer, frame)
+    if kind.startswith("torch."):
+        got = reader.recv(0)
+        assert str(got.dtype) == kind and got.shape == () and got.view(torch.uint8).tolist() == 3
+    else:
+        with pytest.raises(ringcast.ProtocolError, match=kind):
+            reader.recv(0)
+    assert still_works(writer, reader)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -224,6 +247,40 @@ def test_entries_that_share_their_bytes_are_refused_before_they_take_memory(ring
     result, peak = received_with_peak(reader)
     assert isinstance(result, ringcast.ProtocolError) and " share their bytes" in str(result)
     assert peak < 4 * len(frame) + MIB
+    assert still_works(writer, reader)
+
+
+OBJECT, VALUES = 12, 100000
+# Containers within each other that all count the same values: the tag, and the bytes before the next one.
+NESTED = {"tuples": (b"\xd0", b""), "lists": (b"\xcf", b""), "dicts": (b"\xd3", b"\0")}
+
+
+def nested_frame(stream):
+    frame = bytearray(frame_of(VALUE, [entry(OBJECT, size=len(stream))], stream))
+    frame[4] = 2  # the version
+    return bytes(frame)
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_values_that_are_counted_more_than_once_are_refused_before_they_take_memory(ring, name):
+    tag, before = NESTED[name]
+    writer, reader = ring
+    each = len(tag) + 5 + len(before)
+    counts = [(each * (1000 - level) + VALUES) // (2 if before else 1) - 8 for level in range(1, 1001)]
+    stream = b"".join(tag + b"\xfd" + struct.pack("<I", count) + before for count in counts) + b"\xc0" * VALUES
+    send_raw(writer, nested_frame(stream))
+    result, peak = received_with_peak(reader)
+    assert isinstance(result, ringcast.ProtocolError) and "counts more than there is" in str(result)
+    assert peak < 20 * len(stream) + MIB
+    assert still_works(writer, reader)
+
+
+def test_empty_sets_take_most_memory_for_their_bytes(ring):
+    writer, reader = ring
+    stream = b"\xcf\xfd" + struct.pack("<I", VALUES) + b"\xd1\0" * VALUES
+    send_raw(writer, nested_frame(stream))
+    result, peak = received_with_peak(reader)
+    assert result == [set()] * VALUES and peak < 130 * len(stream) + MIB
     assert still_works(writer, reader)
 
 

@@ -137,7 +137,7 @@ def test_whatever_looks_at_a_tensor_keeps_its_memory(large):
 
 
 @needs_torch
-@pytest.mark.parametrize("dtype", values.TORCH_DTYPES)
+@pytest.mark.parametrize("dtype", values.DLPACK_DTYPES)
 @pytest.mark.parametrize("kind", ["plain", "requires_grad", "parameter"])
 def test_tensors_of_every_dtype_come_from_it(large, dtype, kind):
     tensor = values.cook_tensor(dtype, (3, 1, 60_000), "transposed", kind, 5)

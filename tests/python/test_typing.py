@@ -13,6 +13,7 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 SAMPLE = '''
+import asyncio
 from typing import Any, List, Optional, Tuple
 
 import ringcast
@@ -55,6 +56,14 @@ def send(writer: Writer) -> str:
         print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error, info.wait + first.wait)
     sizes: List[int] = [writer.capacity, writer.max_frame, writer.page_size, writer.ring_frame, writer.spill_bytes]
     return writer.handle + states[0] + first.name + str(sizes)
+
+
+async def in_a_loop(writer: Writer, reader: Reader) -> List[Tuple[Any, int]]:
+    await writer.asend({"a": 1}, 1.5, tag=3)
+    await asyncio.gather(writer.asend(b"x"), reader.arecv(timeout=None))
+    fd: int = writer.room_fileno()
+    pair: Tuple[Any, int] = await asyncio.wait_for(reader.arecv_tagged(), 1)
+    return [pair, (fd, 0)] + [(item, 0) async for item in reader]
 
 
 def receive(handle: str) -> Tuple[Any, int]:
@@ -108,6 +117,7 @@ ringcast.Tap(handle=None)
 ringcast.set_recycling("1M")
 ringcast.Writer(spill_bytes="1M")
 ringcast.Writer(slow="1")
+ringcast.Writer().asend(1, "soon")
 '''
 
 
@@ -130,7 +140,7 @@ def test_code_that_uses_the_api_passes_a_strict_check(tmp_path):
 def test_misuse_does_not_pass(tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     result = check(tmp_path, "mypy", "--strict", "wrong.py")
-    assert result.stdout.count("error:") == 11, result.stdout + result.stderr
+    assert result.stdout.count("error:") == 13, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("module", ["ringcast._ringcast", "ringcast.exceptions", "ringcast._status"])

@@ -12,10 +12,19 @@ NUMPY_DTYPES = (
     "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128 "
     ">i4 datetime64[s] longdouble"
 ).split()
-TORCH_DTYPES = (
+# Those that torch's DLPack has a code for, and those of which there are only bits.
+DLPACK_DTYPES = (
     "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 complex32 complex64 "
-    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2"
 ).split()
+BIT_DTYPES = (
+    "bits8 bits16 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"
+).split()
+if torch:  # an older one lacks some
+    DLPACK_DTYPES, BIT_DTYPES = (
+        [name for name in names if hasattr(torch, name)] for names in (DLPACK_DTYPES, BIT_DTYPES)
+    )
+TORCH_DTYPES = DLPACK_DTYPES + BIT_DTYPES
 LAYOUTS = ("plain", "transposed", "strided", "expanded", "negative")
 
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
@@ -120,7 +129,10 @@ def cook(recipe):
 
 
 def tensor_bytes(tensor):
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().clone(memory_format=torch.contiguous_format)
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.element_size() == 1:
+        plain = plain.view(torch.uint8)  # torch copies no int4
+    plain = plain.contiguous().clone(memory_format=torch.contiguous_format)
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 

@@ -14,8 +14,9 @@ struct object_text {
   FILE *out;
   struct ringcast_object left; /* of a stream that ringcast_object_check has let pass */
   uint32_t part;               /* the entry that the next part is */
-  uint32_t classes;
+  uint32_t classes, texts;
   struct ringcast_token defined[RINGCAST_MAX_CLASSES];
+  struct ringcast_token named[8]; /* of a vector: there are no more */
 };
 
 static void print_object(struct object_text *text);
@@ -134,6 +135,14 @@ static inline void print_instance(struct object_text *text, const struct ringcas
   fputs("]}", text->out);
 }
 
+/* Text that may come again, or does. */
+static inline void print_named(struct object_text *text, const struct ringcast_token *token) {
+  if (token->tag == RINGCAST_TAG_NAMED) text->named[text->texts++] = *token;
+  const struct ringcast_token *named =
+      &text->named[token->tag == RINGCAST_TAG_NAMED ? text->texts - 1 : (uint32_t)token->count];
+  print_text(text->out, named->data, named->count);
+}
+
 /* What is no container and has bytes. */
 static inline void print_bytes(FILE *out, const struct ringcast_token *token) {
   static const char *const names[] = {[RINGCAST_TAG_BYTES] = "bytes",
@@ -177,6 +186,10 @@ static inline void print_simple(struct object_text *text, const struct ringcast_
   case RINGCAST_TAG_UTF8:
   case RINGCAST_TAG_WTF8:
     print_text(out, token->data, token->count);
+    break;
+  case RINGCAST_TAG_NAMED:
+  case RINGCAST_TAG_AGAIN:
+    print_named(text, token);
     break;
   case RINGCAST_TAG_SCALAR:
     fprintf(out, "{\"scalar\": [%u, %u, %u], \"data\": \"", token->dtype.code, token->dtype.bits, token->dtype.lanes);

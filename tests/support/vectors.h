@@ -99,6 +99,8 @@ static const uint8_t COUNTING[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
 #define T_PART              "\xdf"
 #define T_PART_BYTEARRAY    "\xe0"
 #define T_LEAF              "\xe1"
+#define T_NAMED             "\xe2"
+#define T_AGAIN             "\xe3"
 #define ONE                 "\0\0\0\0\0\0\xf0\x3f" /* 1.0 */
 #define TEXT63              "An arrow: it is as long as a tag alone can tell, and no longer."
 #define ONE_HASH                                       \
@@ -167,6 +169,13 @@ static const struct vector VECTORS[] = {
                   .strides = {3, 1}, .data = COUNTING, .bytes = 7},
                  {.kind = RINGCAST_ITEM_TENSOR, .key = "fp4x2", .dtype = {17, 4, 2}, .ndim = 1, .shape = {3},
                   .strides = {1}, .data = COUNTING, .bytes = 3}}},
+    {.name = "padded", .about = "Less than a byte each, in a byte of their own: uint4 from a transposed tensor, int1.",
+     DICT(4), .version = 2, .count = 2,
+     .entries = {{.kind = RINGCAST_ITEM_TENSOR, .key = "uint4", .dtype = {1, 4, 1}, .ndim = 2, .shape = {3, 2},
+                  .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_PADDED, .strides = {2, 1}, .data = "\0\3\1\4\2\5",
+                  .bytes = 6, .source = COUNTING, .source_strides = {1, 3}},
+                 {.kind = RINGCAST_ITEM_TENSOR, .key = "int1", .dtype = {0, 1, 1}, .ndim = 1, .shape = {3},
+                  .flags = RINGCAST_ITEM_PADDED, .strides = {1}, .data = "\0\1\0", .bytes = 3}}},
     {.name = "packed", .about = "Sent from a transposed tensor and from a reversed one: in C order when it arrives.",
      DICT(5), .count = 2,
      .entries = {{.kind = RINGCAST_ITEM_TENSOR, .key = "transposed", .dtype = {1, 8, 1}, .ndim = 2, .shape = {3, 2},
@@ -200,7 +209,7 @@ static const struct vector VECTORS[] = {
      PATCH(120, WORD(2), WORD(2), WORD(4), WORD(1))},
     {.name = "nested", .about = "A list of one by each tag, with its parts after it, and a leaf.", VALUE(11),
      .version = 2, .count = 6,
-     .entries = {{OBJECT(T_LIST "\x25" "\x00" "\x7f" "\x82hi" T_NONE T_FALSE T_TRUE T_INT8 "\xff" T_INT16 "\x00\x01"
+     .entries = {{OBJECT(T_LIST "\x27" "\x00" "\x7f" "\x82hi" T_NONE T_FALSE T_TRUE T_INT8 "\xff" T_INT16 "\x00\x01"
                          T_INT32 "\0\0\1\0" T_INT64 "\0\0\0\0\0\1\0\0" T_BIGINT "\x09\0\0\0\0\0\0\0\0\1" T_FLOAT ONE
                          T_COMPLEX ONE "\0\0\0\0\0\0\0\x80" T_ASCII "\3abc" T_UTF8 "\2\xc3\xa9" T_WTF8 "\3\xed\xa0\x80"
                          T_BYTES "\2\0\xff" T_BYTEARRAY "\1a" T_TUPLE "\1" T_NONE T_SET "\1" "\5" T_FROZENSET "\0"
@@ -209,7 +218,7 @@ static const struct vector VECTORS[] = {
                          T_OBJECT "\0" T_TRUE T_CLASS "\4" "\x09" "mod\0Color" T_MEMBER "\1" "\x83RED"
                          T_SCALAR "\2\x20\1\0" "\0\0\x80\x3f" T_DTYPE "\7" "float32" T_DEVICE "\6" "cuda:1"
                          T_SIZE "\2" "\2\0\0\0\0\0\0\0" "\3\0\0\0\0\0\0\0" T_PART T_PART T_PART T_PART_BYTEARRAY
-                         T_LEAF "\0"),
+                         T_LEAF "\0" T_NAMED "\2no" T_AGAIN "\0"),
                   PARTS(1, 4),
                   .meaning = "[0, 127, 'hi', null, false, true, -1, 256, 65536, 1099511627776, "
                              "{'int': '0x10000000000000000'}, {'float': '3ff0000000000000'}, "
@@ -222,7 +231,7 @@ static const struct vector VECTORS[] = {
                              "{'enum': ['mod', 'Color'], 'member': 'RED'}, "
                              "{'scalar': [2, 32, 1], 'data': '0000803f'}, {'torch.dtype': 'float32'}, "
                              "{'torch.device': 'cuda:1'}, {'torch.Size': [2, 3]}, {'part': 1}, {'part': 2}, "
-                             "{'part': 3}, {'part': 4, 'bytearray': true}, {'leaf': 0}]"},
+                             "{'part': 3}, {'part': 4, 'bytearray': true}, {'leaf': 0}, 'no', 'no']"},
                  {.kind = RINGCAST_ITEM_TENSOR, .flags = RINGCAST_ITEM_NUMPY, .dtype = F32, .ndim = 1, .shape = {2},
                   .strides = {1}, .data = COUNTING, .bytes = 8},
                  {.kind = RINGCAST_ITEM_STR, .data = "long text", .bytes = 9},
@@ -247,6 +256,12 @@ static const struct vector VECTORS[] = {
                   PARTS(1, 0),
                   .meaning = "['', '" TEXT63 "', '" TEXT63 "x', '2', '4', '8', '', "
                              "'\\u0000\\u001f\\u0022\\u005c', '\xf0\x9f\x8e\xb5', 'a\\udfffb']"}}},
+    {.name = "nested-again", .about = "Text that comes again, by its number: as a value, as a key, in another list.",
+     VALUE(18), .version = 2, .count = 1,
+     .entries = {{OBJECT(T_LIST "\4" T_NAMED "\5" "first" T_NAMED "\3" "d\xc3\xbc" T_DICT "\1" T_AGAIN "\1" T_AGAIN "\0"
+                         T_LIST "\3" T_AGAIN "\0" T_NAMED "\0" T_AGAIN "\xfc\2\0"),
+                  PARTS(1, 0),
+                  .meaning = "['first', 'dü', {'dict': [['dü', 'first']]}, ['first', '', '']]"}}},
     {.name = "nested-packed", .about = "Packed lists of each width, and without a number.", VALUE(14), .version = 2,
      .count = 1,
      .entries = {{OBJECT(T_LIST "\x09" T_PACKED_LIST "\x01" "\2\0\xff" T_PACKED_LIST "\x02" "\1\xff\xff"
@@ -306,6 +321,17 @@ static const struct vector VECTORS[] = {
      PATCH(ENTRY(0, reserved), 1)},
     {.name = "bad-kind", .about = "An unknown kind.", ONE_TENSOR, .damaged = true, PATCH(ENTRY(0, kind), 13)},
     {.name = "bad-flags", .about = "An unknown flag.", ONE_TENSOR, .damaged = true, PATCH(ENTRY(0, flags) + 3, 0x80)},
+    {.name = "bad-padding", .about = "The second tensor is padded too, but its elements are whole bytes.", DICT(1),
+     .count = 2,
+     .entries = {{.kind = RINGCAST_ITEM_TENSOR, .key = "t", .dtype = {1, 4, 1}, .ndim = 1, .shape = {3},
+                  .flags = RINGCAST_ITEM_PADDED, .strides = {1}, .data = COUNTING, .bytes = 3},
+                 {.kind = RINGCAST_ITEM_TENSOR, .key = "u", .dtype = {1, 8, 1}, .ndim = 1, .shape = {3}, .strides = {1},
+                  .data = COUNTING, .bytes = 3}},
+     .damaged = true, PATCH(ENTRY(1, flags) + 1, 1)},
+    {.name = "bad-padded-version", .about = "A padded tensor in version 1, which knows of none.", DICT(1), .count = 1,
+     .entries = {{.kind = RINGCAST_ITEM_TENSOR, .key = "t", .dtype = {1, 4, 1}, .ndim = 1, .shape = {3},
+                  .flags = RINGCAST_ITEM_PADDED, .strides = {1}, .data = COUNTING, .bytes = 3}},
+     .damaged = true, PATCH(HEADER(version), 1)},
     {.name = "bad-placement", .about = "An unknown placement.", ONE_TENSOR, .damaged = true,
      PATCH(ENTRY(0, placement), 1)},
     {.name = "bad-key", .about = "The key begins before the meta area.", ONE_TENSOR, .damaged = true,
@@ -329,7 +355,7 @@ static const struct vector VECTORS[] = {
      .damaged = true, PATCH(HEADER(version), 1)},
     {.name = "bad-object-empty", .about = "A nested value without a byte.", ONE_OBJECT(T_NONE), .damaged = true,
      PATCH(ENTRY(0, offset), WORD(0), WORD(0))},
-    {.name = "bad-token", .about = "An unknown tag.", ONE_OBJECT("\xe2"), .damaged = true},
+    {.name = "bad-token", .about = "An unknown tag.", ONE_OBJECT("\xe4"), .damaged = true},
     {.name = "bad-cut", .about = "A token is cut off.", ONE_OBJECT(T_INT32 "\0\0\0"), .damaged = true},
     {.name = "bad-count-width", .about = "A count of 16 bytes.", ONE_OBJECT(T_LIST "\xff\0\0\0\0\0\0\0\0" ONE),
      .damaged = true},
@@ -338,6 +364,8 @@ static const struct vector VECTORS[] = {
     {.name = "bad-trailing", .about = "Bytes after the value.", ONE_OBJECT(T_NONE T_NONE), .damaged = true},
     {.name = "bad-depth", .about = "1025 lists within each other.", ONE_OBJECT(TIMES1024(T_LIST "\1") T_LIST "\0"),
      .damaged = true},
+    {.name = "bad-again", .about = "A text again that comes later.",
+     ONE_OBJECT(T_TUPLE "\2" T_AGAIN "\0" T_NAMED "\1" "x"), .damaged = true},
     {.name = "bad-class", .about = "An instance of a class that comes later.",
      ONE_OBJECT(T_TUPLE "\2" T_OBJECT "\0" T_CLASS "\1" "\3" "m\0C" T_OBJECT "\0"), .damaged = true},
     {.name = "bad-class-kind", .about = "A class of an unknown kind.",

@@ -204,6 +204,7 @@ START_TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
                   ringcast_writer_peers(writer, &peer, 1) == -ECHILD &&
                   ringcast_writer_slowest(writer, &peer) == -ECHILD &&
                   ringcast_writer_check(writer, &peer) == -ECHILD && ringcast_writer_fd(writer) == -ECHILD &&
+                  ringcast_writer_room_fd(writer) == -ECHILD &&
                   ringcast_writer_publish(writer, 0, 0) == -ECHILD &&
                   ringcast_writer_stats(writer, &stats) == -ECHILD && ringcast_reader_check(reader) == -ECHILD &&
                   ringcast_reader_fd(reader) == -ECHILD && ringcast_reader_stats(reader, &stats) == -ECHILD &&

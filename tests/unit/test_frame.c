@@ -176,6 +176,7 @@ static void content_random(struct content *content, bool keyed) {
     content->flags =
         (uint32_t)random_below(16) * RINGCAST_ITEM_NUMPY + (uint32_t)random_below(3) * RINGCAST_ITEM_SHA256;
     if (content->flags & HASHES) content->hash = seed;
+    if (content->dtype.bits == 4 && random_below(2)) content->flags |= RINGCAST_ITEM_PADDED;
     struct ringcast_tensor tensor = tensor_of(content);
     ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &content->bytes), 0);
     break;

@@ -78,10 +78,10 @@ static void touch(const uint8_t *frame, size_t frame_bytes, const void *data, ui
 /* Counted without the library's arithmetic: the last element ends within the data, and the elements can be counted. */
 static void tensor_inspect(const struct ringcast_item *item) {
   unsigned bits = (unsigned)item->dtype.bits * item->dtype.lanes;
+  if (item->flags & RINGCAST_ITEM_PADDED) bits = (bits + 7) / 8 * 8;
   __int128 last = 0, count = 1, bytes;
   int empty = 0;
-  require(item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
-  require(bits > 0);
+  require(bits > 0 && item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
   for (int32_t i = 0; i < item->ndim; i++) empty |= item->shape[i] == 0;
   for (int32_t i = 0; i < item->ndim; i++) {
     require(item->shape[i] >= 0 && item->strides[i] >= 0);

@@ -155,7 +155,9 @@ START_TEST(a_hash_is_of_a_tensor_that_has_been_built) {
   struct ringcast_tensor tensor = TENSOR;
   struct ringcast_item item;
   begin(2);
-  ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), -EINVAL); /* it has not */
+  const uint16_t kind = RINGCAST_ITEM_TENSOR; /* of an earlier frame in this memory */
+  memcpy(memory + 48 + offsetof(struct ringcast_frame_entry, kind), &kind, sizeof kind);
+  ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "s", 1, "text", 4, 0, NULL), 0);
   ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), -EINVAL);
   tensor.flags = RINGCAST_ITEM_XXH3; /* only with a hash */

@@ -86,10 +86,10 @@ static void print_list(FILE *out, const char *name, const int64_t *list, int32_t
 }
 
 static void print_flags(FILE *out, uint32_t flags) {
-  static const char *const names[] = {"keyed",     "numpy",    "torch",  "requires_grad",
-                                      "parameter", "readonly", "sha256", "xxh3"};
+  static const char *const names[] = {"keyed",    "numpy",  "torch", "requires_grad", "parameter",
+                                      "readonly", "sha256", "xxh3",  "padded"};
   bool any = false;
-  for (int i = 1; i < 8; i++)
+  for (int i = 1; i < (int)(sizeof names / sizeof *names); i++)
     if (flags & (1u << i)) fprintf(out, "%s\"%s\"", any ? ", " : ", \"flags\": [", names[i]), any = true;
   if (any) fprintf(out, "]");
 }

@@ -60,6 +60,8 @@ static const struct sample SAMPLES[] = {
     BYTES(T_ASCII "\3abc", ASCII),
     BYTES(T_UTF8 "\2\xc3\xa9", UTF8),
     BYTES(T_WTF8 "\3\xed\xa0\x80", WTF8),
+    BYTES(T_NAMED "\3abc", NAMED),
+    {STREAM(T_AGAIN "\xfc\0\1"), .tag = RINGCAST_TAG_AGAIN, .count = 256},
     BYTES(T_BYTES "\4\0\1\2\3", BYTES),
     BYTES(T_BYTEARRAY "\1x", BYTEARRAY),
     BYTES(T_DTYPE "\7" "float32", DTYPE),
@@ -163,7 +165,7 @@ START_TEST(each_tag_is_known_or_refused) {
     struct ringcast_token token;
     uint8_t *block = block_new(stream, sizeof stream, &object);
     bool packed = tag == RINGCAST_TAG_PACKED_LIST || tag == RINGCAST_TAG_PACKED_TUPLE; /* of no width */
-    bool good = tag <= RINGCAST_TAG_LEAF && !packed && tag != RINGCAST_TAG_SCALAR;     /* of no bits */
+    bool good = tag <= RINGCAST_TAG_AGAIN && !packed && tag != RINGCAST_TAG_SCALAR;    /* of no bits */
     ck_assert_msg(ringcast_token_read(&object, &token) == (good ? 0 : -EPROTO), "tag %#x", tag);
     free(block);
   }
@@ -353,6 +355,18 @@ START_TEST(parts_and_leaves_are_counted) {
 }
 END_TEST
 
+START_TEST(a_text_comes_again_only_after_it_was_there) {
+  struct ringcast_object_needs needs;
+  ck_assert_int_eq(check(STREAM(T_LIST "\3" T_NAMED "\1x" T_AGAIN "\0" T_NAMED "\0"), &needs), 0);
+  ck_assert_uint_eq(needs.texts, 2);
+  ck_assert_uint_eq(needs.values, 4);
+  ck_assert_int_eq(check(STREAM(T_AGAIN "\0"), &needs), -EPROTO);
+  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_AGAIN "\0" T_NAMED "\1x"), &needs), -EPROTO);
+  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_NAMED "\1x" T_AGAIN "\1"), &needs), -EPROTO);
+  ck_assert_int_eq(check(STREAM(T_LIST "\2" T_ASCII "\1x" T_AGAIN "\0"), &needs), -EPROTO); /* it has no number */
+}
+END_TEST
+
 START_TEST(a_stream_is_one_value) {
   struct ringcast_object_needs needs;
   ck_assert_int_eq(check("", 0, &needs), -EPROTO);
@@ -380,6 +394,7 @@ int main(void) {
   tcase_add_test(tests, instances_have_the_values_of_their_class);
   tcase_add_test(tests, there_are_so_many_classes_and_no_more);
   tcase_add_test(tests, parts_and_leaves_are_counted);
+  tcase_add_test(tests, a_text_comes_again_only_after_it_was_there);
   tcase_add_test(tests, a_stream_is_one_value);
   return run_suite(suite);
 }

@@ -149,6 +149,45 @@ START_TEST(less_than_eight_bits_go_in_c_order_only) {
 }
 END_TEST
 
+static struct ringcast_tensor padded(struct ringcast_tensor tensor) {
+  tensor.flags = RINGCAST_ITEM_PADDED;
+  return tensor;
+}
+
+START_TEST(padded_elements_each_take_bytes_of_their_own) {
+  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL))), 5);
+  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 0, NULL, NULL, NULL))), 1);
+  ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){1, 1, 1}, 2, (int64_t[]){3, 3}, NULL, NULL))), 9);
+  ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){15, 6, 3}, 1, (int64_t[]){2}, NULL, NULL))), 6);
+  ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){INT64_MAX}, NULL, NULL))), INT64_MAX);
+  ck_assert_int_eq(
+      refusal_of(padded(tensor_of((struct ringcast_dtype){0, 12, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL))), -EINVAL);
+}
+END_TEST
+
+START_TEST(padding_where_there_is_nothing_to_pad_is_refused) {
+  for (int i = 0; i < COUNT(WHOLE); i++) {
+    ck_assert_int_eq(refusal_of(padded(tensor_of(WHOLE[i], 1, (int64_t[]){4}, NULL, NULL))), -EINVAL);
+  }
+  ck_assert_int_eq(refusal_of(padded(tensor_of((struct ringcast_dtype){0, 0, 1}, 0, NULL, NULL, NULL))), -EINVAL);
+}
+END_TEST
+
+START_TEST(padded_elements_pack_from_any_strides) {
+  static const struct ringcast_dtype dtypes[] = {{0, 4, 1}, {1, 1, 1}, {1, 7, 1}, {15, 6, 1}, {0, 12, 1}, {3, 5, 5}};
+  struct ringcast_dtype dtype = dtypes[_i];
+  int64_t item = (dtype.bits * dtype.lanes + 7) / 8;
+  uint8_t data[12 * 4];
+  for (int i = 0; i < (int)sizeof data; i++) data[i] = (uint8_t)random_below(256);
+  static const int64_t strides[][2] = {{4, 1}, {1, 3}, {0, 1}, {1, 0}, {-4, -1}, {-4, 1}};
+  for (int i = 0; i < COUNT(strides); i++) {
+    const uint8_t *first = data + (strides[i][0] < 0 ? 8 : 0) * item + (strides[i][1] < 0 ? 3 : 0) * item;
+    struct ringcast_tensor tensor = padded(tensor_of(dtype, 2, (int64_t[]){3, 4}, strides[i], first));
+    pack_and_compare(&tensor, item);
+  }
+}
+END_TEST
+
 START_TEST(named_layouts_pack_as_the_reference_does) {
   static const struct {
     int32_t ndim;
@@ -257,6 +296,9 @@ int main(void) {
   tcase_add_test(bytes, shapes_and_dtypes_out_of_range_are_refused);
   tcase_set_timeout(pack, 60);
   tcase_add_test(pack, less_than_eight_bits_go_in_c_order_only);
+  tcase_add_test(bytes, padded_elements_each_take_bytes_of_their_own);
+  tcase_add_test(bytes, padding_where_there_is_nothing_to_pad_is_refused);
+  tcase_add_loop_test(pack, padded_elements_pack_from_any_strides, 0, 6);
   tcase_add_loop_test(pack, named_layouts_pack_as_the_reference_does, 0, COUNT(WHOLE));
   tcase_add_test(pack, random_strides_pack_as_the_reference_does);
   tcase_add_test(pack, sixty_four_dimensions_pack);

@@ -15,7 +15,7 @@ HEADER = struct.Struct("<IHHIIQQ16s")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
 KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
-FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3".split()
+FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded".split()
 HASHES = 64 | 128
 EMPTY = bytes(16)
 MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, MAX_CLASSES, LARGEST = 1 << 24, 64, 1024, 256, (1 << 63) - 1
@@ -39,6 +39,7 @@ class Frame:
     def __init__(self, raw):
         self.raw = raw
         self.used = bytearray(len(raw))  # marks the bytes that mean something; the others are padding
+        self.parts = set()  # the entries that are parts of an object
         require(len(raw) >= HEADER.size, "shorter than a header")
         magic, self.version, root, self.tag, self.count, size, meta_bytes, reserved = HEADER.unpack_from(raw)
         require(magic == int.from_bytes(b"RCF1", "little"), "magic")
@@ -78,13 +79,16 @@ class Frame:
             meaning["key"] = self.span(key_offset, key_bytes, self.meta, self.meta_end, "key").decode()
         else:
             require(key_offset == key_bytes == 0, "a key that is none")
+        padded = bool(flags & 256)
+        require(not padded or (self.version >= 2 and kind == "tensor"), "padding where there is none")
         data = self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
         if kind == "tensor":
             require(size == 0 or offset % 64 == 48, "a tensor off its line")
             require(scalar == 0, "a scalar where there is none")
             meaning["dtype"] = [code, bits, lanes]
             meaning["shape"], meaning["strides"] = self.dimensions(ndim, dims_offset)
-            require(size == tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}), "tensor's length")
+            expected = tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}, padded=padded)
+            require(size == expected, "tensor's length")
             meaning["data"] = data.hex()
         else:
             require(ndim == dims_offset == code == bits == lanes == 0, "dimensions where there are none")
@@ -111,6 +115,8 @@ class Frame:
         for index in range(first, first + parts):
             kind, flags = struct.unpack_from("<H10xI", self.raw, HEADER.size + ENTRY.size * index + 8)
             require(KINDS.get(kind) in ("tensor", "str", "bytes") and not flags & 1, "an entry that is no part")
+            require(index not in self.parts, "a part of two objects")
+            self.parts.add(index)
         return {"first": first, "parts": parts, "value": value}
 
     def dimensions(self, ndim, dims_offset):
@@ -125,11 +131,14 @@ class Frame:
         return {"version": self.version, "root": self.root, "tag": self.tag, "entries": entries}
 
 
-def tensor_bytes(dtype, shape, strides):
+def tensor_bytes(dtype, shape, strides, padded):
     """What the data's length must be."""
     code, bits, lanes = dtype
     width = bits * lanes
     require(code <= 17 and width > 0, "dtype")
+    if padded:
+        require(width % 8 != 0, "nothing to pad")
+        width = (width + 7) // 8 * 8
     require(min(shape, default=0) >= 0, "negative dimension")
     require(min(strides, default=0) >= 0, "negative stride")
     count, c_order, empty = 1, True, 0 in shape
@@ -167,7 +176,7 @@ def plain(kind, offset, scalar, data):
 
 NAMED = "ascii utf8 wtf8 bytes bytearray list tuple set frozenset dict packed_list packed_tuple range slice".split()
 TAGS = "none false true int8 int16 int32 int64 bigint float complex".split() + NAMED
-TAGS += "class object member scalar dtype device size part part_bytearray leaf".split()
+TAGS += "class object member scalar dtype device size part part_bytearray leaf named again".split()
 PACKED = {0x01: "B", 0x02: "H", 0x04: "I", 0x11: "b", 0x12: "h", 0x14: "i", 0x18: "q", 0x28: "float"}
 CLASSES = {1: "dataclass", 2: "struct", 3: "namedtuple", 4: "enum"}
 
@@ -180,7 +189,7 @@ class Stream:
     """What an object entry holds: one value, a token at a time."""
 
     def __init__(self, raw, part):
-        self.raw, self.at, self.part, self.classes = raw, 0, part, []
+        self.raw, self.at, self.part, self.classes, self.texts = raw, 0, part, [], []
 
     def take(self, size):
         require(size <= len(self.raw) - self.at, "a token is cut off")
@@ -320,6 +329,15 @@ class Stream:
         return {"part": self.part - 1, **({"bytearray": True} if name == "part_bytearray" else {})}
 
     read_part_bytearray = read_part
+
+    def read_named(self, *_):
+        self.texts.append(self.text("utf-8", self.count()))
+        return self.texts[-1]
+
+    def read_again(self, *_):
+        index = self.count(0)
+        require(index < len(self.texts), "a text that is not there")
+        return self.texts[index]
 
     def read_leaf(self, *_):
         return {"leaf": self.count(0)}

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting in an event loop: what Reader.arecv, arecv_tagged and iteration, and Writer.asend, do when they must wait.
+
+Reader and Writer each have a descriptor that is readable when it is time to try again. A `Watch` is its registration in
+one loop, and the line of tasks that wait by it. A try that gives nothing makes the descriptor wait, so the registration
+stays from one wait to the next, and a wait that is over costs no system call of the loop's. It is dropped when the
+descriptor is readable and nobody waits, since it would stay readable.
+
+Nothing is taken on anybody's behalf: a task that is woken tries by itself, so one that is cancelled instead has lost
+nothing.
+"""
+
+import asyncio
+import collections
+import types
+
+from ringcast._ringcast import _nothing, _turn, pack
+from ringcast.exceptions import WriterGone
+
+
+@types.coroutine
+def let_others_run():
+    """A turn of the loop, for who has been served many times without having to wait."""
+    yield
+
+
+class Wake:
+    """What one task waits for, again and again. To asyncio a future; but what the loop calls runs the task at once, not
+    a turn of the loop later, so that the descriptor is tried, and no more readable, before the loop looks again."""
+
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callback",
+        "_cancelled",
+        "_context",
+        "_loop",
+        "_message",
+        "_woken",
+        "expired",
+    )
+
+    def __init__(self, loop):
+        self._asyncio_future_blocking = False
+        self._callback = self._context = self._message = None
+        self._cancelled = self._woken = self.expired = False
+        self._loop = loop
+
+    def get_loop(self):
+        return self._loop
+
+    def add_done_callback(self, callback, *, context=None):
+        self._callback, self._context = callback, context
+
+    def __await__(self):
+        if not self._woken:
+            self._asyncio_future_blocking = True
+            yield self
+        self._woken = False
+
+    def result(self):
+        if self._cancelled:
+            raise asyncio.CancelledError() if self._message is None else asyncio.CancelledError(self._message)
+
+    def cancel(self, msg=None):
+        if self._callback is None:
+            return False  # the task is about to run
+        self._cancelled, self._message = True, msg
+        self.wake_soon()
+        return True
+
+    def wake(self):
+        """Called by the loop itself: no task runs."""
+        self._woken = True
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            self._context.run(callback, self)
+
+    def expire(self):
+        self.expired = True
+        self.wake()
+
+    def wake_soon(self):
+        """Called by anybody, in any thread."""
+        self._woken = True
+        callback, self._callback = self._callback, None
+        if callback is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, self, context=self._context)
+
+
+class Watch:
+    """A descriptor in a loop, and the tasks that wait for it, the first one first. It knows nothing of whose descriptor
+    it is, which holds it: Reader and Writer close it, by their _watch."""
+
+    __slots__ = ("fd", "line", "loop", "registered")
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.fd = None  # until somebody must wait
+        self.line = collections.deque()
+        self.registered = False
+
+    def register(self):
+        if not self.registered:
+            self.loop.add_reader(self.fd, self.ready)
+            self.registered = True
+
+    def drop(self):
+        if self.registered and not self.loop.is_closed():
+            self.loop.remove_reader(self.fd)
+        self.registered = False
+
+    def ready(self):
+        if self.line:
+            self.line[0].wake()
+        else:
+            self.drop()
+
+    def close(self):
+        """The descriptor is about to be closed. Who waits finds out by trying."""
+        self.drop()
+        self.fd = None
+        if self.line:
+            self.line[0].wake_soon()
+
+    async def serve(self, fileno, attempt, last, timeout, turn=False):
+        """What `attempt` gives once it has something: asked when those ahead are through, and when the descriptor, that
+        of `fileno`, is readable. When the time is up, what `last` gives. `turn`: first the others may run."""
+        wake, line = Wake(self.loop), self.line
+        line.append(wake)
+        timer = None if timeout is None else self.loop.call_later(timeout, wake.expire)
+        served = False
+        try:
+            while True:
+                if turn:
+                    await let_others_run()
+                turn = False
+                if line[0] is wake:
+                    outcome = attempt()
+                    if outcome is _turn:
+                        turn = True
+                        continue
+                    if outcome is not _nothing:
+                        served = True
+                        return outcome
+                    if wake.expired:
+                        return last()
+                    if self.fd is None:
+                        self.fd = fileno()
+                        continue  # only now does a try that gives nothing make it wait
+                    self.register()
+                elif wake.expired:
+                    raise TimeoutError("no room in time: other calls of asend() wait for it, which came before")
+                await wake
+        finally:
+            if timer is not None:
+                timer.cancel()
+            first = line[0] is wake
+            line.remove(wake)
+            if not line:
+                if not served:
+                    self.drop()
+            elif first:
+                line[0].wake_soon()
+
+
+def watch_of(owner):
+    """The Watch of a Reader or Writer in the running loop."""
+    loop = asyncio.get_running_loop()
+    watch = owner._watch
+    if watch is not None and watch.loop is loop:
+        return watch
+    if watch is not None:
+        if watch.line and not watch.loop.is_closed():
+            raise RuntimeError(f"a task of another event loop waits on this {type(owner).__name__}: one loop at a time")
+        watch.drop()
+    owner._watch = Watch(loop)
+    return owner._watch
+
+
+# ---- Reader ------------------------------------------------------------------------------------------------------
+
+
+async def arecv(reader, tagged, timeout):
+    watch = reader._watch
+    if watch is None or not watch.line:
+        received = reader._take(tagged)
+        while received is _turn:
+            await let_others_run()
+            received = reader._take(tagged)
+        if received is not _nothing:
+            return received
+    watch = watch_of(reader)
+    if watch.line:
+        raise RuntimeError("another task waits on this Reader: give each task its own, or guard it with a lock")
+    receive = reader.recv_tagged if tagged else reader.recv
+    if timeout == 0:
+        return receive(0)
+    # The last one says why nothing has come.
+    return await watch.serve(reader.fileno, lambda: reader._take(tagged), lambda: receive(1e-9), timeout)
+
+
+async def anext_(reader):
+    try:
+        return await arecv(reader, False, None)
+    except WriterGone:
+        raise StopAsyncIteration from None
+
+
+# ---- Writer ------------------------------------------------------------------------------------------------------
+
+
+async def asend(writer, obj, timeout, tag):
+    watch, outcome = writer._watch, None
+    if watch is None or not watch.line:
+        outcome = writer._offer(obj, tag)
+        if outcome is None:
+            return
+        if timeout == 0 and outcome is _nothing:
+            return writer.send(obj, 0, tag=tag)
+    # As it is now: it may change while this waits.
+    packed = pack(obj, allow_pickle=writer._allow_pickle)
+    offer, last = lambda: writer._offer(packed, tag), lambda: writer.send(packed, 1e-9, tag=tag)
+    await watch_of(writer).serve(writer.room_fileno, offer, last, timeout, outcome is _turn)

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch tensors by DLPack's exchange API, and by their attributes where there is none: what arrives is the same."""
+
+import contextlib
+import gc
+import sys
+import threading
+import tracemalloc
+import types
+
+import numpy as np
+import pytest
+import values
+from links import linked
+from needs import torch
+from test_lifecycle import in_a_fork
+
+import ringcast
+
+if torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+pytestmark = pytest.mark.alike
+OFFERED = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+needs_exchange = pytest.mark.skipif(not OFFERED, reason="this torch has no DLPack exchange API")
+needs_bits = pytest.mark.skipif(not values.BIT_DTYPES, reason="this torch has no dtypes of bits")
+
+WAYS = [pytest.param("exchange", marks=needs_exchange), "attributes"]
+
+
+@pytest.fixture(params=WAYS)
+def link(request, monkeypatch):
+    monkeypatch.setenv("RINGCAST_DISABLE", "" if request.param == "exchange" else " numa,dlpack_api ")
+    with linked() as link:
+        yield link
+
+
+@pytest.mark.parametrize("dtype", values.TORCH_DTYPES)
+def test_tensors_of_every_dtype_arrive_either_way(link, dtype):
+    for shape in ((), (0,), (3, 0, 2), (2, 3, 4)):
+        for layout in values.LAYOUTS + ("conjugated", "imaginary"):
+            kind = ("plain", "requires_grad", "parameter")[len(shape) % 3]
+            tensor = values.cook_tensor(dtype, shape, layout, kind, 1)
+            got = link({"t": tensor})
+            values.assert_same(got, {"t": tensor})
+            assert got["t"].is_contiguous() and not got["t"]._is_view() and got["t"]._version == 0
+
+
+@needs_bits
+def test_elements_of_bits_are_sent_as_torch_has_them(link):
+    tensor = torch.arange(16, dtype=torch.uint8).view(torch.uint4).reshape(4, 4).T
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        tensor.contiguous()  # to which torch itself says no
+    got = link({"t": tensor, "in": [tensor]})
+    for each in (got["t"], got["in"][0]):
+        assert each.dtype is torch.uint4
+        assert each.view(torch.uint8).tolist() == torch.arange(16, dtype=torch.uint8).reshape(4, 4).T.tolist()
+
+
+@needs_bits
+def test_large_tensors_of_bits_arrive(link):
+    raw = torch.from_numpy(values.raw(1, 300_000))
+    for dtype in (torch.int4, torch.bits8, torch.float4_e2m1fn_x2):
+        got = link(raw.view(dtype))
+        assert got.dtype is dtype and torch.equal(got.view(torch.uint8), raw)
+
+
+def lazies():
+    whole = torch.tensor([1 + 2j, 3 - 4j])
+    return {
+        "conjugate": whole.conj(),
+        "its imaginary part": whole.conj().imag,
+        "its real part": whole.conj().real,
+        "negative": torch._neg_view(torch.arange(3.0)),
+        "negative integers": torch._neg_view(torch.arange(6)).reshape(2, 3).T,
+        "negative conjugate": torch._neg_view(whole).conj(),
+        "negative, with a gradient": torch._neg_view(torch.ones(2, requires_grad=True)),
+        "negative zeros": torch._neg_view(torch.zeros(2)),
+    }
+
+
+@pytest.mark.parametrize("name", lazies())
+def test_what_is_still_to_be_negated_or_conjugated_arrives_done(link, name):
+    tensor = lazies()[name]
+    got = link(tensor)
+    assert not got.is_neg() and not got.is_conj() and got.requires_grad == tensor.requires_grad
+    assert values.tensor_bytes(got) == values.tensor_bytes(tensor)
+    assert torch.equal(torch.signbit(got.real), torch.signbit(tensor.real.resolve_neg()))
+
+
+def views():
+    base = torch.arange(24.0).reshape(2, 3, 4)
+    return [
+        base[1:, 1:, ::2], base.permute(2, 0, 1), base[:, :, :1].expand(2, 3, 5), torch.ones(()).expand(3, 4), base[1],
+        base.flatten()[5:5], base.unfold(2, 2, 1), base.diagonal(dim1=1, dim2=2), base.as_strided((3, 3), (1, 1)),
+        torch.arange(6).reshape([1] * 63 + [6]), torch.arange(6).reshape([1] * 70 + [6]), base.detach()[0, 0, 0],
+        torch.tensor(7), torch.empty(0), torch.empty(3, 0, 2), torch.empty(0, dtype=torch.int8), torch.tensor(True),
+    ]
+
+
+def test_views_arrive_in_c_order(link):
+    for index, tensor in enumerate(views()):
+        got = link({"t": tensor})
+        values.assert_same(got, {"t": tensor})
+        assert got["t"].is_contiguous() and got["t"].storage_offset() == 0, index
+    with torch.inference_mode():
+        assert torch.equal(link(torch.ones(3).view(3, 1)), torch.ones(3, 1))
+
+
+def odd():
+    with contextlib.suppress(Exception):
+        yield "sparse", torch.eye(3).to_sparse()
+        yield "csr", torch.eye(3).to_sparse_csr()
+        yield "quantized", torch.quantize_per_tensor(torch.arange(4.0), 0.5, 1, torch.quint8)
+        yield "bits", torch.arange(4, dtype=torch.uint8).view(torch.bits8)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_without_plain_memory_do_no_harm_to_others(link):
+    """The exchange API refuses them: from then on each tensor is asked first, and then goes as before."""
+    for name, tensor in odd():
+        got = link({"odd": tensor, "t": torch.arange(3)})
+        assert type(got["odd"]) is torch.Tensor and got["odd"].layout == tensor.layout, name
+        assert got["odd"].dtype == tensor.dtype and got["t"].tolist() == [0, 1, 2], name
+        others = [torch.arange(4, dtype=torch.int8), torch.nn.Parameter(torch.ones(2))]
+        for plain in [*lazies().values(), *views(), *others]:
+            got = link([plain, {"t": plain}]) if plain.dim() < 60 else [link(plain), {"t": plain}]
+            values.assert_same_tensor(got[0], plain)
+            assert values.tensor_bytes(link(plain)) == values.tensor_bytes(plain)
+
+
+def test_a_tensor_elsewhere_is_refused_by_its_place(link):
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"value\['t'\] is a tensor on device 'meta'"):
+            link.writer.send({"t": torch.empty(3, device="meta")}, 0)
+        assert link({"t": torch.ones(2)})["t"].tolist() == [1, 1]
+
+
+def test_a_tensor_without_memory_is_refused(link):
+    """Torch's own pickle makes up what was in it."""
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+
+    def refused(tensor):
+        with pytest.raises(ValueError, match=r"value\['t'\]: a tensor without memory"):
+            link.writer.send({"t": tensor}, 0)
+        return tensor
+
+    refused(freed)
+    torch.func.functionalize(refused)(torch.ones(2))
+    assert link(torch.ones(2)).tolist() == [1, 1]
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+def test_a_subclass_arrives_as_its_own_pickle_has_it(link):
+    got = link({"t": torch.ones(2).as_subclass(Sub)})["t"]
+    assert type(got) is Sub and got.tolist() == [1, 1]
+
+
+# ---- What is in force where it is received -------------------------------------------------------------------------
+
+
+def test_a_default_device_or_dtype_does_not_matter(link):
+    link.writer.send([torch.arange(3)], 0)
+    link.writer.send({"t": torch.arange(3), "e": torch.empty(0), "n": torch.arange(3, dtype=torch.int16)}, 0)
+    with torch.device("meta"):
+        link.reader.recv(0)
+        got = link.reader.recv(0)
+    assert {tensor.device.type for tensor in got.values()} == {"cpu"}
+    assert [tensor.dtype for tensor in got.values()] == [torch.int64, torch.float32, torch.int16]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert link(torch.ones(2, dtype=torch.float32)).dtype is torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_in_inference_mode_it_is_an_inference_tensor_as_torchs_own_are(link):
+    link.writer.send(torch.ones(2), 0)
+    link.writer.send(torch.ones(2), 0)
+    with torch.inference_mode():
+        assert link.reader.recv(0).is_inference()
+    assert not link.reader.recv(0).is_inference()
+
+
+def test_gradients_flow_through_what_arrived(link):
+    got = link({"t": torch.ones(3, requires_grad=True), "p": torch.nn.Parameter(torch.ones(3))})
+    (got["t"] * got["p"] * 2).sum().backward()
+    assert got["t"].grad.tolist() == got["p"].grad.tolist() == [2, 2, 2]
+    assert type(got["p"]) is torch.nn.Parameter and got["p"].is_leaf
+
+
+# ---- Their memory --------------------------------------------------------------------------------------------------
+
+
+def test_each_has_memory_of_its_own(link):
+    sent = {str(size): torch.full((size,), size % 100, dtype=torch.uint8) for size in range(0, 300, 7)}
+    sent.update({"half": torch.ones(40_000), "whole": torch.ones(16_384), "less": torch.ones(16_383)})
+    got = link(sent)
+    ranges = []
+    for key, tensor in got.items():
+        assert torch.equal(tensor, sent[key])
+        assert tensor.data_ptr() % 64 == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+        ranges.append((tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.itemsize))
+    ranges = sorted(each for each in ranges if each[0] != each[1])
+    assert all(one[1] <= other[0] for one, other in zip(ranges, ranges[1:]))
+    for tensor in got.values():
+        tensor += 1
+    for key, tensor in got.items():
+        assert torch.equal(tensor, sent[key] + 1)
+
+
+@pytest.mark.parametrize("look", [
+    lambda tensor: tensor[5:], lambda tensor: tensor.numpy(), lambda tensor: tensor.untyped_storage(),
+    np.from_dlpack, torch.utils.dlpack.to_dlpack, lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+    lambda tensor: tensor.view(torch.int16), lambda tensor: memoryview(tensor.numpy()),
+], ids=range(8))
+def test_whatever_looks_at_a_small_one_keeps_its_memory(link, look):
+    kept = look(link(torch.full((1000,), 7, dtype=torch.uint8)))
+    others = [link(torch.full((1000,), 9, dtype=torch.uint8)) for _ in range(50)]
+    if type(kept).__name__ == "PyCapsule":
+        kept = torch.from_dlpack(kept)
+    if isinstance(kept, (torch.Tensor, np.ndarray)):
+        assert kept.max() == kept.min() and len(others) == 50
+    else:
+        assert set(bytes(kept)) == {7}
+
+
+def test_what_cannot_grow_says_so_and_can_shrink(link):
+    tensor = link(torch.arange(6))
+    tensor.resize_(2, 2)
+    assert tensor.tolist() == [[0, 1], [2, 3]]
+    if not tensor.untyped_storage().resizable():
+        with pytest.raises(RuntimeError, match="not resizable"):
+            link(torch.arange(6)).resize_(100)
+    assert tensor.clone().resize_(100).shape == (100,)
+    tensor.share_memory_()
+    assert tensor.is_shared() and tensor.tolist() == [[0, 1], [2, 3]]
+
+
+KINDS = {
+    "small": torch.ones(3),
+    "gradient": torch.ones(3, requires_grad=True),
+    "parameter": torch.nn.Parameter(torch.ones(3)),
+    "byte": torch.ones(3, dtype=torch.uint8),
+    "view": torch.ones(3, 4).T,
+    "empty": torch.empty(0),
+    "negative": torch._neg_view(torch.ones(3)),
+    **{name: torch.ones(2, dtype=torch.uint8).view(getattr(torch, name)) for name in values.BIT_DTYPES[4:6]},
+}
+
+
+def test_nothing_is_kept_of_what_is_made_and_dropped(link):
+    for _ in range(20):
+        link(KINDS)
+    counts = {name: (sys.getrefcount(tensor), sys.getrefcount(tensor.dtype)) for name, tensor in KINDS.items()}
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(500):
+            link(KINDS)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 4000, grown  # less than a byte for each of them
+    for name, tensor in KINDS.items():
+        assert (sys.getrefcount(tensor), sys.getrefcount(tensor.dtype)) == counts[name]
+
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+
+
+def test_memory_stays_as_it_is_over_many_tensors(link):
+    sent = {str(size): torch.ones(size) for size in (0, 1, 30, 500, 3000, 15_000, 20_000)}
+    for _ in range(300):
+        link(sent)
+    before = resident()
+    for _ in range(3000):
+        link(sent)
+    assert resident() - before < 8 << 20  # of 750 MB that were received
+
+
+def test_tensors_die_in_any_thread(link):
+    sent = {str(size): torch.ones(size) for size in (1, 100, 5000)}
+    before = ringcast.recycling().lent
+    held = [link(sent) for _ in range(300)]
+    threads = [threading.Thread(target=lambda: [held.pop() for _ in range(75)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    assert not held and ringcast.recycling().lent == before
+
+
+def test_threads_with_rings_of_their_own(link):
+    failures = []
+
+    def work(number):
+        try:
+            with link.module.Writer(1 << 20) as writer, link.module.Reader(writer.handle) as reader:
+                held = []
+                for step in range(200):
+                    writer.send({"t": torch.full((step,), number), "u": torch.full((3,), step)}, 10)
+                    held.append(reader.recv(10))
+                for step, got in enumerate(held):
+                    assert got["t"].tolist() == [number] * step and got["u"].tolist() == [step] * 3
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_a_forked_child_sends_and_drops_as_it_likes(link):
+    kept = {str(size): link(torch.full((size,), 7.0)) for size in (3, 1000, 30_000)}
+
+    def child():
+        sums = [float(tensor.sum()) for tensor in kept.values()]
+        kept.clear()
+        gc.collect()
+        with link.module.Writer(1 << 20) as writer, link.module.Reader(writer.handle) as reader:
+            writer.send({"t": torch.ones(5), "u": torch.nn.Parameter(torch.ones(3))}, 0)
+            got = reader.recv(0)
+        return sums, got["t"].tolist(), got["u"].tolist()
+
+    assert in_a_fork(child) == ([21.0, 7000.0, 210_000.0], [1.0] * 5, [1.0] * 3)
+    assert [float(tensor.sum()) for tensor in kept.values()] == [21.0, 7000.0, 210_000.0]
+
+
+def test_torch_may_be_imported_half_way(link, monkeypatch):
+    with monkeypatch.context() as patch:
+        for half in ({}, {"Tensor": torch.Tensor}, {"Tensor": torch.Tensor, "nn": types.ModuleType("torch.nn")}):
+            module = types.ModuleType("torch")
+            vars(module).update(half)
+            patch.setitem(sys.modules, "torch", module)
+            assert link({"a": 1, "n": np.arange(3)})["a"] == 1
+    assert link(torch.ones(3)).tolist() == [1, 1, 1]

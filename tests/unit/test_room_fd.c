@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The descriptor that says when to ask for room again: whatever ends a wait makes it readable. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+#include "tests/support/lost.h"
+#include "tests/support/switches.h"
+
+static bool is_readable(int fd, int timeout_ms) {
+  return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1;
+}
+
+enum { BY_URING, BY_THREAD, WITHOUT_PIDFDS, WAYS };
+
+static void choose(int way) {
+  if (way != BY_URING) disable_too("io_uring");
+  if (way == WITHOUT_PIDFDS) disable_too("pidfd");
+}
+
+static int room_fd(ringcast_writer *writer) {
+  int fd = ringcast_writer_room_fd(writer);
+  ck_assert_int_ge(fd, 0);
+  ck_assert_int_eq(ringcast_writer_room_fd(writer), fd);
+  return fd;
+}
+
+static int try(ringcast_writer *writer) { return ringcast_writer_send(writer, "frame", 5, 0, 0); }
+
+/* As an event loop does: asks again whenever it is told to, and has no clock of its own. */
+static int send_by_fd(ringcast_writer *writer, int fd) {
+  int result;
+  while ((result = try(writer)) == -EAGAIN) ck_assert(is_readable(fd, -1));
+  return result;
+}
+
+static void read_one(ringcast_reader *reader) {
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+}
+
+static void read_all(ringcast_reader *reader) {
+  struct ringcast_frame frame;
+  while (ringcast_reader_next(reader, 0, &frame) == 0) ringcast_reader_release(reader, &frame);
+}
+
+START_TEST(it_tells_when_to_try_again) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  int fd = room_fd(writer);
+  ck_assert(is_readable(fd, 0));
+  for (int i = 0; i < 100; i++) {
+    ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+    /* It may have taken so long from there to here that it is time to look again. */
+    while (is_readable(fd, 0)) ck_assert_int_eq(try(writer), -EAGAIN);
+    read_all(reader);
+    ck_assert(is_readable(fd, -1));
+    ck_assert_int_eq(try(writer), 0);
+  }
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_reader_that_leaves_makes_room_too) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  int fd = room_fd(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(send_by_fd(writer, fd), 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+#define FRAMES 20000
+
+static void *read_frames(void *context) {
+  for (int i = 0; i < FRAMES; i++) read_one(context);
+  return NULL;
+}
+
+/* Most of them find the ring full, at whatever point the reader is. */
+START_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  int fd = room_fd(writer);
+  pthread_t thread;
+  ck_assert_int_eq(pthread_create(&thread, NULL, read_frames, reader), 0);
+  for (int i = 0; i < FRAMES; i++) ck_assert_int_eq(send_by_fd(writer, fd), 0);
+  pthread_join(thread, NULL);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_death_ends_the_wait) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  choose(_i);
+  for (int i = 0; i < 4; i++) {
+    uint32_t policy = policies[i % 2];
+    ringcast_writer *writer = make(policy, RINGCAST_FAIL, 0);
+    ringcast_reader *reader = i < 2 ? NULL : attach(writer); /* it lives, is in the way too, and is asked first */
+    pid_t pid = start_reader(writer);
+    int fd = room_fd(writer);
+    ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+    kill_child(pid);
+    if (policy == RINGCAST_FAIL) {
+      ck_assert_int_eq(send_by_fd(writer, fd), -EOWNERDEAD);
+      ck_says("'rank 2'");
+    } else {
+      while (ringcast_writer_peers(writer, NULL, 0) > (reader ? 1 : 0)) {
+        ck_assert(is_readable(fd, -1));
+        try(writer);
+      }
+      if (reader) read_all(reader);
+      ck_assert_int_eq(send_by_fd(writer, fd), 0);
+      ck_told(writer, RINGCAST_PEER_DEAD, pid);
+    }
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+START_TEST(so_does_the_time_that_a_reader_may_be_in_the_way) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 10000000);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(send_by_fd(writer, room_fd(writer)), -ETIMEDOUT);
+  ck_says("longer than a reader may");
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+  writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 10000000);
+  reader = attach(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(send_by_fd(writer, room_fd(writer)), 0);
+  ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+static void *cancel(void *writer) {
+  ringcast_writer_cancel(writer);
+  return NULL;
+}
+
+START_TEST(so_does_cancel) {
+  choose(_i);
+  for (int i = 0; i < 50; i++) {
+    ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+    ringcast_reader *reader = attach(writer);
+    int fd = room_fd(writer);
+    pthread_t thread;
+    ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+    ck_assert_int_eq(pthread_create(&thread, NULL, cancel, writer), 0);
+    ck_assert_int_eq(send_by_fd(writer, fd), -ECANCELED);
+    pthread_join(thread, NULL);
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+START_TEST(spill_memory_that_is_used_up_is_waited_for) {
+  choose(_i);
+  ringcast_writer *writer = NULL;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1,
+                                            .spill_bytes = 4 << 20};
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_span span;
+  int fd = room_fd(writer), result;
+  for (int i = 0; i < 4; i++) {
+    while ((result = ringcast_writer_reserve(writer, 1 << 20, 0, &span)) == 0)
+      ck_assert_int_eq(ringcast_writer_commit(writer, 1 << 20, 0), 0);
+    ck_assert_int_eq(result, -EAGAIN);
+    ck_says("spill memory");
+    read_all(reader);
+    while ((result = ringcast_writer_reserve(writer, 1 << 20, 0, &span)) == -EAGAIN) ck_assert(is_readable(fd, -1));
+    ck_assert_int_eq(result, 0);
+    ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+  }
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(nobody_is_woken_for_who_does_not_wait) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_stats stats;
+  room_fd(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  for (int i = 0; i < 100; i++) {
+    read_all(reader);
+    ck_assert_int_eq(try(writer), 0);
+  }
+  ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
+  ck_assert_uint_le(stats.wakes, 1); /* of the one that found no room */
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(one_that_can_not_be_had_is_told) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  struct rlimit limit, none = {0, 0};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  none.rlim_max = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &none);
+  int result = ringcast_writer_room_fd(writer);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  ck_assert_int_eq(result, -EMFILE);
+  ck_says("can't make a descriptor to wait on");
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert(is_readable(room_fd(writer), 0));
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("room_fd");
+  TCase *tests = add_case(suite, "room_fd");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_loop_test(tests, it_tells_when_to_try_again, 0, WAYS);
+  tcase_add_loop_test(tests, a_reader_that_leaves_makes_room_too, 0, WAYS);
+  tcase_add_loop_test(tests, a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS);
+  tcase_add_loop_test(tests, a_death_ends_the_wait, 0, WAYS);
+  tcase_add_loop_test(tests, so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS);
+  tcase_add_loop_test(tests, so_does_cancel, 0, WAYS);
+  tcase_add_loop_test(tests, spill_memory_that_is_used_up_is_waited_for, 0, WAYS);
+  tcase_add_loop_test(tests, nobody_is_woken_for_who_does_not_wait, 0, WAYS);
+  tcase_add_test(tests, one_that_can_not_be_had_is_told);
+  return run_suite(suite);
+}
