@@ -6,8 +6,8 @@
  * own; its parts, if it is a nested value; and the pickle with its buffers, if it has leaves there, which is for the
  * stream of its tokens to say. decode.c makes of them what it makes of a frame with nothing else in it.
  *
- * A dict that is no root of the frame (it has many items, or keys of other kinds) is one nested value, or a pickle: it is
- * read as a whole.
+ * A dict whose items are no entries (it has many that are no tensors, or keys of other kinds) is one nested value, or a
+ * pickle: it is read as a whole.
  */
 #include "view.h"
 
@@ -118,7 +118,7 @@ static bool are_text(PyObject *keys) {
 const char rc_py_keys_doc[] =
     "keys($self)\n--\n\n"
     "The keys of the dict that it holds, in order: a list of str. Nothing else is read, but of a dict of more than 64 "
-    "items,\nor with keys that are no str: that is read as a whole.\n\n"
+    "items that are\nno tensors or arrays, or with keys that are no str: that is read as a whole.\n\n"
     "TypeError: it holds no dict, or one with keys that are no str. ProtocolError, SendError, and what reading the "
     "whole\nraises, as Reader.recv().";
 PyObject *rc_py_look_keys(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
@@ -298,8 +298,8 @@ const char rc_py_hashes_doc[] =
     "The hashes that came with it, of send(..., hash=...) or pack(..., hash=...), as ints of 64 bits.\n\n"
     "Of a dict: a dict that has, for each key whose value is a tensor or array, its hash; for each whose value has such "
     "in it,\na list of theirs, in the order in which a walk through the value comes upon them. Other keys are not in "
-    "it. Of a value\nthat is no dict (or a dict of more than 64 items, or with keys that are no str): the hash, or the "
-    "list, or None.\nWhat is sent by pickle has no hashes. Nobody has checked them: they are what the sender says.";
+    "it. Of a value\nthat is no dict (or a dict of more than 64 items that are no tensors, or with keys that are no str): the "
+    "hash, or the list,\nor None. What is sent by pickle has no hashes. Nobody has checked them: they are what the sender says.";
 PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   struct ringcast_item item;

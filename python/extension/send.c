@@ -112,10 +112,12 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   uint64_t tag;
   PyObject *turn = rc_py_pass_turn(state, &self->spent);
   if (turn) return turn;
-  if (count != 2) return PyErr_Format(PyExc_TypeError, "_offer() takes a value and a tag");
+  uint32_t hash;
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "_offer() takes a value, a tag and a hash");
+  if (!rc_py_hash_argument(state, args[2], &hash)) return NULL;
   if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
   self->offering = true;
-  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag, 0);
+  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag, hash);
   self->offering = false;
   rc_py_writer_leave(self);
   return result;

@@ -234,7 +234,9 @@ class Writer:
         """Send any object, or what pack() made of one. timeout: for room. tag: 32 bits of the caller's own. hash:
         "sha256" or "xxh3", of each tensor and array, for Frame.hashes."""
 
-    def asend(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0) -> Coroutine[Any, Any, None]:
+    def asend(
+        self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None
+    ) -> Coroutine[Any, Any, None]:
         """send() for a task of asyncio; calls that wait for room are served in their order."""
 
     def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None: ...

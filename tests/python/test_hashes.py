@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hashes that travel with tensors: what they are of, that they are right, and where they are found."""
 
+import asyncio
 import collections
 import dataclasses
 import hashlib
@@ -187,12 +188,35 @@ def test_a_dict_has_one_for_each_tensor_and_a_list_for_what_is_nested(ring):
         assert tap.recv(0)["step"] == 7
 
 
-def test_a_value_that_is_no_dict_of_items(ring):
+def test_a_task_of_asyncio_sends_them_too():
+    array = np.arange(5000)
+
+    async def both(writer, reader):
+        for _ in range(20):  # more than there is room for
+            tasks.append(asyncio.ensure_future(writer.asend([array], WATCHDOG, hash="sha256")))
+        for _ in range(20):
+            await asyncio.sleep(0)
+            while not reader.lag:
+                await asyncio.sleep(0)
+            with reader.next(0) as frame:
+                assert frame.hashes == [sha(array)]
+        await asyncio.gather(*tasks)
+        with pytest.raises(ValueError, match="hash must be"):
+            await writer.asend([array], hash="md5")
+
+    tasks = []
+    with ringcast.Writer(1 << 18) as writer, ringcast.Reader(writer.handle) as reader:
+        asyncio.run(both(writer, reader))
+
+
+def test_a_value_that_is_no_dict_of_items():
     many = {f"k{number}": np.full(3, number) for number in range(100)}
+    mixed = {"first": 1, **many}
     cases = [
         (np.arange(3), sha(np.arange(3))),
         (items(), [sha(item.feature) for item in items()]),
-        (many, [sha(array) for array in many.values()]),
+        (many, {key: sha(array) for key, array in many.items()}),
+        (mixed, [sha(array) for array in many.values()]),
         (7, None),
         ("text", None),
         ([1, 2], None),

@@ -127,6 +127,16 @@ def test_each_item_is_what_unpack_gives(recipe):
         assert bytes(ringcast.pack(packed[key])) == bytes(ringcast.pack(whole[key]))
 
 
+def test_a_dict_of_many_tensors_is_looked_into_by_entries():
+    packed = ringcast.pack({f"layer{number}": np.full(1 << 15, number) for number in range(100)})
+    tracemalloc.start()
+    try:
+        assert packed["layer42"][0] == 42 and len(packed.keys()) == 100
+        assert tracemalloc.get_traced_memory()[1] < 1 << 19
+    finally:
+        tracemalloc.stop()
+
+
 @either
 @pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
 def test_a_dict_that_travels_as_one_value_is_looked_into_too(how, kind):
