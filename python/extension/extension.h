@@ -314,8 +314,8 @@ int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tenso
  * own. NULL: raised. */
 PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
                             struct rc_py_block *block, void **out);
-/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread, with
- * the GIL or without. */
+/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread,
+ * with the GIL or without. */
 PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
                                void *owner);
 

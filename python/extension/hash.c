@@ -2,10 +2,10 @@
 /*
  * A hash of each tensor that is sent: of its bytes in C order, which are those in the frame.
  *
- * They are copied there piece by piece, and each piece is hashed while it is in the cache; what is hashed is the copy, so
- * the hash is of what is sent even if somebody changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is hashlib's,
- * which has the CPU's instructions for it, and lets go of the GIL itself; its pieces are larger, as each takes a turn
- * with the GIL, for which other threads may let it wait.
+ * They are copied there piece by piece, and each piece is hashed while it is in the cache; what is hashed is the copy,
+ * so the hash is of what is sent even if somebody changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is
+ * hashlib's, which has the CPU's instructions for it, and lets go of the GIL itself; its pieces are larger, as each
+ * takes a turn with the GIL, for which other threads may let it wait.
  */
 #include "extension.h"
 
@@ -53,8 +53,8 @@ PyObject *rc_py_hash_of_packed(void) {
 
 /* ---- Pieces ----------------------------------------------------------------------------------------------------- */
 
-/* What is left of a tensor. In C order it is cut anywhere, else between two rows: along the first dimension that is more
- * than 1. */
+/* What is left of a tensor. In C order it is cut anywhere, else between two rows: along the first dimension that is
+ * more than 1. */
 struct pieces {
   struct ringcast_tensor tensor; /* from that dimension on, with `rows` for what it has there */
   int64_t dims[RINGCAST_MAX_NDIM];

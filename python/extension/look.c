@@ -2,9 +2,9 @@
 /*
  * Looking into a frame: its keys, one of its items, its hashes, without reading the rest.
  *
- * The items of a dict stand in entries of 64 bytes, in order. For one item those entries are read that belong to it: its
- * own; its parts, if it is a nested value; and the pickle with its buffers, if it has leaves there, which is for the
- * stream of its tokens to say. decode.c makes of them what it makes of a frame with nothing else in it.
+ * The items of a dict stand in entries of 64 bytes, in order. For one item those entries are read that belong to it:
+ * its own; its parts, if it is a nested value; and the pickle with its buffers, if it has leaves there, which is for
+ * the stream of its tokens to say. decode.c makes of them what it makes of a frame with nothing else in it.
  *
  * A dict whose items are no entries (it has many that are no tensors, or keys of other kinds) is one nested value, or a
  * pickle: it is read as a whole.
@@ -39,7 +39,8 @@ static PyObject *read_by(const struct look *look, const struct rc_py_selection *
 }
 
 static int raise_no_dict(const char *what) {
-  PyErr_Format(PyExc_TypeError, "this frame holds %.100s, not a dict: it has no keys; ringcast.unpack() reads it", what);
+  PyErr_Format(PyExc_TypeError, "this frame holds %.100s, not a dict: it has no keys; ringcast.unpack() reads it",
+               what);
   return -1;
 }
 
@@ -48,8 +49,9 @@ static int open_dict(struct look *look) {
   const struct ringcast_frame *frame = look->how->frame;
   struct ringcast_item item;
   if (frame->kind == RINGCAST_KIND_BYTES) return raise_no_dict("bytes");
+  if (frame->kind != RINGCAST_KIND_TENSORS) return 0;
   /* What can't be opened is for decode.c to name. */
-  if (frame->kind != RINGCAST_KIND_TENSORS || ringcast_frame_open(&look->frame, frame->data, frame->bytes) < 0) return 0;
+  if (ringcast_frame_open(&look->frame, frame->data, frame->bytes) < 0) return 0;
   if (look->frame.root == RINGCAST_ROOT_DICT) return 1;
   if (look->frame.count == 0) return 0;
   if (!get_entry(look, 0, &item)) return -1;
@@ -108,7 +110,8 @@ static bool are_text(PyObject *keys) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
     PyObject *key = PyList_GET_ITEM(keys, i);
     if (PyUnicode_Check(key)) continue;
-    PyErr_Format(PyExc_TypeError, "the dict in this frame has a key that is no str but %.100s: ringcast.unpack() reads it",
+    PyErr_Format(PyExc_TypeError,
+                 "the dict in this frame has a key that is no str but %.100s: ringcast.unpack() reads it",
                  Py_TYPE(key)->tp_name);
     return false;
   }
@@ -296,10 +299,11 @@ static PyObject *hashes_of_dict(struct look *look) {
 
 const char rc_py_hashes_doc[] =
     "The hashes that came with it, of send(..., hash=...) or pack(..., hash=...), as ints of 64 bits.\n\n"
-    "Of a dict: a dict that has, for each key whose value is a tensor or array, its hash; for each whose value has such "
-    "in it,\na list of theirs, in the order in which a walk through the value comes upon them. Other keys are not in "
-    "it. Of a value\nthat is no dict (or a dict of more than 64 items that are no tensors, or with keys that are no str): the "
-    "hash, or the list,\nor None. What is sent by pickle has no hashes. Nobody has checked them: they are what the sender says.";
+    "Of a dict: a dict that has, for each key whose value is a tensor or array, its hash; for each whose value has "
+    "such in\nit, a list of theirs, in the order in which a walk through the value comes upon them. Other keys are not "
+    "in it.\nOf a value that is no dict (or a dict of more than 64 items that are no tensors, or with keys that are no "
+    "str): the\nhash, or the list, or None. What is sent by pickle has no hashes. Nobody has checked them: they are "
+    "what the sender\nsays.";
 PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   struct ringcast_item item;

@@ -75,8 +75,8 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
 
 const char rc_py_unpack_doc[] =
     "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
-    "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() would "
-    "give it.\n\n"
+    "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() "
+    "would\ngive it.\n\n"
     "allow_pickle: as for Reader; of a Frame, its Reader must allow them too.\n\n"
     "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
     "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
@@ -174,8 +174,8 @@ static PyGetSetDef packed_properties[] = {
 PyDoc_STRVAR(packed_doc,
              "A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once.\n\n"
              "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) "
-             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many. packed[\"key\"], keys() and \"key\" in packed look into a dict, as of a "
-             "Frame.");
+             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.\n"
+             "packed[\"key\"], keys() and \"key\" in packed look into a dict, as of a Frame.");
 static PyType_Slot packed_slots[] = {
     {Py_tp_doc, (void *)packed_doc},      {Py_tp_dealloc, packed_dealloc},
     {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},

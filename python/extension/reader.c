@@ -182,12 +182,12 @@ PyDoc_STRVAR(view_doc,
              "All else is a copy\nof this process's own.\n\n"
              "    with reader.view() as obj:\n"
              "        total = obj[\"x\"].sum()\n\n"
-             "NumPy arrays in it are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS THE "
-             "PROCESS\n(SIGSEGV). After the block, arrays that are still held show whatever the writer puts there: copy "
-             "what is to be kept.\n\n"
+             "NumPy arrays in it are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS "
+             "THE PROCESS\n(SIGSEGV). After the block, arrays that are still held show whatever the writer puts there: "
+             "copy what is to be\nkept.\n\n"
              "A view is one of the Reader's `leases`: several may be nested where those allow. Timeout and errors as "
-             "recv(); at the\nend of the block, Evicted: the writer went on without this Reader, and what was looked at "
-             "may have been overwritten.");
+             "recv(); at the\nend of the block, Evicted: the writer went on without this Reader, and what was looked "
+             "at may have been\noverwritten.");
 static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
@@ -203,8 +203,8 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(close_doc, "close($self)\n--\n\n"
-                        "Leave the ring; Frames that are held are released. Arrays of a view() may outlive it: their memory "
-                        "goes with\nthe last of them. Closing twice is fine.\n\n"
+                        "Leave the ring; Frames that are held are released. Arrays of a view() may outlive it: their "
+                        "memory goes\nwith the last of them. Closing twice is fine.\n\n"
                         "BufferError: a memoryview of a Frame is still in use.");
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;

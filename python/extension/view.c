@@ -4,9 +4,9 @@
  *
  * At the end of the block the frame goes back to the ring, whoever still holds an array of it: obj itself is bound to a
  * name that outlives the block, so to ask for its end would be to ask for the impossible. What must not happen is that
- * the memory goes. So each array holds what keeps it mapped, a `hold`, beside nothing else of the Reader's: a Reader that
- * is closed leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's may die
- * in any thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
+ * the memory goes. So each array holds what keeps it mapped, a `hold`, beside nothing else of the Reader's: a Reader
+ * that is closed leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's
+ * may die in any thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
  *
  * A hostile writer can change what is lent while it is looked at, but the values alone: where they lie and what shape
  * they have was copied and checked before (decode.c), and the memory is mapped read-only.
@@ -240,9 +240,10 @@ PyDoc_STRVAR(view_doc,
              "NumPy arrays in obj are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS "
              "THE PROCESS\n(SIGSEGV), as the memory is mapped read-only; that goes for in-place operations too. Clone "
              "what is to be changed.\n\n"
-             "At the end of the block the frame goes back to the ring, also if an exception ends it. An array or tensor "
-             "that is still\nthere may be looked at safely, as long as it lives and whatever becomes of Reader and "
-             "writer; but it shows whatever\nthe writer puts there next. Copy what is to be kept, inside the block.\n\n"
+             "At the end of the block the frame goes back to the ring, also if an exception ends it. An array or "
+             "tensor that is still\nthere may be looked at safely, as long as it lives and whatever becomes of Reader "
+             "and writer; but it shows whatever the\nwriter puts there next. Copy what is to be kept, inside the "
+             "block.\n\n"
              "A View that is dropped gives its frame back.");
 static PyType_Slot view_slots[] = {
     {Py_tp_doc, (void *)view_doc},    {Py_tp_methods, view_methods},   {Py_tp_members, view_members},

@@ -68,8 +68,8 @@ PyObject *rc_py_frame_exit(PyObject *frame, PyObject *exception);
 PyObject *rc_py_frame_hashes(PyObject *frame, void *closure);
 /* All that it holds, copied out; pickles where both this and its Reader allow them. */
 PyObject *rc_py_frame_unpack(PyObject *frame, bool allow_pickle);
-/* `object` if all that was read so far of held frames was whole; else it is dropped, and Evicted raised. It may be NULL:
- * then Evicted takes the place of what was raised, as rc_py_reader_give_back says. */
+/* `object` if all that was read so far of held frames was whole; else it is dropped, and Evicted raised. It may be
+ * NULL: then Evicted takes the place of what was raised, as rc_py_reader_give_back says. */
 PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object);
 
 #endif

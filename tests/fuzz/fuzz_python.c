@@ -2,8 +2,9 @@
 /*
  * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's
  * own exceptions. What is received is packed, received again and packed again: the same bytes come of it. Nothing is
- * leaked. The same bytes are looked into by key, and viewed in place, which gives what receiving them gives. Pickles are not allowed, as for who does not trust its sender; torch, which a frame could only ask to be
- * imported, is not there.
+ * leaked. The same bytes are looked into by key, and viewed in place, which gives what receiving them gives. Pickles
+ * are not allowed, as for who does not trust its sender; torch, which a frame could only ask to be imported, is not
+ * there.
  */
 #include "python/extension/view.h"
 

@@ -292,7 +292,7 @@ class Dropper:
         return drop, ()
 
 
-# ---- Readers that were evicted, and frames that mean harm -------------------------------------------------------------
+# ---- Readers that were evicted, and frames that mean harm ----------------------------------------------------------
 
 
 def test_who_was_evicted_is_told_before_any_code_runs():
