@@ -14,6 +14,7 @@ import ringcast
 WAYS = ("recv", "arecv_asyncio", "arecv_uvloop")
 GAP = 0.002  # seconds between two sends: many times what a reader spins, so each receiver sleeps
 DEADLINE = 60.0
+WARM_UP = 5  # rounds that are not counted: a receiver may be busy with starting
 
 
 def _blocking(reader: ringcast.Reader) -> List[int]:
@@ -68,13 +69,15 @@ def _has_uvloop() -> bool:
 
 
 def run(rounds: int) -> Dict[str, Any]:
-    """Medians in microseconds of `rounds` wake-ups each; uvloop's is None where it is not installed."""
+    """Medians in microseconds of `rounds` wake-ups each; uvloop's is None where it is not installed. slept: before how
+    many of the sends, of 1, the one in recv() did sleep."""
     if rounds < 1:
         raise ValueError(f"rounds must be 1 or more, not {rounds}")
     ways = WAYS if _has_uvloop() else WAYS[:-1]
     results: Dict[str, Optional[float]] = dict.fromkeys(WAYS)
+    slept = 0.0
     with _receivers(ways) as pairs:
-        for _ in range(rounds + 5):
+        for _ in range(rounds + WARM_UP):
             for _, writer in pairs:
                 time.sleep(GAP)
                 writer.send(time.monotonic_ns(), DEADLINE)
@@ -83,7 +86,7 @@ def run(rounds: int) -> Dict[str, Any]:
             if not pipe.poll(DEADLINE):
                 raise RuntimeError(f"the receiver by {way} says nothing")
             took, sleeps = pipe.recv()
-            if way == "recv" and sleeps < rounds:
-                raise RuntimeError(f"a receiver that should sleep {rounds} times did so {sleeps} times")
-            results[way] = statistics.median(took[5:]) / 1000  # without those that were busy with starting
-    return {"rounds": rounds, "gap_us": GAP * 1e6, "median_us": results}
+            if way == "recv":  # tasks are not counted; on a busy machine a value may be there before it sleeps
+                slept = min(1.0, sleeps / (rounds + WARM_UP))
+            results[way] = statistics.median(took[WARM_UP:]) / 1000
+    return {"rounds": rounds, "gap_us": GAP * 1e6, "slept": slept, "median_us": results}
