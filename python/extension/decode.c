@@ -8,6 +8,9 @@
  * (get.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that the
  * reader is asked whether it was evicted while all that was copied.
  *
+ * For a view, arrays and tensors are made over the frame's own memory, and are on no list (view.c). For one item of a
+ * dict, its entries are all that is read (look.c).
+ *
  * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
  * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
  * they come from: entries that share their bytes could else ask for any amount of memory.
@@ -192,11 +195,13 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
     damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
   }
-  PyObject *array = decoding->hold && packed ? view_array(decoding, item, bytes) : NULL;
-  if (array || PyErr_Occurred()) return array;
+  if (decoding->hold && packed) {
+    PyObject *viewed = view_array(decoding, item, bytes);
+    if (viewed || PyErr_Occurred()) return viewed;
+  }
   if (!copy_add(decoding, item->data, bytes)) return NULL;
   void *out = NULL;
-  array = make_array(decoding, item, bytes, &out);
+  PyObject *array = make_array(decoding, item, bytes, &out);
   if (!array) return NULL;
   copy_to(decoding, out);
   if (packed) return array;

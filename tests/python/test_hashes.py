@@ -80,7 +80,6 @@ def test_xxh3_is_that_of_the_package_xxhash(bytes_):
     assert ringcast.pack([strided], hash="xxh3").hashes == [xxhash.xxh3_64_intdigest(array.tobytes())]
 
 
-@needs_xxh3
 @pytest.mark.parametrize("shape", [(3, 100_000), (700, 1001), (1, 5, 300, 800), (2, 3, 4)])
 def test_pieces_of_any_layout_make_the_same_hash(shape):
     """Larger than a piece of either kind, whose borders then fall anywhere."""
@@ -88,7 +87,7 @@ def test_pieces_of_any_layout_make_the_same_hash(shape):
     padded = np.zeros((*shape[:-1], 2 * shape[-1]))
     padded[..., ::2] = plain
     layouts = [plain, plain.copy(order="F"), padded[..., ::2], plain[..., ::-1][..., ::-1], plain[::-1][::-1].copy("F")]
-    for name in "sha256", "xxh3":
+    for name in ["sha256"] + ([] if NO_XXH3 else ["xxh3"]):
         hashes = ringcast.pack(layouts, hash=name).hashes
         assert len(set(hashes)) == 1 and len(hashes) == len(layouts)
         assert name == "xxh3" or hashes[0] == sha(plain)
