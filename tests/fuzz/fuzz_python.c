@@ -74,19 +74,24 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   return 0;
 }
 
+/* What reading a frame may raise is taken away; also `more`, if that is not NULL. */
+static void clear_expected(PyObject *more) {
+  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
+                  PyErr_ExceptionMatches(PyExc_AttributeError) || /* a class that is not here */
+                  (more && PyErr_ExceptionMatches(more));
+  if (!expected) PyErr_Print();
+  require(expected);
+  PyErr_Clear();
+}
+
 static PyObject *decode(const void *data, size_t bytes) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
   uint32_t tag;
   fuzzed_frames++;
   PyObject *object = rc_py_decode(state, &frame, NULL, &classes, false, &tag);
   require(!object == !!PyErr_Occurred());
-  if (object) return object;
-  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
-                  PyErr_ExceptionMatches(PyExc_AttributeError); /* a class that is not here */
-  if (!expected) PyErr_Print();
-  require(expected);
-  PyErr_Clear();
-  return NULL;
+  if (!object) clear_expected(NULL);
+  return object;
 }
 
 /* The bytes of a frame made of it. */
@@ -111,14 +116,10 @@ static void there_and_back(PyObject *object) {
   Py_DECREF(first);
 }
 
-/* An exception of a kind that looking may raise is taken away. */
-static PyObject *expected(PyObject *found) {
-  bool is_known = found || PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
-                  PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_KeyError);
+/* `found`, which is NULL if something was raised. */
+static PyObject *expected(PyObject *found, PyObject *more) {
   require(!found == !!PyErr_Occurred());
-  if (!is_known) PyErr_Print();
-  require(is_known);
-  PyErr_Clear();
+  if (!found) clear_expected(more);
   return found;
 }
 
@@ -126,10 +127,11 @@ static PyObject *expected(PyObject *found) {
 static void look_into(const void *data, size_t bytes, PyObject *whole) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
   const struct rc_py_looking looking = {.state = state, .frame = &frame, .classes = &classes};
-  PyObject *keys = expected(rc_py_look_keys(&looking, NULL)), *hashes = expected(rc_py_look_hashes(&looking, NULL));
+  PyObject *keys = expected(rc_py_look_keys(&looking, NULL), PyExc_TypeError); /* it is no dict */
+  PyObject *hashes = expected(rc_py_look_hashes(&looking, NULL), NULL);
   require(keys || !whole || !PyDict_CheckExact(whole));
   for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys) && i < 20; i++) {
-    PyObject *item = expected(rc_py_look_item(&looking, PyList_GET_ITEM(keys, i)));
+    PyObject *item = expected(rc_py_look_item(&looking, PyList_GET_ITEM(keys, i)), NULL);
     require(item || !whole);
     Py_XDECREF(item);
   }
@@ -144,7 +146,7 @@ static void view(const void *data, size_t bytes, PyObject *whole) {
   require(rc_py_reader_hold(&nobody));
   const struct rc_py_decoder decoder = {.classes = &classes, .hold = nobody.hold};
   uint32_t tag;
-  PyObject *viewed = expected(rc_py_decode_by(state, &frame, &decoder, &tag));
+  PyObject *viewed = expected(rc_py_decode_by(state, &frame, &decoder, &tag), NULL);
   require(!viewed == !whole);
   if (viewed) {
     PyObject *first = packed(viewed), *second = packed(whole);

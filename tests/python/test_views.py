@@ -263,7 +263,7 @@ def test_who_is_evicted_in_the_block_is_told_at_its_end(ending):
             expected = KeyboardInterrupt if ending is KeyboardInterrupt else ringcast.Evicted
             view = reader.view(0)
             with pytest.raises(expected), view as obj:
-                for _ in range(200):
+                for _ in range(2 * writer.capacity // 1000):
                     writer.send_bytes(b"\xff" * 1000, WATCHDOG)
                 assert obj["a"].shape == (100,) and obj["a"].any()
                 with pytest.raises(ringcast.Evicted):
