@@ -124,7 +124,11 @@ int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_
 /* The text of -EDEADLK. */
 int rc_fail_shared(void);
 
-/* 0, or -ECHILD with its text. */
+/* In place of the forks of a handle that has left its ring: no process comes of so many. What tells a handle of before
+ * a fork apart tells this apart too, and the hot path asks nothing more. */
+#define RC_LEFT UINT32_MAX
+
+/* 0, or -ECHILD with its text; -EINVAL: RC_LEFT. */
 int rc_check_fork(uint32_t forks);
 
 /* The same, and that the timeout is one: else -EINVAL. */

@@ -10,6 +10,7 @@
 
 int rc_check_fork(uint32_t forks) {
   if (forks == rc_fork_count()) return 0;
+  if (forks == RC_LEFT) return rc_fail_as(-EINVAL, "this reader has left its ring: all it is good for is to be closed");
   return rc_fail(-ECHILD, "this handle belongs to the parent process: after fork, make or attach one in the child");
 }
 

@@ -123,8 +123,8 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   return result;
 }
 
-void ringcast_reader_close(ringcast_reader *reader) {
-  if (!reader) return;
+void ringcast_reader_leave(ringcast_reader *reader) {
+  if (reader->forks == RC_LEFT) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
@@ -137,6 +137,13 @@ void ringcast_reader_close(ringcast_reader *reader) {
   rc_waiter_destroy(&reader->waiter);
   rc_watch_close(&reader->writer);
   rc_notifier_destroy(reader->notifier);
+  reader->notifier = NULL;
+  reader->forks = RC_LEFT;
+}
+
+void ringcast_reader_close(ringcast_reader *reader) {
+  if (!reader) return;
+  ringcast_reader_leave(reader);
   rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);

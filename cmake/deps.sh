@@ -15,7 +15,7 @@ say() { echo "deps: $*"; }
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
 # memcheck, 64-bit Arm.
-want="liburing-dev libnuma-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
+want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
 want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 missing() { # missing PACKAGE...: those of them that are not installed

@@ -8,11 +8,15 @@
  * (get.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that the
  * reader is asked whether it was evicted while all that was copied.
  *
+ * For a view, arrays and tensors are made over the frame's own memory, and are on no list (view.c). For one item of a
+ * dict, its entries are all that is read (look.c).
+ *
  * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
  * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
  * they come from: entries that share their bytes could else ask for any amount of memory.
  */
 #include "get.h"
+#include "view.h"
 
 struct copy {
   void *to;
@@ -59,6 +63,8 @@ struct decoding {
   PyObject **classes;
   const ringcast_reader *reader; /* NULL: nobody can write to the frame */
   bool allow_pickle;
+  struct rc_py_hold *hold;                 /* see rc_py_decoder */
+  const struct rc_py_selection *selection;
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
 };
 
@@ -154,12 +160,23 @@ static PyObject *make_bytearray(struct decoding *decoding, const struct ringcast
 }
 
 /* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
-static PyObject *make_array(struct decoding *decoding, const struct ringcast_item *item, uint64_t bytes, void **out) {
+static bool goes_to_torch(const struct ringcast_item *item) {
   int index = rc_py_dtype_of(item);
-  bool to_torch = item->flags & RINGCAST_ITEM_TORCH ||
-                  (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
-  return to_torch ? rc_py_torch_make(decoding->state, item, bytes, out)
-                  : rc_py_numpy_make(decoding->state, item, bytes, out);
+  return item->flags & RINGCAST_ITEM_TORCH ||
+         (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
+}
+
+static PyObject *make_array(struct decoding *decoding, const struct ringcast_item *item, uint64_t bytes, void **out) {
+  return goes_to_torch(item) ? rc_py_torch_make(decoding->state, item, bytes, out)
+                             : rc_py_numpy_make(decoding->state, item, bytes, out);
+}
+
+/* Where it lies. As rc_py_array_over. */
+static PyObject *view_array(struct decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  if (!take_bytes(decoding, bytes)) return NULL;
+  PyObject *array = rc_py_array_over(decoding->state, item, bytes, decoding->hold, goes_to_torch(item));
+  if (!array) decoding->taken -= bytes;
+  return array;
 }
 
 static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_item *item) {
@@ -177,6 +194,10 @@ static PyObject *make_tensor(struct decoding *decoding, const struct ringcast_it
   if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (packed && bytes != item->bytes)) {
     damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
+  }
+  if (decoding->hold && packed) {
+    PyObject *viewed = view_array(decoding, item, bytes);
+    if (viewed || PyErr_Occurred()) return viewed;
   }
   if (!copy_add(decoding, item->data, bytes)) return NULL;
   void *out = NULL;
@@ -421,14 +442,24 @@ static bool fill_nested(struct decoding *decoding, PyObject *leaves) {
   return true;
 }
 
-static bool take_all(struct decoding *decoding) {
+static bool take_run(struct decoding *decoding, uint32_t first, uint32_t end) {
   struct ringcast_item item;
-  for (uint32_t i = 0; i < decoding->frame.count; i++) {
+  for (uint32_t i = first; i < end; i++) {
     if (ringcast_frame_item(&decoding->frame, i, &item) < 0)
       return damaged(decoding, "an entry points outside it, or its elements share their bytes");
     if (!take_entry(decoding, &item, i)) return false;
   }
   return true;
+}
+
+static bool take_all(struct decoding *decoding) {
+  const struct rc_py_selection *selection = decoding->selection;
+  if (!selection) return take_run(decoding, 0, decoding->frame.count);
+  bool ok = true;
+  for (uint32_t i = 0; ok && i < selection->count; i++) {
+    ok = take_run(decoding, selection->runs[i].first, selection->runs[i].end);
+  }
+  return ok;
 }
 
 static bool finish(struct decoding *decoding) {
@@ -481,8 +512,13 @@ static void decoding_clear(struct decoding *decoding) {
 }
 
 static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame,
-                                const ringcast_reader *reader, PyObject **classes, bool allow_pickle, uint32_t *tag) {
-  struct decoding decoding = {.state = state, .reader = reader, .classes = classes, .allow_pickle = allow_pickle};
+                                const struct rc_py_decoder *decoder, uint32_t *tag) {
+  struct decoding decoding = {.state = state,
+                              .reader = decoder->reader,
+                              .classes = decoder->classes,
+                              .allow_pickle = decoder->allow_pickle,
+                              .hold = decoder->hold,
+                              .selection = decoder->selection};
   bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
   ok = ok && take_all(&decoding) && finish(&decoding);
@@ -492,10 +528,10 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   return decoding.result;
 }
 
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
-                       PyObject **classes, bool allow_pickle, uint32_t *tag) {
+PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
+                          const struct rc_py_decoder *decoder, uint32_t *tag) {
   *tag = 0;
-  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, reader, classes, allow_pickle, tag);
+  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, decoder, tag);
   if (frame->kind != RINGCAST_KIND_BYTES) {
     return rc_py_raise_text(state, EPROTO,
                             "a frame of kind %d came, which this version of ringcast can't read; "
@@ -505,4 +541,10 @@ PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *f
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
   if (bytes) rc_py_copy(PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return bytes;
+}
+
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
+                       PyObject **classes, bool allow_pickle, uint32_t *tag) {
+  const struct rc_py_decoder decoder = {.reader = reader, .classes = classes, .allow_pickle = allow_pickle};
+  return rc_py_decode_by(state, frame, &decoder, tag);
 }

@@ -35,12 +35,13 @@ struct managed {
   int64_t dims[];
 };
 
-/* DLManagedTensor, which every version of torch takes in a capsule. Its data is always in a block. */
+/* DLManagedTensor, which every version of torch takes in a capsule. Its data is its owner's. */
 struct unversioned {
   struct rc_py_dltensor tensor;
   void *context;
   void (*deleter)(struct unversioned *self);
-  struct rc_py_block *block;
+  void (*give)(void *owner);
+  void *owner;
   int64_t dims[];
 };
 
@@ -153,7 +154,7 @@ PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct 
 /* ---- A capsule, for those without the exchange API --------------------------------------------------------------- */
 
 static void unversioned_delete(struct unversioned *self) {
-  rc_py_block_give(self->block);
+  self->give(self->owner);
   PyMem_RawFree(self);
 }
 
@@ -162,14 +163,15 @@ static void capsule_drop(PyObject *capsule) {
   if (PyCapsule_IsValid(capsule, "dltensor")) unversioned_delete(PyCapsule_GetPointer(capsule, "dltensor"));
 }
 
-PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, struct rc_py_block *block) {
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                               void *owner) {
   struct unversioned *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
   if (!self) {
-    rc_py_block_give(block);
+    give(owner);
     return PyErr_NoMemory();
   }
-  *self = (struct unversioned){.deleter = unversioned_delete, .block = block};
-  fill(&self->tensor, item, rc_py_block_data(block), self->dims);
+  *self = (struct unversioned){.deleter = unversioned_delete, .give = give, .owner = owner};
+  fill(&self->tensor, item, (void *)data, self->dims);
   PyObject *capsule = PyCapsule_New(self, "dltensor", capsule_drop);
   if (!capsule) unversioned_delete(self);
   return capsule;

@@ -10,7 +10,8 @@
  *
  * Write: the entries are built, which only finds each part's place in the ring; then all the data is copied there in
  * one go, without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to
- * find the library's plan and build at odds.
+ * find the library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
+ * anybody's.
  */
 #include "encode.h"
 
@@ -418,13 +419,31 @@ static int copy_parts(const struct rc_py_encoding *encoding) {
   return rc;
 }
 
+/* With a hash of each tensor, while it is hot. */
+static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    uint64_t hash;
+    if (part->kind == RINGCAST_ITEM_TENSOR) {
+      rc = rc_py_hash_pack(encoding->state, &part->source.tensor, part->bytes, part->out, encoding->hash, &hash);
+      if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
+    } else if (part->bytes) {
+      rc_py_copy(part->out, part->data, part->bytes);
+    }
+  }
+  return rc;
+}
+
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
                          size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   int rc = ringcast_build_begin(&builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
   for (size_t i = 0; i < encoding->count && rc == 0; i++) rc = build_part(&builder, &encoding->parts[i]);
   if (rc < 0) return rc;
-  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
+  } else if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
     rc = copy_parts(encoding);
   } else {
     Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding);

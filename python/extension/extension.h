@@ -11,6 +11,8 @@
  *   encode.c    object -> parts -> frame                  decode.c    frame -> object
  *   put.c, put_plain.c   nested values -> tokens          get.c       tokens -> values
  *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
+ *   view.c      View: arrays that lie in the ring         look.c      the keys, items and hashes of a frame
+ *   hash.c      hashes of what is sent
  *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
  *   torch.c, numpy.c   their tensors, from Python's side   loop.c    asyncio's side of Reader and Writer
  *   dlpack.c    tensors described and made without Python
@@ -71,7 +73,8 @@ struct rc_py_numpy {
 #define RC_PY_NAMES(X)                                                                                             \
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
-      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_)
+      X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
+      X(update) X(digest)
 
 struct rc_py_names {
 #define X(name) PyObject *name;
@@ -106,7 +109,8 @@ struct rc_py_spare {
 };
 
 struct rc_py_state {
-  PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type;
+  PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type,
+      *view_type, *lent_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
   PyObject *dumps, *loads, *refuse_value, *refuse_frame; /* of ringcast._pickling */
@@ -114,6 +118,7 @@ struct rc_py_state {
   PyObject *classes;        /* that were sent: the cache of classes.c */
   PyObject *unpack_classes; /* that came by unpack() */
   PyObject *no_arguments;   /* () */
+  PyObject *sha256;         /* of hashlib; NULL until it is needed */
   PyObject *keys[RC_PY_KEYS];
   uint64_t serial; /* of the last stream that was written */
   struct rc_py_spare spare;
@@ -152,6 +157,8 @@ struct rc_py_writer {
 
 #define RC_PY_MOST_LEASES 64
 
+struct rc_py_hold;
+
 struct rc_py_reader {
   PyObject_HEAD ringcast_reader *reader; /* NULL: closed */
   struct ringcast_info info;
@@ -160,6 +167,7 @@ struct rc_py_reader {
   bool busy, allow_pickle;
   PyObject *classes;  /* that came: the cache of classes.c */
   Py_ssize_t exports; /* buffers in use, of all Frames */
+  struct rc_py_hold *hold; /* what arrays of views hold; NULL: there was no view yet */
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
@@ -168,7 +176,7 @@ struct rc_py_reader {
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
-    rc_py_packed_spec, rc_py_memory_spec;
+    rc_py_packed_spec, rc_py_memory_spec, rc_py_view_spec, rc_py_lent_spec;
 
 static inline PyObject *rc_py_ref(PyObject *object) {
   Py_XINCREF(object);
@@ -306,8 +314,10 @@ int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tenso
  * own. NULL: raised. */
 PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
                             struct rc_py_block *block, void **out);
-/* A capsule for from_dlpack(), over `block`, which it takes over at once. */
-PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, struct rc_py_block *block);
+/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread,
+ * with the GIL or without. */
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                               void *owner);
 
 /* ---- recycle.c -------------------------------------------------------------------------------------------------- */
 
@@ -359,6 +369,7 @@ struct rc_py_encoding {
   enum ringcast_root root;
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
+  uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
   PyObject *leaves; /* a list, or NULL: none yet */
   /* Of put.c. */
   uint8_t *stream; /* the nested values, one after the other */
@@ -375,7 +386,7 @@ struct rc_py_encoding {
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
                             bool allow_pickle);
-/* Writes the frame; runs no Python code. 0 or -errno. */
+/* Writes the frame; runs no Python code, but hashlib's for SHA-256. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
                          size_t *out_bytes);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
@@ -386,6 +397,16 @@ void rc_py_encoding_clear(struct rc_py_encoding *encoding);
  * came. */
 PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
                        PyObject **classes, bool allow_pickle, uint32_t *tag);
+
+/* ---- hash.c ----------------------------------------------------------------------------------------------------- */
+
+/* None or NULL -> 0; "sha256", "xxh3" -> the flag of an entry. False: raised. */
+bool rc_py_hash_argument(struct rc_py_state *state, PyObject *object, uint32_t *out);
+/* Packs the tensor to `to` and gives the hash of what is there. 0, -errno, or RC_PY_RAISED. */
+int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *tensor, uint64_t bytes, void *to,
+                    uint32_t which, uint64_t *out);
+/* Raises that a PackedFrame has the hashes that it was made with. Always NULL. */
+PyObject *rc_py_hash_of_packed(void);
 
 /* ---- packed.c --------------------------------------------------------------------------------------------------- */
 
@@ -443,8 +464,15 @@ PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ss
 PyObject *rc_py_reader_anext(PyObject *self);
 PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_room_fileno(PyObject *self, PyObject *unused);
-/* _offer(obj, tag): send(obj, 0, tag=tag), but for state->nothing if there is no room. */
+/* _offer(obj, tag, hash): send(obj, 0, tag=tag, hash=hash), but for state->nothing if there is no room. */
 PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t count);
+
+/* ---- view.c ----------------------------------------------------------------------------------------------------- */
+
+/* What `frame` holds, its arrays where they lie: a View, which has a reference to the Frame. NULL: raised. */
+PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame);
+/* Closes the Reader: it leaves the ring, and its memory is unmapped when no array lies there any more. */
+void rc_py_reader_shut(struct rc_py_reader *self);
 
 /* ---- span.c, frame.c -------------------------------------------------------------------------------------------- */
 
@@ -470,5 +498,7 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
  * place of any other than KeyboardInterrupt and the like: it may come of what was overwritten. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);
 PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame);
+/* Gives it back where an exception is set, as above, unless that was done. */
+void rc_py_frame_give_up(PyObject *frame);
 
 #endif

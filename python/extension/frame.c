@@ -6,7 +6,7 @@
  * be released: BufferError, as mmap does. A Frame that is dropped is released; if a call is at work on the Reader just
  * then (it waits in another thread, or unpickles), at the end of that call.
  */
-#include "extension.h"
+#include "view.h"
 
 #include <unistd.h>
 
@@ -56,6 +56,15 @@ bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_fra
   return rc == 0;
 }
 
+PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object) {
+  int rc = ringcast_reader_check(self->reader);
+  if (rc == 0 || (!object && !PyErr_ExceptionMatches(PyExc_Exception))) return object;
+  if (!object && rc != -ESTALE) return NULL;
+  Py_XDECREF(object);
+  PyErr_Clear();
+  return rc_py_raise(rc_py_state_of(self), rc);
+}
+
 static bool is_current(const struct frame *self) {
   return self->open && self->reader->reader;
 }
@@ -75,6 +84,13 @@ static PyObject *release(struct frame *self) {
   bool released = rc_py_reader_give_back(reader, &self->frame);
   rc_py_reader_leave(reader);
   return released ? rc_py_ref(Py_None) : NULL;
+}
+
+void rc_py_frame_give_up(PyObject *object) {
+  struct frame *self = (struct frame *)object;
+  if (!is_current(self) || self->reader->busy) return; /* then it is dropped */
+  self->open = false;
+  rc_py_reader_give_back(self->reader, &self->frame);
 }
 
 /* Releases it where there is nobody to raise to. */
@@ -148,7 +164,7 @@ static PyObject *release_later(struct frame *self, PyObject *raised) {
 
 PyDoc_STRVAR(frame_exit_doc, "__exit__($self, *exception)\n--\n\n"
                              "Release it; after an exception, as soon as the last memoryview is gone.");
-static PyObject *frame_exit(PyObject *object, PyObject *args) {
+PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self)) Py_RETURN_NONE;
   PyObject *raised = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
@@ -157,6 +173,58 @@ static PyObject *frame_exit(PyObject *object, PyObject *args) {
   if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception)) return none;
   PyErr_Clear(); /* KeyboardInterrupt and the like go on */
   Py_RETURN_NONE;
+}
+
+/* ---- Looking into it -------------------------------------------------------------------------------------------- */
+
+const struct ringcast_frame *rc_py_frame_of(PyObject *frame) {
+  return &((struct frame *)frame)->frame;
+}
+
+/* What it gives is known to be whole. */
+static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
+  struct frame *self = (struct frame *)object;
+  struct rc_py_reader *reader = self->reader;
+  if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
+  const struct rc_py_looking looking = {.state = rc_py_state_of(reader),
+                                        .frame = &self->frame,
+                                        .reader = reader->reader,
+                                        .classes = &reader->classes,
+                                        .allow_pickle = reader->allow_pickle};
+  PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
+  rc_py_reader_leave(reader);
+  return found;
+}
+
+static PyObject *look_whole(const struct rc_py_looking *looking, PyObject *allow_pickle) {
+  const struct rc_py_decoder decoder = {.reader = looking->reader,
+                                        .classes = looking->classes,
+                                        .allow_pickle = looking->allow_pickle && allow_pickle == Py_True};
+  uint32_t tag;
+  return rc_py_decode_by(looking->state, looking->frame, &decoder, &tag);
+}
+
+PyObject *rc_py_frame_unpack(PyObject *frame, bool allow_pickle) {
+  return look(frame, look_whole, allow_pickle ? Py_True : Py_False);
+}
+
+static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, rc_py_look_keys, NULL);
+}
+
+static PyObject *frame_item(PyObject *object, PyObject *key) {
+  return look(object, rc_py_look_item, key);
+}
+
+static int frame_contains(PyObject *object, PyObject *key) {
+  PyObject *found = look(object, rc_py_look_contains, key);
+  int is_there = found ? found == Py_True : -1;
+  Py_XDECREF(found);
+  return is_there;
+}
+
+PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  return look(object, rc_py_look_hashes, NULL);
 }
 
 static PyObject *frame_repr(PyObject *object) {
@@ -196,8 +264,9 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
 
 static PyMethodDef frame_methods[] = {
     {"release", frame_release, METH_NOARGS, frame_release_doc},
+    {"keys", frame_keys, METH_NOARGS, rc_py_keys_doc},
     {"__enter__", frame_enter, METH_NOARGS, enter_doc},
-    {"__exit__", frame_exit, METH_VARARGS, frame_exit_doc},
+    {"__exit__", rc_py_frame_exit, METH_VARARGS, frame_exit_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -206,6 +275,11 @@ static PyMemberDef frame_members[] = {
      "Where the frame starts, in bytes since the ring was made."},
     {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, "KIND_BYTES or KIND_TENSORS."},
     {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef frame_properties[] = {
+    {"hashes", rc_py_frame_hashes, NULL, rc_py_hashes_doc, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyDoc_STRVAR(frame_doc,
@@ -220,13 +294,17 @@ PyDoc_STRVAR(frame_doc,
              "What was read is known to be whole when release(), or the block, has ended without Evicted; "
              "Reader.check() "
              "tells before.\n\n"
+             "Of a dict that was sent, frame[\"key\"] reads that item alone, as recv() would give it; frame.keys() and "
+             "\"key\" in frame\ntell what there is.\n\n"
              "len(frame) is its bytes, bytes(frame) a copy. Read-only.");
 static PyType_Slot frame_slots[] = {
     {Py_tp_doc, (void *)frame_doc},      {Py_tp_methods, frame_methods},
     {Py_tp_members, frame_members},      {Py_tp_repr, frame_repr},
     {Py_tp_traverse, frame_traverse},    {Py_tp_dealloc, frame_dealloc},
     {Py_bf_getbuffer, frame_get_buffer}, {Py_bf_releasebuffer, frame_release_buffer},
-    {Py_sq_length, frame_length},        {0, NULL},
+    {Py_sq_length, frame_length},        {Py_sq_contains, frame_contains},
+    {Py_mp_subscript, frame_item},       {Py_tp_getset, frame_properties},
+    {0, NULL},
 };
 PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                 frame_slots};

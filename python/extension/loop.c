@@ -80,23 +80,26 @@ PyObject *rc_py_reader_anext(PyObject *self) {
 }
 
 const char rc_py_asend_doc[] =
-    "asend($self, obj, timeout=None, *, tag=0)\n--\n\n"
+    "asend($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
     "send() for a task of asyncio: await it. Where there is room it sends at once, but now and then after a turn of "
     "the loop;\nelse only this task waits, by the loop and without a thread, and what is sent is `obj` as it was when "
     "it began to wait.\nCalls that wait are served in their order. Who is cancelled has sent nothing.\n\n"
     "Timeout and errors as send(). ValueError: the Writer was closed meanwhile.";
 PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"obj", "timeout", "tag", NULL};
-  PyObject *values[3] = {NULL};
+  static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
+  PyObject *values[4] = {NULL};
   int64_t timeout_ns;
   uint64_t tag = 0;
+  uint32_t hash;
   if (!rc_py_arguments("asend", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_hash_argument(rc_py_state_of(self), values[3], &hash)) return NULL;
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   PyObject *function = coroutine(&rc_py_state_of(self)->asend, "asend"), *seconds = seconds_of(timeout_ns);
   PyObject *number = PyLong_FromUnsignedLongLong(tag), *result = NULL;
   if (function && seconds && number)
-    result = PyObject_CallFunctionObjArgs(function, self, values[0], seconds, number, NULL);
+    result = PyObject_CallFunctionObjArgs(function, self, values[0], seconds, number, values[3] ? values[3] : Py_None,
+                                          NULL);
   Py_XDECREF(seconds);
   Py_XDECREF(number);
   return result;

@@ -28,13 +28,18 @@ static int add_types(PyObject *module, struct rc_py_state *state) {
   if (add_type(module, &rc_py_span_spec, "Span", &state->span_type) < 0) return -1;
   if (add_type(module, &rc_py_frame_spec, "Frame", &state->frame_type) < 0) return -1;
   if (add_type(module, &rc_py_packed_spec, "PackedFrame", &state->packed_type) < 0) return -1;
+  if (add_type(module, &rc_py_view_spec, "View", &state->view_type) < 0) return -1;
   /* Nobody has a use for its name. */
   state->memory_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_memory_spec, NULL);
   if (!state->memory_type) return -1;
+  state->lent_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_lent_spec, NULL);
+  if (!state->lent_type) return -1;
   not_by_call(state->span_type);
   not_by_call(state->frame_type);
   not_by_call(state->packed_type);
   not_by_call(state->memory_type);
+  not_by_call(state->view_type);
+  not_by_call(state->lent_type);
   return 0;
 }
 
@@ -78,7 +83,8 @@ static int module_exec(PyObject *module) {
       X(loads) X(refuse_value) X(refuse_frame) X(torch.tensor) X(torch.parameter) X(torch.strided) X(torch.empty)      \
       X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)    \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
-      X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend)
+      X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
+      X(sha256)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);

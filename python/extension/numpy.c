@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NumPy arrays, through the buffer protocol: no build against NumPy, and an export that keeps the memory in place. */
-#include "extension.h"
+#include "view.h"
 
 static bool numpy_load(struct rc_py_state *state, PyObject *module) {
   struct rc_py_numpy *numpy = &state->numpy;
@@ -113,9 +113,7 @@ static PyObject *make_empty(struct rc_py_state *state, PyObject *shape, PyObject
 
 /* numpy.ndarray(shape, dtype, memory) */
 static PyObject *make_over(struct rc_py_state *state, PyObject *shape, PyObject *dtype, PyObject *memory) {
-  PyObject *array = PyObject_CallFunctionObjArgs(state->numpy.ndarray, shape, dtype, memory, NULL);
-  Py_DECREF(memory);
-  return array;
+  return PyObject_CallFunctionObjArgs(state->numpy.ndarray, shape, dtype, memory, NULL);
 }
 
 static bool numpy_needed(struct rc_py_state *state) {
@@ -135,18 +133,34 @@ PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyOb
   return PyObject_CallFunctionObjArgs(state->numpy.frombuffer, data, dtype, NULL);
 }
 
-PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+/* Borrowed. NULL: raised. */
+static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_item *item) {
   int index = rc_py_dtype_of(item);
   if (!numpy_needed(state)) return NULL;
   PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
-  if (!dtype) {
-    return rc_py_raise_text(state, EPROTO, "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
-                            item->dtype.code, item->dtype.bits);
-  }
+  if (dtype) return dtype;
+  return rc_py_raise_text(state, EPROTO, "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
+                          item->dtype.code, item->dtype.bits);
+}
+
+PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory) {
+  PyObject *dtype = needed_dtype(state, item);
+  PyObject *shape = dtype ? rc_py_shape(item) : NULL;
+  if (!shape) return NULL;
+  PyObject *array = make_over(state, shape, dtype, memory);
+  Py_DECREF(shape);
+  if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
+  return array;
+}
+
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+  PyObject *dtype = needed_dtype(state, item);
+  if (!dtype) return NULL;
   PyObject *shape = rc_py_shape(item);
   if (!shape) return NULL;
   PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_new(state, bytes, out) : NULL;
   PyObject *array = memory ? make_over(state, shape, dtype, memory) : make_empty(state, shape, dtype, out);
+  Py_XDECREF(memory);
   Py_DECREF(shape);
   if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
   return array;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
-#include "extension.h"
+#include "view.h"
 
 #include <structmember.h>
 
@@ -26,7 +26,7 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
   int rc = rc_py_encoding_write(encoding, &span, 0, &self->bytes);
-  if (rc == 0) return true;
+  if (rc == 0 || rc == RC_PY_RAISED) return rc == 0;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
                    strerror(-rc));
   return false;
@@ -46,21 +46,26 @@ static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_
 }
 
 const char rc_py_pack_doc[] =
-    "pack($module, obj, *, allow_pickle=None)\n--\n\n"
+    "pack($module, obj, *, allow_pickle=None, hash=None)\n--\n\n"
     "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) "
     "then costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
-    "allow_pickle: as for Writer.\n\n"
+    "allow_pickle: as for Writer. hash: as for Writer.send(); PackedFrame.hashes has them.\n\n"
     "TypeError: a tensor that is not on the CPU. PickleRefused, and whatever pickle raises, as Writer.send().";
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"obj", "allow_pickle", NULL};
+  static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
   struct rc_py_encoding encoding;
-  PyObject *values[2] = {NULL};
+  PyObject *values[3] = {NULL};
   bool allow_pickle;
+  uint32_t hash;
   if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
-  if (Py_TYPE(values[0]) == state->packed_type) return repack(state, values[0], allow_pickle);
+  if (!rc_py_hash_argument(state, values[2], &hash)) return NULL;
+  if (Py_TYPE(values[0]) == state->packed_type) {
+    return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
+  }
   if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle)) return NULL;
+  encoding.hash = hash;
   struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);
   if (self) self->pickled = encoding.pickled;
@@ -70,8 +75,9 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
 
 const char rc_py_unpack_doc[] =
     "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
-    "The object that a frame holds: a PackedFrame, or its bytes in any buffer; as recv() would give it.\n\n"
-    "allow_pickle: as for Reader.\n\n"
+    "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() "
+    "would\ngive it.\n\n"
+    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too.\n\n"
     "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
     "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
@@ -83,6 +89,7 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
   Py_buffer view;
   if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
+  if (Py_TYPE(values[0]) == state->frame_type) return rc_py_frame_unpack(values[0], allow_pickle);
   if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
   const struct ringcast_frame frame = {
       .data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
@@ -109,6 +116,34 @@ static Py_ssize_t packed_length(PyObject *object) {
   return (Py_ssize_t)((struct rc_py_packed *)object)->bytes;
 }
 
+/* Nobody can write to it, and its maker is who looks: what is in it may be loaded, as by unpack(). */
+static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
+  struct rc_py_packed *self = (struct rc_py_packed *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  const struct ringcast_frame frame = {.data = self->data, .bytes = self->bytes, .kind = RINGCAST_KIND_TENSORS};
+  struct rc_py_looking looking = {.state = state, .frame = &frame, .classes = &state->unpack_classes};
+  return rc_py_allow_pickle(Py_None, &looking.allow_pickle) ? how(&looking, key) : NULL;
+}
+
+static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, rc_py_look_keys, NULL);
+}
+
+static PyObject *packed_item(PyObject *object, PyObject *key) {
+  return look(object, rc_py_look_item, key);
+}
+
+static int packed_contains(PyObject *object, PyObject *key) {
+  PyObject *found = look(object, rc_py_look_contains, key);
+  int is_there = found ? found == Py_True : -1;
+  Py_XDECREF(found);
+  return is_there;
+}
+
+static PyObject *packed_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  return look(object, rc_py_look_hashes, NULL);
+}
+
 static PyObject *packed_repr(PyObject *object) {
   return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
 }
@@ -121,6 +156,7 @@ static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(
 }
 
 static PyMethodDef packed_methods[] = {
+    {"keys", packed_keys, METH_NOARGS, rc_py_keys_doc},
     {"__reduce__", packed_reduce, METH_NOARGS, reduce_doc},
     {NULL, NULL, 0, NULL},
 };
@@ -130,15 +166,23 @@ static PyMemberDef packed_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyGetSetDef packed_properties[] = {
+    {"hashes", packed_hashes, NULL, rc_py_hashes_doc, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 PyDoc_STRVAR(packed_doc,
              "A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once.\n\n"
              "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) "
-             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.");
+             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.\n"
+             "packed[\"key\"], keys() and \"key\" in packed look into a dict, as of a Frame.");
 static PyType_Slot packed_slots[] = {
     {Py_tp_doc, (void *)packed_doc},      {Py_tp_dealloc, packed_dealloc},
     {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},
     {Py_bf_getbuffer, packed_get_buffer}, {Py_sq_length, packed_length},
-    {Py_tp_repr, packed_repr},            {0, NULL},
+    {Py_tp_repr, packed_repr},            {Py_tp_getset, packed_properties},
+    {Py_mp_subscript, packed_item},       {Py_sq_contains, packed_contains},
+    {0, NULL},
 };
 PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0, Py_TPFLAGS_DEFAULT,
                                  packed_slots};

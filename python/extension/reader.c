@@ -46,7 +46,7 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  ringcast_reader_close(self->reader);
+  rc_py_reader_shut(self);
   Py_XDECREF(self->handle);
   Py_XDECREF(self->classes);
   type->tp_free(object);
@@ -149,6 +149,18 @@ static PyObject *reader_take(PyObject *object, PyObject *tagged) {
                                                                      : received;
 }
 
+/* The next frame, as a Frame. */
+static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
+  if (!rc_py_reader_enter(self)) return NULL;
+  struct arrival call = {.reader = self->reader};
+  int rc = rc_py_wait(try_next, &call, timeout_ns);
+  rc_py_reader_leave(self);
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  PyObject *frame = rc_py_frame_new(self, &call.frame);
+  if (!frame) rc_py_reader_give_back(self, &call.frame);
+  return frame;
+}
+
 PyDoc_STRVAR(next_doc,
              "next($self, timeout=None)\n--\n\n"
              "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's "
@@ -159,22 +171,40 @@ PyDoc_STRVAR(next_doc,
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
              "as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  int64_t timeout_ns;
+  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
+  return lend((struct rc_py_reader *)object, timeout_ns);
+}
+
+PyDoc_STRVAR(view_doc,
+             "view($self, timeout=None)\n--\n\n"
+             "Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring: a View. "
+             "All else is a copy\nof this process's own.\n\n"
+             "    with reader.view() as obj:\n"
+             "        total = obj[\"x\"].sum()\n\n"
+             "NumPy arrays in it are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS "
+             "THE PROCESS\n(SIGSEGV). After the block, arrays that are still held show whatever the writer puts there: "
+             "copy what is to be\nkept.\n\n"
+             "A view is one of the Reader's `leases`: several may be nested where those allow. Timeout and errors as "
+             "recv(); at the\nend of the block, Evicted: the writer went on without this Reader, and what was looked "
+             "at may have been\noverwritten.");
+static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
-  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns) || !rc_py_reader_enter(self)) return NULL;
-  struct arrival call = {.reader = self->reader};
-  int rc = rc_py_wait(try_next, &call, timeout_ns);
-  rc_py_reader_leave(self);
-  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  PyObject *frame = rc_py_frame_new(self, &call.frame);
-  if (!frame) rc_py_reader_give_back(self, &call.frame);
-  return frame;
+  if (!rc_py_timeout_argument("view", args, count, keywords, &timeout_ns)) return NULL;
+  PyObject *frame = lend(self, timeout_ns);
+  if (!frame) return NULL;
+  PyObject *view = rc_py_view_new(self, frame);
+  if (!view) rc_py_frame_give_up(frame);
+  Py_DECREF(frame);
+  return view;
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(close_doc, "close($self)\n--\n\n"
-                        "Leave the ring; Frames that are held are released. Closing twice is fine.\n\n"
+                        "Leave the ring; Frames that are held are released. Arrays of a view() may outlive it: their "
+                        "memory goes\nwith the last of them. Closing twice is fine.\n\n"
                         "BufferError: a memoryview of a Frame is still in use.");
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
@@ -183,8 +213,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   bool may_close = self->exports == 0;
   if (may_close) {
     rc_py_watch_close(&self->watch, self->pid);
-    ringcast_reader_close(self->reader);
-    self->reader = NULL;
+    rc_py_reader_shut(self);
   } else {
     rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   }
@@ -304,6 +333,7 @@ static PyMethodDef reader_methods[] = {
     {"arecv_tagged", FAST(rc_py_reader_arecv_tagged), METH_FASTCALL | METH_KEYWORDS, rc_py_arecv_tagged_doc},
     {"_take", reader_take, METH_O, NULL},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
+    {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, view_doc},
     {"check", reader_check, METH_NOARGS, check_doc},
     {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
     {"cancel", reader_cancel, METH_NOARGS, cancel_doc},

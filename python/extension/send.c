@@ -37,6 +37,7 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
   rc = rc_py_encoding_write(encoding, &call.span, tag, &bytes);
   if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
   ringcast_writer_abort(self->writer);
+  if (rc == RC_PY_RAISED) return rc;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
                    strerror(-rc));
   return RC_PY_RAISED;
@@ -52,14 +53,18 @@ static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *pac
   return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
-static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag) {
+/* `hash`: see rc_py_hash_argument. */
+static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag,
+                             uint32_t hash) {
   struct rc_py_encoding encoding;
   if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
     const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+    if (hash) return rc_py_hash_of_packed();
     if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
   if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle)) return NULL;
+  encoding.hash = hash;
   int rc = send_encoding(self, &encoding, timeout_ns, tag);
   PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   rc_py_encoding_clear(&encoding);
@@ -67,7 +72,7 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
 }
 
 const char rc_py_send_doc[] =
-    "send($self, obj, timeout=None, *, tag=0)\n--\n\n"
+    "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
      "Send any Python object to every reader that is attached.\n\n"
      "The items of a dict with str keys go as they are: None, bool, int, float, str, bytes, CPU tensors of torch "
      "(any\ndtype and strides, copied once, straight into the ring) and NumPy arrays. What else there is goes by "
@@ -75,7 +80,9 @@ const char rc_py_send_doc[] =
      "until send returns;\nafterwards it may: the readers have copies.\nA PackedFrame of pack() is sent as what it was "
      "made of.\n\n"
      "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
-     "recv_tagged.\n\n"
+     "recv_tagged. hash: \"sha256\" or \"xxh3\": each tensor and array, nested ones too, gets a hash of its bytes in C "
+     "order,\nmade while it is copied, which the readers find in Frame.hashes. The first 8 bytes of the SHA-256 as a "
+     "big-endian int, or\nthe 64-bit XXH3. What goes by pickle gets none, and a PackedFrame has those of pack().\n\n"
      "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message "
      "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
      "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
@@ -83,16 +90,18 @@ const char rc_py_send_doc[] =
      "tensor that is not on the CPU. ValueError: a tensor without memory. Whatever pickle raises for what can't be "
      "pickled, with its place in front:\n\"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
-  static const char *const names[] = {"obj", "timeout", "tag", NULL};
+  static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  PyObject *values[3] = {NULL};
+  PyObject *values[4] = {NULL};
   int64_t timeout_ns;
   uint64_t tag = 0;
+  uint32_t hash;
   if (!rc_py_arguments("send", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_hash_argument(rc_py_state_of(self), values[3], &hash)) return NULL;
   if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
   if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
-  PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag);
+  PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag, hash);
   rc_py_writer_leave(self);
   return result;
 }
@@ -103,10 +112,12 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   uint64_t tag;
   PyObject *turn = rc_py_pass_turn(state, &self->spent);
   if (turn) return turn;
-  if (count != 2) return PyErr_Format(PyExc_TypeError, "_offer() takes a value and a tag");
+  uint32_t hash;
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "_offer() takes a value, a tag and a hash");
+  if (!rc_py_hash_argument(state, args[2], &hash)) return NULL;
   if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
   self->offering = true;
-  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag);
+  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag, hash);
   self->offering = false;
   rc_py_writer_leave(self);
   return result;

@@ -6,7 +6,7 @@
  *
  * torch is never imported to send: nobody has a tensor of a module that was not imported.
  */
-#include "extension.h"
+#include "view.h"
 
 /* torch has the dtype, with elements of that size: what it keeps in other ways goes inside a pickle. */
 static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
@@ -293,10 +293,14 @@ static PyObject *empty(struct rc_py_state *state, PyObject *dtype, const struct 
   return tensor;
 }
 
+static void give_block(void *block) {
+  rc_py_block_give(block);
+}
+
 static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
                             void **out) {
   *out = rc_py_block_data(block);
-  PyObject *capsule = rc_py_dlpack_capsule(item, block);
+  PyObject *capsule = rc_py_dlpack_capsule(item, *out, give_block, block);
   PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
   Py_XDECREF(capsule);
   return tensor;
@@ -358,4 +362,31 @@ PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item
   if (tensor) tensor = finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
   return tensor;
+}
+
+/* The capsule's, if it is of the item's dtype: DLPack's codes mean something else to some versions of torch. */
+static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObject *wanted) {
+  PyObject *tensor = PyObject_CallOneArg(state->torch.from_dlpack, capsule);
+  PyObject *dtype = tensor ? PyObject_GetAttr(tensor, state->names.dtype) : NULL;
+  if (dtype && dtype != wanted) PyErr_SetString(PyExc_TypeError, "another dtype");
+  if (!dtype || dtype != wanted) Py_CLEAR(tensor);
+  Py_XDECREF(dtype);
+  return tensor;
+}
+
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule) {
+  if (!rc_py_torch_needed(state)) return NULL;
+  struct rc_py_torch *torch = &state->torch;
+  int index = rc_py_dtype_of(item);
+  if (index < 0 || !torch->dtypes[index] || !torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
+  PyObject *tensor = taken_over(state, capsule, torch->dtypes[index]);
+  if (tensor) {
+    tensor = finish(state, tensor, item->flags);
+    if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
+    return tensor;
+  }
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+  PyErr_Clear();
+  torch->takes_no_dlpack[index] = true;
+  return NULL;
 }

@@ -209,15 +209,15 @@ async def anext_(reader):
 # ---- Writer ------------------------------------------------------------------------------------------------------
 
 
-async def asend(writer, obj, timeout, tag):
+async def asend(writer, obj, timeout, tag, hash):
     watch, outcome = writer._watch, None
     if watch is None or not watch.line:
-        outcome = writer._offer(obj, tag)
+        outcome = writer._offer(obj, tag, hash)
         if outcome is None:
             return
         if timeout == 0 and outcome is _nothing:
-            return writer.send(obj, 0, tag=tag)
+            return writer.send(obj, 0, tag=tag, hash=hash)
     # As it is now: it may change while this waits.
-    packed = pack(obj, allow_pickle=writer._allow_pickle)
-    offer, last = lambda: writer._offer(packed, tag), lambda: writer.send(packed, 1e-9, tag=tag)
+    packed = pack(obj, allow_pickle=writer._allow_pickle, hash=hash)
+    offer, last = lambda: writer._offer(packed, tag, None), lambda: writer.send(packed, 1e-9, tag=tag)
     await watch_of(writer).serve(writer.room_fileno, offer, last, timeout, outcome is _turn)

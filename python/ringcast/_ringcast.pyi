@@ -32,11 +32,11 @@ KIND_BYTES: Final[int]
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
-def pack(obj: Any, *, allow_pickle: Optional[bool] = None) -> PackedFrame:
+def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] = None) -> PackedFrame:
     """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings."""
 
 def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
-    """The object that a frame holds: a PackedFrame, or its bytes; as recv() would give it."""
+    """The object that a frame holds: a PackedFrame, a Frame, or its bytes; as recv() would give it."""
 
 def recycling() -> Recycling:
     """How the memory of large received arrays is used again."""
@@ -53,6 +53,17 @@ class PackedFrame:
     def nbytes(self) -> int:
         """Bytes that it takes in a ring."""
 
+    @property
+    def hashes(self) -> Any:
+        """Of send(..., hash=...): {key: int} for tensors, {key: [int]} for what has such in it; see the docstring."""
+
+    def keys(self) -> List[str]:
+        """The keys of the dict that it holds, in order. TypeError: it holds none."""
+
+    def __getitem__(self, key: str, /) -> Any:
+        """That item alone, a copy, as recv() would give it."""
+
+    def __contains__(self, key: object, /) -> bool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
     def __reduce__(self) -> NoReturn: ...
@@ -110,9 +121,48 @@ class Frame:
     def release(self) -> None:
         """Give the frame back to the ring, where the writer may overwrite it. Evicted: drop what was made of it."""
 
+    @property
+    def hashes(self) -> Any:
+        """Of send(..., hash=...): {key: int} for tensors, {key: [int]} for what has such in it; see the docstring."""
+
+    def keys(self) -> List[str]:
+        """The keys of the dict that it holds, in order. TypeError: it holds none."""
+
+    def __getitem__(self, key: str, /) -> Any:
+        """That item alone, a copy, as recv() would give it."""
+
+    def __contains__(self, key: object, /) -> bool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
     def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
+class View:
+    """An object whose arrays and tensors lie in the ring, lent by Reader.view() for one `with` block.
+
+    with reader.view() as obj:
+        total = obj["x"].sum()
+
+    NumPy arrays are read-only; TO WRITE TO A TORCH TENSOR OF A VIEW KILLS THE PROCESS (SIGSEGV). What is still held
+    after the block can be looked at, but shows whatever the writer puts there.
+    """
+
+    @property
+    def tag(self) -> int:
+        """The sender's; that of bytes is 0."""
+
+    @property
+    def hashes(self) -> Any:
+        """As Frame.hashes, inside the block."""
+
+    def __enter__(self) -> Any: ...
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
@@ -178,10 +228,15 @@ class Writer:
     def wait_readers(self, n: int, timeout: Optional[float] = None) -> int:
         """Wait until at least `n` readers are attached; return how many are."""
 
-    def send(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0) -> None:
-        """Send any object, or what pack() made of one. timeout: for room. tag: 32 bits of the caller's own."""
+    def send(
+        self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None
+    ) -> None:
+        """Send any object, or what pack() made of one. timeout: for room. tag: 32 bits of the caller's own. hash:
+        "sha256" or "xxh3", of each tensor and array, for Frame.hashes."""
 
-    def asend(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0) -> Coroutine[Any, Any, None]:
+    def asend(
+        self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None
+    ) -> Coroutine[Any, Any, None]:
         """send() for a task of asyncio; calls that wait for room are served in their order."""
 
     def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None: ...
@@ -276,6 +331,9 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
 
     def next(self, timeout: Optional[float] = None) -> Frame:
         """Lend the next frame, to be read in place."""
+
+    def view(self, timeout: Optional[float] = None) -> View:
+        """Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring."""
 
     def check(self) -> None:
         """Make sure that what was read of held Frames so far was whole; else Evicted."""

@@ -2,10 +2,11 @@
 /*
  * Python's decoder, in a Python of our own: any bytes at all are received as an object, or refused by one of ringcast's
  * own exceptions. What is received is packed, received again and packed again: the same bytes come of it. Nothing is
- * leaked. Pickles are not allowed, as for who does not trust its sender; torch, which a frame could only ask to be
- * imported, is not there.
+ * leaked. The same bytes are looked into by key, and viewed in place, which gives what receiving them gives. Pickles
+ * are not allowed, as for who does not trust its sender; torch, which a frame could only ask to be imported, is not
+ * there.
  */
-#include "python/extension/extension.h"
+#include "python/extension/view.h"
 
 #include "tests/fuzz/fuzz.h"
 
@@ -73,19 +74,24 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   return 0;
 }
 
+/* What reading a frame may raise is taken away; also `more`, if that is not NULL. */
+static void clear_expected(PyObject *more) {
+  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
+                  PyErr_ExceptionMatches(PyExc_AttributeError) || /* a class that is not here */
+                  (more && PyErr_ExceptionMatches(more));
+  if (!expected) PyErr_Print();
+  require(expected);
+  PyErr_Clear();
+}
+
 static PyObject *decode(const void *data, size_t bytes) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
   uint32_t tag;
   fuzzed_frames++;
   PyObject *object = rc_py_decode(state, &frame, NULL, &classes, false, &tag);
   require(!object == !!PyErr_Occurred());
-  if (object) return object;
-  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
-                  PyErr_ExceptionMatches(PyExc_AttributeError); /* a class that is not here */
-  if (!expected) PyErr_Print();
-  require(expected);
-  PyErr_Clear();
-  return NULL;
+  if (!object) clear_expected(NULL);
+  return object;
 }
 
 /* The bytes of a frame made of it. */
@@ -110,9 +116,53 @@ static void there_and_back(PyObject *object) {
   Py_DECREF(first);
 }
 
+/* `found`, which is NULL if something was raised. */
+static PyObject *expected(PyObject *found, PyObject *more) {
+  require(!found == !!PyErr_Occurred());
+  if (!found) clear_expected(more);
+  return found;
+}
+
+/* Each item by its key; `whole` is all of them, or NULL: not all can be read. */
+static void look_into(const void *data, size_t bytes, PyObject *whole) {
+  const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
+  const struct rc_py_looking looking = {.state = state, .frame = &frame, .classes = &classes};
+  PyObject *keys = expected(rc_py_look_keys(&looking, NULL), PyExc_TypeError); /* it is no dict */
+  PyObject *hashes = expected(rc_py_look_hashes(&looking, NULL), NULL);
+  require(keys || !whole || !PyDict_CheckExact(whole));
+  for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys) && i < 20; i++) {
+    PyObject *item = expected(rc_py_look_item(&looking, PyList_GET_ITEM(keys, i)), NULL);
+    require(item || !whole);
+    Py_XDECREF(item);
+  }
+  Py_XDECREF(keys);
+  Py_XDECREF(hashes);
+}
+
+/* `whole` is what receiving gave. */
+static void view(const void *data, size_t bytes, PyObject *whole) {
+  const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
+  static struct rc_py_reader nobody; /* its hold has nothing to unmap */
+  require(rc_py_reader_hold(&nobody));
+  const struct rc_py_decoder decoder = {.classes = &classes, .hold = nobody.hold};
+  uint32_t tag;
+  PyObject *viewed = expected(rc_py_decode_by(state, &frame, &decoder, &tag), NULL);
+  require(!viewed == !whole);
+  if (viewed) {
+    PyObject *first = packed(viewed), *second = packed(whole);
+    require(PyBytes_GET_SIZE(first) == PyBytes_GET_SIZE(second));
+    require(memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second), (size_t)PyBytes_GET_SIZE(first)) == 0);
+    Py_DECREF(first);
+    Py_DECREF(second);
+  }
+  Py_XDECREF(viewed);
+}
+
 static void once(const uint8_t *data, size_t bytes) {
   PyObject *object = decode(data, bytes);
   if (object) there_and_back(object);
+  look_into(data, bytes, object);
+  view(data, bytes, object);
   Py_XDECREF(object);
 }
 

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A reader that leaves and goes on looking at where frames were. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "shm/os.h"
+#include "tests/support/spill.h"
+
+static bool all_zero(const uint8_t *at, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++)
+    if (at[i] != 0) return false;
+  return true;
+}
+
+START_TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *reader = attach(writer, 2);
+  struct ringcast_peer peer;
+  ck_assert_int_eq(send(writer, 1, 20000), 0);
+  ck_assert_int_eq(send(writer, 2, 3 * MIB), 0);
+  struct ringcast_frame small = expect(reader, 1, 20000), large = expect(reader, 2, 3 * MIB);
+  while (send(writer, 3, 20000) == 0) {}
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ringcast_reader_leave(reader);
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
+  ck_assert(pattern_matches(small.data, 20000, 1));
+  ck_assert(pattern_matches(large.data, 3 * MIB, 2));
+  for (uint64_t i = 0; i < 20; i++) ck_assert_int_eq(send(writer, 4, 20000), 0);
+  ck_assert(!pattern_matches(small.data, 20000, 1)); /* overwritten, and there to be looked at */
+  ck_assert_int_gt(ring_mappings(), mappings);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(who_has_left_can_only_be_closed) {
+  ringcast_writer *writer = make_writer(0);
+  ringcast_reader *reader = attach(writer, 1);
+  int before = open_descriptors();
+  struct ringcast_stats stats;
+  struct ringcast_info info;
+  uint64_t lag;
+  size_t there;
+  ck_assert_int_eq(send(writer, 1, 100), 0);
+  struct ringcast_frame frame = expect(reader, 1, 100), other;
+  ck_assert_int_eq(send(writer, 2, 100), 0);
+  ck_assert_int_ge(ringcast_reader_fd(reader), 0);
+  ringcast_reader_leave(reader);
+  ringcast_reader_leave(reader);
+  ck_assert_int_eq(open_descriptors(), before);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &other), -EINVAL);
+  ck_says("has left its ring");
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &other), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_await(reader, &frame, 1, 0, &there), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_check(reader), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_fd(reader), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_lag(reader, &lag), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &stats), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_info(reader, &info), -EINVAL);
+  ringcast_reader_cancel(reader);
+  /* Its slot is another's by now, and closing leaves that alone. */
+  ringcast_reader *next = attach(writer, 1);
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(send(writer, 3, 100), 0);
+  read_one(next, 3, 100);
+  ringcast_reader_close(next);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* What an idle writer does to spill memory, done to all of it. */
+START_TEST(spill_memory_that_was_given_back_reads_as_zeros) {
+  ringcast_writer *writer = make_writer(64 * MIB);
+  ringcast_reader *reader = attach(writer, 1);
+  ck_assert_int_eq(send(writer, 1, 5 * MIB), 0);
+  struct ringcast_frame frame = expect(reader, 1, 5 * MIB);
+  ringcast_reader_leave(reader);
+  ck_assert_int_eq(rc_os.punch(writer->segment.spill.fd, 0, writer->segment.spill.bytes), 0);
+  ck_assert(all_zero(frame.data, 5 * MIB));
+  ringcast_writer_close(writer);
+  ck_assert(all_zero(frame.data, 5 * MIB)); /* the mapping holds the file */
+  ringcast_reader_close(reader);
+}
+END_TEST
+
+static void *close_it(void *reader) {
+  ringcast_reader_close(reader);
+  return NULL;
+}
+
+START_TEST(another_thread_may_close_it) {
+  ringcast_writer *writer = make_writer(0);
+  ringcast_reader *reader = attach(writer, 1);
+  pthread_t thread;
+  ringcast_reader_leave(reader);
+  ck_assert_int_eq(pthread_create(&thread, NULL, close_it, reader), 0);
+  ck_assert_int_eq(pthread_join(thread, NULL), 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(in_a_forked_child_the_slot_stays_the_parents) {
+  ringcast_writer *writer = make_writer(0);
+  ringcast_reader *reader = attach(writer, 1);
+  int status;
+  ck_assert_int_eq(send(writer, 1, 100), 0);
+  struct ringcast_frame frame = expect(reader, 1, 100);
+  pid_t child = fork();
+  if (child == 0) {
+    ringcast_reader_leave(reader);
+    bool there = pattern_matches(frame.data, 100, 1);
+    ringcast_reader_close(reader);
+    _exit(there ? 0 : 1);
+  }
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert_int_eq(status, 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ck_assert_int_eq(send(writer, 2, 100), 0);
+  read_one(reader, 2, 100);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("reader_leave");
+  TCase *tests = add_case(suite, "reader_leave");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_test(tests, the_writer_goes_on_at_once_and_the_memory_stays);
+  tcase_add_test(tests, who_has_left_can_only_be_closed);
+  tcase_add_test(tests, spill_memory_that_was_given_back_reads_as_zeros);
+  tcase_add_test(tests, another_thread_may_close_it);
+  tcase_add_test(tests, in_a_forked_child_the_slot_stays_the_parents);
+  return run_suite(suite);
+}
