@@ -7,7 +7,9 @@ import copyreg
 import dataclasses
 import enum
 import gc
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import typing
@@ -447,17 +449,18 @@ class Listing(type):
     """Changes what is being sent when its instances' class is looked at, which is once."""
 
     changes: typing.ClassVar[list] = []
+    passes: typing.ClassVar[list] = []
 
     @property
     def __flags__(cls):
         for change in Listing.changes:
             change()
-        return type.__flags__.__get__(cls)
+        return type.__dict__["__flags__"].__get__(cls)
 
 
 def fresh(number):
     """A class that was not met yet."""
-    cls = Listing(f"Fresh{number}", (), {"__module__": __name__, "__annotations__": {"a": object}})
+    cls = Listing(f"Fresh{number}", (), {"__module__": __name__, "__annotations__": {"a": object, "b": object}, "b": 0})
     cls = dataclasses.dataclass(cls)
     setattr(sys.modules[__name__], cls.__name__, cls)
     return cls(number)
@@ -502,11 +505,57 @@ def test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(
             Listing.changes.clear()
 
 
-def test_a_class_that_is_met_while_it_is_looked_at_is_looked_at_once():
-    value = fresh("twice")
-    Listing.changes.append(lambda: Listing.changes.clear() or ringcast.pack([value, natives.Plain(value)]))
-    packed = ringcast.pack([value, natives.Plain(value), value])
-    assert ringcast.unpack(packed)[2] == value
+def test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it():
+    """One thread looks at the class, another is in the middle of an instance when the first is done."""
+    value, inner = fresh("met"), fresh("inside")
+    value.a = [inner]
+    looked, inside, done = threading.Event(), threading.Event(), threading.Event()
+    first = threading.Thread(target=lambda: (ringcast.pack(value), done.set()))
+
+    def meet():
+        if threading.current_thread() is first:
+            looked.set()
+            inside.wait()
+        elif looked.is_set() and not inside.is_set() and not Listing.passes.pop():
+            inside.set()
+            done.wait()
+            gc.collect()
+
+    # Of this thread's looks: at the class itself, and then at that of what is in it.
+    Listing.passes = [False, True]
+    Listing.changes.append(meet)
+    try:
+        first.start()
+        looked.wait()
+        packed = ringcast.pack([value, value, {"x": value}])
+        first.join()
+    finally:
+        Listing.changes.clear()
+    assert ringcast.unpack(packed)[2]["x"].a == [inner]
+
+
+WATCHED = """
+import sys
+sys.modules["torch"] = None  # it takes seconds to import
+sys.path[:0] = {paths!r}
+import test_by_pickle as test
+
+test.test_a_key_that_changes_the_instance_while_it_is_read_does_no_harm()
+test.test_packing_while_something_is_packed_mixes_nothing_up()
+test.test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it()
+for change in ("clear", "pop", "grow", "replace", "pack"):
+    test.test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(change)
+print("done")
+"""
+
+
+def test_none_of_that_touches_memory_that_is_gone():
+    """Once more with an allocator that overwrites what is freed."""
+    program = WATCHED.format(paths=[os.path.dirname(__file__)])
+    variables = {**os.environ, "CI": "", "PYTHONMALLOC": "debug"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():
