@@ -158,6 +158,13 @@ if msgspec:
         def __post_init__(self):
             self.checked = True
 
+    class StructPositive(msgspec.Struct):
+        a: int
+
+        def __post_init__(self):
+            if self.a <= 0:
+                raise LookupError(f"a is {self.a}")
+
     STRUCT_CLASSES = [Struct, StructFrozen, StructNamed, StructArray, StructLight, StructWeakref, StructOfType]
     STRUCT_CLASSES.append(StructChecked)
     HASHABLE_CLASSES.append(StructFrozen)
