@@ -80,8 +80,7 @@ static PyObject *decode(const void *data, size_t bytes) {
   PyObject *object = rc_py_decode(state, &frame, NULL, &classes, false, &tag);
   require(!object == !!PyErr_Occurred());
   if (object) return object;
-  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
-                  PyErr_ExceptionMatches(PyExc_AttributeError); /* a class that is not here */
+  bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError);
   if (!expected) PyErr_Print();
   require(expected);
   PyErr_Clear();
