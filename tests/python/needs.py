@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch and msgspec are optional to ringcast; to its own CI they are not."""
+"""torch is optional to ringcast; to its own CI it is not. So is msgspec, to both."""
 
 import os
 
@@ -17,8 +17,6 @@ needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed h
 try:
     import msgspec
 except ImportError:
-    if os.environ.get("CI") == "true":
-        raise
     msgspec = None
 
 needs_msgspec = pytest.mark.skipif(msgspec is None, reason="msgspec is not installed here")
