@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # At length what `make test` does in short, one step after the other, whatever fails; then a summary, which is also left
 # in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects what
-# `make deps` makes.
+# `make deps` makes, and the package in build/venv.
 #   SOAK_SECONDS  about how long all of it runs (600): frames, fuzzing and threads share what the kills leave of it;
-#                 the model, valgrind and aarch64 take what they take
+#                 the codec, the model, valgrind and aarch64 take what they take
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
 #   FRAMES        frames in sequence (as many as the time allows)
-#   STEPS         which steps (all): kill frames fuzz model threads valgrind aarch64
+#   STEPS         which steps (all): kill frames codec fuzz model threads valgrind aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
-steps=${STEPS:-kill frames fuzz model threads valgrind aarch64}
+steps=${STEPS:-kill frames codec fuzz model threads valgrind aarch64}
 out=build/soak
 summary=() details=() failed=0
 
@@ -19,8 +19,8 @@ for word in "$seconds" "$kills" "$seed"; do
   [[ $word =~ ^[0-9]+$ ]] || { echo "soak: SOAK_SECONDS, KILLS and SEED are whole numbers, not '$word'" >&2; exit 2; }
 done
 for step in $steps; do
-  [[ " kill frames fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
-    { echo "soak: STEPS has '$step': it must be a list of kill frames fuzz model threads valgrind aarch64" >&2
+  [[ " kill frames codec fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
+    { echo "soak: STEPS has '$step': it must be a list of kill frames codec fuzz model threads valgrind aarch64" >&2
       exit 2; }
 done
 mkdir -p "$out"
@@ -123,6 +123,7 @@ if wants frames; then
     step frames 'in sequence' "$bin/soak_frames" --seconds "$(share 40)"
   fi
 fi
+if wants codec; then step codec '^leaks: ' build/venv/bin/python tests/python/leaks.py --frames 1000000; fi
 if wants fuzz; then
   if [ -e tests/fuzz/run.py ]; then
     step fuzz 'fuzzed frames' fuzz "$(share 7)" # each of its targets

@@ -84,10 +84,12 @@ static PyObject *class_new(PyTypeObject *type, PyObject *description) {
   return capsule;
 }
 
+/* Borrowed from the cache. What is there stays, for others may be using it: Python code ran since it was missed, and
+ * may have met the same class. */
 static PyObject *cache_add(PyObject *cache, PyObject *key, PyObject *value) {
-  bool ok = value && PyDict_SetItem(cache, key, value) == 0;
+  PyObject *kept = value ? PyDict_SetDefault(cache, key, value) : NULL;
   Py_XDECREF(value);
-  return ok ? value : NULL; /* the cache has it */
+  return kept;
 }
 
 /* ---- To send ---------------------------------------------------------------------------------------------------- */
@@ -109,9 +111,12 @@ static PyObject *describe(struct rc_py_state *state, PyTypeObject *type) {
 struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, PyTypeObject *type) {
   PyObject *known = PyDict_GetItemWithError(cache, (PyObject *)type);
   if (!known && !PyErr_Occurred()) known = cache_add(cache, (PyObject *)type, describe(state, type));
-  if (known) return known == Py_None ? NULL : PyCapsule_GetPointer(known, capsule_name);
-  if (PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear(); /* a metaclass without a hash */
-  return NULL;
+  if (!known) {
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Clear(); /* a metaclass without a hash */
+    return NULL;
+  }
+  struct rc_py_class *class = known == Py_None ? NULL : PyCapsule_GetPointer(known, capsule_name);
+  return class && class->type == type ? class : NULL; /* a metaclass may say that two classes are equal */
 }
 
 /* ---- Received --------------------------------------------------------------------------------------------------- */

@@ -33,12 +33,6 @@ struct rc_py_class *rc_py_class_of(struct rc_py_state *state, PyObject *cache, P
 struct rc_py_class *rc_py_class_find(struct rc_py_state *state, PyObject *cache, uint8_t kind, const void *text,
                                      size_t bytes, bool may_import);
 
-/* A new reference to the field of an instance, or NULL: it has none now, with nothing raised. For classes with
- * offsets. */
-static inline PyObject *rc_py_class_field(const struct rc_py_class *class, PyObject *instance, Py_ssize_t index) {
-  return rc_py_ref(*(PyObject **)((char *)instance + class->offsets[index]));
-}
-
 /* An instance with these fields, whose references it takes over, also when it fails. NULL: raised. */
 PyObject *rc_py_class_make(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields);
 

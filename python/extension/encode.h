@@ -34,7 +34,7 @@ struct rc_py_step {
 };
 enum { RC_PY_STEP_KEY = -1, RC_PY_STEP_FIELD = -2, RC_PY_STEP_MEMBER = -3, RC_PY_STEP_OF_KEY = -4 };
 
-/* "value['x'][3].foo" */
+/* path.c: "value['x'][3].foo"; of a very long way its beginning. NULL: raised. */
 PyObject *rc_py_step_path(void *step);
 
 /* Takes over nothing: key and value are referenced anew. The pointer is good until the next call. */

@@ -9,13 +9,14 @@
  *   tap.c       Tap                                       packed.c    PackedFrame: a frame in memory of its own
  *   span.c      Span; how a reservation ends              frame.c     Frame; how a frame is given back
  *   encode.c    object -> parts -> frame                  decode.c    frame -> object
- *   put.c, put_plain.c   nested values -> tokens          get.c       tokens -> values
+ *   put.c, put_plain.c   nested values -> tokens          get.c, get_plain.c   tokens -> values
  *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
  *   view.c      View: arrays that lie in the ring         look.c      the keys, items and hashes of a frame
  *   hash.c      hashes of what is sent
  *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
- *   torch.c, numpy.c   their tensors, from Python's side   loop.c    asyncio's side of Reader and Writer
- *   dlpack.c    tensors described and made without Python
+ *   torch.c, numpy.c   their tensors, from Python's side  loop.c      asyncio's side of Reader and Writer
+ *   dlpack.c    tensors described and made without Python stack.c     what is left of a thread's stack
+ *   path.c      where in a value something is
  *
  * writer.c stands on send.c and span.c, reader.c on frame.c, and not the other way round.
  *
@@ -91,7 +92,7 @@ struct rc_py_names {
 struct rc_py_text {
   PyObject *text; /* not held: whether it is still the same, its bytes in the stream say */
   uint32_t number;
-  uint32_t at;
+  uint32_t at; /* in the stream, behind the tag */
 };
 #define RC_PY_TEXTS 1024
 struct rc_py_texts {
@@ -357,6 +358,13 @@ PyObject *rc_py_torch_dtype(struct rc_py_state *state, const void *name, size_t 
 PyObject *rc_py_torch_device(struct rc_py_state *state, const void *name, size_t bytes);
 PyObject *rc_py_torch_size(struct rc_py_state *state, PyObject *tuple);
 
+/* ---- stack.c ---------------------------------------------------------------------------------------------------- */
+
+/* So deep a nested value is walked without a look at the stack. */
+#define RC_PY_DEPTH_UNSEEN 64
+/* Whether this thread's stack has room to go one level deeper. `floor`: what the walk keeps of it; 0 at first. */
+bool rc_py_stack_has_room(uintptr_t *floor);
+
 /* ---- encode.c, decode.c ----------------------------------------------------------------------------------------- */
 
 struct rc_py_part;
@@ -381,6 +389,7 @@ struct rc_py_encoding {
   struct rc_py_texts *texts; /* NULL: no memory yet */
   PyObject **seen; /* containers that others may hold too: a table */
   size_t seen_count, seen_room;
+  uintptr_t stack_floor;
 };
 
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */

@@ -4,22 +4,17 @@
  *
  * The stream lies in memory of the decoder's own, so what was looked at stays so. Tensors, long text and what was
  * pickled are there already, complete; so each container is made when its contents are, and none has to be mended
- * later. What a hostile stream can ask for is bounded: a count by the bytes that are left, the depth by
- * RINGCAST_MAX_DEPTH, a part is used once, and a class is only one that instances are sent of (ringcast/_classes.py).
+ * later. What a hostile stream can ask for is bounded: a count by the bytes that are left, and all counts together by
+ * the bytes that there are, for containers within each other could else each ask for room for all that follows; the
+ * depth by RINGCAST_MAX_DEPTH; a part is used once; and a class is only one that instances are sent of
+ * (ringcast/_classes.py).
+ *
+ * Python code may run in the middle: of a class that is imported, of a Struct that is made, of the collector. A list or
+ * tuple that is not full yet is hidden from it, for it could be found through the collector.
  */
 #include "get.h"
 
 enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
-
-static PyObject *damaged(struct rc_py_getting *getting, const char *what) {
-  return rc_py_raise_text(getting->state, EPROTO, "the frame is damaged or of another build: %s", what);
-}
-
-/* What Python itself says against a damaged stream. */
-static PyObject *refused(struct rc_py_getting *getting, const char *what) {
-  rc_py_protocol_from_current(getting->state, what);
-  return NULL;
-}
 
 static PyObject *get_value(struct rc_py_getting *getting, int depth);
 
@@ -82,7 +77,7 @@ static PyObject *number(struct rc_py_getting *getting, PyObject *text) {
 }
 
 static inline PyObject *get_ascii(struct rc_py_getting *getting, const uint8_t *data, size_t bytes) {
-  if (!is_ascii(data, bytes)) return damaged(getting, "its text is no ASCII");
+  if (!is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
   PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
   return text;
@@ -91,7 +86,7 @@ static inline PyObject *get_ascii(struct rc_py_getting *getting, const uint8_t *
 /* UTF-8; with lone surrogates, WTF-8. */
 static PyObject *get_text(struct rc_py_getting *getting, const struct ringcast_token *token, const char *errors) {
   PyObject *text = PyUnicode_DecodeUTF8((const char *)token->data, (Py_ssize_t)token->count, errors);
-  return text ? text : refused(getting, "its text is no UTF-8");
+  return text ? text : stream_refused(getting, "its text is no UTF-8");
 }
 
 static PyObject *get_named(struct rc_py_getting *getting, const struct ringcast_token *token) {
@@ -101,7 +96,7 @@ static PyObject *get_named(struct rc_py_getting *getting, const struct ringcast_
 }
 
 static PyObject *get_again(struct rc_py_getting *getting, uint64_t text) {
-  if (text >= getting->text_count) return damaged(getting, "a text that was not there before");
+  if (text >= getting->text_count) return stream_damaged(getting, "a text that was not there before");
   return rc_py_ref(getting->texts[text]);
 }
 
@@ -117,7 +112,7 @@ static inline PyObject *get_inner(struct rc_py_getting *getting, int depth) {
   if (tag < RINGCAST_TAG_NONE) {
     const uint8_t *data = object->at + 1;
     size_t bytes = tag - RINGCAST_TAG_TEXT;
-    if (bytes > (size_t)(object->end - data)) return damaged(getting, "it is cut off");
+    if (bytes > (size_t)(object->end - data)) return stream_damaged(getting, "it is cut off");
     object->at += 1 + bytes;
     return get_ascii(getting, data, bytes);
   }
@@ -126,161 +121,49 @@ static inline PyObject *get_inner(struct rc_py_getting *getting, int depth) {
   return rc_py_ref(tag == RINGCAST_TAG_NONE ? Py_None : tag == RINGCAST_TAG_TRUE ? Py_True : Py_False);
 }
 
-static PyObject *get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token) {
-  PyObject *method = PyObject_GetAttrString((PyObject *)&PyLong_Type, "from_bytes");
-  PyObject *arguments = NULL, *keywords = NULL, *value = NULL;
-  if (method) arguments = Py_BuildValue("(y#s)", (const char *)token->data, (Py_ssize_t)token->count, "little");
-  if (arguments) keywords = Py_BuildValue("{sO}", "signed", Py_True);
-  if (keywords) value = PyObject_Call(method, arguments, keywords);
-  Py_XDECREF(method);
-  Py_XDECREF(arguments);
-  Py_XDECREF(keywords);
-  return value ? value : refused(getting, "an int");
-}
+/* ---- Containers ------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_complex(const struct ringcast_token *token) {
-  Py_complex value;
-  memcpy(&value.real, token->data, 8);
-  memcpy(&value.imag, token->data + 8, 8);
-  return PyComplex_FromCComplex(value);
-}
-
-static PyObject *get_float(const uint8_t *data) {
-  double value;
-  memcpy(&value, data, sizeof value);
-  return PyFloat_FromDouble(value);
-}
-
-/* numpy.frombuffer(data, dtype)[0] */
-static PyObject *get_scalar(struct rc_py_getting *getting, const struct ringcast_token *token) {
-  PyObject *dtype = rc_py_numpy_dtype(getting->state, token->dtype);
-  if (!dtype) return PyErr_Occurred() ? NULL : damaged(getting, "a scalar of a dtype that NumPy lacks");
-  if (token->dtype.code == RC_PY_BOOL_CODE && token->data[0] > 1) return damaged(getting, "a truth value");
-  PyObject *data = PyBytes_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
-  PyObject *array = data ? rc_py_numpy_over_bytes(getting->state, data, dtype) : NULL;
-  PyObject *scalar = array ? PySequence_GetItem(array, 0) : NULL;
-  Py_XDECREF(data);
-  Py_XDECREF(array);
-  return scalar;
-}
-
-/* ---- Packed numbers --------------------------------------------------------------------------------------------- */
-
-static PyObject *packed_number(uint8_t kind, const uint8_t *at) {
-  int64_t value = 0;
-  switch (kind) {
-  case RINGCAST_PACKED_U8:
-    return PyLong_FromLong(*at);
-  case RINGCAST_PACKED_U16:
-    memcpy(&value, at, 2);
-    return PyLong_FromLong((long)value);
-  case RINGCAST_PACKED_U32:
-    memcpy(&value, at, 4);
-    return PyLong_FromLongLong(value);
-  case RINGCAST_PACKED_I8:
-    return PyLong_FromLong((int8_t)*at);
-  case RINGCAST_PACKED_I16:
-    memcpy(&value, at, 2);
-    return PyLong_FromLong((int16_t)value);
-  case RINGCAST_PACKED_I32:
-    memcpy(&value, at, 4);
-    return PyLong_FromLong((int32_t)value);
-  case RINGCAST_PACKED_I64:
-    memcpy(&value, at, 8);
-    return PyLong_FromLongLong(value);
-  default:
-    return get_float(at);
+/* Takes so many values from what the stream can have. */
+static inline bool take_values(struct rc_py_getting *getting, uint64_t count) {
+  if (count > getting->values_left) {
+    stream_damaged(getting, "a container counts more than there is");
+    return false;
   }
-}
-
-static inline bool fill_packed(PyObject **out, const struct ringcast_token *token, uint8_t kind) {
-  size_t each = kind & 15;
-  const uint8_t *at = token->data;
-  for (uint64_t i = 0; i < token->count; i++, at += each) {
-    out[i] = packed_number(kind, at);
-    if (!out[i]) return false;
-  }
+  getting->values_left -= count;
   return true;
 }
 
-/* One loop for each kind, without a choice in it. */
-static bool fill_packed_kind(PyObject **out, const struct ringcast_token *token) {
-  switch (token->kind) {
-#define KIND(name) \
-  case name:       \
-    return fill_packed(out, token, name);
-    KIND(RINGCAST_PACKED_U8)
-    KIND(RINGCAST_PACKED_U16)
-    KIND(RINGCAST_PACKED_U32)
-    KIND(RINGCAST_PACKED_I8)
-    KIND(RINGCAST_PACKED_I16)
-    KIND(RINGCAST_PACKED_I32)
-    KIND(RINGCAST_PACKED_I64)
-#undef KIND
-  default:
-    return fill_packed(out, token, RINGCAST_PACKED_F64);
-  }
-}
-
-static PyObject *get_packed(const struct ringcast_token *token) {
-  Py_ssize_t count = (Py_ssize_t)token->count;
-  bool is_list = token->tag == RINGCAST_TAG_PACKED_LIST;
-  PyObject *items = is_list ? PyList_New(count) : PyTuple_New(count);
-  if (!items || count == 0) return items;
-  PyObject **out = is_list ? ((PyListObject *)items)->ob_item : ((PyTupleObject *)items)->ob_item;
-  if (!fill_packed_kind(out, token)) Py_CLEAR(items);
-  return items;
-}
-
-/* torch.Size(tuple of ints) */
-static PyObject *get_size(struct rc_py_getting *getting, const struct ringcast_token *token) {
-  struct ringcast_token numbers = *token;
-  numbers.tag = RINGCAST_TAG_PACKED_TUPLE;
-  numbers.kind = RINGCAST_PACKED_I64;
-  PyObject *tuple = get_packed(&numbers);
-  PyObject *size = tuple ? rc_py_torch_size(getting->state, tuple) : NULL;
-  Py_XDECREF(tuple);
-  return size;
-}
-
-/* ---- Containers ------------------------------------------------------------------------------------------------- */
-
-/* Whether the rest of the stream has room for so many values beside those that are due already. Who makes room for what
- * a container counts looks here first: containers within each other could all count the same bytes. */
-static inline bool has_room(const struct rc_py_getting *getting, uint64_t count) {
-  uint64_t left = (uint64_t)(getting->object.end - getting->object.at);
-  return getting->due <= left && count <= left - getting->due;
-}
-
 static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int depth) {
-  uint64_t due = getting->due;
-  if (!has_room(getting, count)) return damaged(getting, "a list counts more than there is");
+  if (!take_values(getting, count)) return NULL;
   PyObject *list = PyList_New((Py_ssize_t)count);
-  for (uint64_t i = 0; list && i < count; i++) {
-    getting->due = due + count - 1 - i;
+  if (!list || count == 0) return list;
+  PyObject_GC_UnTrack(list);
+  for (uint64_t i = 0; i < count; i++) {
     PyObject *item = get_inner(getting, depth);
     if (!item) {
-      Py_CLEAR(list);
-      break;
+      Py_DECREF(list);
+      return NULL;
     }
     PyList_SET_ITEM(list, (Py_ssize_t)i, item);
   }
+  PyObject_GC_Track(list);
   return list;
 }
 
 static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int depth) {
-  uint64_t due = getting->due;
-  if (!has_room(getting, count)) return damaged(getting, "a tuple counts more than there is");
+  if (!take_values(getting, count)) return NULL;
   PyObject *tuple = PyTuple_New((Py_ssize_t)count);
-  for (uint64_t i = 0; tuple && i < count; i++) {
-    getting->due = due + count - 1 - i;
+  if (!tuple || count == 0) return tuple; /* the empty one is everybody's */
+  PyObject_GC_UnTrack(tuple);
+  for (uint64_t i = 0; i < count; i++) {
     PyObject *item = get_inner(getting, depth);
     if (!item) {
-      Py_CLEAR(tuple);
-      break;
+      Py_DECREF(tuple);
+      return NULL;
     }
     PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, item);
   }
+  PyObject_GC_Track(tuple);
   return tuple;
 }
 
@@ -300,7 +183,7 @@ static PyObject *get_key(struct rc_py_getting *getting, int depth) {
   if (object->at < object->end && *object->at == RINGCAST_TAG_AGAIN) {
     uint64_t text;
     object->at++;
-    return ringcast_object_count(object, &text) ? get_again(getting, text) : damaged(getting, "it is cut off");
+    return ringcast_object_count(object, &text) ? get_again(getting, text) : stream_damaged(getting, "it is cut off");
   }
   return get_value(getting, depth);
 }
@@ -315,15 +198,13 @@ static PyObject *dict_new(uint64_t count) {
 }
 
 static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int depth) {
-  uint64_t due = getting->due;
-  if (!has_room(getting, 2 * count)) return damaged(getting, "a dict counts more than there is");
+  if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
-    getting->due = due + 2 * (count - 1 - i);
     PyObject *key = get_key(getting, depth);
     PyObject *value = key ? get_inner(getting, depth) : NULL;
     bool ok = value && PyDict_SetItem(dict, key, value) == 0;
-    if (value && !ok) refused(getting, "a key of a dict");
+    if (value && !ok) stream_refused(getting, "a key of a dict");
     Py_XDECREF(key);
     Py_XDECREF(value);
     if (!ok) Py_CLEAR(dict);
@@ -336,7 +217,7 @@ static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_to
   for (uint64_t i = 0; set && i < token->count; i++) {
     PyObject *member = get_inner(getting, depth);
     bool ok = member && PySet_Add(set, member) == 0;
-    if (member && !ok) refused(getting, "a member of a set");
+    if (member && !ok) stream_refused(getting, "a member of a set");
     Py_XDECREF(member);
     if (!ok) Py_CLEAR(set);
   }
@@ -345,9 +226,7 @@ static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_to
 
 /* Into `out`, all or nothing. */
 static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int depth, PyObject **out) {
-  uint64_t due = getting->due;
   for (Py_ssize_t i = 0; i < count; i++) {
-    getting->due = due + (uint64_t)(count - 1 - i);
     out[i] = get_inner(getting, depth);
     if (out[i]) continue;
     while (i-- > 0) Py_DECREF(out[i]);
@@ -363,7 +242,7 @@ static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast
     made = PySlice_New(bounds[0], bounds[1], bounds[2]);
   } else {
     made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2], NULL);
-    if (!made) refused(getting, "the bounds of a range");
+    if (!made) stream_refused(getting, "the bounds of a range");
   }
   for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
   return made;
@@ -372,12 +251,12 @@ static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
 static PyObject *get_class(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
-  if (getting->class_count == RINGCAST_MAX_CLASSES) return damaged(getting, "it has too many classes");
+  if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
   struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind, token->data,
                                                token->count, getting->may_import);
   if (!class) {
     bool is_ours = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError);
-    return is_ours ? refused(getting, "a class") : NULL;
+    return is_ours ? stream_refused(getting, "a class") : NULL;
   }
   getting->class[getting->class_count++] = class;
   return get_inner(getting, depth);
@@ -400,15 +279,15 @@ static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_cl
 }
 
 static PyObject *get_instance(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
-  if (token->count >= getting->class_count) return damaged(getting, "a class that it has not told of");
+  if (token->count >= getting->class_count) return stream_damaged(getting, "a class that it has not told of");
   const struct rc_py_class *class = getting->class[token->count];
   if ((class->kind == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) {
-    return damaged(getting, "an enum that is none");
+    return stream_damaged(getting, "an enum that is none");
   }
   if (class->kind == RINGCAST_CLASS_ENUM) return get_member(getting, class, depth);
   PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand, *made = NULL;
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  if (!has_room(getting, (uint64_t)count)) return damaged(getting, "it is cut off");
+  if (!take_values(getting, (uint64_t)count)) return NULL;
   if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) return PyErr_NoMemory();
   if (get_values(getting, count, depth, fields)) made = rc_py_class_make(getting->state, class, fields);
   if (fields != at_hand) PyMem_Free(fields);
@@ -418,23 +297,32 @@ static PyObject *get_instance(struct rc_py_getting *getting, const struct ringca
 /* ---- What lies beside the stream -------------------------------------------------------------------------------- */
 
 static PyObject *get_part(struct rc_py_getting *getting, const struct ringcast_token *token) {
-  if (getting->next_part >= getting->part_count) return damaged(getting, "a part that it lacks");
+  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
   PyObject *part = getting->parts[getting->next_part++];
   if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
-  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : damaged(getting, "a part of another kind");
+  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
 }
 
 static PyObject *get_leaf(struct rc_py_getting *getting, uint64_t index) {
   if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
-    return damaged(getting, "a leaf that its pickle lacks");
+    return stream_damaged(getting, "a leaf that its pickle lacks");
   }
   return rc_py_ref(PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index));
 }
 
 /* ---- Any value -------------------------------------------------------------------------------------------------- */
 
+static PyObject *too_deep(void) {
+  PyErr_SetString(PyExc_RecursionError, "the frame's value is nested too deep for what is left of this thread's stack: "
+                                        "give the thread a larger one (threading.stack_size)");
+  return NULL;
+}
+
 static PyObject *get_container(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
-  if (depth == RINGCAST_MAX_DEPTH) return damaged(getting, "it is nested too deep");
+  if (depth >= RC_PY_DEPTH_UNSEEN) {
+    if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(getting, "it is nested too deep");
+    if (!rc_py_stack_has_room(&getting->stack_floor)) return too_deep();
+  }
   switch (token->tag) {
   case RINGCAST_TAG_LIST:
     return get_list(getting, token->count, depth + 1);
@@ -456,21 +344,21 @@ static PyObject *get_container(struct rc_py_getting *getting, const struct ringc
 static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_token *token) {
   switch (token->tag) {
   case RINGCAST_TAG_BIGINT:
-    return get_bigint(getting, token);
+    return rc_py_get_bigint(getting, token);
   case RINGCAST_TAG_COMPLEX:
-    return get_complex(token);
+    return rc_py_get_complex(token);
   case RINGCAST_TAG_WTF8:
     return get_text(getting, token, "surrogatepass");
   case RINGCAST_TAG_BYTEARRAY:
     return PyByteArray_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   case RINGCAST_TAG_SCALAR:
-    return get_scalar(getting, token);
+    return rc_py_get_scalar(getting, token);
   case RINGCAST_TAG_DTYPE:
     return rc_py_torch_dtype(getting->state, token->data, token->count);
   case RINGCAST_TAG_DEVICE:
     return rc_py_torch_device(getting->state, token->data, token->count);
   case RINGCAST_TAG_SIZE:
-    return get_size(getting, token);
+    return rc_py_get_size(getting, token);
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY:
     return get_part(getting, token);
@@ -482,7 +370,7 @@ static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_t
 static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   struct ringcast_token token;
   if (ringcast_token_read(&getting->object, &token) < 0) {
-    return damaged(getting, "a value is cut off, or of a kind that this version does not know");
+    return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
   }
   switch (token.tag) {
   case RINGCAST_TAG_INT64:
@@ -507,7 +395,7 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
     return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
   case RINGCAST_TAG_PACKED_LIST:
   case RINGCAST_TAG_PACKED_TUPLE:
-    return get_packed(&token);
+    return rc_py_get_packed(&token);
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_DICT:
@@ -526,16 +414,17 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
 }
 
 PyObject *rc_py_get(struct rc_py_getting *getting) {
-  getting->due = 0;
   getting->texts = NULL;
   getting->text_count = getting->text_room = 0;
+  getting->values_left = (uint64_t)(getting->object.end - getting->object.at);
+  getting->stack_floor = 0;
   PyObject *value = get_inner(getting, 0);
   for (size_t i = 0; i < getting->text_count; i++) Py_DECREF(getting->texts[i]);
   PyMem_Free(getting->texts);
   if (!value) return NULL;
   if (getting->object.at != getting->object.end || getting->next_part != getting->part_count) {
     Py_DECREF(value);
-    return damaged(getting, "there is more in it than its value");
+    return stream_damaged(getting, "there is more in it than its value");
   }
   return value;
 }

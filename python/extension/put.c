@@ -3,14 +3,14 @@
  * Nested values, to a stream of tokens (ringcast/object.h).
  *
  * One walk, in which each value is looked at once. The stream goes to memory of the encoder's own, which is kept from
- * frame to frame and so lies in the cache, and from there into the ring in one copy: its length is known before anything
- * is reserved, what was walked can't change any more, and to copy 12 KB takes some 0.2 us where a second walk, to count
- * first, takes as long as the first. What is long (text, bytes, tensors) does not go through it: it becomes a part, to
- * be copied straight into the ring.
+ * frame to frame and so lies in the cache, and from there into the ring in one copy: its length is known before
+ * anything is reserved, what was walked can't change any more, and to copy 12 KB takes some 0.2 us where a second walk,
+ * to count first, takes as long as the first. What is long (text, bytes, tensors) does not go through it: it becomes a
+ * part, to be copied straight into the ring.
  *
  * A container that stands in the value more than once is written each time. Only what has more than one reference can be
- * such a one, so only that is looked up: on the way down from the root, where it would be a cycle, and among those
- * that were there before, which are written again as long as the stream is short: else a value of 40 lists could become
+ * such a one, so only that is looked up: on the way down from the root, where it would be a cycle, and among those that
+ * were there before, which are written again as long as the stream is short: else a value of 40 lists could become
  * 2^40. From then on they are leaves, for pickle writes each once.
  *
  * Exact types only: a subclass may mean more than its contents.
@@ -24,21 +24,7 @@ enum {
   SEEN_LEAST = 64,
 };
 
-/* ---- The way down ----------------------------------------------------------------------------------------------- */
-
-PyObject *rc_py_step_path(void *context) {
-  const struct rc_py_step *step = context;
-  if (!step->up) return step->key ? PyUnicode_FromFormat("value[%R]", step->key) : PyUnicode_FromString("value");
-  PyObject *way = rc_py_step_path((void *)step->up);
-  if (!way) return NULL;
-  PyObject *path = step->index == RC_PY_STEP_KEY      ? PyUnicode_FromFormat("%U[%R]", way, step->key)
-                   : step->index == RC_PY_STEP_FIELD  ? PyUnicode_FromFormat("%U.%U", way, step->key)
-                   : step->index == RC_PY_STEP_MEMBER ? PyUnicode_FromFormat("%U{...}", way)
-                   : step->index == RC_PY_STEP_OF_KEY ? PyUnicode_FromFormat("a key of %U", way)
-                                                      : PyUnicode_FromFormat("%U[%zd]", way, step->index);
-  Py_DECREF(way);
-  return path;
-}
+/* ---- What was there before --------------------------------------------------------------------------------------- */
 
 static bool is_on_the_way(const struct rc_py_step *step, PyObject *container) {
   for (; step; step = step->up) {
@@ -66,19 +52,29 @@ static bool seen_grow(struct rc_py_encoding *encoding) {
   return true;
 }
 
+/* Where it is in the table, or would be. */
+static PyObject **seen_at(const struct rc_py_encoding *encoding, PyObject *container) {
+  size_t mask = encoding->seen_room - 1, at = ((uintptr_t)container >> 4) & mask;
+  while (encoding->seen[at] && encoding->seen[at] != container) at = (at + 1) & mask;
+  return &encoding->seen[at];
+}
+
+static bool was_seen(const struct rc_py_encoding *encoding, PyObject *container) {
+  return encoding->seen && *seen_at(encoding, container);
+}
+
 /* 1: it was there before, 0, -1. */
 static int see(struct rc_py_encoding *encoding, PyObject *container) {
   if (encoding->seen_count * 2 >= encoding->seen_room && !seen_grow(encoding)) return -1;
-  size_t mask = encoding->seen_room - 1, at = ((uintptr_t)container >> 4) & mask;
-  for (; encoding->seen[at]; at = (at + 1) & mask) {
-    if (encoding->seen[at] == container) return 1;
-  }
-  encoding->seen[at] = container;
+  PyObject **at = seen_at(encoding, container);
+  if (*at) return 1;
+  *at = container;
   encoding->seen_count++;
   return 0;
 }
 
-/* Whether a container with more than one reference is to be written: as rc_py_put. */
+/* Whether a container with more than one reference is to be written: as rc_py_put. Two are its own container's and
+ * put_inner's: nobody else has it. */
 static enum rc_py_put look_at_shared(struct rc_py_encoding *encoding, PyObject *container,
                                      const struct rc_py_step *step) {
   if (is_on_the_way(step->up, container)) return RC_PY_PUT_CYCLE;
@@ -138,20 +134,44 @@ static inline enum rc_py_put put_inner(struct rc_py_encoding *encoding, PyObject
   return put;
 }
 
-/* The container as a step further down; whether it may be written at all. Two references are its own container's and
- * put_inner's: nobody else has it. */
+static enum rc_py_put raise_too_deep(struct rc_py_step *step) {
+  PyObject *place = rc_py_step_path(step);
+  if (place) {
+    PyErr_Format(PyExc_RecursionError,
+                 "%U is nested too deep for what is left of this thread's stack: give the thread a larger one "
+                 "(threading.stack_size), or nest less",
+                 place);
+  }
+  Py_XDECREF(place);
+  return RC_PY_PUT_RAISED;
+}
+
+/* The container as a step further down; whether it may be written at all. */
 static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject *container, struct rc_py_step *up,
                                        struct rc_py_step *out) {
   out->up = up;
   out->container = container;
   out->depth = up->depth + 1;
-  if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
+  if (out->depth > RC_PY_DEPTH_UNSEEN) {
+    if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
+    if (!rc_py_stack_has_room(&encoding->stack_floor)) return raise_too_deep(up);
+  }
   return Py_REFCNT(container) > 2 ? look_at_shared(encoding, container, out) : RC_PY_PUT_DONE;
 }
+
 
 static enum rc_py_put changed(void) {
   PyErr_SetString(PyExc_RuntimeError, "the value has changed while it was sent");
   return RC_PY_PUT_RAISED;
+}
+
+/* As rc_py_put_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written once. */
+static inline enum rc_py_put put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
+                                        PyObject *const *items, Py_ssize_t count) {
+  bool is_counted = encoding->stream_bytes > REPEATED_MOST && Py_REFCNT(container) > 2;
+  if (is_counted && was_seen(encoding, container)) return RC_PY_PUT_LEAF;
+  enum rc_py_put put = rc_py_put_packed(encoding, tag, items, (size_t)count);
+  return put == RC_PY_PUT_DONE && is_counted && see(encoding, container) < 0 ? RC_PY_PUT_RAISED : put;
 }
 
 static enum rc_py_put put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
@@ -159,7 +179,7 @@ static enum rc_py_put put_list(struct rc_py_encoding *encoding, PyObject *list, 
   Py_ssize_t count = PyList_GET_SIZE(list);
   enum rc_py_put put = RC_PY_PUT_LEAF;
   if (count >= PACKED_LEAST) {
-    put = rc_py_put_packed(encoding, RINGCAST_TAG_PACKED_LIST, ((PyListObject *)list)->ob_item, (size_t)count);
+    put = put_packed(encoding, RINGCAST_TAG_PACKED_LIST, list, ((PyListObject *)list)->ob_item, count);
     if (put != RC_PY_PUT_LEAF) return put;
   }
   put = step_into(encoding, list, up, &step);
@@ -176,7 +196,7 @@ static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
   enum rc_py_put put = RC_PY_PUT_LEAF;
   if (count >= PACKED_LEAST) {
-    put = rc_py_put_packed(encoding, RINGCAST_TAG_PACKED_TUPLE, ((PyTupleObject *)tuple)->ob_item, (size_t)count);
+    put = put_packed(encoding, RINGCAST_TAG_PACKED_TUPLE, tuple, ((PyTupleObject *)tuple)->ob_item, count);
     if (put != RC_PY_PUT_LEAF) return put;
   }
   put = step_into(encoding, tuple, up, &step);
@@ -302,32 +322,36 @@ static enum rc_py_put put_scalar(struct rc_py_encoding *encoding, PyObject *scal
   return put;
 }
 
-/* The fields as the class has them in order; what is not there, or more, makes it a leaf. A dict gives them in the order
- * in which they were set: nearly always the same. */
+/* New references to the fields as the class has them in order; what is not there, or more, makes it a leaf. A dict gives
+ * them in the order in which they were set: nearly always the same. */
 static bool fields_of_dict(const struct rc_py_class *class, PyObject *dict, PyObject **out) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names), position = 0, index = 0;
   PyObject *key, *value;
   if (PyDict_GET_SIZE(dict) != count) return false;
-  while (PyDict_Next(dict, &position, &key, &value) && index < count) {
+  while (index < count && PyDict_Next(dict, &position, &key, &value)) {
     if (key != PyTuple_GET_ITEM(class->names, index)) break;
-    out[index++] = value;
+    out[index++] = rc_py_ref(value);
   }
-  for (index = index == count ? count : 0; index < count; index++) {
-    out[index] = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(class->names, index));
-    if (!out[index]) return false; /* of str, no look-up raises */
+  for (; index < count; index++) {
+    out[index] = rc_py_ref(PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(class->names, index)));
+    if (!out[index]) break;
   }
-  return true;
+  if (index == count) return true;
+  PyErr_Clear(); /* of a key that is no str, and compares itself by code of its own */
+  while (index > 0) Py_DECREF(out[--index]);
+  return false;
 }
 
+/* New references, all or none. */
 static bool fields_of(const struct rc_py_class *class, PyObject *instance, PyObject *dict, PyObject **out) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
-  bool whole = dict ? fields_of_dict(class, dict, out) : true;
-  for (Py_ssize_t i = 0; !dict && whole && i < count; i++) {
+  if (dict) return fields_of_dict(class, dict, out);
+  for (Py_ssize_t i = 0; i < count; i++) {
     out[i] = class->offsets ? *(PyObject **)((char *)instance + class->offsets[i]) : PyTuple_GET_ITEM(instance, i);
-    whole = out[i] != NULL;
+    if (!out[i]) return false;
   }
-  for (Py_ssize_t i = 0; whole && i < count; i++) Py_INCREF(out[i]);
-  return whole;
+  for (Py_ssize_t i = 0; i < count; i++) Py_INCREF(out[i]);
+  return true;
 }
 
 enum { FIELDS_AT_HAND = 32 };

@@ -177,17 +177,27 @@ static enum rc_py_put put_wide_text(struct rc_py_encoding *encoding, PyObject *t
   return put;
 }
 
+/* Whether the stream has this text, with its length before it, at `at`. */
+static bool is_there(const struct rc_py_encoding *encoding, size_t at, const void *data, size_t bytes) {
+  uint8_t count[HEAD];
+  size_t head = (size_t)(write_count(count, bytes) - count);
+  const uint8_t *there = encoding->stream + at;
+  return at + head + bytes <= encoding->stream_bytes && memcmp(there, count, head) == 0 &&
+         memcmp(there + head, data, bytes) == 0;
+}
+
 /* A str that others hold too, and so the value perhaps once more: with a number, or by its number. */
 static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data, size_t bytes) {
   struct rc_py_texts *texts = encoding->texts;
   struct rc_py_text *known = &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
   if (known->text == text && known->number >= encoding->first_text && known->number < texts->next &&
-      known->at + bytes <= encoding->stream_bytes && memcmp(encoding->stream + known->at, data, bytes) == 0) {
+      is_there(encoding, known->at, data, bytes)) {
     return put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
   }
+  size_t at = encoding->stream_bytes + 1;
   enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
-  if (encoding->stream_bytes > UINT32_MAX || texts->next == UINT32_MAX) return put;
-  *known = (struct rc_py_text){.text = text, .number = texts->next, .at = (uint32_t)(encoding->stream_bytes - bytes)};
+  if (put != RC_PY_PUT_DONE || at > UINT32_MAX || texts->next == UINT32_MAX) return put;
+  *known = (struct rc_py_text){.text = text, .number = texts->next, .at = (uint32_t)at};
   texts->next++;
   return put;
 }

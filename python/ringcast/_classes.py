@@ -3,13 +3,15 @@
 
 A dataclass, a msgspec.Struct, a namedtuple or an Enum does, if its instances are their fields and nothing else: it is
 found again by module and qualified name, and has no say of its own in how it is pickled or made. Whatever else it may
-do, an instance that is made of a frame is what unpickling would have made. Each class is looked at once.
+do, an instance that is made of a frame is what unpickling would have made. Each class is looked at once: what is done
+to it afterwards is not seen.
 """
 
 import copyreg
 import dataclasses
 import enum
 import sys
+import types
 from typing import Any, List, Optional, Tuple
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone.
@@ -30,11 +32,15 @@ _OWN_WAYS = (
     "__getattribute__",
 )
 
+# Py_TPFLAGS_IS_ABSTRACT: it has abstract methods, so no instance can be made.
+_ABSTRACT = 1 << 20
+
 _DLPACK_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
 
 
 def _has_own_ways(cls: type, names: Tuple[str, ...]) -> bool:
-    """Whether a class in its line, built-in ones left out, defines one of them; what dataclasses adds does not count."""
+    """Whether a class in its line, object and tuple left out, defines one of them; what dataclasses adds does not
+    count."""
     for parent in cls.__mro__:
         for name in () if parent in (object, tuple) else names:
             found = parent.__dict__.get(name)
@@ -44,10 +50,15 @@ def _has_own_ways(cls: type, names: Tuple[str, ...]) -> bool:
 
 
 def _named(module: Any, qualname: str) -> Any:
-    """module.qualname, without running any code; None if there is none."""
+    """module.qualname, without running any code (of a module that is loaded when it is first used); None: there is
+    none."""
     found = module
     for part in qualname.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
+        try:
+            names = object.__getattribute__(found, "__dict__")
+        except AttributeError:
+            return None
+        found = names.get(part) if isinstance(names, (dict, types.MappingProxyType)) else None
     return found
 
 
@@ -63,13 +74,20 @@ def _slots(cls: type) -> List[str]:
     return list(copyreg._slotnames(cls))  # type: ignore[attr-defined]
 
 
+def _is_set_by_code(cls: type, name: str) -> bool:
+    """Whether to set the attribute runs code, or puts it elsewhere; unpickling puts it into the instance's __dict__."""
+    found = next((vars(parent)[name] for parent in cls.__mro__ if name in vars(parent)), None)
+    return hasattr(type(found), "__set__")
+
+
 def _dataclass_fields(cls: Any) -> Optional[Tuple[str, ...]]:
     names = tuple(field.name for field in dataclasses.fields(cls))
     if cls.__new__ is not object.__new__ or _has_own_ways(cls, _OWN_WAYS):
         return None
     slots = _slots(cls)
     if not slots:
-        return names if cls.__dictoffset__ else (None if names else names)
+        has_place = cls.__dictoffset__ or not names
+        return names if has_place and not any(_is_set_by_code(cls, name) for name in names) else None
     if cls.__dictoffset__ or set(slots) != set(names):
         return None
     # Unpickled slots are set by the class's own __setattr__; a frozen class has one that dataclasses made.
@@ -86,9 +104,19 @@ def _struct_fields(cls: Any) -> Optional[Tuple[str, ...]]:
     return tuple(cls.__struct_fields__) if cls not in copyreg.dispatch_table else None
 
 
+def _enum_fields(cls: Any) -> Optional[Tuple[str, ...]]:
+    """Members are what Enum's own pickling makes of them, by value or by name: those that the class has."""
+    is_own = getattr(cls.__reduce_ex__, "__module__", None) == "enum" and cls not in copyreg.dispatch_table
+    return () if is_own else None
+
+
 def _namedtuple_fields(cls: Any) -> Optional[Tuple[str, ...]]:
     names = cls.__dict__.get("_fields")
     if type(names) is not tuple or not all(type(name) is str for name in names) or cls.__dictoffset__:
+        return None
+    # Both are made by collections: whoever writes a tuple's __new__ by hand may do more in it.
+    made_by = [getattr(getattr(cls, way), "__module__", None) for way in ("__new__", "__getnewargs__")]
+    if made_by != ["namedtuple_" + cls.__name__, "collections"]:
         return None
     return None if _has_own_ways(cls, tuple(way for way in _OWN_WAYS if way != "__getnewargs__")) else names
 
@@ -106,10 +134,12 @@ def _scalar_dtype(cls: type) -> Optional[Tuple[int, int]]:
 
 def _kind_and_fields(cls: Any) -> Optional[Tuple[int, Tuple[str, ...]]]:
     msgspec = sys.modules.get("msgspec")
-    if isinstance(cls, enum.EnumMeta):
-        return ENUM, ()
     kind, names = 0, None
-    if "__dataclass_fields__" in cls.__dict__:
+    if cls.__flags__ & _ABSTRACT:
+        return None
+    if isinstance(cls, enum.EnumMeta):
+        kind, names = ENUM, _enum_fields(cls)
+    elif "__dataclass_fields__" in cls.__dict__:
         kind, names = DATACLASS, _dataclass_fields(cls)
     elif cls.__bases__ == (tuple,) and "_fields" in cls.__dict__:
         kind, names = NAMEDTUPLE, _namedtuple_fields(cls)
@@ -143,33 +173,33 @@ _KIND_NAMES = {DATACLASS: "a dataclass", STRUCT: "a msgspec.Struct", NAMEDTUPLE:
 def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
     """The class that a frame tells of, and its description, which is the sender's.
 
-    ImportError: its module is not here, or not imported although it has to be. AttributeError: the module has no such
-    name. TypeError: what has the name is no such class. ValueError: no text of that kind.
+    ImportError: its module is not here, or not imported although it has to be, or has no such name. TypeError: what has
+    the name is no such class. ValueError: no text of that kind.
     """
     module_name, *rest = text.decode().split("\0")
     if not rest or kind not in _KIND_NAMES:
         raise ValueError("it names no class")
     qualname, *names = rest
+    holds = f"the frame holds an instance of {module_name}.{qualname}"
     if module_name not in sys.modules:
         if not may_import:
             raise ImportError(
-                f"the frame holds an instance of {module_name}.{qualname}, and that module is not imported here: import "
-                "it before; where pickles are turned off, no frame can make it be",
+                f"{holds}, and that module is not imported here: import it before; where pickles are turned off, no frame "
+                "can make it be",
                 name=module_name,
             )
         __import__(module_name)
-    cls = _named(sys.modules[module_name], qualname)
+    cls = _named(sys.modules.get(module_name), qualname)
     if cls is None:
-        raise AttributeError(f"the frame holds an instance of {module_name}.{qualname}, and there is none here")
+        raise ImportError(
+            f"{holds}, and that module has no such class here: both sides need the same version of it", name=module_name
+        )
     description = describe(cls) if isinstance(cls, type) else None
     if description is None or description[0] != kind:
-        raise TypeError(
-            f"the frame holds an instance of {module_name}.{qualname}, as of {_KIND_NAMES[kind]} that is its fields and "
-            "nothing else: here it is not"
-        )
+        raise TypeError(f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not")
     if description[2] != text:
+        fields = [", ".join(of) or "none" for of in (names, description[1])]
         raise TypeError(
-            f"the frame holds an instance of {module_name}.{qualname} with the fields {', '.join(names) or 'none'}; here "
-            f"they are {', '.join(description[1]) or 'none'}: both sides need the same version of it"
+            f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it"
         )
     return cls, description

@@ -140,6 +140,8 @@ def _children(value: Any, attributes: Callable[[Any], Iterator[Tuple[str, Any]]]
         yield from ((f"[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, (set, frozenset)):
         yield from (("{...}", item) for item in value)
+    elif isinstance(value, slice):
+        yield from ((f".{name}", getattr(value, name)) for name in ("start", "stop", "step"))
     else:
         yield from attributes(value)
 
@@ -172,6 +174,7 @@ def _places(root: Any, wanted: Sequence[Any]) -> List[Tuple[str, Any]]:
         if id(value) not in seen:
             seen.add(id(value))
             queue.extend((path + step, item) for step, item in _children(value, _attributes))
+            queue.extend((f"a key of {path}", key) for key in (value if type(value) is dict else ()))
     return [(found.get(id(value), "something inside value"), value) for value in wanted]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch is optional to ringcast; to its own CI it is not."""
+"""torch is optional to ringcast; to its own CI it is not. So is msgspec, to both."""
 
 import os
 
@@ -13,3 +13,10 @@ except ImportError:
     torch = None
 
 needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed here")
+
+try:
+    import msgspec
+except ImportError:
+    msgspec = None
+
+needs_msgspec = pytest.mark.skipif(msgspec is None, reason="msgspec is not installed here")

@@ -2,6 +2,7 @@
 """Where pickles are turned off nothing is sent or loaded that needs one: the error names it, and the ring goes on."""
 
 import collections
+import dataclasses
 import errno
 import os
 import pickle
@@ -37,17 +38,33 @@ class Trap:
         return os.mkdir, (self.path,)
 
 
+@dataclasses.dataclass
+class Counted:
+    by: object
+
+
+class Unspeakable:
+    def __repr__(self):
+        raise LookupError("no words")
+
+
 PLAIN = {"n": None, "b": True, "i": 7, "f": 0.5, "s": "text", "y": b"bytes", "a": np.arange(3)}
+NESTED = [{1: (2, {3}), "i": 2**63, "s": "\ud800"}, [Counted([1, 2]), range(3)], bytearray(b"x")]
+LEAF, OF_CLASS, OWN = struct.Struct("<i"), Counted(collections.Counter("a")), []
+OWN.append(OWN)
 NEEDY = [
     ({"cfg": collections.Counter("a")}, "value['cfg'] is of type collections.Counter, which only pickle can send"),
-    ({**PLAIN, "ids": [1, 2]}, "value['ids'] is of type list, "),
-    ({"d": {"x": 1}}, "value['d'] is of type dict, "),
-    ({"i": 2**63}, "value['i'] is an int of more than 64 bits, "),
-    ({"s": "\ud800"}, "value['s'] is a str that has no UTF-8, "),
+    ({**PLAIN, "ids": [1, collections.deque()]}, "value['ids'][1] is of type collections.deque, "),
+    ({"d": {"x": ({1: OF_CLASS},)}}, "value['d']['x'][0][1].by is of type collections.Counter, "),
+    ({"s": {1, (2, LEAF)}}, "value['s']{...}[1] is of type _struct.Struct, "),
     ({"a": np.array(["x"])}, "value['a'] is a numpy.ndarray of dtype <U1, "),
-    ({1: 2}, "value is a dict whose keys are not all str, "),
-    ((1, 2), "value is of type tuple, "),
-    (struct.Struct("<i"), "value is of type _struct.Struct, "),
+    ({"a": [np.array([1], object)]}, "value['a'][0] is a numpy.ndarray of dtype object, "),
+    ({1: {LEAF: 2}}, "a key of value[1] is of type _struct.Struct, "),
+    ({"k" * 100: LEAF}, "value['" + "k" * 59 + "...] is of type _struct.Struct, "),
+    ([{Unspeakable(): LEAF}], "a key of value[0] is of type test_allow_pickle.Unspeakable, "),
+    ({"l": OWN}, "value is a dict that holds itself, is nested too deep or stands in the value too often, "),
+    (slice(0, LEAF), "value.stop is of type _struct.Struct, "),
+    (LEAF, "value is of type _struct.Struct, "),
 ]
 
 
@@ -59,7 +76,7 @@ def test_a_writer_names_what_it_would_have_to_pickle(value, text):
                 send(value)
             assert str(raised.value).startswith(text) and raised.value.errno == errno.EOPNOTSUPP
         assert reader.lag == 0
-        for plain in (PLAIN, {}, *PLAIN.values()):
+        for plain in (PLAIN, {}, NESTED, {"x": NESTED}, *NESTED, *PLAIN.values()):
             writer.send(plain, 0)
             writer.send(ringcast.pack(plain, allow_pickle=False), 0)
             assert repr(reader.recv(0)) == repr(reader.recv(0)) == repr(plain)
@@ -108,6 +125,10 @@ def test_what_was_packed_with_a_pickle_is_refused():
                 send(packed)
         writer.send(ringcast.pack(PLAIN), 0)
         assert list(reader.recv(0)) == list(PLAIN) and still_works(writer, reader)
+        deep = ringcast.pack({"n": 1, "c": [{"x": collections.Counter("a")}]})
+        for send in (writer.send, lambda value: ringcast.pack(value, allow_pickle=False)):
+            with pytest.raises(ringcast.PickleRefused, match="which asks for collections.Counter"):
+                send(deep)
     assert ringcast.pack(packed) is packed
 
 
@@ -163,22 +184,26 @@ def lasting():
 
 # ---- For the whole process -----------------------------------------------------------------------------------------
 
+ONE, TWO = [collections.Counter("a")], {"x": collections.Counter("bb")}
+
 
 def test_the_environment_turns_pickles_off(monkeypatch):
     monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", "0")
     with ringcast.Writer(1 << 16) as writer, ringcast.Writer(1 << 16, allow_pickle=True) as free:
         with pytest.raises(ringcast.PickleRefused):
-            writer.send([1])
+            writer.send(ONE)
         with pytest.raises(ringcast.PickleRefused):
-            ringcast.pack([1])
+            ringcast.pack(ONE)
+        with pytest.raises(ringcast.PickleRefused):
+            ringcast.unpack(ringcast.pack(ONE, allow_pickle=True))
         with ringcast.Reader(free.handle) as reader, ringcast.Reader(free.handle, allow_pickle=True) as other:
             with ringcast.Tap(free.handle) as tap:
-                free.send([1], 0)
-                free.send(ringcast.pack([2], allow_pickle=True), 0)
+                free.send(ONE, 0)
+                free.send(ringcast.pack(TWO, allow_pickle=True), 0)
                 for end in (reader, tap):
                     with pytest.raises(ringcast.PickleRefused):
                         end.recv(0)
-                assert other.recv(0) == [1] and other.recv(0) == [2]
+                assert other.recv(0) == ONE and other.recv(0) == TWO
 
 
 @pytest.mark.parametrize("text", ["", "1", None])
@@ -187,10 +212,10 @@ def test_the_environment_allows_pickles(monkeypatch, text):
     if text is not None:
         monkeypatch.setenv("RINGCAST_ALLOW_PICKLE", text)
     with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reader:
-        writer.send([1], 0)
-        assert reader.recv(0) == [1]
+        writer.send(ONE, 0)
+        assert reader.recv(0) == ONE
         with ringcast.Reader(writer.handle, allow_pickle=False) as strict:
-            writer.send([1], 0)
+            writer.send(ONE, 0)
             with pytest.raises(ringcast.PickleRefused):
                 strict.recv(0)
 

@@ -106,12 +106,16 @@ def test_a_default_device_does_not_move_what_arrives(ring):
 
 
 @needs_torch
-def test_one_tensor_twice_in_a_value_stays_one(ring):
+def test_one_tensor_twice_in_a_value_arrives_as_two_and_within_a_pickle_as_one(ring):
     writer, reader = ring
     tensor = torch.arange(3)
-    writer.send([tensor, tensor], 0)
-    first, second = reader.recv(0)
-    assert first is second
+    holder = values.Holder(tensor)
+    writer.send([tensor, {"x": tensor}, holder, values.Holder(tensor), holder], 0)
+    first, second, *holders = reader.recv(0)
+    assert first is not second["x"]
+    first[:] = 7
+    assert second["x"].tolist() == holders[0].tensor.tolist() == [0, 1, 2]
+    assert holders[0] is holders[2] and holders[0].tensor is holders[1].tensor
 
 
 @dataclasses.dataclass
@@ -183,13 +187,14 @@ def test_odd_arrays_arrive(ring, array):
         np.testing.assert_array_equal(got, array)
 
 
-def test_readonly_buffers_stay_readonly_and_others_writable(ring):
+def test_readonly_buffers_of_a_pickle_stay_readonly_and_others_are_writable(ring):
     writer, reader = ring
     writable, readonly = np.arange(3), np.arange(3)
     readonly.flags.writeable = False
-    writer.send([writable, readonly], 0)
+    writer.send([writable, readonly, values.Holder(writable), values.Holder(readonly)], 0)
     got = reader.recv(0)
-    assert [array.flags.writeable for array in got] == [True, False]
+    assert [array.flags.writeable for array in got[:2]] == [True, True]
+    assert [holder.tensor.flags.writeable for holder in got[2:]] == [True, False]
     writer.send({"readonly": readonly}, 0)
     reader.recv(0)["readonly"][:] = 0
 
@@ -211,16 +216,17 @@ def test_what_arrived_does_not_follow_its_source_nor_the_ring(ring):
         assert got["t"].tolist() == got["deep"]["t"].tolist() == list(range(5000))
 
 
-def test_arrays_arrive_in_c_order_and_writable_unless_nested(ring):
+def test_arrays_arrive_in_c_order_and_writable_unless_pickled(ring):
     writer, reader = ring
     fortran, fixed = np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.arange(3)
+    dates = np.asfortranarray(np.zeros((2, 3), "M8[s]"))
     fixed.flags.writeable = False
-    writer.send({"f": fortran, "fixed": fixed, "in": [fortran, fixed, b"bytes"]}, 0)
+    writer.send({"f": fortran, "fixed": fixed, "in": [fortran, {"x": fixed}, b"bytes", dates]}, 0)
     got = reader.recv(0)
-    assert got["f"].flags.c_contiguous and got["fixed"].flags.writeable
-    nested_f, nested_fixed, data = got["in"]
-    assert nested_f.flags.f_contiguous and nested_f.flags.writeable
-    assert not nested_fixed.flags.writeable and data == b"bytes"
+    nested_f, nested_fixed, data, nested_dates = got["in"]
+    for array in (got["f"], got["fixed"], nested_f, nested_fixed["x"]):
+        assert array.flags.c_contiguous and array.flags.writeable
+    assert nested_dates.flags.f_contiguous and data == b"bytes"
     for value in (fortran, fixed):
         writer.send(value, 0)
         got = reader.recv(0)
@@ -236,7 +242,7 @@ def test_what_tensors_share_and_carry_does_not_arrive(ring):
     base = torch.arange(6).reshape(2, 3)
     writer.send({"a": tensor, "b": tensor, "in": [tensor, tensor], "views": [base, base[0]], "t": [base.T]}, 0)
     got = reader.recv(0)
-    assert got["a"] is not got["b"] and got["a"] is not got["in"][0] and got["in"][0] is got["in"][1]
+    assert got["a"] is not got["b"] and got["a"] is not got["in"][0] and got["in"][0] is not got["in"][1]
     for arrived in (got["a"], got["in"][0]):
         assert arrived.requires_grad and arrived.grad is None and not hasattr(arrived, "note")
     got["views"][0][:] = 9

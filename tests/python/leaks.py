@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packs and unpacks values of every native type, over and over, in all the ways that can fail too, and fails if memory
+grows: blocks of Python's allocator, or the process's resident memory.
+
+    build/venv/bin/python tests/python/leaks.py --frames 1000000
+"""
+
+import argparse
+import contextlib
+import gc
+import os
+import sys
+
+import natives
+import numpy as np
+import test_hostile_objects as hostile
+from needs import torch
+
+import ringcast
+
+# Rounds between two looks. What leaks once a round shows as so many blocks; Python's own free lists come and go by half
+# of that, once they are full.
+ROUNDS = 60
+# What the whole may have grown by since a quarter of the frames.
+BLOCKS, BYTES = 300, 6 << 20
+
+
+def good():
+    """Values that arrive."""
+    text = "a text that stands here twice"
+    values = [
+        None, 7, 2**70, 1.5, 1j, "x", text * 100, b"y" * 3000, bytearray(5000), [1, 2, 300], (0.5, 1.5, 2.5),
+        {"ids": [text, text], "counts": {1, 2}, "more": frozenset([(1, "a")]), 5: {"deep": [[[None]]]}},
+        [natives.Plain(1, natives.Frozen(text)), natives.Inherited([1]), natives.WithSlots(1, {}), natives.Empty()],
+        [natives.Pair(1), natives.Typed([2]), natives.Color.RED, natives.Bits.A, natives.Outer.Inner(text)],
+        [range(5), slice(1, None), np.float32(1), np.True_, np.arange(5), {"x": np.zeros((2, 3))}],
+        {"leaf": [natives.Bits(3), {natives.Permission(0): 1}], "date": [np.datetime64("2020-01-01")]},
+        ["\ud800", "\xe9" * 300, {f"key-{number}": str(number) for number in range(100)}],
+    ]
+    other = natives.Plain(1)
+    other.__dict__ = {"a": [2.5], "another": 1}  # as many fields, and not the same
+    values += [[other]]
+    values += [cls(a=text, b=[1]) for cls in natives.PLAIN_CLASSES + natives.STRUCT_CLASSES]
+    if torch:
+        values += [[torch.float32, torch.device("cpu"), torch.Size([2]), torch.arange(3)]]
+    return values
+
+
+class Refuses:
+    def __reduce__(self):
+        raise LookupError("not this one")
+
+
+class NoHashHere:
+    """Has a hash where it is sent, and none where it arrives."""
+
+    arrives = False
+
+    def __hash__(self):
+        if NoHashHere.arrives:
+            raise TypeError("no hash")
+        return 1
+
+    def __reduce__(self):
+        return NoHashHere, ()
+
+
+def too_deep(levels=1025):
+    value = 7
+    for _ in range(levels):
+        value = (value,)
+    return value
+
+
+def bad():
+    """Values that can't be packed, each by another way."""
+    cycle = [1]
+    cycle.append({"x": cycle})
+    values = [[1, {"x": natives.Plain(Refuses())}], {"x": {Refuses(): 1}}, [[1, 2, lambda: None]], too_deep(20_000)]
+    return values, [[natives.Bits(3)], {"x": [cycle]}, {"y": natives.Plain({1: Refuses()})}, too_deep()]
+
+
+def broken():
+    """Streams that end in the middle of each kind of container, after a value that is nobody else's."""
+    number = [0xC8, *b"12345678"]  # a float
+    for tag in (hostile.LIST, hostile.TUPLE, hostile.SET, hostile.FROZENSET):
+        yield [tag, 2, *number, 0xFF]
+    for items in ([*number, 0xFF], [0xFF, *number], [hostile.LIST, 0, *number]):
+        yield [hostile.DICT, 1, *items]
+    for tag in (hostile.SLICE, hostile.RANGE):
+        yield [tag, *number, *number, 0xFF]
+        yield [tag, *number, *number, 0]
+    yield [hostile.LIST, 2, hostile.NAMED, 1, 0x61, hostile.AGAIN, 1]
+    kinds = [(hostile.DATACLASS, "Plain"), (hostile.DATACLASS, "WithSlots"), (hostile.NAMEDTUPLE, "Pair")]
+    for kind, name in [*kinds, *([(hostile.STRUCT, "Struct")] if natives.STRUCT_CLASSES else [])]:
+        token = hostile.class_token(kind, "natives", name, "a", "b")
+        yield [*token, hostile.INSTANCE, 0, *number, 0xFF]
+        yield [hostile.LIST, 2, *token, hostile.INSTANCE, 0, *number, *number, hostile.INSTANCE, 1]
+
+
+def damaged():
+    """Frames that can't be unpacked, each by another way."""
+    whole = bytes(ringcast.pack(good()[11:15]))
+    frames = [whole[:place] for place in range(48, len(whole), 37)]
+    for place in range(112, len(whole), 11):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        frames.append(bytes(changed))
+    for old, new in ((b"Plain", b"Pluin"), (b"natives", b"nothing"), (b"RED", b"RAD"), (b"Color", b"Plain")):
+        frames.append(whole.replace(old, new))
+    frames += [hostile.frame(stream) for stream in broken()]
+    if natives.STRUCT_CLASSES:
+        frames.append(bytes(ringcast.pack([natives.StructPositive(5)])).replace(b"\xd9\0\5", b"\xd9\0\0"))
+    return frames, bytes(ringcast.pack([{NoHashHere(): natives.Plain(1)}, {1: {NoHashHere()}}]))
+
+
+class Rounds:
+    def __init__(self):
+        self.good = good()
+        self.whole = {"all": self.good, **{f"item {index}": value for index, value in enumerate(self.good)}}
+        self.pickled, self.refused = bad()
+        self.damaged, self.unhashable = damaged()
+        self.frames = 0
+
+    def arrive(self, writer, reader):
+        for value in self.good:
+            ringcast.unpack(ringcast.pack(value))
+            writer.send(value, 0)
+            reader.recv(0)
+        writer.send(self.whole, 0)
+        reader.recv(0)
+        self.frames += 2 * len(self.good) + 1
+
+    def fail(self):
+        for value in self.pickled:
+            with contextlib.suppress(LookupError, AttributeError, RecursionError):
+                ringcast.pack(value)
+                raise SystemExit("what can't be pickled was")
+        for value in self.refused:
+            with contextlib.suppress(ringcast.PickleRefused):
+                ringcast.pack(value, allow_pickle=False)
+                raise SystemExit("what needs a pickle was packed")
+        NoHashHere.arrives = True
+        for frame in (*self.damaged, self.unhashable):
+            with contextlib.suppress(ringcast.Error, ImportError, LookupError, TypeError):
+                ringcast.unpack(frame, allow_pickle=frame is self.unhashable)
+        NoHashHere.arrives = False
+        self.frames += len(self.pickled) + len(self.refused) + len(self.damaged) + 1
+
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure():
+    gc.collect()
+    return sys.getallocatedblocks(), resident()
+
+
+def check(looks):
+    """Raises AssertionError if memory has grown from look to look: but for the first, while all that is kept is made."""
+    steps = sorted(now[0] - then[0] for then, now in zip(looks[1:], looks[2:]))
+    assert steps[len(steps) // 8] < ROUNDS // 2, f"blocks that {ROUNDS} rounds leave behind: {steps}"
+    grown = [now - then for now, then in zip(looks[-1], looks[len(looks) // 4 + 1])]
+    assert grown[0] < max(BLOCKS, ROUNDS * len(steps) // 4), f"blocks: {grown[0]} more"
+    assert grown[1] < BYTES, f"memory: {grown[1]} bytes more"
+    return grown
+
+
+def run(frames, say=lambda text: None):
+    """The number of frames, and what Python's blocks and the memory have grown by."""
+    rounds = Rounds()
+    looks = []
+    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle) as reader:
+        while rounds.frames < frames or len(looks) < 5:
+            for _ in range(ROUNDS):
+                rounds.arrive(writer, reader)
+                rounds.fail()
+            looks.append(measure())
+            if len(looks) % 10 == 0:
+                say(f"{rounds.frames} frames, {looks[-1][0]} blocks, {looks[-1][1] >> 10} KiB")
+    return rounds.frames, check(looks)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=1_000_000, help="(default: %(default)s)")
+    frames, (blocks, memory) = run(parser.parse_args().frames, lambda text: print(text, flush=True))
+    print(f"leaks: {frames} frames packed and unpacked; {blocks:+} blocks, {memory >> 10:+} KiB since a quarter of them")
+
+
+if __name__ == "__main__":
+    main()

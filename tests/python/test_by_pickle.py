@@ -1,0 +1,603 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has no form of its own in a frame: within values that have, it goes by pickle and arrives as pickle makes it;
+where pickles are turned off it is refused, by its place and type."""
+
+import collections
+import copyreg
+import dataclasses
+import enum
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import typing
+import weakref
+
+import natives
+import numpy as np
+import pytest
+from natives import print_of
+from needs import msgspec, needs_torch, torch
+
+import ringcast
+
+pytestmark = pytest.mark.alike
+
+# ---- Subclasses ------------------------------------------------------------------------------------------------------
+
+
+def subclass(name, parent):
+    return type(name, (parent,), {"__module__": __name__})
+
+
+Int, Float, Complex = subclass("Int", int), subclass("Float", float), subclass("Complex", complex)
+Str, Bytes, ByteArray = subclass("Str", str), subclass("Bytes", bytes), subclass("ByteArray", bytearray)
+List, Tuple, Dict = subclass("List", list), subclass("Tuple", tuple), subclass("Dict", dict)
+Set, FrozenSet = subclass("Set", set), subclass("FrozenSet", frozenset)
+Array, Scalar = subclass("Array", np.ndarray), subclass("Scalar", np.float64)
+PairMore, PlainMore = subclass("PairMore", natives.Pair), subclass("PlainMore", natives.Plain)
+SUBCLASSES = [Int(3), Float(0.5), Complex(1j), Str("x"), Bytes(b"x"), ByteArray(b"x"), List([1]), Tuple([1]), Dict(a=1),
+              Set([1]), FrozenSet([1]), np.arange(3).view(Array), Scalar(1.5), PairMore(1, 2), PlainMore(1, [2]),
+              collections.OrderedDict(a=1), collections.Counter("ab"), collections.deque([1])]
+
+# ---- Classes that have a say -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Reduces:
+    a: object
+
+    def __reduce__(self):
+        return Reduces, (("reduced", self.a),)
+
+
+@dataclasses.dataclass
+class ReducesEx(natives.Plain):
+    def __reduce_ex__(self, protocol):
+        return ReducesEx, (self.a, "reduced")
+
+
+@dataclasses.dataclass
+class GetsState:
+    a: object
+
+    def __getstate__(self):
+        return {"a": ("state", self.a)}
+
+
+@dataclasses.dataclass
+class SetsState:
+    a: object
+
+    def __setstate__(self, state):
+        self.__dict__.update({name: ("set", value) for name, value in state.items()})
+
+
+@dataclasses.dataclass
+class InheritsState(SetsState):
+    b: object = 0
+
+
+@dataclasses.dataclass
+class MadeByNew:
+    a: object
+
+    def __new__(cls, *_):
+        made = super().__new__(cls)
+        made.a = "new"
+        return made
+
+
+@dataclasses.dataclass
+class ReadByCode:
+    a: object
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        return {"a": "other"} if name == "__dict__" else found
+
+
+@dataclasses.dataclass
+class SlotsByCode:
+    __slots__ = ("a",)
+    a: object
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, ("set", value))
+
+
+@dataclasses.dataclass
+class MoreSlots(natives.Plain):
+    __slots__ = ("more",)
+
+
+class Doubling:
+    """A field's descriptor that does something with what is set."""
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, instance, owner):
+        if instance is None:
+            raise AttributeError(self.name)
+        return instance.__dict__[self.name]
+
+    def __set__(self, instance, value):
+        instance.__dict__[self.name] = [value, value]
+
+
+@dataclasses.dataclass
+class Described:
+    a: object = Doubling()
+
+
+@dataclasses.dataclass
+class Registered:
+    a: object
+
+
+copyreg.pickle(Registered, lambda value: (Registered, (("registered", value.a),)))
+
+
+class RegisteredNumber(enum.Enum):
+    ONE = 1
+
+
+copyreg.pickle(RegisteredNumber, lambda value: (str, (value.name,)))
+
+
+class ReducingEnum(enum.Enum):
+    ONE = 1
+
+    def __reduce_ex__(self, protocol):
+        return str, (self.name,)
+
+
+class ByHand(tuple):
+    """Looks like a namedtuple, and is none."""
+
+    __slots__ = ()
+    _fields = ("a", "b")
+
+    def __new__(cls, items):
+        return super().__new__(cls, (*items, "made")[:3])
+
+
+Given = collections.namedtuple("Given", "a b")
+Given.__getnewargs__ = lambda self: (self.a, "given")
+
+
+nowhere = dataclasses.make_dataclass("not_there", ["a"], namespace={"__module__": __name__})
+replaced = dataclasses.make_dataclass("Replaced", ["a"], namespace={"__module__": __name__})
+
+
+@dataclasses.dataclass
+class Replaced:  # noqa: F811
+    a: object
+
+
+local_pair = collections.namedtuple("local_pair", "a b")
+local_pair.__qualname__ = "elsewhere"
+
+
+def with_more():
+    value = natives.Plain(1, [2])
+    value.more = 3
+    return value
+
+
+def with_less():
+    value = natives.Plain(1, 2)
+    del value.b
+    return value
+
+
+def with_less_slots():
+    value = natives.WithSlots(1, 2)
+    del value.a
+    return value
+
+
+def with_other_dict():
+    value = natives.Plain(1, 2)
+    value.__dict__ = Dict(a=1, b=2)
+    return value
+
+
+def with_slot_and_dict():
+    value = MoreSlots(1, 2)
+    value.more = 3
+    return value
+
+
+HAVE_A_SAY = [
+    Reduces(1), ReducesEx(1), GetsState(1), SetsState(1), InheritsState(1), MadeByNew(1), ReadByCode(1), SlotsByCode(1),
+    Described(1), Registered(1), RegisteredNumber.ONE, ReducingEnum.ONE, ByHand((1, 2)), Given(1, 2), with_more(),
+    with_less(), with_less_slots(), with_slot_and_dict(),
+]
+if msgspec:
+
+    class StructState(msgspec.Struct):
+        a: object
+
+        def __reduce__(self):
+            return StructState, (("reduced", self.a),)
+
+    class StructDict(msgspec.Struct, dict=True):
+        a: object
+
+    def struct_with_more():
+        value = StructDict(1)
+        value.more = [2]
+        return value
+
+    HAVE_A_SAY += [StructState(1), StructDict(1), struct_with_more()]
+
+SENT = SUBCLASSES + HAVE_A_SAY
+
+
+@pytest.mark.parametrize("value", SENT, ids=lambda value: type(value).__name__)
+def test_it_arrives_as_its_pickle_has_it(value):
+    wanted = print_of(pickle.loads(pickle.dumps(value, 5)))
+    for wrap, unwrap in WAYS:
+        if wrap(0) != {0} or type(value).__hash__:
+            assert print_of(unwrap(ringcast.unpack(ringcast.pack(wrap(value))))) == wanted
+
+
+WAYS = [
+    (lambda value: value, lambda got: got),
+    (lambda value: {"x": value}, lambda got: got["x"]),
+    (lambda value: [1, {2: (3, value)}], lambda got: got[1][2][1]),
+    (lambda value: natives.Plain(value), lambda got: got.a),
+    (lambda value: natives.Pair([value], 0), lambda got: got.a[0]),
+    (lambda value: slice(0, value), lambda got: got.stop),
+]
+
+
+def place_of(value):
+    with pytest.raises(ringcast.PickleRefused) as refused:
+        ringcast.pack(value, allow_pickle=False)
+    return str(refused.value).partition(", which only pickle can send, and pickles are turned off here")[0]
+
+
+@pytest.mark.parametrize("value", [*SENT, replaced(1), nowhere(1), local_pair(1, 2), with_other_dict()],
+                         ids=lambda value: type(value).__name__)
+def test_without_pickles_it_is_refused_by_place_and_type(value):
+    cls = type(value)
+    named = f" is of type {cls.__module__}.{cls.__qualname__}"
+    if isinstance(value, natives.Plain) and type(value.__dict__) is Dict:
+        return  # a dict is a dict, and nothing is lost
+    assert place_of(value) == "value" + named
+    assert place_of({"x": [3, (value,)]}) == "value['x'][1][0]" + named
+    assert place_of({1: natives.Plain(0, {"k": value})}) == "value[1].b['k']" + named
+    assert place_of([slice(None, value)]) == "value[0].stop" + named
+    if cls.__hash__ and isinstance(value, (str, tuple, enum.Enum)):
+        assert place_of([{value: 1}]) == "a key of value[0]" + named
+        assert place_of({"s": {value}}) == "value['s']{...}" + named
+
+
+@pytest.mark.parametrize("value", [replaced(1), nowhere(1), local_pair(1, 2)], ids=lambda value: type(value).__name__)
+def test_a_class_that_is_not_found_by_its_name_is_pickles_own_error(value):
+    with pytest.raises(Exception) as own:
+        pickle.dumps([value], 5)
+    with pytest.raises(type(own.value), match=r"^value\[0\]: "):
+        ringcast.pack([value])
+
+
+def test_classes_of_a_function_and_lambdas_are_refused_and_located():
+    @dataclasses.dataclass
+    class Local:
+        a: object
+
+    for value in (Local(1), lambda: None):
+        with pytest.raises((AttributeError, pickle.PicklingError), match=r"^value\['x'\]\[1\]: "):
+            ringcast.pack({"x": [0, value]})
+    assert place_of([Local(1)]).endswith("test_classes_of_a_function_and_lambdas_are_refused_and_located.<locals>.Local")
+
+
+class Equal(type):
+    """Says of two classes that they are one."""
+
+    def __eq__(cls, other):
+        return isinstance(other, Equal)
+
+    def __hash__(cls):
+        return 1
+
+
+@dataclasses.dataclass
+class One(metaclass=Equal):
+    a: object
+
+
+@dataclasses.dataclass
+class Other(metaclass=Equal):
+    b: object
+
+
+class NoHash(type):
+    __hash__ = None
+
+
+@dataclasses.dataclass
+class OfNoHash(metaclass=NoHash):
+    a: object
+
+
+def test_classes_of_odd_metaclasses_arrive_as_themselves():
+    for value in (One(1), Other(2), [Other(4), One(5)]):
+        got = ringcast.unpack(ringcast.pack([value]))[0]
+        assert print_of(got) == print_of(value)
+    with pytest.raises(TypeError, match=r"^value\[0\]: unhashable type: 'NoHash'"):  # pickle's
+        ringcast.pack([OfNoHash(3)])
+
+
+class Key:
+    """Equal to the name of a field, and drops the field's value when it is compared."""
+
+    armed = False
+
+    def __init__(self, instance):
+        self.instance = instance
+
+    def __hash__(self):
+        return hash("b")
+
+    def __eq__(self, other):
+        if Key.armed:
+            self.instance.__dict__["a"] = None
+            gc.collect()
+        return Key.armed and other == "b"
+
+
+def test_a_key_that_changes_the_instance_while_it_is_read_does_no_harm():
+    for _ in range(20):
+        value = natives.Plain([object()])
+        value.__dict__ = {"a": [Str("held by the instance alone")], Key(value): 1}
+        Key.armed = True
+        try:
+            ringcast.pack([value])
+        except (AttributeError, TypeError, ringcast.Error, pickle.PicklingError):
+            pass
+        finally:
+            Key.armed = False
+
+
+# ---- Leaves within native values -------------------------------------------------------------------------------------
+
+
+class Leaf:
+    def __init__(self, *items):
+        self.items = items
+
+    def __eq__(self, other):
+        return type(other) is Leaf and self.items == other.items
+
+    def __hash__(self):
+        return hash(self.items)
+
+
+def test_leaves_stay_one_where_they_are_one():
+    leaf, other = Leaf(1), Leaf(1)
+    got = ringcast.unpack(ringcast.pack({"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}))
+    assert got == {"a": [leaf, {"x": leaf}, other], "b": leaf, "c": Leaf(leaf, other)}
+    assert got["a"][0] is got["a"][1]["x"] is got["b"] is got["c"].items[0]
+    assert got["a"][2] is got["c"].items[1] is not got["b"]
+
+
+def test_leaves_are_keys_and_members_too():
+    value = [{Leaf(1): Leaf(2), (Leaf(3), 4): {Leaf(5)}}, frozenset([Leaf(6), 7]), {Str("a"): 1}]
+    got = ringcast.unpack(ringcast.pack(value))
+    assert got == value and type(next(iter(got[2]))) is Str
+
+
+def test_a_thousand_leaves_arrive():
+    value = [[Leaf(number), number] for number in range(1000)]
+    assert ringcast.unpack(ringcast.pack(value)) == value
+    same = Leaf(0)
+    got = ringcast.unpack(ringcast.pack([same] * 1000))
+    assert len(got) == 1000 and all(item is got[0] for item in got)
+
+
+def test_buffers_of_leaves_lie_beside_the_pickle():
+    array = np.arange(10_000)
+    value = {"x": [Leaf(array), bytearray(b"b" * 5000)], "y": {"z": Leaf(array[::-1].copy(), array)}}
+    packed = ringcast.pack(value)
+    assert packed.nbytes < 2 * array.nbytes + 5000 + 2000
+    got = ringcast.unpack(packed)
+    first_array, (second, again) = got["x"][0].items[0], got["y"]["z"].items
+    assert first_array is again and again.flags.writeable
+    assert (first_array == array).all() and (second == array[::-1]).all() and got["x"][1] == b"b" * 5000
+
+
+@needs_torch
+def test_tensors_within_leaves_arrive():
+    tensor = torch.arange(5000.0)
+    got = ringcast.unpack(ringcast.pack({"x": [Leaf(tensor), tensor], "size": torch.Size([2])}))
+    assert torch.equal(got["x"][0].items[0], tensor) and torch.equal(got["x"][1], tensor)
+
+
+# ---- Code that runs in the middle ------------------------------------------------------------------------------------
+
+
+class Sends:
+    """Packs other values while it is pickled itself."""
+
+    def __reduce__(self):
+        inner = ringcast.pack([natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED])
+        return ringcast.unpack, (bytes(inner),)
+
+
+class SendsLate:
+    """Packs other values when it is gone."""
+
+    def __del__(self):
+        ringcast.pack([natives.Plain("a text of some length"), natives.Frozen(2), {"key": [1] * 5000}])
+
+
+def test_packing_while_something_is_packed_mixes_nothing_up():
+    text = "a text of some length" + str(1)
+    value = [natives.Plain(text), Sends(), natives.Frozen(text), {text: Sends()}, natives.Color.GREEN, text]
+    got = ringcast.unpack(ringcast.pack(value))
+    inner = [natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED]
+    assert got == [natives.Plain(text), inner, natives.Frozen(text), {text: inner}, natives.Color.GREEN, text]
+
+
+class Listing(type):
+    """Changes what is being sent when its instances' class is looked at, which is once."""
+
+    changes: typing.ClassVar[list] = []
+    passes: typing.ClassVar[list] = []
+
+    @property
+    def __flags__(cls):
+        for change in Listing.changes:
+            change()
+        return type.__dict__["__flags__"].__get__(cls)
+
+
+def fresh(number):
+    """A class that was not met yet."""
+    cls = Listing(f"Fresh{number}", (), {"__module__": __name__, "__annotations__": {"a": object, "b": object}, "b": 0})
+    cls = dataclasses.dataclass(cls)
+    setattr(sys.modules[__name__], cls.__name__, cls)
+    return cls(number)
+
+
+@pytest.mark.parametrize("change", ["clear", "pop", "grow", "replace", "pack"])
+def test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(change):
+    for number, make in enumerate((list, dict, set)):
+        held = [Leaf(index, "held by the container alone") for index in range(50)]
+        if make is list:
+            value = [fresh(f"{change}{number}"), *held]
+        elif make is dict:
+            value = {0: fresh(f"{change}{number}"), **{index: item for index, item in enumerate(held, 1)}}
+        else:
+            odd = fresh(f"{change}{number}")
+            type(odd).__hash__ = lambda self: 0
+            value = {odd, *held}
+        del held
+
+        def act(value=value, make=make):
+            if change == "clear":
+                value.clear()
+            elif change == "pop":
+                value.popitem() if make is dict else value.pop()
+            elif change == "grow":
+                value.append(1) if make is list else value.add(1) if make is set else value.setdefault("new", 1)
+            elif change == "replace" and make is not set:
+                for index in range(len(value)):
+                    value[index] = None
+            elif change == "pack":
+                ringcast.pack([natives.Plain(1), natives.Color.RED, "text" * 100])
+            gc.collect()
+
+        Listing.changes.append(act)
+        try:
+            ringcast.pack({"x": value})
+        except RuntimeError as error:
+            assert "changed" in str(error)
+        else:
+            assert change in ("replace", "pack") or make is set
+        finally:
+            Listing.changes.clear()
+
+
+def test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it():
+    """One thread looks at the class, another is in the middle of an instance when the first is done."""
+    value, inner = fresh("met"), fresh("inside")
+    value.a = [inner]
+    looked, inside, done = threading.Event(), threading.Event(), threading.Event()
+    first = threading.Thread(target=lambda: (ringcast.pack(value), done.set()))
+
+    def meet():
+        if threading.current_thread() is first:
+            looked.set()
+            inside.wait()
+        elif looked.is_set() and not inside.is_set() and not Listing.passes.pop():
+            inside.set()
+            done.wait()
+            gc.collect()
+
+    # Of this thread's looks: at the class itself, and then at that of what is in it.
+    Listing.passes = [False, True]
+    Listing.changes.append(meet)
+    try:
+        first.start()
+        looked.wait()
+        packed = ringcast.pack([value, value, {"x": value}])
+        first.join()
+    finally:
+        Listing.changes.clear()
+    assert ringcast.unpack(packed)[2]["x"].a == [inner]
+
+
+WATCHED = """
+import sys
+sys.modules["torch"] = None  # it takes seconds to import
+sys.path[:0] = {paths!r}
+import test_by_pickle as test
+
+test.test_a_key_that_changes_the_instance_while_it_is_read_does_no_harm()
+test.test_packing_while_something_is_packed_mixes_nothing_up()
+test.test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it()
+for change in ("clear", "pop", "grow", "replace", "pack"):
+    test.test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(change)
+print("done")
+"""
+
+
+def test_none_of_that_touches_memory_that_is_gone():
+    """Once more with an allocator that overwrites what is freed."""
+    program = WATCHED.format(paths=[os.path.dirname(__file__)])
+    variables = {**os.environ, "CI": "", "PYTHONMALLOC": "debug"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():
+    shared = {"list": [], "dict": {}, "rest": [natives.Plain([1], {"a": SendsLate()})]}
+    stop = threading.Event()
+    seen = collections.Counter()
+
+    def change():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            shared["list"].append(natives.Plain(number, SendsLate()))
+            shared["dict"][f"key-{number % 50}"] = [str(number) * 10, weakref.ref(change)]
+            if number % 7 == 0:
+                shared["list"].clear()
+            if number % 11 == 0:
+                shared["dict"].clear()
+            shared["rest"][0].a = ["text " + str(number)] * 3
+
+    def pack():
+        while not stop.is_set():
+            try:
+                ringcast.unpack(ringcast.pack([shared["list"], shared["rest"]]))
+                ringcast.pack(shared)
+                seen["fine"] += 1
+            except RuntimeError:
+                seen["changed"] += 1
+            except TypeError:
+                seen["weakref"] += 1
+
+    interval = sys.getswitchinterval()
+    threads = [threading.Thread(target=target) for target in (change, pack, pack)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        while sum(seen.values()) < 300:
+            gc.collect(0)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    got = [natives.Plain(1), {"a": "a"}]
+    assert ringcast.unpack(ringcast.pack(got)) == got

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is unpacked is what was packed, in value and in type: as unpickling would have made it, but without a pickle."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import natives
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from needs import needs_msgspec, needs_torch, torch
+
+import ringcast
+
+pytestmark = pytest.mark.alike
+NO_DEADLINE = settings(deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = int(os.environ.get("RINGCAST_TEST_EXAMPLES", 200))
+# Of what natives.py makes, only these go by pickle.
+PICKLED = r" is (of type numpy\.(datetime64|timedelta64|str_|bytes_|c?longdouble)|a numpy.ndarray of dtype \S+), which only"
+
+
+def unpickled(value):
+    try:
+        return pickle.loads(pickle.dumps(value, 5))
+    except Exception:  # what torch can't pickle, above all
+        return value
+
+
+def check(value, allow_pickle=False):
+    got = ringcast.unpack(ringcast.pack(value, allow_pickle=allow_pickle), allow_pickle=allow_pickle)
+    assert natives.print_of(got) == natives.print_of(unpickled(value))
+    return got
+
+
+@settings(NO_DEADLINE, max_examples=EXAMPLES)
+@given(natives.natives)
+def test_any_value_arrives_as_a_pickle_of_it_would(value):
+    try:
+        check(value)
+    except ringcast.PickleRefused as refused:
+        assert re.search(PICKLED, str(refused)), refused
+        check(value, allow_pickle=True)
+
+
+@settings(NO_DEADLINE, max_examples=EXAMPLES // 4)
+@given(natives.natives)
+def test_it_arrives_on_a_ring_too_and_does_so_again(lasting, value):
+    writer, reader = lasting
+    for sent in (value, {"key": value, "again": value}, [value, value]):
+        for _ in range(2):  # the second time, all classes and keys are known
+            writer.send(sent, 0)
+            assert natives.print_of(reader.recv(0)) == natives.print_of(unpickled(sent))
+
+
+@pytest.fixture(scope="module")
+def lasting():
+    with ringcast.Writer(1 << 22) as writer, ringcast.Reader(writer.handle) as reader:
+        writer.send(0, 0)
+        reader.recv(0)  # a first wait opens descriptors
+        yield writer, reader
+
+
+def test_every_border_of_every_width_arrives():
+    for value in natives.BORDERS:
+        check([value, [value], [value] * 3, (0, value, 1), (value, 1.5), {value: value}])
+    check([float(value) for value in natives.BORDERS])
+    for length in (0, 1, 5, 6, 63, 64, 65, 251, 252, 255, 256, 2048, 2049, 65536):
+        for item in ("x" * length, "\xe9" * length, "\U0001f600" * length, "\ud800" * length, bytes(length)):
+            check([item, bytearray(3) + item if type(item) is bytes else {item: item}])
+    for count in (0, 1, 2, 3, 251, 252, 253, 65536):
+        numbers = range(count)
+        for value in ([None] * count, (*numbers,), [float(number) for number in numbers], dict.fromkeys(numbers)):
+            got = ringcast.unpack(ringcast.pack(value))
+            assert got == value and type(got) is type(value) and type(next(iter(got), 1)) is type(next(iter(value), 1))
+        assert ringcast.unpack(ringcast.pack({*numbers})) == {*numbers}
+
+
+def test_every_member_of_an_enum_is_the_member():
+    for member in natives.MEMBERS:
+        assert check([member])[0] is member
+    assert check(natives.Color.ALSO_RED) is natives.Color.RED
+    for composite in natives.COMPOSITES:
+        assert check([composite], allow_pickle=True) == [composite]
+        with pytest.raises(ringcast.PickleRefused, match=r"^value\[0\] is of type natives\.(Permission|Bits), "):
+            ringcast.pack([composite], allow_pickle=False)
+
+
+@pytest.mark.parametrize("cls", natives.PLAIN_CLASSES + natives.STRUCT_CLASSES, ids=lambda cls: cls.__name__)
+def test_every_kind_of_class_goes_without_a_pickle(cls):
+    got = check({"x": [cls(a=1, b=[2.5]), cls(a="one", b=None)]})
+    assert [type(item) for item in got["x"]] == [cls, cls]
+    check([cls(a=cls(a=0, b=1), b=cls(a=(), b={}))] * 3)
+
+
+@needs_msgspec
+def test_a_struct_is_made_by_its_init_as_unpickling_does():
+    assert natives.StructChecked(1).checked
+    value = natives.StructChecked(1)
+    value.checked = False
+    assert check(value).checked
+
+
+@pytest.mark.parametrize("kind", natives.NUMBER_TYPES, ids=lambda kind: kind.__name__)
+def test_numpys_numbers_keep_their_type(kind):
+    is_pickled = np.dtype(kind).char in "gG"
+    assert check([kind(0), kind(1)], allow_pickle=is_pickled) == [0, 1]
+    if is_pickled:
+        with pytest.raises(ringcast.PickleRefused, match=r"^value\[1\] is of type numpy.c?longdouble, "):
+            ringcast.pack([0, kind(1)], allow_pickle=False)
+
+
+def test_one_str_many_times_is_one_str():
+    text, other = "request-" + str(12345), "\xe9t\xe9-" + "x" * 300
+    value = [[text, other] * 50, {text: other, other: text}, (text,) * 3, natives.Plain(text, other)]
+    got = check(value)
+    assert ringcast.pack(value).nbytes < 1500
+    assert all(item is got[0][0] for item in got[0][::2]) and got[2][0] is got[3].a is got[0][0]
+
+
+# ---- Depth, width, cycles --------------------------------------------------------------------------------------------
+
+NESTS = {
+    "list": lambda value: [value],
+    "tuple": lambda value: (value,),
+    "dict": lambda value: {"x": value},
+    "frozenset": lambda value: frozenset([value]),
+    "slice": lambda value: slice(None, value, 1),
+    "Plain": natives.Plain,
+    "Pair": natives.Pair,
+    "WithSlots": lambda value: natives.WithSlots(value, None),
+    **({"Struct": natives.Struct} if natives.STRUCT_CLASSES else {}),
+}
+
+
+def nest(kind, levels, value=7):
+    for _ in range(levels):
+        value = NESTS[kind](value)
+    return value
+
+
+def levels_of(kind, value):
+    inner = {"list": 0, "tuple": 0, "dict": "x", "Pair": 0}
+    levels = 0
+    while type(value) is not int:
+        levels += 1
+        if kind == "frozenset":
+            (value,) = value
+        elif kind in inner:
+            value = value[inner[kind]]
+        else:
+            value = value.stop if kind == "slice" else value.a
+    return levels
+
+
+@pytest.mark.parametrize("kind", NESTS)
+def test_a_nest_of_1024_goes_as_it_is_and_one_deeper_is_refused(kind):
+    for levels in (1, 64, 65, 1000, 1024):
+        packed = ringcast.pack([nest(kind, levels - 1)], allow_pickle=False)
+        got = ringcast.unpack(packed, allow_pickle=False)
+        assert type(got) is list and levels_of(kind, got[0]) == levels - 1
+    with pytest.raises(ringcast.PickleRefused, match=r"\.\.\. \(1024 levels down\) is (a|of type) .* which only pickle"):
+        ringcast.pack([nest(kind, 1024)], allow_pickle=False)
+    assert levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100  # the rest by pickle
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "Plain", "tuple"])
+def test_a_nest_that_nothing_can_hold_is_an_error(kind):
+    with pytest.raises(RecursionError):
+        ringcast.pack(nest(kind, 100_000))
+    with pytest.raises(ringcast.PickleRefused):
+        ringcast.pack(nest(kind, 100_000), allow_pickle=False)
+
+
+SMALL_STACK = """
+import sys, threading
+sys.modules["torch"] = None  # it takes seconds to import
+sys.path[:0] = {paths!r}
+import natives, ringcast, test_fidelity
+
+def attempt(call, results):
+    try:
+        call()
+        results.append("fine")
+    except RecursionError as error:
+        assert "of this thread's stack" in str(error), error
+        results.append("refused")
+
+threading.stack_size(256 << 10)
+for kind in test_fidelity.NESTS:
+    for levels, wanted in ((200, "fine"), (1000, "refused")):
+        value = [test_fidelity.nest(kind, levels)]
+        packed = ringcast.pack(value, allow_pickle=False)
+        results = []
+        for call in (lambda: ringcast.pack(value), lambda: ringcast.unpack(packed)):
+            thread = threading.Thread(target=attempt, args=(call, results))
+            thread.start()
+            thread.join()
+        # What takes little of the stack may fit in it.
+        assert results == [wanted, wanted] or wanted == "refused" and "refused" in results, (kind, levels, results)
+print("done")
+"""
+
+
+def test_a_small_stack_is_no_crash():
+    program = SMALL_STACK.format(paths=[os.path.dirname(__file__)])
+    command = [sys.executable, "-c", program]
+    variables = {**os.environ, "CI": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def cycles():
+    rounds = {}
+    rounds["list"] = []
+    rounds["list"].append(rounds["list"])
+    rounds["dict"] = {}
+    rounds["dict"]["x"] = rounds["dict"]
+    rounds["tuple"] = ([],)
+    rounds["tuple"][0].append(rounds["tuple"])
+    rounds["Plain"] = natives.Plain(1)
+    rounds["Plain"].a = rounds["Plain"]
+    rounds["WithSlots"] = natives.WithSlots(1, 2)
+    rounds["WithSlots"].b = [rounds["WithSlots"]]
+    rounds["Pair"] = natives.Pair([], {})
+    rounds["Pair"].b["x"] = rounds["Pair"]
+    rounds["Frozen"] = natives.Frozen([])
+    rounds["Frozen"].a.append(rounds["Frozen"])
+    rounds["slice"] = slice([], None)
+    rounds["slice"].start.append(rounds["slice"])
+    rounds["set"] = natives.Plain(set())
+    rounds["set"].a.add(natives.Ordered(1, 2))
+    next(iter(rounds["set"].a)).b = rounds["set"]
+    rounds["frozenset"] = [frozenset([natives.Ordered(1, 2)])]
+    next(iter(rounds["frozenset"][0])).b = rounds["frozenset"]
+    if natives.STRUCT_CLASSES:
+        rounds["Struct"] = natives.Struct(1)
+        rounds["Struct"].b = rounds["Struct"]
+    return rounds
+
+
+def shape(value, seen=None):
+    """The value with a number for each container, by which cycles show."""
+    seen = {} if seen is None else seen
+    if isinstance(value, (int, str, type(None))):
+        return value
+    if id(value) in seen:
+        return f"again {seen[id(value)]}"
+    seen[id(value)] = len(seen)
+    if isinstance(value, slice):
+        inner = [value.start, value.stop, value.step]
+    elif isinstance(value, dict):
+        inner = list(value.values())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        inner = list(value)
+    else:
+        inner = list(natives._fields(value).values())
+    return type(value).__name__, [shape(item, seen) for item in inner]
+
+
+@pytest.mark.parametrize("kind", cycles())
+def test_a_cycle_is_pickled_and_comes_back_as_one(kind):
+    cycle = cycles()[kind]
+    for value in (cycle, {"x": cycle, "y": 1}, [1, cycle, "text"]):
+        try:
+            wanted = shape(pickle.loads(pickle.dumps(value, 5)))
+        except Exception as error:  # pickle can't either
+            with pytest.raises(type(error)):
+                ringcast.unpack(ringcast.pack(value))
+            continue
+        assert shape(ringcast.unpack(ringcast.pack(value))) == wanted
+        with pytest.raises(ringcast.PickleRefused):
+            ringcast.pack(value, allow_pickle=False)
+
+
+def dag(make, levels, value):
+    for _ in range(levels):
+        value = make(value)
+    return value
+
+
+@pytest.mark.parametrize("make", [
+    lambda value: [value, value],
+    lambda value: {"x": value, "y": value},
+    lambda value: natives.Plain(value, value),
+    lambda value: (value, [1, value]),
+], ids=["list", "dict", "Plain", "mixed"])
+def test_what_stands_in_a_value_2_to_the_40_times_is_sent_some_times_and_then_by_pickle(make):
+    value = dag(make, 40, [1, 2, 3, 4])
+    packed = ringcast.pack(value)
+    assert packed.nbytes < 8 << 20
+    got, depth = ringcast.unpack(packed), 0
+    while type(got) is not list or got != [1, 2, 3, 4]:
+        got = got[0] if isinstance(got, (list, tuple)) else got["x"] if isinstance(got, dict) else got.a
+        depth += 1
+        if depth == 40:
+            break
+    assert got == [1, 2, 3, 4]
+    with pytest.raises(ringcast.PickleRefused, match="stands in the value too often|of type natives.Plain"):
+        ringcast.pack(value, allow_pickle=False)
+
+
+def test_packed_numbers_that_stand_in_a_value_often_are_sent_some_times_and_then_by_pickle():
+    for numbers in (list(range(1000)), tuple(float(number) for number in range(500))):
+        value = [numbers] * 100_000
+        packed = ringcast.pack(value)
+        assert packed.nbytes < 4 << 20
+        got = ringcast.unpack(packed)
+        assert len(got) == len(value) and got[0] == got[-1] == numbers
+
+
+@needs_torch
+def test_torchs_names_arrive():
+    check([torch.float32, torch.bfloat16, torch.device("cpu"), torch.device("cuda:3"), torch.Size([1, 2, 2**62])])
