@@ -65,7 +65,7 @@ fi
 # ---- build/venv ----
 
 requirements="scikit-build-core>=0.11 numpy pytest hypothesis mypy"
-extras="uvloop msgspec" # their tests are left out without them
+extras="uvloop msgspec xxhash" # their tests are left out without them
 key="$requirements $extras | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
 
 if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; } 2>/dev/null ||

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the encoder's files share: encode.c makes the frame's entries, put.c the streams of nested values. */
+/* Encoding, for who sends or packs; and what its files share: encode.c makes the frame's entries, put.c the streams of
+ * nested values. */
 #ifndef RC_EXTENSION_ENCODE_H
 #define RC_EXTENSION_ENCODE_H
 
@@ -23,6 +24,37 @@ struct rc_py_part {
   uint32_t first_part, parts; /* of an OBJECT */
   void *out;                  /* where in the ring the data goes */
 };
+
+struct rc_py_encoding {
+  struct rc_py_state *state;
+  struct rc_py_part *parts;
+  size_t count, room;
+  struct ringcast_frame_plan plan;
+  enum ringcast_root root;
+  uint64_t copy_bytes;
+  bool allow_pickle, pickled;
+  uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
+  PyObject *leaves; /* a list, or NULL: none yet */
+  /* Of put.c. */
+  uint8_t *stream; /* the nested values, one after the other */
+  size_t stream_bytes, stream_room;
+  PyObject *class_cache;
+  uint64_t serial; /* of the stream that is being written */
+  uint32_t classes;
+  uint32_t first_text; /* number of this stream */
+  struct rc_py_texts *texts; /* NULL: no memory yet */
+  PyObject **seen; /* containers that others may hold too: a table */
+  size_t seen_count, seen_room;
+  uintptr_t stack_floor;
+};
+
+/* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
+                            bool allow_pickle);
+/* Writes the frame; runs no Python code, but hashlib's for SHA-256. 0, -errno, or RC_PY_RAISED. */
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
+                         size_t *out_bytes);
+void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* A way down into the value, from the inside: one step for each container that is being walked. */
 struct rc_py_step {

@@ -8,7 +8,7 @@
  *   reader.c    Reader
  *   tap.c       Tap                                       packed.c    PackedFrame: a frame in memory of its own
  *   span.c      Span; how a reservation ends              frame.c     Frame; how a frame is given back
- *   encode.c    object -> parts -> frame                  decode.c    frame -> object
+ *   encode.c    object -> parts -> frame                  decode.c, decode_value.c    frame -> object
  *   put.c, put_plain.c   nested values -> tokens          get.c, get_plain.c   tokens -> values
  *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
  *   view.c      View: arrays that lie in the ring         look.c      the keys, items and hashes of a frame
@@ -101,6 +101,7 @@ struct rc_py_texts {
 };
 
 /* Memory of the encoder, kept from one frame to the next. */
+struct rc_py_part;
 struct rc_py_spare {
   struct rc_py_texts *texts;
   struct rc_py_part *parts;
@@ -365,40 +366,7 @@ PyObject *rc_py_torch_size(struct rc_py_state *state, PyObject *tuple);
 /* Whether this thread's stack has room to go one level deeper. `floor`: what the walk keeps of it; 0 at first. */
 bool rc_py_stack_has_room(uintptr_t *floor);
 
-/* ---- encode.c, decode.c ----------------------------------------------------------------------------------------- */
-
-struct rc_py_part;
-
-struct rc_py_encoding {
-  struct rc_py_state *state;
-  struct rc_py_part *parts;
-  size_t count, room;
-  struct ringcast_frame_plan plan;
-  enum ringcast_root root;
-  uint64_t copy_bytes;
-  bool allow_pickle, pickled;
-  uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
-  PyObject *leaves; /* a list, or NULL: none yet */
-  /* Of put.c. */
-  uint8_t *stream; /* the nested values, one after the other */
-  size_t stream_bytes, stream_room;
-  PyObject *class_cache;
-  uint64_t serial; /* of the stream that is being written */
-  uint32_t classes;
-  uint32_t first_text; /* number of this stream */
-  struct rc_py_texts *texts; /* NULL: no memory yet */
-  PyObject **seen; /* containers that others may hold too: a table */
-  size_t seen_count, seen_room;
-  uintptr_t stack_floor;
-};
-
-/* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
-bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle);
-/* Writes the frame; runs no Python code, but hashlib's for SHA-256. 0, -errno, or RC_PY_RAISED. */
-int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
-                         size_t *out_bytes);
-void rc_py_encoding_clear(struct rc_py_encoding *encoding);
+/* ---- decode.c --------------------------------------------------------------------------------------------------- */
 
 /* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. `reader` is who may be evicted
  * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what

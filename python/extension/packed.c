@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
+#include "encode.h"
 #include "view.h"
 
 #include <structmember.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
-#include "extension.h"
+#include "encode.h"
 
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer;

@@ -77,7 +77,6 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
 /* What reading a frame may raise is taken away; also `more`, if that is not NULL. */
 static void clear_expected(PyObject *more) {
   bool expected = PyErr_ExceptionMatches(own_error) || PyErr_ExceptionMatches(PyExc_ImportError) ||
-                  PyErr_ExceptionMatches(PyExc_AttributeError) || /* a class that is not here */
                   (more && PyErr_ExceptionMatches(more));
   if (!expected) PyErr_Print();
   require(expected);
