@@ -17,8 +17,8 @@
 
 #include "classes.h"
 
-/* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys of
- * them, and a tensor has one anyway. */
+/* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys
+ * of them, and a tensor has one anyway. */
 enum { MOST_ITEMS = 64 };
 /* Memory that is kept from one frame to the next. */
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
