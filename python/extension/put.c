@@ -8,9 +8,9 @@
  * to count first, takes as long as the first. What is long (text, bytes, tensors) does not go through it: it becomes a
  * part, to be copied straight into the ring.
  *
- * A container that stands in the value more than once is written each time. Only what has more than one reference can be
- * such a one, so only that is looked up: on the way down from the root, where it would be a cycle, and among those that
- * were there before, which are written again as long as the stream is short: else a value of 40 lists could become
+ * A container that stands in the value more than once is written each time. Only what has more than one reference can
+ * be such a one, so only that is looked up: on the way down from the root, where it would be a cycle, and among those
+ * that were there before, which are written again as long as the stream is short: else a value of 40 lists could become
  * 2^40. From then on they are leaves, for pickle writes each once.
  *
  * Exact types only: a subclass may mean more than its contents.
@@ -322,8 +322,8 @@ static enum rc_py_put put_scalar(struct rc_py_encoding *encoding, PyObject *scal
   return put;
 }
 
-/* New references to the fields as the class has them in order; what is not there, or more, makes it a leaf. A dict gives
- * them in the order in which they were set: nearly always the same. */
+/* New references to the fields as the class has them in order; what is not there, or more, makes it a leaf. A dict
+ * gives them in the order in which they were set: nearly always the same. */
 static bool fields_of_dict(const struct rc_py_class *class, PyObject *dict, PyObject **out) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names), position = 0, index = 0;
   PyObject *key, *value;

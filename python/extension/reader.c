@@ -105,12 +105,12 @@ PyDoc_STRVAR(recv_doc,
              "ring.\nA torch tensor can't be made larger in place (resize_). Of send_bytes(), bytes.\n\n"
              "timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.\n\n"
              "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
-             "the writer\nsays that it could not send. ProtocolError: the frame is damaged. ImportError: torch tensors "
-             "came and torch\nis missing. PickleRefused: it holds a pickle, and this Reader loads none. Whatever "
-             "unpickling "
-             "raises. After any of the\nlast five the Reader goes on with the next frame.\nError (EBUSY): as many "
-             "Frames of "
-             "next() as may be are held. Evicted: the writer goes on without this Reader.");
+             "the writer\nsays that it could not send. ProtocolError: the frame is damaged, or a class has other "
+             "fields here. ImportError: torch,\nor an instance's class or module, is missing. PickleRefused: it holds "
+             "a pickle, and this Reader loads none.\nRecursionError: nested too deep for this thread's stack. Whatever "
+             "unpickling raises, or a Struct's __post_init__. After\nany of the last six the Reader goes on with the "
+             "next frame.\nError (EBUSY): as many Frames of next() as may be are held. Evicted: the writer goes on without this "
+             "Reader.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;

@@ -74,11 +74,11 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
 const char rc_py_send_doc[] =
     "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
      "Send any Python object to every reader that is attached.\n\n"
-     "The items of a dict with str keys go as they are: None, bool, int, float, str, bytes, CPU tensors of torch "
-     "(any\ndtype and strides, copied once, straight into the ring) and NumPy arrays. What else there is goes by "
-     "pickle, protocol 5,\nthe tensors, arrays and buffers in it beside the pickle. Nothing that is sent may change "
-     "until send returns;\nafterwards it may: the readers have copies.\nA PackedFrame of pack() is sent as what it was "
-     "made of.\n\n"
+     "Plain values, containers, CPU tensors of torch (any dtype and strides, copied once, straight into the ring), "
+     "NumPy's\narrays and scalars, dataclasses, msgspec.Structs, namedtuples and members of Enums go as they are, "
+     "nested up to 1024\ndeep. What else there is in a value goes by pickle, protocol 5, the tensors, arrays and "
+     "buffers in it beside the\npickle. Nothing that is sent may change until send returns; afterwards it may: the "
+     "readers have copies.\nA PackedFrame of pack() is sent as what it was made of.\n\n"
      "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
      "recv_tagged. hash: \"sha256\" or \"xxh3\": each tensor and array, nested ones too, gets a hash of its bytes in C "
      "order,\nmade while it is copied, which the readers find in Frame.hashes. The first 8 bytes of the SHA-256 as a "
@@ -87,8 +87,9 @@ const char rc_py_send_doc[] =
      "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
      "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
      "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
-     "tensor that is not on the CPU. ValueError: a tensor without memory. Whatever pickle raises for what can't be "
-     "pickled, with its place in front:\n\"value['a'][2]: ...\". After an error nothing was sent.";
+     "tensor that is not on the CPU. ValueError: a tensor without memory. RecursionError: nested too deep for "
+     "this thread's\nstack, or for pickle. RuntimeError: the value was changed meanwhile. Whatever pickle raises for "
+     "what can't be pickled,\nwith its place in front: \"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;

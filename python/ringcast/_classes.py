@@ -184,8 +184,8 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
     if module_name not in sys.modules:
         if not may_import:
             raise ImportError(
-                f"{holds}, and that module is not imported here: import it before; where pickles are turned off, no frame "
-                "can make it be",
+                f"{holds}, and that module is not imported here: import it before; where pickles are turned off, no "
+                "frame can make it be",
                 name=module_name,
             )
         __import__(module_name)

@@ -33,10 +33,12 @@ KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
 def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] = None) -> PackedFrame:
-    """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings."""
+    """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings.
+    allow_pickle=False: PickleRefused names the place and type of what has no form of its own."""
 
 def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
-    """The object that a frame holds: a PackedFrame, a Frame, or its bytes; as recv() would give it."""
+    """The object that a frame holds: a PackedFrame, a Frame, or its bytes; as recv() would give it.
+    allow_pickle=False: no pickle of it is loaded, and no module is imported but torch and NumPy."""
 
 def recycling() -> Recycling:
     """How the memory of large received arrays is used again."""

@@ -159,7 +159,7 @@ def measure():
 
 
 def check(looks):
-    """Raises AssertionError if memory has grown from look to look: but for the first, while all that is kept is made."""
+    """Raises AssertionError if memory has grown from look to look; at the first, all that is kept was being made."""
     steps = sorted(now[0] - then[0] for then, now in zip(looks[1:], looks[2:]))
     assert steps[len(steps) // 8] < ROUNDS // 2, f"blocks that {ROUNDS} rounds leave behind: {steps}"
     grown = [now - then for now, then in zip(looks[-1], looks[len(looks) // 4 + 1])]
@@ -187,7 +187,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=1_000_000, help="(default: %(default)s)")
     frames, (blocks, memory) = run(parser.parse_args().frames, lambda text: print(text, flush=True))
-    print(f"leaks: {frames} frames packed and unpacked; {blocks:+} blocks, {memory >> 10:+} KiB since a quarter of them")
+    since = f"{blocks:+} blocks, {memory >> 10:+} KiB since a quarter of them"
+    print(f"leaks: {frames} frames packed and unpacked; {since}")
 
 
 if __name__ == "__main__":

@@ -294,7 +294,7 @@ def test_classes_of_a_function_and_lambdas_are_refused_and_located():
     for value in (Local(1), lambda: None):
         with pytest.raises((AttributeError, pickle.PicklingError), match=r"^value\['x'\]\[1\]: "):
             ringcast.pack({"x": [0, value]})
-    assert place_of([Local(1)]).endswith("test_classes_of_a_function_and_lambdas_are_refused_and_located.<locals>.Local")
+    assert place_of([Local(1)]).endswith("_function_and_lambdas_are_refused_and_located.<locals>.Local")
 
 
 class Equal(type):

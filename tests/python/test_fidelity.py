@@ -19,7 +19,7 @@ pytestmark = pytest.mark.alike
 NO_DEADLINE = settings(deadline=None, suppress_health_check=list(HealthCheck))
 EXAMPLES = int(os.environ.get("RINGCAST_TEST_EXAMPLES", 200))
 # Of what natives.py makes, only these go by pickle.
-PICKLED = r" is (of type numpy\.(datetime64|timedelta64|str_|bytes_|c?longdouble)|a numpy.ndarray of dtype \S+), which only"
+PICKLED = r" is (of type numpy\.(datetime64|timedelta64|str_|bytes_|c?longdouble)|a numpy.ndarray of dtype \S+), which"
 
 
 def unpickled(value):
@@ -161,7 +161,7 @@ def test_a_nest_of_1024_goes_as_it_is_and_one_deeper_is_refused(kind):
         packed = ringcast.pack([nest(kind, levels - 1)], allow_pickle=False)
         got = ringcast.unpack(packed, allow_pickle=False)
         assert type(got) is list and levels_of(kind, got[0]) == levels - 1
-    with pytest.raises(ringcast.PickleRefused, match=r"\.\.\. \(1024 levels down\) is (a|of type) .* which only pickle"):
+    with pytest.raises(ringcast.PickleRefused, match=r"\.\.\. \(1024 levels down\) is (a|of type) .* which only "):
         ringcast.pack([nest(kind, 1024)], allow_pickle=False)
     assert levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100  # the rest by pickle
 
