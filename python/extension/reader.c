@@ -109,8 +109,8 @@ PyDoc_STRVAR(recv_doc,
              "fields here. ImportError: torch,\nor an instance's class or module, is missing. PickleRefused: it holds "
              "a pickle, and this Reader loads none.\nRecursionError: nested too deep for this thread's stack. Whatever "
              "unpickling raises, or a Struct's __post_init__. After\nany of the last six the Reader goes on with the "
-             "next frame.\nError (EBUSY): as many Frames of next() as may be are held. Evicted: the writer goes on without this "
-             "Reader.");
+             "next frame.\nError (EBUSY): as many Frames of next() as may be are held. Evicted: the writer goes on "
+             "without this Reader.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;

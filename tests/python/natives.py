@@ -353,6 +353,7 @@ def print_of(value):
     if isinstance(value, np.ndarray):
         return kind, value.dtype.newbyteorder("="), value.shape, value.astype(value.dtype.newbyteorder("=")).tobytes()
     if isinstance(value, np.generic):
+        kind = np.dtype(value.dtype.str).type  # of two that are one, such as longlong and int64, a pickle has the other
         return kind, value.dtype, value.tobytes() if value.dtype.char not in "gG" else repr(value)
     if isinstance(value, type):
         return kind, id(value)

@@ -190,7 +190,7 @@ def attempt(call, results):
 
 threading.stack_size(256 << 10)
 for kind in test_fidelity.NESTS:
-    for levels, wanted in ((200, "fine"), (1000, "refused")):
+    for levels, wanted in ((100, "fine"), (1000, "refused")):
         value = [test_fidelity.nest(kind, levels)]
         packed = ringcast.pack(value, allow_pickle=False)
         results = []

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code that runs while a value is packed: it may change the value, pack others, and drop what is being looked at."""
+
+import collections
+import dataclasses
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import typing
+import weakref
+
+import natives
+import pytest
+
+import ringcast
+
+pytestmark = pytest.mark.alike
+
+
+class Leaf:
+    def __init__(self, *items):
+        self.items = items
+
+
+class Key:
+    """Equal to the name of a field, and drops the field's value when it is compared."""
+
+    armed = False
+
+    def __init__(self, instance):
+        self.instance = instance
+
+    def __hash__(self):
+        return hash("b")
+
+    def __eq__(self, other):
+        if Key.armed:
+            self.instance.__dict__["a"] = None
+            gc.collect()
+        return Key.armed and other == "b"
+
+
+def test_a_key_that_changes_the_instance_while_it_is_read_does_no_harm():
+    for _ in range(20):
+        value = natives.Plain([object()])
+        value.__dict__ = {"a": [Leaf("held by the instance alone")], Key(value): 1}
+        Key.armed = True
+        try:
+            ringcast.pack([value])
+        except (AttributeError, TypeError, ringcast.Error, pickle.PicklingError):
+            pass
+        finally:
+            Key.armed = False
+
+
+class Sends:
+    """Packs other values while it is pickled itself."""
+
+    def __reduce__(self):
+        inner = ringcast.pack([natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED])
+        return ringcast.unpack, (bytes(inner),)
+
+
+class SendsLate:
+    """Packs other values when it is gone."""
+
+    def __del__(self):
+        ringcast.pack([natives.Plain("a text of some length"), natives.Frozen(2), {"key": [1] * 5000}])
+
+
+def test_packing_while_something_is_packed_mixes_nothing_up():
+    text = "a text of some length" + str(1)
+    value = [natives.Plain(text), Sends(), natives.Frozen(text), {text: Sends()}, natives.Color.GREEN, text]
+    got = ringcast.unpack(ringcast.pack(value))
+    inner = [natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED]
+    assert got == [natives.Plain(text), inner, natives.Frozen(text), {text: inner}, natives.Color.GREEN, text]
+
+
+class Listing(type):
+    """Changes what is being sent when its instances' class is looked at, which is once."""
+
+    changes: typing.ClassVar[list] = []
+    passes: typing.ClassVar[list] = []
+
+    @property
+    def __flags__(cls):
+        for change in Listing.changes:
+            change()
+        return type.__dict__["__flags__"].__get__(cls)
+
+
+def fresh(number):
+    """A class that was not met yet."""
+    cls = Listing(f"Fresh{number}", (), {"__module__": __name__, "__annotations__": {"a": object, "b": object}, "b": 0})
+    cls = dataclasses.dataclass(cls)
+    setattr(sys.modules[__name__], cls.__name__, cls)
+    return cls(number)
+
+
+@pytest.mark.parametrize("change", ["clear", "pop", "grow", "replace", "pack"])
+def test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(change):
+    for number, make in enumerate((list, dict, set)):
+        held = [Leaf(index, "held by the container alone") for index in range(50)]
+        if make is list:
+            value = [fresh(f"{change}{number}"), *held]
+        elif make is dict:
+            value = {0: fresh(f"{change}{number}"), **{index: item for index, item in enumerate(held, 1)}}
+        else:
+            odd = fresh(f"{change}{number}")
+            type(odd).__hash__ = lambda self: 0
+            value = {odd, *held}
+        del held
+
+        def act(value=value, make=make):
+            if change == "clear":
+                value.clear()
+            elif change == "pop":
+                value.popitem() if make is dict else value.pop()
+            elif change == "grow":
+                value.append(1) if make is list else value.add(1) if make is set else value.setdefault("new", 1)
+            elif change == "replace" and make is not set:
+                for index in range(len(value)):
+                    value[index] = None
+            elif change == "pack":
+                ringcast.pack([natives.Plain(1), natives.Color.RED, "text" * 100])
+            gc.collect()
+
+        Listing.changes.append(act)
+        try:
+            ringcast.pack({"x": value})
+        except RuntimeError as error:
+            assert "changed" in str(error)
+        else:
+            assert change in ("replace", "pack") or make is set
+        finally:
+            Listing.changes.clear()
+
+
+def test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it():
+    """One thread looks at the class, another is in the middle of an instance when the first is done."""
+    value, inner = fresh("met"), fresh("inside")
+    value.a = [inner]
+    looked, inside, done = threading.Event(), threading.Event(), threading.Event()
+    first = threading.Thread(target=lambda: (ringcast.pack(value), done.set()))
+
+    def meet():
+        if threading.current_thread() is first:
+            looked.set()
+            inside.wait()
+        elif looked.is_set() and not inside.is_set() and not Listing.passes.pop():
+            inside.set()
+            done.wait()
+            gc.collect()
+
+    # Of this thread's looks: at the class itself, and then at that of what is in it.
+    Listing.passes = [False, True]
+    Listing.changes.append(meet)
+    try:
+        first.start()
+        looked.wait()
+        packed = ringcast.pack([value, value, {"x": value}])
+        first.join()
+    finally:
+        Listing.changes.clear()
+    assert ringcast.unpack(packed)[2]["x"].a == [inner]
+
+
+WATCHED = """
+import sys
+sys.modules["torch"] = None  # it takes seconds to import
+sys.path[:0] = {paths!r}
+import test_meanwhile as test
+
+test.test_a_key_that_changes_the_instance_while_it_is_read_does_no_harm()
+test.test_packing_while_something_is_packed_mixes_nothing_up()
+test.test_a_class_that_is_met_while_it_is_looked_at_stays_for_who_uses_it()
+for change in ("clear", "pop", "grow", "replace", "pack"):
+    test.test_a_value_that_changes_under_the_encoder_is_refused_or_sent_but_no_crash(change)
+print("done")
+"""
+
+
+def test_none_of_that_touches_memory_that_is_gone():
+    """Once more with an allocator that overwrites what is freed."""
+    program = WATCHED.format(paths=[os.path.dirname(__file__)])
+    variables = {**os.environ, "CI": "", "PYTHONMALLOC": "debug"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_threads_that_change_what_is_sent_and_objects_that_send_when_they_go():
+    shared = {"list": [], "dict": {}, "rest": [natives.Plain([1], {"a": SendsLate()})]}
+    stop = threading.Event()
+    seen = collections.Counter()
+
+    def change():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            shared["list"].append(natives.Plain(number, SendsLate()))
+            shared["dict"][f"key-{number % 50}"] = [str(number) * 10, weakref.ref(change)]
+            if number % 7 == 0:
+                shared["list"].clear()
+            if number % 11 == 0:
+                shared["dict"].clear()
+            shared["rest"][0].a = ["text " + str(number)] * 3
+
+    def pack():
+        while not stop.is_set():
+            try:
+                ringcast.unpack(ringcast.pack([shared["list"], shared["rest"]]))
+                ringcast.pack(shared)
+                seen["fine"] += 1
+            except RuntimeError:
+                seen["changed"] += 1
+            except TypeError:
+                seen["weakref"] += 1
+
+    interval = sys.getswitchinterval()
+    threads = [threading.Thread(target=target) for target in (change, pack, pack)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        while sum(seen.values()) < 300:
+            gc.collect(0)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    got = [natives.Plain(1), {"a": "a"}]
+    assert ringcast.unpack(ringcast.pack(got)) == got
