@@ -46,9 +46,8 @@ static bool leaf_add(struct rc_py_decoding *decoding, PyObject *key, int64_t ind
 }
 
 static bool nested_add(struct rc_py_decoding *decoding, PyObject *key, const struct ringcast_item *item) {
-  if (!rc_py_grow((void **)&decoding->nested, decoding->nested_count, &decoding->nested_room, sizeof *decoding->nested)) {
-    return false;
-  }
+  void **nested = (void **)&decoding->nested;
+  if (!rc_py_grow(nested, decoding->nested_count, &decoding->nested_room, sizeof *decoding->nested)) return false;
   if (!rc_py_copy_add(decoding, item->data, item->bytes)) return false;
   uint8_t *stream = PyMem_Malloc(item->bytes);
   if (!stream) {
@@ -100,7 +99,9 @@ static bool take_keyed(struct rc_py_decoding *decoding, const struct ringcast_it
   if (ok && item->kind == RINGCAST_ITEM_OBJECT) ok = nested_add(decoding, key, item);
   Py_XDECREF(key);
   Py_XDECREF(value);
-  if (ok && PyDict_GET_SIZE(decoding->result) != (Py_ssize_t)++decoding->items) return rc_py_damaged(decoding, "a key twice");
+  if (ok && PyDict_GET_SIZE(decoding->result) != (Py_ssize_t)++decoding->items) {
+    return rc_py_damaged(decoding, "a key twice");
+  }
   return ok;
 }
 
@@ -153,7 +154,8 @@ static bool take_entry(struct rc_py_decoding *decoding, const struct ringcast_it
     return may ? take_pickle(decoding, item) : rc_py_damaged(decoding, "two values");
   }
   if (is_dict && item->flags & RINGCAST_ITEM_KEYED && item->key) {
-    return decoding->phase == RC_PY_ITEMS ? take_keyed(decoding, item) : rc_py_damaged(decoding, "an item after the parts");
+    if (decoding->phase != RC_PY_ITEMS) return rc_py_damaged(decoding, "an item after the parts");
+    return take_keyed(decoding, item);
   }
   if (!is_dict && decoding->items == 0) return take_value(decoding, item);
   return take_part(decoding, item, index);

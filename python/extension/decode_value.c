@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one entry of a frame holds: scalars and text at once, the memory of all else with a note of what to copy there. */
+/* What one entry of a frame holds: scalars and text at once, of all else the memory, with a note of what to copy. */
 #include "decode.h"
 
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what) {
