@@ -295,10 +295,14 @@ static PyObject *empty(struct rc_py_state *state, PyObject *dtype, const struct 
 
 static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
                             void **out) {
-  *out = rc_py_block_data(block);
+  void *data = *out = rc_py_block_data(block), *kept;
   PyObject *capsule = rc_py_dlpack_capsule(item, block);
   PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
   Py_XDECREF(capsule);
+  if (!tensor || !data_ptr(state, tensor, &kept) || kept != data) { /* a copy, then, and the block may be another's */
+    if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
+    Py_CLEAR(tensor);
+  }
   return tensor;
 }
 
