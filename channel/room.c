@@ -48,8 +48,9 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   if (result != 0) return result;
   if (count > writer->segment.slots)
     return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
-  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. */
-  rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. But the descriptor may wait for room
+   * meanwhile, and go on after this. Relaxed: as in wait_for_room. */
+  if (!writer->alarm) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);

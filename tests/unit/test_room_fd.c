@@ -78,6 +78,25 @@ START_TEST(a_reader_that_leaves_makes_room_too) {
 }
 END_TEST
 
+/* To look for readers in between takes nothing from it. */
+START_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_stats before, after;
+  int fd = room_fd(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), 1);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &before), 0);
+  read_all(reader);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &after), 0);
+  ck_assert_uint_eq(after.wakes, before.wakes + 1); /* not left to the next time that it looks by itself */
+  ck_assert_int_eq(send_by_fd(writer, fd), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 #define FRAMES 20000
 
 static void *read_frames(void *context) {
@@ -236,6 +255,7 @@ int main(void) {
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_loop_test(tests, it_tells_when_to_try_again, 0, WAYS);
   tcase_add_loop_test(tests, a_reader_that_leaves_makes_room_too, 0, WAYS);
+  tcase_add_loop_test(tests, who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS);
   tcase_add_loop_test(tests, a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS);
   tcase_add_loop_test(tests, a_death_ends_the_wait, 0, WAYS);
   tcase_add_loop_test(tests, so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS);
