@@ -201,6 +201,8 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
   uint64_t wanted = wanted_now(wait);
   rc_lost_begin(writer, wanted);
+  /* Who waits by the descriptor may want less than this call: it is told of the least that was asked for in vain. */
+  if (writer->alarm && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
   /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
   struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
