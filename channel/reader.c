@@ -215,6 +215,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   case -EDEADLK: return rc_fail_shared();
   case -ESTALE: return fail_evicted();
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
+  case -ENOBUFS: return code; /* of arm, with its text */
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -EPIPE:
     return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read",

@@ -48,8 +48,9 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   if (result != 0) return result;
   if (count > writer->segment.slots)
     return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
-  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. */
-  rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. But the descriptor may wait for room
+   * meanwhile, and go on after this. Relaxed: as in wait_for_room. */
+  if (!writer->alarm) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);
@@ -200,6 +201,8 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
   uint64_t wanted = wanted_now(wait);
   rc_lost_begin(writer, wanted);
+  /* Who waits by the descriptor may want less than this call: it is told of the least that was asked for in vain. */
+  if (writer->alarm && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
   /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
   struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];

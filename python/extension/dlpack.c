@@ -80,8 +80,13 @@ const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type) {
   return found;
 }
 
+/* Strides may be left out in DLPack before 1.2. */
+static bool has_dims(const struct rc_py_dltensor *tensor) {
+  return tensor->ndim == 0 || (tensor->ndim > 0 && tensor->shape && tensor->strides);
+}
+
 int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out) {
-  if (exchange->describe(tensor, out) == 0) return 1;
+  if (exchange->describe(tensor, out) == 0) return has_dims(out);
   if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();
   return 0;

@@ -434,6 +434,8 @@ PyObject *rc_py_pass_turn(struct rc_py_state *state, unsigned *spent);
 int rc_py_loop_init(struct rc_py_state *state, PyObject *module);
 /* The descriptor is about to be closed: takes it out of its loop. Keeps an exception that is set. */
 void rc_py_watch_close(PyObject **watch, pid_t pid);
+/* After each call that may have made the descriptor wait: -ENOBUFS says that it is gone, and who waits asks anew. */
+void rc_py_watch_after(PyObject *watch, pid_t pid, int rc);
 
 extern const char rc_py_arecv_doc[], rc_py_arecv_tagged_doc[], rc_py_asend_doc[], rc_py_room_fileno_doc[];
 PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);

@@ -22,18 +22,31 @@ PyObject *rc_py_pass_turn(struct rc_py_state *state, unsigned *spent) {
   return rc_py_ref(state->turn);
 }
 
-/* In a forked child the loop's epoll is the parent's too: nothing is taken out of it there. */
+/* In a forked child there is nobody to be told. */
+static void tell_closed(PyObject *watch, pid_t pid) {
+  PyObject *type, *value, *traceback;
+  if (!watch || watch == Py_None || getpid() != pid) return;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject *result = PyObject_CallMethod(watch, "close", NULL);
+  if (!result) PyErr_WriteUnraisable(watch);
+  Py_XDECREF(result);
+  PyErr_Restore(type, value, traceback);
+}
+
 void rc_py_watch_close(PyObject **watch, pid_t pid) {
-  PyObject *closed = *watch, *type, *value, *traceback;
+  PyObject *closed = *watch;
   *watch = NULL;
-  if (closed && closed != Py_None && getpid() == pid) {
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *result = PyObject_CallMethod(closed, "close", NULL);
-    if (!result) PyErr_WriteUnraisable(closed);
-    Py_XDECREF(result);
-    PyErr_Restore(type, value, traceback);
-  }
+  tell_closed(closed, pid);
   Py_XDECREF(closed);
+}
+
+/* It stays the one line of all that wait: in a second one they would not know of each other, and the loop would serve
+ * but one of the two. */
+void rc_py_watch_after(PyObject *watch, pid_t pid, int rc) {
+  if (rc != -ENOBUFS || !watch) return;
+  Py_INCREF(watch);
+  tell_closed(watch, pid);
+  Py_DECREF(watch);
 }
 
 /* asyncio is imported by who needs it. */

@@ -60,6 +60,12 @@ static int reader_traverse(PyObject *object, visitproc visit, void *arg) {
   return 0;
 }
 
+/* Before the collector clears the watch, and with it what knows of its registration. */
+static void reader_finalize(PyObject *object) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  rc_py_watch_close(&self->watch, self->pid);
+}
+
 static int reader_clear(PyObject *object) {
   Py_CLEAR(((struct rc_py_reader *)object)->watch);
   return 0;
@@ -87,7 +93,7 @@ static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t
     self->spent = 0; /* the task is going to wait */
     object = rc_py_ref(rc_py_state_of(self)->nothing);
   } else if (rc < 0) {
-    if (rc == -ENOBUFS) rc_py_watch_close(&self->watch, self->pid); /* its descriptor is gone */
+    rc_py_watch_after(self->watch, self->pid, rc);
     rc_py_raise(rc_py_state_of(self), rc);
   } else {
     if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
@@ -154,6 +160,7 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   if (!rc_py_reader_enter(self)) return NULL;
   struct arrival call = {.reader = self->reader};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
+  rc_py_watch_after(self->watch, self->pid, rc);
   rc_py_reader_leave(self);
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
   PyObject *frame = rc_py_frame_new(self, &call.frame);
@@ -381,6 +388,7 @@ static PyType_Slot reader_slots[] = {
     {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, reader_iternext},
     {Py_am_aiter, PyObject_SelfIter},   {Py_am_anext, rc_py_reader_anext},
     {Py_tp_traverse, reader_traverse}, {Py_tp_clear, reader_clear},
+    {Py_tp_finalize, reader_finalize},
     {Py_tp_repr, reader_repr},       {0, NULL},
 };
 PyType_Spec rc_py_reader_spec = {"ringcast.Reader", sizeof(struct rc_py_reader), 0,

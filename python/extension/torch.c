@@ -299,10 +299,14 @@ static void give_block(void *block) {
 
 static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
                             void **out) {
-  *out = rc_py_block_data(block);
-  PyObject *capsule = rc_py_dlpack_capsule(item, *out, give_block, block);
+  void *data = *out = rc_py_block_data(block), *kept;
+  PyObject *capsule = rc_py_dlpack_capsule(item, data, give_block, block);
   PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
   Py_XDECREF(capsule);
+  if (!tensor || !data_ptr(state, tensor, &kept) || kept != data) { /* a copy, then, and the block may be another's */
+    if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
+    Py_CLEAR(tensor);
+  }
   return tensor;
 }
 

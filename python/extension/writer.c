@@ -135,6 +135,12 @@ static int writer_traverse(PyObject *object, visitproc visit, void *arg) {
   return 0;
 }
 
+/* Before the collector clears the watch, and with it what knows of its registration. */
+static void writer_finalize(PyObject *object) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  rc_py_watch_close(&self->watch, self->pid);
+}
+
 static int writer_clear(PyObject *object) {
   Py_CLEAR(((struct rc_py_writer *)object)->watch);
   return 0;
@@ -157,6 +163,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   if (!rc_py_writer_enter(self)) return NULL;
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  rc_py_watch_after(self->watch, self->pid, rc);
   rc_py_writer_leave(self);
   if (rc < 0) return rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   self->span = call.span;
@@ -485,6 +492,7 @@ static PyType_Slot writer_slots[] = {
     {Py_tp_dealloc, writer_dealloc}, {Py_tp_methods, writer_methods},
     {Py_tp_members, writer_members}, {Py_tp_getset, writer_properties},
     {Py_tp_traverse, writer_traverse}, {Py_tp_clear, writer_clear},
+    {Py_tp_finalize, writer_finalize},
     {Py_tp_repr, writer_repr},       {0, NULL},
 };
 PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,

@@ -12,6 +12,7 @@ nothing.
 
 import asyncio
 import collections
+import os
 import types
 
 from ringcast._ringcast import _nothing, _turn, pack
@@ -80,23 +81,24 @@ class Wake:
         self.wake()
 
     def wake_soon(self):
-        """Called by anybody, in any thread."""
+        """Called by anybody, in any thread. The loop finds out whether there is somebody to wake: another thread may
+        look just when the task is about to wait."""
         self._woken = True
-        callback, self._callback = self._callback, None
-        if callback is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, self, context=self._context)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.wake)
 
 
 class Watch:
     """A descriptor in a loop, and the tasks that wait for it, the first one first. It knows nothing of whose descriptor
     it is, which holds it: Reader and Writer close it, by their _watch."""
 
-    __slots__ = ("fd", "line", "loop", "registered")
+    __slots__ = ("fd", "line", "loop", "pid", "registered")
 
     def __init__(self, loop):
         self.loop = loop
         self.fd = None  # until somebody must wait
         self.line = collections.deque()
+        self.pid = os.getpid()
         self.registered = False
 
     def register(self):
@@ -105,7 +107,8 @@ class Watch:
             self.registered = True
 
     def drop(self):
-        if self.registered and not self.loop.is_closed():
+        # In a forked child the loop's epoll is the parent's too: nothing is taken out of it there.
+        if self.registered and not self.loop.is_closed() and os.getpid() == self.pid:
             self.loop.remove_reader(self.fd)
         self.registered = False
 

@@ -216,6 +216,45 @@ def test_a_tensor_is_described_in_another_way_if_this_one_fails(monkeypatch):
             values.assert_same(link({"t": tensor}), {"t": tensor})
 
 
+def without_strides(tensor):
+    tensor.strides = None
+
+
+def without_a_shape(tensor):
+    tensor.shape = None
+
+
+def of_fewer_than_no_dimensions(tensor):
+    tensor.ndim = -1
+
+
+@pytest.mark.parametrize("change", [without_strides, without_a_shape, of_fewer_than_no_dimensions])
+def test_a_description_without_its_dimensions_is_none(monkeypatch, change):
+    table, theirs = torchs_table(), DESCRIBE(torchs_table().describe)
+
+    @DESCRIBE
+    def describe(tensor, out):
+        status = theirs(tensor, out)
+        change(out.contents)
+        return status
+
+    ALIVE.append(describe)
+    table.describe = address(describe)
+    with linked_with(monkeypatch, table) as link:
+        assert link(torch.arange(6).reshape(2, 3).T).tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_a_tensor_that_from_dlpack_copies_gets_its_bytes(monkeypatch):
+    """Without the exchange API; what is received would go to memory that is used again."""
+    theirs = torch.from_dlpack
+    monkeypatch.setattr(torch, "from_dlpack", lambda capsule: theirs(capsule).clone())
+    monkeypatch.setenv("RINGCAST_DISABLE", "dlpack_api")
+    with linked() as link:
+        first = link(torch.arange(50_000))
+        link(torch.zeros(50_000))
+        assert torch.equal(first, torch.arange(50_000))
+
+
 def test_what_was_refused_once_is_not_offered_again(monkeypatch):
     """To refuse takes a thousand times as long as to describe."""
     table, theirs, offered = torchs_table(), DESCRIBE(torchs_table().describe), []

@@ -78,6 +78,57 @@ START_TEST(a_reader_that_leaves_makes_room_too) {
 }
 END_TEST
 
+/* To look for readers in between takes nothing from it. */
+START_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for) {
+  choose(_i);
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_stats before, after;
+  int fd = room_fd(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), 1);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &before), 0);
+  read_all(reader);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &after), 0);
+  ck_assert_uint_eq(after.wakes, before.wakes + 1); /* not left to the next time that it looks by itself */
+  ck_assert_int_eq(send_by_fd(writer, fd), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* How many frames are read of a full ring until the writer is told of room; 0: it is not. */
+static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, size_t asked_too) {
+  struct ringcast_stats before, after;
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  if (asked_too != 0) ck_assert_int_eq(ringcast_writer_reserve(writer, asked_too, 0, &span), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_stats(reader, &before), 0);
+  for (int count = 1; ringcast_reader_next(reader, 0, &frame) == 0; count++) {
+    ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+    ck_assert_int_eq(ringcast_reader_stats(reader, &after), 0);
+    if (after.wakes != before.wakes) return count;
+  }
+  return 0;
+}
+
+START_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer) {
+  choose(_i);
+  for (size_t asked_too = 0; asked_too <= 1024; asked_too += 1024) {
+    ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+    ringcast_reader *reader = attach(writer);
+    room_fd(writer);
+    int count = reads_until_told(writer, reader, 0);
+    ck_assert_int_gt(count, 0);
+    read_all(reader);
+    ck_assert_int_eq(reads_until_told(writer, reader, asked_too), count);
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
 #define FRAMES 20000
 
 static void *read_frames(void *context) {
@@ -236,6 +287,8 @@ int main(void) {
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_loop_test(tests, it_tells_when_to_try_again, 0, WAYS);
   tcase_add_loop_test(tests, a_reader_that_leaves_makes_room_too, 0, WAYS);
+  tcase_add_loop_test(tests, who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS);
+  tcase_add_loop_test(tests, a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, 0, WAYS);
   tcase_add_loop_test(tests, a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS);
   tcase_add_loop_test(tests, a_death_ends_the_wait, 0, WAYS);
   tcase_add_loop_test(tests, so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS);
