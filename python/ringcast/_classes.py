@@ -249,7 +249,8 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
     description = describe(cls) if isinstance(cls, type) else None
     if description is None or description[0] != kind:
         raise TypeError(f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not")
-    if description[2] != text:
+    # Not its own name: a module may have two. The __main__ of a program is __mp_main__ where multiprocessing spawns.
+    if description[1] != tuple(names):
         fields = [", ".join(of) or "none" for of in (names, description[1])]
         raise TypeError(
             f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it"
