@@ -221,8 +221,8 @@ static int fail_to_read(ringcast_reader *reader, int code) {
     return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read",
                    reader->segment.writer.pid);
   case -EBUSY:
-    return rc_fail(code, "%u frames are held, as many as may be (options.leases): release one first",
-                   rc_ring_held(&reader->ring));
+    return rc_fail(code, "%u frame%s held, as many as may be (options.leases): release one first",
+                   rc_ring_held(&reader->ring), rc_ring_held(&reader->ring) == 1 ? " is" : "s are");
   case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",

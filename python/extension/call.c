@@ -19,8 +19,8 @@ static Py_ssize_t name_index(const char *const *names, PyObject *keyword) {
 bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t positional, Py_ssize_t required,
                      PyObject *const *arguments, Py_ssize_t count, PyObject *keywords, PyObject **out) {
   if (count > positional) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional arguments, %zd given", function, positional,
-                 count);
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional argument%s, %zd given", function, positional,
+                 positional == 1 ? "" : "s", count);
     return false;
   }
   for (Py_ssize_t i = 0; i < count; i++) out[i] = arguments[i];

@@ -7,6 +7,7 @@ do, an instance that is made of a frame is what unpickling would have made. Each
 to it afterwards is not seen.
 """
 
+import contextlib
 import copyreg
 import dataclasses
 import enum
@@ -170,6 +171,55 @@ def describe(cls: type) -> Optional[Description]:
 _KIND_NAMES = {DATACLASS: "a dataclass", STRUCT: "a msgspec.Struct", NAMEDTUPLE: "a namedtuple", ENUM: "an Enum"}
 
 
+def _looks_like(cls: type) -> Optional[str]:
+    """What one would take it for, who knows which classes travel by name."""
+    msgspec = sys.modules.get("msgspec")
+    if isinstance(cls, enum.EnumMeta):
+        return _KIND_NAMES[ENUM]
+    if "__dataclass_fields__" in cls.__dict__:
+        return _KIND_NAMES[DATACLASS]
+    if any("_fields" in parent.__dict__ and tuple in parent.__bases__ for parent in cls.__mro__):
+        return _KIND_NAMES[NAMEDTUPLE]
+    if msgspec is not None and issubclass(cls, getattr(msgspec, "Struct", ())):
+        return _KIND_NAMES[STRUCT]
+    inherits = any("__dataclass_fields__" in parent.__dict__ for parent in cls.__mro__)
+    return "a subclass of a dataclass, and none itself" if inherits else None
+
+
+def _set_slots(value: Any, names: Tuple[str, ...]) -> List[str]:
+    found = []
+    for name in names:
+        with contextlib.suppress(AttributeError):
+            object.__getattribute__(value, name)
+            found.append(name)
+    return found
+
+
+def why_not(value: Any) -> Optional[str]:
+    """Why an instance of what looks like a dataclass, a Struct, a namedtuple or an Enum does not travel by name; None:
+    it looks like none of them."""
+    cls = type(value)
+    looks = _looks_like(cls)
+    if looks is None or looks not in _KIND_NAMES.values():
+        return looks
+    if not _is_found(cls):
+        return f"{looks} that is not to be found by this name"
+    description = describe(cls)
+    if description is None:
+        return f"{looks} that is more than its fields, or says itself how it is pickled or made"
+    if description[0] == ENUM:
+        return "made of several members"
+    names = description[1]
+    has = object.__getattribute__(value, "__dict__") if cls.__dictoffset__ else _set_slots(value, names)
+    for name in names:
+        if name not in has:
+            return f"{looks}, but this one lacks the field {name!r}"
+    for name in has:
+        if name not in names:
+            return f"{looks}, but this one has {name!r} beside its fields"
+    return f"{looks} that holds itself, is nested too deep or is of one class too many"
+
+
 def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
     """The class that a frame tells of, and its description, which is the sender's.
 
@@ -191,13 +241,16 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
         __import__(module_name)
     cls = _named(sys.modules.get(module_name), qualname)
     if cls is None:
-        raise ImportError(
-            f"{holds}, and that module has no such class here: both sides need the same version of it", name=module_name
-        )
+        # Each program has a __main__ of its own.
+        remedy = "keep it in a module that both sides import"
+        if module_name != "__main__":
+            remedy = "both sides need the same version of it"
+        raise ImportError(f"{holds}, and that module has no such class here: {remedy}", name=module_name)
     description = describe(cls) if isinstance(cls, type) else None
     if description is None or description[0] != kind:
         raise TypeError(f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not")
-    if description[2] != text:
+    # Not its own name: a module may have two. The __main__ of a program is __mp_main__ where multiprocessing spawns.
+    if description[1] != tuple(names):
         fields = [", ".join(of) or "none" for of in (names, description[1])]
         raise TypeError(
             f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it"

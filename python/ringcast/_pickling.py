@@ -16,6 +16,7 @@ import sys
 import types
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
+from ringcast._classes import why_not
 from ringcast.exceptions import PickleRefused
 
 # The dtypes whose tensors are plain bytes. An older torch lacks some.
@@ -277,7 +278,8 @@ def _what(value: Any) -> str:
         return f"a {name} of {value.dtype}, {value.layout}"
     if isinstance(value, (list, tuple, dict, set, frozenset)) and type(value).__module__ == "builtins":
         return f"a {name} that holds itself, is nested too deep or stands in the value too often"
-    return f"of type {name}"
+    why = why_not(value)
+    return f"of type {name} ({why})" if why else f"of type {name}"
 
 
 def refuse_value(place: str, value: Any) -> NoReturn:

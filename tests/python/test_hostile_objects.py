@@ -245,6 +245,11 @@ def test_what_is_looked_up_by_name_runs_no_code(monkeypatch):
     assert ran == [] and "tkinter" not in sys.modules
 
 
+def test_a_class_of_another_programs_main_is_told_where_to_go():
+    with pytest.raises(ImportError, match="__main__.Nowhere, .*: keep it in a module that both sides import"):
+        unpack([*class_token(DATACLASS, "__main__", "Nowhere"), INSTANCE, 0])
+
+
 @dataclasses.dataclass
 class Abstract(abc.ABC):
     a: object = 1
