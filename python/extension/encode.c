@@ -52,6 +52,7 @@ static void drop_parts(struct rc_py_encoding *encoding) {
   encoding->count = 0;
   encoding->stream_bytes = 0;
   Py_CLEAR(encoding->leaves);
+  Py_CLEAR(encoding->holders);
 }
 
 /* The memory of the last frame; a frame that is encoded while another is has its own. */
@@ -221,23 +222,42 @@ static void refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_p
   Py_XDECREF(place);
 }
 
+/* The containers that a leaf stands in: if its pickle comes upon one of them, that holds itself by way of the leaf. */
+static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
+  if (!encoding->holders && !(encoding->holders = PySet_New(NULL))) return false;
+  for (; step; step = step->up) {
+    PyObject *address = step->container ? PyLong_FromVoidPtr(step->container) : NULL;
+    if (step->container && (!address || PySet_Add(encoding->holders, address) < 0)) {
+      Py_XDECREF(address);
+      return false;
+    }
+    Py_XDECREF(address);
+  }
+  return true;
+}
+
 Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   if (!encoding->allow_pickle) {
     refuse(encoding, value, step);
     return -1;
   }
   if (!encoding->leaves && !(encoding->leaves = PyList_New(0))) return -1;
+  if (!note_holders(encoding, step)) return -1;
   return PyList_Append(encoding->leaves, value) == 0 ? PyList_GET_SIZE(encoding->leaves) - 1 : -1;
 }
 
 /* Pickles `object` into part `index` and adds its buffers behind all that is there. `root`: the value that a list of
- * leaves is of, or NULL. */
-static bool add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
+ * leaves is of, or NULL. DONE, RAISED, or CYCLE: it came upon a container that its leaves stand in. */
+static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
   struct rc_py_state *state = encoding->state;
   encoding->pickled = true;
-  if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return false;
-  PyObject *pair = root ? PyObject_CallFunctionObjArgs(state->dumps, object, root, NULL)
+  if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return RC_PY_PUT_RAISED;
+  PyObject *pair = root ? PyObject_CallFunctionObjArgs(state->dumps, object, root, encoding->holders, NULL)
                         : PyObject_CallFunctionObjArgs(state->dumps, object, NULL);
+  if (pair == Py_None) {
+    Py_DECREF(pair);
+    return RC_PY_PUT_CYCLE;
+  }
   PyObject *data, *buffers;
   bool ok = pair && PyArg_ParseTuple(pair, "SO!", &data, &PyList_Type, &buffers);
   if (ok) {
@@ -251,7 +271,7 @@ static bool add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *
     ok = rc_py_part_add_buffer(encoding, PyList_GET_ITEM(buffers, i), RINGCAST_ITEM_BUFFER);
   }
   Py_XDECREF(pair);
-  return ok;
+  return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
 }
 
 /* Describes part `index`, the root's item or the root itself; what of it needs no entry of its own goes into a stream.
@@ -280,10 +300,11 @@ static enum rc_py_put describe(struct rc_py_encoding *encoding, size_t index, st
   return RC_PY_PUT_DONE;
 }
 
-static bool add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
-  if (!encoding->leaves) return true;
+static enum rc_py_put add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
+  if (!encoding->leaves) return RC_PY_PUT_DONE;
   size_t index = encoding->count;
-  return rc_py_part_add(encoding, NULL, NULL) && add_pickle(encoding, index, encoding->leaves, root);
+  if (!rc_py_part_add(encoding, NULL, NULL)) return RC_PY_PUT_RAISED;
+  return add_pickle(encoding, index, encoding->leaves, root);
 }
 
 static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
@@ -298,7 +319,7 @@ static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *di
     encoding->parts[i].kind = RINGCAST_ITEM_LEAF;
     encoding->parts[i].scalar.i = leaf;
   }
-  return add_leaves(encoding, dict) ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
+  return add_leaves(encoding, dict);
 }
 
 static enum rc_py_put measure_value(struct rc_py_encoding *encoding, PyObject *object) {
@@ -306,7 +327,7 @@ static enum rc_py_put measure_value(struct rc_py_encoding *encoding, PyObject *o
   if (!rc_py_part_add(encoding, NULL, object)) return RC_PY_PUT_RAISED;
   enum rc_py_put put = describe(encoding, 0, &step);
   if (put != RC_PY_PUT_DONE) return put;
-  return add_leaves(encoding, object) ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
+  return add_leaves(encoding, object);
 }
 
 /* The whole in a pickle. */
@@ -315,7 +336,7 @@ static bool measure_pickle(struct rc_py_encoding *encoding, PyObject *object) {
   drop_parts(encoding);
   encoding->root = RINGCAST_ROOT_VALUE;
   if (encoding->allow_pickle) {
-    return rc_py_part_add(encoding, NULL, object) && add_pickle(encoding, 0, object, NULL);
+    return rc_py_part_add(encoding, NULL, object) && add_pickle(encoding, 0, object, NULL) == RC_PY_PUT_DONE;
   }
   refuse(encoding, object, &step);
   return false;

@@ -34,7 +34,8 @@ struct rc_py_encoding {
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
   uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
-  PyObject *leaves; /* a list, or NULL: none yet */
+  PyObject *leaves;  /* a list, or NULL: none yet */
+  PyObject *holders; /* a set: the addresses of the containers that leaves stand in */
   /* Of put.c. */
   uint8_t *stream; /* the nested values, one after the other */
   size_t stream_bytes, stream_room;

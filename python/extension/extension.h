@@ -75,7 +75,7 @@ struct rc_py_numpy {
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
-      X(update) X(digest)
+      X(update) X(digest) X(release)
 
 struct rc_py_names {
 #define X(name) PyObject *name;

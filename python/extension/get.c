@@ -250,27 +250,32 @@ static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast
 
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
-static PyObject *get_class(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+/* No value: one follows, or a class again. By a loop in get_value, as a stream can have many in a row at any depth. */
+static bool take_class(struct rc_py_getting *getting, const struct ringcast_token *token) {
   if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
   struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind, token->data,
                                                token->count, getting->may_import);
-  if (!class) {
-    bool is_ours = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError);
-    return is_ours ? stream_refused(getting, "a class") : NULL;
+  if (class) {
+    getting->class[getting->class_count++] = class;
+  } else if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
+    stream_refused(getting, "a class");
   }
-  getting->class[getting->class_count++] = class;
-  return get_inner(getting, depth);
+  return class;
 }
 
 static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_class *class, int depth) {
   PyObject *name = get_inner(getting, depth);
+  if (name && !PyUnicode_CheckExact(name)) {
+    Py_DECREF(name);
+    return stream_damaged(getting, "the name of an enum's member");
+  }
   PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
   PyObject *member = NULL;
-  if (members && PyUnicode_CheckExact(name) && PyDict_CheckExact(members)) {
+  if (members && PyDict_CheckExact(members)) {
     member = rc_py_ref(PyDict_GetItemWithError(members, name));
   }
   if (members && !member && !PyErr_Occurred()) {
-    rc_py_raise_text(getting->state, EPROTO, "the frame holds the member %R of %R, and there is none here", name,
+    rc_py_raise_text(getting->state, EPROTO, "the frame holds the member %.100R of %R, and there is none here", name,
                      class->type);
   }
   Py_XDECREF(name);
@@ -369,9 +374,12 @@ static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_t
 
 static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   struct ringcast_token token;
-  if (ringcast_token_read(&getting->object, &token) < 0) {
-    return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
-  }
+  do {
+    if (ringcast_token_read(&getting->object, &token) < 0) {
+      return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
+    }
+    if (token.tag == RINGCAST_TAG_CLASS && !take_class(getting, &token)) return NULL;
+  } while (token.tag == RINGCAST_TAG_CLASS);
   switch (token.tag) {
   case RINGCAST_TAG_INT64:
     return PyLong_FromLongLong(token.i);
@@ -406,8 +414,6 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
     return get_container(getting, &token, depth);
-  case RINGCAST_TAG_CLASS:
-    return get_class(getting, &token, depth);
   default:
     return get_rare(getting, &token);
   }

@@ -108,12 +108,16 @@ static int64_t pieces_next(struct pieces *pieces, const uint8_t **out) {
 
 /* ---- SHA-256 ---------------------------------------------------------------------------------------------------- */
 
+/* Whoever got hold of the view meanwhile (through the collector, or a hashlib that is not Python's) has nothing of it:
+ * the memory is the ring's. */
 static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, int64_t bytes) {
   PyObject *view = PyMemoryView_FromMemory((char *)data, bytes, PyBUF_READ);
   PyObject *none = view ? PyObject_CallMethodOneArg(hasher, state->names.update, view) : NULL;
+  PyObject *released = none ? PyObject_CallMethodNoArgs(view, state->names.release) : NULL;
+  Py_XDECREF(released);
   Py_XDECREF(none);
   Py_XDECREF(view);
-  return none;
+  return released;
 }
 
 static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *out) {

@@ -83,9 +83,13 @@ PyObject *rc_py_torch_dtype(struct rc_py_state *state, const void *name, size_t 
   PyObject *dtype = dtypes ? rc_py_ref(PyDict_GetItemWithError(dtypes, text)) : NULL;
   if (dtypes && (!dtype || (PyObject *)Py_TYPE(dtype) != state->torch.dtype_type) && !PyErr_Occurred()) {
     Py_CLEAR(dtype);
-    rc_py_raise_text(state, EPROTO, "the frame holds the torch.dtype %R, which this torch lacks", text);
+    rc_py_raise_text(state, EPROTO, "the frame holds the torch.dtype %.100R, which this torch lacks", text);
   }
   if (!text) rc_py_protocol_from_current(state, "the name of a torch.dtype");
+  if (text && !module && !PyErr_Occurred()) {
+    PyErr_SetString(PyExc_ImportError, "the frame holds a torch.dtype, and torch was taken out of sys.modules here: "
+                                       "leave it there");
+  }
   Py_XDECREF(text);
   Py_XDECREF(module);
   return dtype;

@@ -292,6 +292,7 @@ static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *memb
   bool is_known = name && PyUnicode_CheckExact(name) && PyDict_CheckExact(members) &&
                   PyDict_GetItemWithError(members, name) == member;
   enum rc_py_put put = name ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
+  if (name && !is_known) PyErr_Clear(); /* of a key among the members that compares itself by code of its own */
   if (is_known) put = put_class(encoding, class);
   if (is_known && put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
   if (is_known && put == RC_PY_PUT_DONE) put = rc_py_put_text(encoding, name);

@@ -14,7 +14,7 @@ import pickletools
 import reprlib
 import sys
 import types
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from ringcast._classes import why_not
 from ringcast.exceptions import PickleRefused
@@ -233,15 +233,20 @@ def _pickler(file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -
     return pickler
 
 
-def dumps(value: Any, root: Any = _NO_ROOT) -> Tuple[bytes, List[pickle.PickleBuffer]]:
-    """Pickle `value`; with `root`, it is a list of what stands in that at various places.
+def dumps(
+    value: Any, root: Any = _NO_ROOT, holders: Iterable[int] = ()
+) -> Optional[Tuple[bytes, List[pickle.PickleBuffer]]]:
+    """Pickle `value`; with `root`, it is a list of what stands in that at various places, within the containers whose
+    id() are in `holders`.
 
-    Returns the pickle and the buffers that it refers to, in order. What pickle raises says where in the value.
+    Returns the pickle and the buffers that it refers to, in order; None if it leads back to one of the holders: then
+    all of the value has to be pickled at once. What pickle raises says where in the value.
     """
     buffers: List[pickle.PickleBuffer] = []
     file = io.BytesIO()
+    pickler = _pickler(file, buffers.append)
     try:
-        _pickler(file, buffers.append).dump(value)
+        pickler.dump(value)
     except Exception as error:
         roots = [("value", value)] if root is _NO_ROOT else _places(root, value)
         if isinstance(error, _ElsewhereError):
@@ -249,6 +254,10 @@ def dumps(value: Any, root: Any = _NO_ROOT) -> Tuple[bytes, List[pickle.PickleBu
             raise elsewhere(_find(roots, tensor), tensor.device) from None
         _name_place(roots, error)
         raise
+    if holders:
+        met = pickler.memo.copy()  # by id()
+        if any(holder in met for holder in holders):
+            return None
     return file.getvalue(), buffers
 
 

@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import types
 
 import natives
 import numpy as np
@@ -273,6 +274,59 @@ def test_a_cycle_is_pickled_and_comes_back_as_one(kind):
         assert shape(ringcast.unpack(ringcast.pack(value))) == wanted
         with pytest.raises(ringcast.PickleRefused):
             ringcast.pack(value, allow_pickle=False)
+
+
+HOLDERS = {
+    "list": lambda leaf: [1, leaf],
+    "dict": lambda leaf: {"x": 1, "leaf": leaf},
+    "dict of ints": lambda leaf: {1: leaf},
+    "tuple": lambda leaf: (leaf, 1),
+    "set": lambda leaf: {leaf},
+    "Plain": natives.Plain,
+    "WithSlots": lambda leaf: natives.WithSlots(leaf, 2),
+    "Pair": lambda leaf: natives.Pair(leaf, 2),
+    "slice": lambda leaf: slice(leaf),
+    "far away": lambda leaf: [{"x": natives.Plain((leaf, 1))}],
+}
+
+
+def leaf_of(value):
+    while not isinstance(value, types.SimpleNamespace):
+        if isinstance(value, slice):
+            value = value.stop
+        elif isinstance(value, (list, tuple, set, dict)):
+            items = value.values() if isinstance(value, dict) else value
+            value = next(item for item in items if not isinstance(item, int))
+        else:
+            value = value.a
+    return value
+
+
+class Hashed(types.SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_a_cycle_by_way_of_what_only_pickle_can_send_comes_back_as_one(kind):
+    leaf = Hashed()
+    leaf.holder = HOLDERS[kind](leaf)
+    for value, find in (
+        (leaf.holder, lambda got: got),
+        ({"x": leaf.holder, "y": 1}, lambda got: got["x"]),
+        ([1, leaf.holder, "text"], lambda got: got[1]),
+    ):
+        for got in (pickle.loads(pickle.dumps(value)), ringcast.unpack(ringcast.pack(value))):
+            assert leaf_of(find(got)).holder is find(got)
+        with pytest.raises(ringcast.PickleRefused):
+            ringcast.pack(value, allow_pickle=False)
+
+
+def test_only_what_leads_back_to_its_container_is_pickled_as_a_whole():
+    shared = [1, 2]
+    value = {"x": np.arange(3), "y": [Hashed(a=shared)], "z": shared, "w": Hashed(b={})}
+    assert list(ringcast.pack(value, hash="sha256").hashes) == ["x"]
+    value["w"].b["back"] = value["y"]  # whose leaf is in the same pickle
+    assert list(ringcast.pack(value, hash="sha256").hashes or ()) == []
 
 
 def dag(make, levels, value):

@@ -297,6 +297,32 @@ def test_a_hash_that_fails_leaves_nothing_open():
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=WATCHDOG).returncode == 0
 
 
+def test_who_keeps_what_hashlib_was_given_has_no_memory_of_the_ring():
+    code = (
+        "import hashlib\n"
+        "kept, sha256 = [], hashlib.sha256\n"
+        "class Keeping:\n"
+        "    def __init__(self):\n"
+        "        self.real = sha256()\n"
+        "    def update(self, data):\n"
+        "        kept.append(data)\n"
+        "        self.real.update(data)\n"
+        "    def digest(self):\n"
+        "        return self.real.digest()\n"
+        "hashlib.sha256 = Keeping\n"
+        "import numpy as np, ringcast\n"
+        "with ringcast.Writer(1 << 16) as writer:\n"
+        "    writer.send(np.arange(1000), 0, hash='sha256')\n"
+        "try:\n"
+        "    bytes(kept[0])\n"
+        "except ValueError as error:\n"
+        "    assert 'released' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=WATCHDOG).returncode == 0
+
+
 def test_threads_pack_one_value_at_once():
     array = np.random.default_rng(0).random(500_000)
     expected, found = sha(array), []

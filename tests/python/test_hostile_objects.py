@@ -8,6 +8,7 @@ import importlib.util
 import os
 import random
 import struct
+import subprocess
 import sys
 import tracemalloc
 import types
@@ -23,7 +24,7 @@ import ringcast
 pytestmark = pytest.mark.alike
 
 OBJECT = 12
-NONE, TRUE, INT32, ASCII, UTF8, WTF8 = 0xC0, 0xC2, 0xC5, 0xCA, 0xCB, 0xCC
+NONE, TRUE, INT32, BIGINT, ASCII, UTF8, WTF8 = 0xC0, 0xC2, 0xC5, 0xC7, 0xCA, 0xCB, 0xCC
 BYTEARRAY, LIST, TUPLE, SET, FROZENSET, DICT = 0xCE, 0xCF, 0xD0, 0xD1, 0xD2, 0xD3
 PACKED_LIST, RANGE, SLICE, CLASS, INSTANCE, MEMBER, SCALAR = 0xD4, 0xD6, 0xD7, 0xD8, 0xD9, 0xDA, 0xDB
 DTYPE, DEVICE, SIZE, PART, PART_BYTEARRAY, LEAF, NAMED, AGAIN = 0xDC, 0xDD, 0xDE, 0xDF, 0xE0, 0xE1, 0xE2, 0xE3
@@ -96,6 +97,12 @@ REFUSED = {
     "a member of a dataclass": [*class_token(DATACLASS, "natives", "Plain", "a", "b"), MEMBER, 0, 0x81, 0x61],
     "a member that is not there": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, 0x81, 0x61],
     "a member whose name is no text": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, LIST, 0],
+    "a member whose name is a number too long to be shown": [
+        *class_token(ENUM, "natives", "Color"), MEMBER, 0, BIGINT, *count(5000), *[1] * 5000,
+    ],
+    "a member whose name is too deep to be shown": [
+        *class_token(ENUM, "natives", "Color"), MEMBER, 0, *[LIST, 1] * 1000, 5,
+    ],
     "a class without a value": class_token(DATACLASS, "natives", "Plain", "a", "b"),
     "a class without a name": [*class_token(DATACLASS, "natives"), NONE],
     "a class of no kind": [*class_token(9, "natives", "Plain", "a", "b"), NONE],
@@ -280,6 +287,56 @@ def test_names_that_torch_lacks_are_refused():
         with pytest.raises(ringcast.ProtocolError):
             unpack([DEVICE, len(name), *name])
     assert unpack([SIZE, 1, *struct.pack("<q", -3)]) == torch.Size([-3])
+
+
+@needs_torch
+def test_a_dtype_of_a_torch_that_was_taken_out_is_an_import_error(monkeypatch):
+    token = [DTYPE, 7, *b"float32"]
+    assert unpack(token) is torch.float32
+    monkeypatch.delitem(sys.modules, "torch")
+    with pytest.raises(ImportError, match=r"sys\.modules"):
+        unpack(token)
+
+
+CLASSES_IN_A_ROW = """
+import sys, threading
+sys.modules["torch"] = None  # it takes seconds to import
+sys.path[:0] = {paths!r}
+import ringcast
+from test_hostile_objects import ENUM, LIST, MEMBER, class_token, unpack
+
+color = class_token(ENUM, "natives", "Color")
+member = [MEMBER, 0, 0x83, *b"RED"]
+unpack([*color, *member])
+
+def attempt(data, results):
+    try:
+        unpack(data)
+    except RecursionError as error:
+        assert "of this thread's stack" in str(error), error
+        results.append("refused")
+    else:
+        results.append("fine")
+
+results = []
+for stack in range(96, 512, 16):
+    threading.stack_size(stack << 10)
+    for levels in (100, 200, 400, 800):
+        data = [*[LIST, 1] * levels, *color * 256, *member]
+        thread = threading.Thread(target=attempt, args=(data, results))
+        thread.start()
+        thread.join()
+assert "fine" in results and "refused" in results, results
+print("done")
+"""
+
+
+def test_many_classes_in_a_row_take_no_stack():
+    program = CLASSES_IN_A_ROW.format(paths=[os.path.dirname(__file__)])
+    command = [sys.executable, "-c", program]
+    variables = {**os.environ, "CI": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 # ---- What a stream can make a reader allocate ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 
 import collections
 import dataclasses
+import enum
 import gc
 import os
 import pickle
@@ -77,6 +78,32 @@ def test_packing_while_something_is_packed_mixes_nothing_up():
     got = ringcast.unpack(ringcast.pack(value))
     inner = [natives.Plain(1), {"request": [1, 2, 3], "again": "request"}, natives.Color.RED]
     assert got == [natives.Plain(text), inner, natives.Frozen(text), {text: inner}, natives.Color.GREEN, text]
+
+
+class Strange:
+    """A key that is found in the place of a member's name, and raises."""
+
+    def __hash__(self):
+        return hash("ONE")
+
+    def __eq__(self, other):
+        raise KeyError("strange")
+
+
+class Lost(enum.Enum):
+    ONE = 1
+
+
+def test_an_enum_whose_members_can_not_be_looked_up_is_pickled():
+    members = dict(Lost._member_map_)
+    Lost._member_map_.clear()
+    Lost._member_map_[Strange()] = Lost(1)
+    try:
+        with pytest.raises(ringcast.PickleRefused, match="Lost"):
+            ringcast.pack([Lost(1)], allow_pickle=False)
+    finally:
+        Lost._member_map_.clear()
+        Lost._member_map_.update(members)
 
 
 class Listing(type):
