@@ -8,8 +8,8 @@
 
 Torch tensors and NumPy arrays are copied once, straight into the ring, and once out of it; plain values, containers,
 dataclasses, msgspec.Structs, namedtuples and Enums go as they are. torch and msgspec are optional. What else there is
-in a value is pickled, so a reader trusts its writer as it trusts code (only processes of the same user can meet), unless
-it is told otherwise: Reader(handle, allow_pickle=False).
+in a value is pickled, so a reader trusts its writer as it trusts code (only processes of the same user can meet),
+unless it is told otherwise: Reader(handle, allow_pickle=False).
 
 Extension and package rely on the GIL: a free-threaded Python turns it on when it imports them.
 """
