@@ -11,9 +11,12 @@ import contextlib
 import copyreg
 import dataclasses
 import enum
+import errno
 import sys
 import types
 from typing import Any, List, Optional, Tuple
+
+from ringcast.exceptions import ProtocolError
 
 # enum ringcast_class of ringcast/object.h; SCALAR is for this package alone.
 DATACLASS, STRUCT, NAMEDTUPLE, ENUM = 1, 2, 3, 4
@@ -221,10 +224,10 @@ def why_not(value: Any) -> Optional[str]:
 
 
 def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
-    """The class that a frame tells of, and its description, which is the sender's.
+    """The class that a frame tells of, and its description: its kind and fields are the sender's.
 
-    ImportError: its module is not here, or not imported although it has to be, or has no such name. TypeError: what has
-    the name is no such class. ValueError: no text of that kind.
+    ImportError: its module is not here, or not imported although it has to be, or has no such name.
+    ProtocolError: what has the name is no such class, or has other fields. ValueError: no text of that kind.
     """
     module_name, *rest = text.decode().split("\0")
     if not rest or kind not in _KIND_NAMES:
@@ -248,11 +251,14 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
         raise ImportError(f"{holds}, and that module has no such class here: {remedy}", name=module_name)
     description = describe(cls) if isinstance(cls, type) else None
     if description is None or description[0] != kind:
-        raise TypeError(f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not")
+        raise ProtocolError(
+            errno.EPROTO, f"{holds}, as of {_KIND_NAMES[kind]} that is its fields and nothing else: here it is not"
+        )
     # Not its own name: a module may have two. The __main__ of a program is __mp_main__ where multiprocessing spawns.
     if description[1] != tuple(names):
         fields = [", ".join(of) or "none" for of in (names, description[1])]
-        raise TypeError(
-            f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it"
+        raise ProtocolError(
+            errno.EPROTO,
+            f"{holds} with the fields {fields[0]}; here they are {fields[1]}: both sides need the same version of it",
         )
     return cls, description

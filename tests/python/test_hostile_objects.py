@@ -252,6 +252,15 @@ def test_what_is_looked_up_by_name_runs_no_code(monkeypatch):
     assert ran == [] and "tkinter" not in sys.modules
 
 
+def test_a_class_with_other_fields_is_told_by_its_name_and_both():
+    with pytest.raises(ringcast.ProtocolError) as raised:
+        unpack([*class_token(DATACLASS, "natives", "Plain", "a", "c"), INSTANCE, 0, 1, 2])
+    assert str(raised.value) == (
+        "the frame holds an instance of natives.Plain with the fields a, c; here they are a, b: both sides need the "
+        "same version of it"
+    )
+
+
 def test_a_class_of_another_programs_main_is_told_where_to_go():
     with pytest.raises(ImportError, match="__main__.Nowhere, .*: keep it in a module that both sides import"):
         unpack([*class_token(DATACLASS, "__main__", "Nowhere"), INSTANCE, 0])

@@ -125,8 +125,8 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
     pinned = "a CPU each" if None not in processes["cpus"] else "one CPU for both"
     spin = f"waits spin for {processes['spin_s'] * 1e3:.0f} ms" if processes["spin_s"] else "waits spin as they see fit"
     columns = report.TENSORS if options.command == "tensors" else report.OBJECT
-    ratios = "ratio: of p50, to pickle's" + ("; then to pickle alone" if options.command == "object" else "")
-    note = f"One way between two processes, {pinned}, {spin}; a ring of {processes['ring_bytes'] >> 20} MiB; {ratios}."
+    ratios = "\nRatio: of p50, to pickle's" + (", then to pickle alone" if options.command == "object" else "")
+    note = f"One way between two processes, {pinned}, {spin}; a ring of {processes['ring_bytes'] >> 20} MiB.{ratios}."
     return report.text(found, columns, note)
 
 
