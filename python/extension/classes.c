@@ -171,10 +171,11 @@ static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fie
   return made;
 }
 
-/* As object.__new__ and, for each field, object.__setattr__. */
+/* As object.__new__ and, for each field, object.__setattr__. Never by a __new__ that the class was given since it was
+ * looked at: what that made could be anything, and have no such slots. */
 static PyObject *make_dataclass(struct rc_py_state *state, const struct rc_py_class *class, PyObject **fields,
                                 Py_ssize_t count) {
-  PyObject *made = class->type->tp_new(class->type, state->no_arguments, NULL);
+  PyObject *made = PyBaseObject_Type.tp_new(class->type, state->no_arguments, NULL);
   bool ok = made;
   for (Py_ssize_t i = 0; i < count; i++) {
     if (ok && class->offsets) {

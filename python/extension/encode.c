@@ -53,6 +53,7 @@ static void drop_parts(struct rc_py_encoding *encoding) {
   encoding->stream_bytes = 0;
   Py_CLEAR(encoding->leaves);
   Py_CLEAR(encoding->holders);
+  encoding->noted = 0;
 }
 
 /* The memory of the last frame; a frame that is encoded while another is has its own. */
@@ -222,16 +223,21 @@ static void refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_p
   Py_XDECREF(place);
 }
 
-/* The containers that a leaf stands in: if its pickle comes upon one of them, that holds itself by way of the leaf. */
+/* Whether others than its own container and who walks it may know of the container. */
+static bool is_known_elsewhere(const struct rc_py_step *step) {
+  if (Py_REFCNT(step->container) > (step->up ? 2 : 1)) return true;
+  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) && *PyObject_GET_WEAKREFS_LISTPTR(step->container);
+}
+
+/* The containers that a leaf stands in: if its pickle comes upon one of them, that holds itself by way of the leaf.
+ * Without another one entered since the last leaf, they are that one's, or some of them. */
 static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
-  if (!encoding->holders && !(encoding->holders = PySet_New(NULL))) return false;
+  if (encoding->noted == encoding->entered + 1) return true;
+  encoding->noted = encoding->entered + 1;
+  if (!encoding->holders && !(encoding->holders = PyList_New(0))) return false;
   for (; step; step = step->up) {
-    PyObject *address = step->container ? PyLong_FromVoidPtr(step->container) : NULL;
-    if (step->container && (!address || PySet_Add(encoding->holders, address) < 0)) {
-      Py_XDECREF(address);
-      return false;
-    }
-    Py_XDECREF(address);
+    if (!step->container || !is_known_elsewhere(step)) continue;
+    if (PyList_Append(encoding->holders, step->container) < 0) return false;
   }
   return true;
 }

@@ -35,7 +35,9 @@ struct rc_py_encoding {
   bool allow_pickle, pickled;
   uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
   PyObject *leaves;  /* a list, or NULL: none yet */
-  PyObject *holders; /* a set: the addresses of the containers that leaves stand in */
+  PyObject *holders; /* a list: containers that leaves stand in, and could lead back to */
+  uint64_t entered;  /* containers */
+  uint64_t noted;    /* of them, when `holders` was last added to, plus 1 */
   /* Of put.c. */
   uint8_t *stream; /* the nested values, one after the other */
   size_t stream_bytes, stream_room;

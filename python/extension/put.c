@@ -152,6 +152,7 @@ static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject
   out->up = up;
   out->container = container;
   out->depth = up->depth + 1;
+  encoding->entered++;
   if (out->depth > RC_PY_DEPTH_UNSEEN) {
     if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
     if (!rc_py_stack_has_room(&encoding->stack_floor)) return raise_too_deep(up);

@@ -14,7 +14,7 @@ import pickletools
 import reprlib
 import sys
 import types
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from ringcast._classes import why_not
 from ringcast.exceptions import PickleRefused
@@ -233,11 +233,26 @@ def _pickler(file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -
     return pickler
 
 
+def _has_met(pickler: pickle.Pickler, containers: Sequence[Any], size: int) -> bool:
+    """Whether any of them, which are not empty, was in what was pickled so far, to `size` bytes."""
+    by_id = {id(container): container for container in containers}
+    if len(by_id) * 100 > size:  # to copy the memo costs less than to ask for each
+        return not by_id.keys().isdisjoint(pickler.memo.copy())
+    for container in by_id.values():
+        # What it has met it only refers to; of anything else it would begin to pickle what is in it.
+        asked = iter((None,))
+        pickler.persistent_id = lambda _, asked=asked: next(asked)  # type: ignore[method-assign,misc]
+        with contextlib.suppress(Exception):
+            pickler.dump(container)
+            return True
+    return False
+
+
 def dumps(
-    value: Any, root: Any = _NO_ROOT, holders: Iterable[int] = ()
+    value: Any, root: Any = _NO_ROOT, holders: Sequence[Any] = ()
 ) -> Optional[Tuple[bytes, List[pickle.PickleBuffer]]]:
-    """Pickle `value`; with `root`, it is a list of what stands in that at various places, within the containers whose
-    id() are in `holders`.
+    """Pickle `value`; with `root`, it is a list of what stands in that at various places, within `holders` and other
+    containers.
 
     Returns the pickle and the buffers that it refers to, in order; None if it leads back to one of the holders: then
     all of the value has to be pickled at once. What pickle raises says where in the value.
@@ -254,11 +269,8 @@ def dumps(
             raise elsewhere(_find(roots, tensor), tensor.device) from None
         _name_place(roots, error)
         raise
-    if holders:
-        met = pickler.memo.copy()  # by id()
-        if any(holder in met for holder in holders):
-            return None
-    return file.getvalue(), buffers
+    data = file.getvalue()
+    return None if holders and _has_met(pickler, holders, len(data)) else (data, buffers)
 
 
 def loads(data: bytes, buffers: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+import weakref
 
 import natives
 import numpy as np
@@ -306,9 +307,10 @@ class Hashed(types.SimpleNamespace):
     __hash__ = object.__hash__
 
 
+@pytest.mark.parametrize("ballast", [0, 5000])  # it is looked for in another way in a long pickle
 @pytest.mark.parametrize("kind", HOLDERS)
-def test_a_cycle_by_way_of_what_only_pickle_can_send_comes_back_as_one(kind):
-    leaf = Hashed()
+def test_a_cycle_by_way_of_what_only_pickle_can_send_comes_back_as_one(kind, ballast):
+    leaf = Hashed(ballast="x" * ballast)
     leaf.holder = HOLDERS[kind](leaf)
     for value, find in (
         (leaf.holder, lambda got: got),
@@ -321,9 +323,25 @@ def test_a_cycle_by_way_of_what_only_pickle_can_send_comes_back_as_one(kind):
             ringcast.pack(value, allow_pickle=False)
 
 
-def test_only_what_leads_back_to_its_container_is_pickled_as_a_whole():
+class Weakly(natives.Plain):
+    """Refers to its holder only when it is pickled."""
+
+    def __getstate__(self):
+        return {"a": 1, "holder": self.a()}
+
+
+@pytest.mark.parametrize("ballast", [0, 5000])
+def test_a_leaf_that_knows_its_container_weakly_is_a_cycle_all_the_same(ballast):
+    value = [natives.Plain(1, "x" * ballast)]
+    value[0].a = Weakly(weakref.ref(value[0]))
+    for got in (pickle.loads(pickle.dumps(value)), ringcast.unpack(ringcast.pack(value))):
+        assert got[0].a.holder is got[0]
+
+
+@pytest.mark.parametrize("ballast", [0, 5000])
+def test_only_what_leads_back_to_its_container_is_pickled_as_a_whole(ballast):
     shared = [1, 2]
-    value = {"x": np.arange(3), "y": [Hashed(a=shared)], "z": shared, "w": Hashed(b={})}
+    value = {"x": np.arange(3), "y": [Hashed(a=shared)], "z": shared, "w": Hashed(b={}, c="x" * ballast)}
     assert list(ringcast.pack(value, hash="sha256").hashes) == ["x"]
     value["w"].b["back"] = value["y"]  # whose leaf is in the same pickle
     assert list(ringcast.pack(value, hash="sha256").hashes or ()) == []

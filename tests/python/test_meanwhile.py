@@ -106,6 +106,25 @@ def test_an_enum_whose_members_can_not_be_looked_up_is_pickled():
         Lost._member_map_.update(members)
 
 
+@dataclasses.dataclass
+class MadeAnew:
+    __slots__ = ("a", "b", "c")
+    a: object
+    b: object
+    c: object
+
+
+def test_a_class_that_is_given_another_new_later_is_made_as_ever():
+    packed = ringcast.pack([MadeAnew(1, [2], "three")], allow_pickle=False)
+    assert ringcast.unpack(packed) == [MadeAnew(1, [2], "three")]
+    MadeAnew.__new__ = staticmethod(lambda cls: object())
+    try:
+        got = ringcast.unpack(packed)[0]
+        assert (type(got), got.a, got.b, got.c) == (MadeAnew, 1, [2], "three")
+    finally:
+        del MadeAnew.__new__
+
+
 class Listing(type):
     """Changes what is being sent when its instances' class is looked at, which is once."""
 
