@@ -15,6 +15,7 @@
 struct frame {
   PyObject_HEAD struct rc_py_reader *reader;
   struct ringcast_frame frame;
+  uint32_t tag;
   bool open;
   bool doomed;        /* to be given back as soon as the last memoryview goes */
   Py_ssize_t exports; /* memoryviews and other buffers in use */
@@ -259,6 +260,9 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   self->reader = (struct rc_py_reader *)rc_py_ref((PyObject *)reader);
   self->frame = *frame;
   self->open = true;
+  struct ringcast_frame_reader header; /* a damaged one has no tag */
+  bool has_tag = frame->kind == RINGCAST_KIND_TENSORS && ringcast_frame_open(&header, frame->data, frame->bytes) == 0;
+  self->tag = has_tag ? header.tag : 0;
   return (PyObject *)self;
 }
 
@@ -274,6 +278,7 @@ static PyMemberDef frame_members[] = {
     {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY,
      "Where the frame starts, in bytes since the ring was made."},
     {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, "KIND_BYTES or KIND_TENSORS."},
+    {"tag", T_UINT, offsetof(struct frame, tag), READONLY, "The sender's tag; that of bytes is 0."},
     {NULL, 0, 0, 0, NULL},
 };
 

@@ -120,6 +120,10 @@ class Frame:
     def position(self) -> int:
         """Where the frame starts, in bytes since the ring was made."""
 
+    @property
+    def tag(self) -> int:
+        """The sender's tag; that of bytes is 0."""
+
     def release(self) -> None:
         """Give the frame back to the ring, where the writer may overwrite it. Evicted: drop what was made of it."""
 

@@ -398,3 +398,13 @@ def test_frames_with_any_bytes_changed_do_no_harm():
             with reader.next(0) as lent_frame:
                 refused += any(isinstance(answer, ringcast.Error) for answer in each_look(lent_frame))
         assert refused > 200
+
+
+def test_a_frame_has_its_senders_tag(ring):
+    writer, reader = ring
+    writer.send({"a": 1}, tag=2**32 - 1)
+    writer.send_bytes(b"raw")
+    with reader.next(0) as frame:
+        assert frame.tag == 2**32 - 1
+    with reader.next(0) as frame:
+        assert frame.tag == 0
