@@ -36,7 +36,7 @@ PyObject *rc_py_get_scalar(struct rc_py_getting *getting, const struct ringcast_
 
 /* ---- Packed numbers --------------------------------------------------------------------------------------------- */
 
-static PyObject *packed_number(uint8_t kind, const uint8_t *at) {
+static inline __attribute__((always_inline)) PyObject *packed_number(uint8_t kind, const uint8_t *at) {
   int64_t value = 0;
   switch (kind) {
   case RINGCAST_PACKED_U8:
@@ -63,7 +63,8 @@ static PyObject *packed_number(uint8_t kind, const uint8_t *at) {
   }
 }
 
-static inline bool fill_packed(PyObject **out, const struct ringcast_token *token, uint8_t kind) {
+static inline __attribute__((always_inline)) bool fill_packed(PyObject **out, const struct ringcast_token *token,
+                                                              uint8_t kind) {
   size_t each = kind & 15;
   const uint8_t *at = token->data;
   for (uint64_t i = 0; i < token->count; i++, at += each) {

@@ -112,7 +112,10 @@ static inline bool small_tag(PyObject *value, uint8_t *out) {
   } else if (value == Py_True) {
     *out = RINGCAST_TAG_TRUE;
   } else {
-    return false;
+    int64_t number;
+    if (!PyLong_CheckExact(value) || !int_value(value, &number)) return false;
+    if (number < 0 || number >= RINGCAST_TAG_TEXT) return false;
+    *out = (uint8_t)number;
   }
   return true;
 }

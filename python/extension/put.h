@@ -60,6 +60,25 @@ static inline enum rc_py_put put_bytes(struct rc_py_encoding *encoding, uint8_t 
   return stream_end(encoding, at + bytes);
 }
 
+/* The value of an exact int. False: it has more than 64 bits. */
+static inline bool int_value(PyObject *value, int64_t *out) {
+#if PY_VERSION_HEX >= 0x030c0000
+  if (PyUnstable_Long_IsCompact((PyLongObject *)value)) {
+    *out = PyUnstable_Long_CompactValue((PyLongObject *)value);
+    return true;
+  }
+#elif PY_VERSION_HEX >= 0x030b0000
+  Py_ssize_t digits = Py_SIZE(value); /* negative: so is the int */
+  if (digits >= -1 && digits <= 1) {
+    *out = digits * (int64_t)((PyLongObject *)value)->ob_digit[0];
+    return true;
+  }
+#endif
+  int overflow;
+  *out = PyLong_AsLongLongAndOverflow(value, &overflow);
+  return !overflow;
+}
+
 /* ---- put_plain.c ------------------------------------------------------------------------------------------------ */
 
 enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *value);

@@ -6,25 +6,6 @@ enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
-/* The value of an exact int. False: it has more than 64 bits. */
-static inline bool int_value(PyObject *value, int64_t *out) {
-#if PY_VERSION_HEX >= 0x030c0000
-  if (PyUnstable_Long_IsCompact((PyLongObject *)value)) {
-    *out = PyUnstable_Long_CompactValue((PyLongObject *)value);
-    return true;
-  }
-#elif PY_VERSION_HEX >= 0x030b0000
-  Py_ssize_t digits = Py_SIZE(value); /* negative: so is the int */
-  if (digits >= -1 && digits <= 1) {
-    *out = digits * (int64_t)((PyLongObject *)value)->ob_digit[0];
-    return true;
-  }
-#endif
-  int overflow;
-  *out = PyLong_AsLongLongAndOverflow(value, &overflow);
-  return !overflow;
-}
-
 static enum rc_py_put put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
   PyObject *bits = PyObject_CallMethod(value, "bit_length", NULL);
   size_t length = bits ? PyLong_AsSize_t(bits) : 0;
