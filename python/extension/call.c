@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every method needs: its arguments, its timeout, its turn, and a wait that hears Ctrl-C. */
-#include "extension.h"
+#include "python/extension/extension.h"
 
 #include <math.h>
 #include <stdlib.h>

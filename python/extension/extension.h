@@ -4,21 +4,26 @@
  *
  *   module.c    the module, its state, the constants     errors.c    errno -> exception, sentences for timeouts
  *   call.c      arguments, seconds, waiting               status.c    info, stats and peers, as Python shows them
- *   writer.c    Writer                                    send.c      what it sends: objects, bytes, errors
- *   reader.c    Reader
- *   tap.c       Tap                                       packed.c    PackedFrame: a frame in memory of its own
- *   span.c      Span; how a reservation ends              frame.c     Frame; how a frame is given back
- *   encode.c    object -> parts -> frame                  decode.c, decode_value.c    frame -> object
- *   put.c, put_plain.c   nested values -> tokens          get.c, get_plain.c   tokens -> values
- *   classes.c   classes that travel by name and fields    names.c     torch.dtype and its like
- *   view.c      View: arrays that lie in the ring         look.c      the keys, items and hashes of a frame
- *   hash.c      hashes of what is sent
- *   tensor.c    the dtypes that all share                 recycle.c   memory of large arrays, used again
- *   torch.c, numpy.c   their tensors, from Python's side  loop.c      asyncio's side of Reader and Writer
- *   dlpack.c    tensors described and made without Python stack.c     what is left of a thread's stack
- *   path.c      where in a value something is
  *
- * writer.c stands on send.c and span.c, reader.c on frame.c, and not the other way round.
+ *   handles/    what Python's users hold
+ *     writer.c    Writer                                  send.c      what it sends: objects, bytes, errors
+ *     span.c      Span; how a reservation ends            packed.c    PackedFrame: a frame in memory of its own
+ *     reader.c    Reader                                  frame.c     Frame; how a frame is given back
+ *     view.c      View: arrays that lie in the ring       tap.c       Tap
+ *     loop.c      asyncio's side of Reader and Writer
+ *   codec/      objects and frames
+ *     encode.c    object -> parts -> frame                decode.c, decode_value.c    frame -> object
+ *     put.c, put_plain.c   nested values -> tokens        get.c, get_plain.c          tokens -> values
+ *     classes.c   classes that travel by name, fields     names.c     torch.dtype and its like
+ *     look.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
+ *     path.c      where in a value something is           stack.c     what is left of a thread's stack
+ *   tensors/    their memory
+ *     tensor.c    the dtypes that all share               recycle.c   memory of large arrays, used again
+ *     torch.c, numpy.c   from Python's side               dlpack.c    described and made without Python
+ *     lent.c      arrays over the ring's own memory
+ *
+ * handles/ stands on codec/, codec/ on tensors/, and not the other way round. Within handles/, writer.c stands on
+ * send.c and span.c, reader.c on frame.c.
  *
  * Every wait and every large copy is done without the GIL. A handle is for one thread at a time: `busy` is set for as
  * long as a call may let other Python code run, and a second caller is told so.

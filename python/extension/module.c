@@ -3,7 +3,7 @@
  * The module ringcast._ringcast. Initialised in phases, with all its state in the module, so each interpreter has its
  * own. It relies on the GIL, and says so: a free-threaded Python turns its GIL on to import it.
  */
-#include "extension.h"
+#include "python/extension/extension.h"
 
 static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **out) {
   PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);

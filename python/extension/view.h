@@ -3,7 +3,7 @@
 #ifndef RC_EXTENSION_VIEW_H
 #define RC_EXTENSION_VIEW_H
 
-#include "extension.h"
+#include "python/extension/extension.h"
 
 /* ---- decode.c --------------------------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ struct rc_py_decoder {
 PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
                           const struct rc_py_decoder *decoder, uint32_t *tag);
 
-/* ---- view.c ----------------------------------------------------------------------------------------------------- */
+/* ---- lent.c ----------------------------------------------------------------------------------------------------- */
 
 /* An array or tensor over the item's own `bytes`, which are packed. NULL: raised, or, with nothing raised, it is to be
  * copied. */

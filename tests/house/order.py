@@ -15,6 +15,9 @@ ALSO = {"bench": ["tools"]}
 # Under tests/ anything goes.
 TESTS = ["tests"]
 
+# The rooms of the extension, in their order.
+ROOMS = ["python/extension/tensors", "python/extension/codec", "python/extension/handles"]
+
 # ring/ is arithmetic on the caller's memory: no header that brings a system call or an allocation.
 RING_HEADERS = {f"{name}.h" for name in "assert errno limits math stdatomic stdbool stddef stdint string".split()}
 
@@ -37,6 +40,9 @@ def complaint(path, quote, header):
     ours = target in ORDER + OUTSIDE + TESTS
     if ours and target not in allowed(folder):
         return f"{folder}/ stands before {target}/ or apart from it"
+    room, other = (str(pathlib.PurePosixPath(file).parent) for file in (path.as_posix(), header))
+    if room in ROOMS and other in ROOMS and ROOMS.index(other) > ROOMS.index(room):
+        return f"{room}/ stands before {other}/"
     if quote == '"' and not ours:
         if folder in ORDER:
             return 'is neither "ringcast/x.h" nor "folder/x.h"'

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the decoder's files share: decode.c reads a frame's entries, decode_value.c makes what one entry holds. */
+#ifndef RC_EXTENSION_DECODE_H
+#define RC_EXTENSION_DECODE_H
+
+#include "python/extension/codec/get.h"
+#include "python/extension/view.h"
+
+struct rc_py_copy {
+  void *to;
+  const void *from;
+  uint64_t bytes;
+};
+
+struct rc_py_decoded_leaf {
+  PyObject *key; /* NULL: none */
+  int64_t index;
+};
+
+/* A nested value. */
+struct rc_py_nested {
+  PyObject *key; /* NULL: it is the value itself */
+  uint8_t *stream;
+  size_t bytes;
+  uint32_t first_part, parts;
+};
+
+/* What the next entry may be: parts follow the items, and buffers the pickle, at the end. */
+enum rc_py_phase { RC_PY_ITEMS, RC_PY_PARTS, RC_PY_BUFFERS };
+
+struct rc_py_decoding {
+  struct rc_py_state *state;
+  struct ringcast_frame_reader frame;
+  uint32_t items; /* values seen so far */
+  enum rc_py_phase phase;
+  PyObject *result; /* the dict, or the value */
+  struct rc_py_copy *copies;
+  size_t copy_count, copy_room;
+  uint64_t taken; /* bytes of the frame that keys, text and copies were made of */
+  uint64_t copy_bytes;
+  struct rc_py_decoded_leaf *leaves;
+  size_t leaf_count, leaf_room;
+  struct rc_py_nested *nested;
+  size_t nested_count, nested_room;
+  PyObject **parts;
+  size_t part_count, part_room;
+  uint32_t first_part; /* its entry */
+  PyObject **classes;
+  const ringcast_reader *reader; /* NULL: nobody can write to the frame */
+  bool allow_pickle;
+  struct rc_py_hold *hold;                 /* see rc_py_decoder */
+  const struct rc_py_selection *selection;
+  PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
+};
+
+/* Raises ProtocolError. Always false. */
+bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what);
+/* Room for one more of `size` bytes each. */
+bool rc_py_grow(void **array, size_t count, size_t *room, size_t size);
+/* Counts bytes of the frame that something is made of: all together they are no more than it has. */
+bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t bytes);
+/* To be called before the memory of a copy is allocated, with rc_py_copy_to afterwards. */
+bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t bytes);
+static inline void rc_py_copy_to(struct rc_py_decoding *decoding, void *to) {
+  decoding->copies[decoding->copy_count - 1].to = to;
+}
+
+PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes);
+PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item);
+/* What a pickle's buffer was: bytes, memory that an array can take over, or a bytearray. */
+PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item);
+/* The value of an entry, or NULL with an exception; None for what is only made when all is copied. */
+PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item);
+
+#endif

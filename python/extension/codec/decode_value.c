@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one entry of a frame holds: scalars and text at once, of all else the memory, with a note of what to copy. */
+#include "python/extension/codec/decode.h"
+
+bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what) {
+  rc_py_raise_text(decoding->state, EPROTO, "the frame is damaged or of another build: %s", what);
+  return false;
+}
+
+bool rc_py_grow(void **array, size_t count, size_t *room, size_t size) {
+  if (count < *room) return true;
+  size_t larger = *room ? *room * 2 : 16;
+  void *grown = PyMem_Realloc(*array, larger * size);
+  if (!grown) {
+    PyErr_NoMemory();
+    return false;
+  }
+  *array = grown;
+  *room = larger;
+  return true;
+}
+
+bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t bytes) {
+  if (bytes > decoding->frame.bytes - decoding->taken) return rc_py_damaged(decoding, "its entries share their bytes");
+  decoding->taken += bytes;
+  return true;
+}
+
+bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t bytes) {
+  if (!rc_py_take_bytes(decoding, bytes)) return false;
+  if (!rc_py_grow((void **)&decoding->copies, decoding->copy_count, &decoding->copy_room, sizeof *decoding->copies)) {
+    return false;
+  }
+  decoding->copy_bytes += bytes;
+  decoding->copies[decoding->copy_count++] = (struct rc_py_copy){.from = from, .bytes = bytes};
+  return true;
+}
+
+/* Decodes a copy: the decoder of Python looks at its input more than once, and the ring could change in between. */
+PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes) {
+  char small[256];
+  if (!rc_py_take_bytes(decoding, bytes)) return NULL;
+  char *copy = bytes <= sizeof small ? small : PyMem_Malloc(bytes);
+  if (!copy) return PyErr_NoMemory();
+  memcpy(copy, data, bytes);
+  PyObject *text = PyUnicode_DecodeUTF8(copy, (Py_ssize_t)bytes, NULL);
+  if (copy != small) PyMem_Free(copy);
+  if (!text) rc_py_protocol_from_current(decoding->state, "its text is no UTF-8");
+  return text;
+}
+
+PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (!rc_py_copy_add(decoding, item->data, item->bytes)) return NULL;
+  PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
+  if (bytes) rc_py_copy_to(decoding, PyBytes_AS_STRING(bytes));
+  return bytes;
+}
+
+/* For a buffer that was an array's: what its pickle makes of it is an array again. NULL, with nothing raised: it is
+ * small, or there is no such memory. */
+static PyObject *make_memory(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  void *out;
+  if (!(item->flags & RINGCAST_ITEM_NUMPY)) return NULL;
+  PyObject *memory = rc_py_memory_new(decoding->state, item->bytes, &out);
+  if (!memory) return NULL;
+  if (!rc_py_copy_add(decoding, item->data, item->bytes)) {
+    Py_DECREF(memory);
+    return NULL;
+  }
+  rc_py_copy_to(decoding, out);
+  return memory;
+}
+
+static PyObject *make_bytearray(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (!rc_py_copy_add(decoding, item->data, item->bytes)) return NULL;
+  PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)item->bytes);
+  if (bytes) rc_py_copy_to(decoding, PyByteArray_AS_STRING(bytes));
+  return bytes;
+}
+
+PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (item->flags & RINGCAST_ITEM_READONLY) return rc_py_make_bytes(decoding, item);
+  PyObject *memory = make_memory(decoding, item);
+  return memory || PyErr_Occurred() ? memory : make_bytearray(decoding, item);
+}
+
+/* As whom it was sent; of a sender who does not say, NumPy's if NumPy has the dtype. */
+static bool goes_to_torch(const struct ringcast_item *item) {
+  int index = rc_py_dtype_of(item);
+  return item->flags & RINGCAST_ITEM_TORCH ||
+         (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
+}
+
+static PyObject *make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
+                            void **out) {
+  return goes_to_torch(item) ? rc_py_torch_make(decoding->state, item, bytes, out)
+                             : rc_py_numpy_make(decoding->state, item, bytes, out);
+}
+
+/* Where it lies. As rc_py_array_over. */
+static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  if (!rc_py_take_bytes(decoding, bytes)) return NULL;
+  PyObject *array = rc_py_array_over(decoding->state, item, bytes, decoding->hold, goes_to_torch(item));
+  if (!array) decoding->taken -= bytes;
+  return array;
+}
+
+static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  const struct ringcast_tensor tensor = {
+      .data = item->data,
+      .dtype = item->dtype,
+      .ndim = item->ndim,
+      .shape = item->shape,
+      .strides = item->strides,
+      .flags = item->flags,
+  };
+  uint64_t bytes;
+  bool packed = rc_py_is_c_order(item->ndim, item->shape, item->strides);
+  /* Strides other than C order's may make more of the bytes than there are: copy_add sees to it that not too much. */
+  if (ringcast_tensor_bytes(&tensor, &bytes) < 0 || (packed && bytes != item->bytes)) {
+    rc_py_damaged(decoding, "a tensor's shape and size disagree");
+    return NULL;
+  }
+  if (decoding->hold && packed) {
+    PyObject *viewed = view_array(decoding, item, bytes);
+    if (viewed || PyErr_Occurred()) return viewed;
+  }
+  if (!rc_py_copy_add(decoding, item->data, bytes)) return NULL;
+  void *out = NULL;
+  PyObject *array = make_array(decoding, item, bytes, &out);
+  if (!array) return NULL;
+  rc_py_copy_to(decoding, out);
+  if (packed) return array;
+  decoding->copies[decoding->copy_count - 1].bytes = 0; /* the copy is made here */
+  if (ringcast_tensor_pack(&tensor, out) == 0) return array;
+  Py_DECREF(array);
+  rc_py_damaged(decoding, "a tensor's strides make no sense");
+  return NULL;
+}
+
+PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  switch (item->kind) {
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_LEAF:
+  case RINGCAST_ITEM_OBJECT:
+    return rc_py_ref(Py_None);
+  case RINGCAST_ITEM_BOOL:
+    return PyBool_FromLong(item->scalar.i != 0);
+  case RINGCAST_ITEM_INT:
+    return PyLong_FromLongLong(item->scalar.i);
+  case RINGCAST_ITEM_FLOAT:
+    return PyFloat_FromDouble(item->scalar.f);
+  case RINGCAST_ITEM_STR:
+    return rc_py_make_text(decoding, item->data, item->bytes);
+  case RINGCAST_ITEM_BYTES:
+    return rc_py_make_bytes(decoding, item);
+  case RINGCAST_ITEM_TENSOR:
+    return make_tensor(decoding, item);
+  default:
+    rc_py_raise_text(decoding->state, EPROTO, "the frame is of another build: it holds an item of kind %d", item->kind);
+    return NULL;
+  }
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a Python object to a frame, in two passes.
+ *
+ * Measure: a dict with str keys becomes one part for each item, in order; anything else is one part, the whole value.
+ * Scalars, text, bytes, tensors and arrays are parts of their own; any other value that has a native form becomes a
+ * stream (put.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled by
+ * protocol 5, whose out-of-band buffers follow last. All Python code that there is to run runs here, and may do as it
+ * likes: the parts hold references of their own. Then the frame's size is known to the byte.
+ *
+ * Write: the entries are built, which only finds each part's place in the ring; then all the data is copied there in
+ * one go, without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to
+ * find the library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
+ * anybody's.
+ */
+#include "python/extension/codec/encode.h"
+
+#include "python/extension/codec/classes.h"
+
+/* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys
+ * of them, and a tensor has one anyway. */
+enum { MOST_ITEMS = 64 };
+/* Memory that is kept from one frame to the next. */
+enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
+
+/* Takes over nothing: key and value are referenced anew. */
+struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
+  if (encoding->count == encoding->room) {
+    size_t room = encoding->room ? encoding->room * 2 : 16;
+    struct rc_py_part *parts = PyMem_Resize(encoding->parts, struct rc_py_part, room);
+    if (!parts) {
+      PyErr_NoMemory();
+      return NULL;
+    }
+    encoding->parts = parts;
+    encoding->room = room;
+  }
+  struct rc_py_part *part = &encoding->parts[encoding->count++];
+  memset(part, 0, sizeof *part);
+  part->key = rc_py_ref(key);
+  part->value = rc_py_ref(value);
+  return part;
+}
+
+static void drop_parts(struct rc_py_encoding *encoding) {
+  for (size_t i = 0; i < encoding->count; i++) {
+    struct rc_py_part *part = &encoding->parts[i];
+    rc_py_source_clear(&part->source);
+    Py_XDECREF(part->key);
+    Py_XDECREF(part->value);
+  }
+  encoding->count = 0;
+  encoding->stream_bytes = 0;
+  Py_CLEAR(encoding->leaves);
+  Py_CLEAR(encoding->holders);
+  encoding->noted = 0;
+}
+
+/* The memory of the last frame; a frame that is encoded while another is has its own. */
+static void take_memory(struct rc_py_encoding *encoding) {
+  struct rc_py_spare *spare = &encoding->state->spare;
+  encoding->parts = spare->parts;
+  encoding->room = spare->part_room;
+  encoding->stream = spare->stream;
+  encoding->stream_room = spare->stream_room;
+  encoding->texts = spare->texts;
+  *spare = (struct rc_py_spare){0};
+}
+
+static void give_memory(struct rc_py_encoding *encoding) {
+  struct rc_py_spare *spare = &encoding->state->spare;
+  if (!spare->stream && encoding->stream_room <= STREAM_KEPT) {
+    spare->stream = encoding->stream;
+    spare->stream_room = encoding->stream_room;
+  } else {
+    PyMem_Free(encoding->stream);
+  }
+  if (!spare->parts && encoding->room <= PARTS_KEPT) {
+    spare->parts = encoding->parts;
+    spare->part_room = encoding->room;
+  } else {
+    PyMem_Free(encoding->parts);
+  }
+  if (!spare->texts) {
+    spare->texts = encoding->texts;
+  } else {
+    PyMem_Free(encoding->texts);
+  }
+  encoding->stream = NULL;
+  encoding->parts = NULL;
+  encoding->texts = NULL;
+}
+
+void rc_py_encoding_clear(struct rc_py_encoding *encoding) {
+  drop_parts(encoding);
+  give_memory(encoding);
+  PyMem_Free(encoding->seen);
+  encoding->seen = NULL;
+  Py_CLEAR(encoding->class_cache);
+}
+
+/* ---- Measure ---------------------------------------------------------------------------------------------------- */
+
+static bool has_many(const struct rc_py_state *state, PyObject *dict) {
+  PyObject *key, *value;
+  Py_ssize_t position = 0;
+  if (PyDict_GET_SIZE(dict) <= MOST_ITEMS || !PyDict_Next(dict, &position, &key, &value)) return false;
+  if (PyDict_GET_SIZE(dict) >= (Py_ssize_t)RINGCAST_MAX_ENTRIES / 2) return true;
+  const PyObject *type = (PyObject *)Py_TYPE(value);
+  return type != state->torch.tensor && type != state->torch.parameter && type != state->numpy.ndarray;
+}
+
+/* Takes the dict's items before any Python code can change it. 1: done; 0: a key is no str that UTF-8 can hold, or
+ * there are too many; -1: raised. */
+static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
+  PyObject *key, *value;
+  Py_ssize_t position = 0;
+  if (has_many(encoding->state, dict)) return 0;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    if (!PyUnicode_CheckExact(key)) return 0;
+    struct rc_py_part *part = rc_py_part_add(encoding, key, value);
+    if (!part) return -1;
+    if (PyUnicode_IS_COMPACT_ASCII(key)) {
+      part->utf8 = PyUnicode_DATA(key);
+      part->utf8_bytes = PyUnicode_GET_LENGTH(key);
+      continue;
+    }
+    part->utf8 = PyUnicode_AsUTF8AndSize(key, &part->utf8_bytes);
+    if (part->utf8) continue;
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
+    PyErr_Clear();
+    return 0;
+  }
+  return 1;
+}
+
+/* 1, or 0: the str has no UTF-8, -1. */
+static int describe_text(struct rc_py_part *part) {
+  Py_ssize_t bytes;
+  part->data = PyUnicode_AsUTF8AndSize(part->value, &bytes);
+  if (!part->data) {
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
+    PyErr_Clear();
+    return 0;
+  }
+  part->kind = RINGCAST_ITEM_STR;
+  part->bytes = (uint64_t)bytes;
+  return 1;
+}
+
+/* 1, or 0: the int is too large for 64 bits. */
+static int describe_int(struct rc_py_part *part) {
+  int overflow;
+  part->scalar.i = PyLong_AsLongLongAndOverflow(part->value, &overflow);
+  part->kind = RINGCAST_ITEM_INT;
+  return !overflow;
+}
+
+/* Exact types only: a subclass may mean more than its bytes. 1, 0 (not one of these), -1. */
+static int describe_scalar(struct rc_py_part *part) {
+  PyObject *value = part->value;
+  if (value == Py_None) {
+    part->kind = RINGCAST_ITEM_NONE;
+  } else if (PyBool_Check(value)) {
+    part->kind = RINGCAST_ITEM_BOOL;
+    part->scalar.i = value == Py_True;
+  } else if (PyLong_CheckExact(value)) {
+    return describe_int(part);
+  } else if (PyFloat_CheckExact(value)) {
+    part->kind = RINGCAST_ITEM_FLOAT;
+    part->scalar.f = PyFloat_AS_DOUBLE(value);
+  } else if (PyUnicode_CheckExact(value)) {
+    return describe_text(part);
+  } else if (PyBytes_CheckExact(value)) {
+    part->kind = RINGCAST_ITEM_BYTES;
+    part->data = PyBytes_AS_STRING(value);
+    part->bytes = (uint64_t)PyBytes_GET_SIZE(value);
+  } else {
+    return 0;
+  }
+  return 1;
+}
+
+int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                      struct rc_py_source *out, uint64_t *bytes) {
+  struct rc_py_state *state = encoding->state;
+  int described = rc_py_torch_describe(state, value, rc_py_step_path, step, out);
+  if (described == 0) described = rc_py_numpy_describe(state, value, out);
+  if (described <= 0) return described;
+  if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) return 1;
+  rc_py_source_clear(out);
+  PyObject *place = rc_py_step_path(step);
+  if (place) rc_py_raise_text(state, EMSGSIZE, "%U has more bytes than can be counted", place);
+  Py_XDECREF(place);
+  return -1;
+}
+
+bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, enum ringcast_item_kind kind) {
+  struct rc_py_part *part = rc_py_part_add(encoding, NULL, NULL);
+  if (!part) return false;
+  Py_buffer *view = &part->source.view;
+  part->kind = kind;
+  if (PyObject_GetBuffer(buffer, view, PyBUF_FULL_RO) < 0) {
+    view->obj = NULL;
+    return false;
+  }
+  if (kind == RINGCAST_ITEM_BUFFER) {
+    bool is_array = view->obj && (PyObject *)Py_TYPE(view->obj) == encoding->state->numpy.ndarray;
+    part->flags = (view->readonly ? RINGCAST_ITEM_READONLY : 0) | (is_array ? RINGCAST_ITEM_NUMPY : 0);
+  }
+  part->data = view->buf;
+  part->bytes = (uint64_t)view->len;
+  return true;
+}
+
+/* Raises PickleRefused of what has no native form. */
+static void refuse(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  struct rc_py_state *state = encoding->state;
+  if (!state->refuse_value && !(state->refuse_value = rc_py_import("ringcast._pickling", "refuse_value"))) return;
+  PyObject *place = rc_py_step_path(step);
+  PyObject *none = place ? PyObject_CallFunctionObjArgs(state->refuse_value, place, value, NULL) : NULL;
+  Py_XDECREF(none);
+  Py_XDECREF(place);
+}
+
+/* Whether others than its own container and who walks it may know of the container. */
+static bool is_known_elsewhere(const struct rc_py_step *step) {
+  if (Py_REFCNT(step->container) > (step->up ? 2 : 1)) return true;
+  return PyType_SUPPORTS_WEAKREFS(Py_TYPE(step->container)) && *PyObject_GET_WEAKREFS_LISTPTR(step->container);
+}
+
+/* The containers that a leaf stands in: if its pickle comes upon one of them, that holds itself by way of the leaf.
+ * Without another one entered since the last leaf, they are that one's, or some of them. */
+static bool note_holders(struct rc_py_encoding *encoding, const struct rc_py_step *step) {
+  if (encoding->noted == encoding->entered + 1) return true;
+  encoding->noted = encoding->entered + 1;
+  if (!encoding->holders && !(encoding->holders = PyList_New(0))) return false;
+  for (; step; step = step->up) {
+    if (!step->container || !is_known_elsewhere(step)) continue;
+    if (PyList_Append(encoding->holders, step->container) < 0) return false;
+  }
+  return true;
+}
+
+Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  if (!encoding->allow_pickle) {
+    refuse(encoding, value, step);
+    return -1;
+  }
+  if (!encoding->leaves && !(encoding->leaves = PyList_New(0))) return -1;
+  if (!note_holders(encoding, step)) return -1;
+  return PyList_Append(encoding->leaves, value) == 0 ? PyList_GET_SIZE(encoding->leaves) - 1 : -1;
+}
+
+/* Pickles `object` into part `index` and adds its buffers behind all that is there. `root`: the value that a list of
+ * leaves is of, or NULL. DONE, RAISED, or CYCLE: it came upon a container that its leaves stand in. */
+static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
+  struct rc_py_state *state = encoding->state;
+  encoding->pickled = true;
+  if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return RC_PY_PUT_RAISED;
+  PyObject *pair = root ? PyObject_CallFunctionObjArgs(state->dumps, object, root, encoding->holders, NULL)
+                        : PyObject_CallFunctionObjArgs(state->dumps, object, NULL);
+  if (pair == Py_None) {
+    Py_DECREF(pair);
+    return RC_PY_PUT_CYCLE;
+  }
+  PyObject *data, *buffers;
+  bool ok = pair && PyArg_ParseTuple(pair, "SO!", &data, &PyList_Type, &buffers);
+  if (ok) {
+    struct rc_py_part *part = &encoding->parts[index];
+    Py_XSETREF(part->value, rc_py_ref(data));
+    part->kind = RINGCAST_ITEM_PICKLE;
+    part->data = PyBytes_AS_STRING(data);
+    part->bytes = (uint64_t)PyBytes_GET_SIZE(data);
+  }
+  for (Py_ssize_t i = 0; ok && i < PyList_GET_SIZE(buffers); i++) {
+    ok = rc_py_part_add_buffer(encoding, PyList_GET_ITEM(buffers, i), RINGCAST_ITEM_BUFFER);
+  }
+  Py_XDECREF(pair);
+  return ok ? RC_PY_PUT_DONE : RC_PY_PUT_RAISED;
+}
+
+/* Describes part `index`, the root's item or the root itself; what of it needs no entry of its own goes into a stream.
+ * As rc_py_put. */
+static enum rc_py_put describe(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
+  struct rc_py_part *part = &encoding->parts[index];
+  int described = describe_scalar(part);
+  if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_DONE;
+  struct rc_py_source source = {.keep = NULL};
+  described = rc_py_part_tensor(encoding, part->value, step, &source, &part->bytes);
+  if (described < 0) return RC_PY_PUT_RAISED;
+  if (described > 0) {
+    part->kind = RINGCAST_ITEM_TENSOR;
+    part->source = source;
+    return RC_PY_PUT_DONE;
+  }
+  size_t start = encoding->stream_bytes, first_part = encoding->count;
+  enum rc_py_put put = rc_py_put(encoding, part->value, step);
+  if (put != RC_PY_PUT_DONE) return put;
+  part = &encoding->parts[index]; /* it may have moved */
+  part->kind = RINGCAST_ITEM_OBJECT;
+  part->scalar.i = (int64_t)start;
+  part->bytes = encoding->stream_bytes - start;
+  part->first_part = (uint32_t)first_part;
+  part->parts = (uint32_t)(encoding->count - first_part);
+  return RC_PY_PUT_DONE;
+}
+
+static enum rc_py_put add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
+  if (!encoding->leaves) return RC_PY_PUT_DONE;
+  size_t index = encoding->count;
+  if (!rc_py_part_add(encoding, NULL, NULL)) return RC_PY_PUT_RAISED;
+  return add_pickle(encoding, index, encoding->leaves, root);
+}
+
+static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
+  size_t items = encoding->count;
+  for (size_t i = 0; i < items; i++) {
+    struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
+    enum rc_py_put put = describe(encoding, i, &step);
+    if (put == RC_PY_PUT_DONE) continue;
+    if (put != RC_PY_PUT_LEAF) return put;
+    Py_ssize_t leaf = rc_py_leaf_add(encoding, encoding->parts[i].value, &step);
+    if (leaf < 0) return RC_PY_PUT_RAISED;
+    encoding->parts[i].kind = RINGCAST_ITEM_LEAF;
+    encoding->parts[i].scalar.i = leaf;
+  }
+  return add_leaves(encoding, dict);
+}
+
+static enum rc_py_put measure_value(struct rc_py_encoding *encoding, PyObject *object) {
+  struct rc_py_step step = {.container = NULL};
+  if (!rc_py_part_add(encoding, NULL, object)) return RC_PY_PUT_RAISED;
+  enum rc_py_put put = describe(encoding, 0, &step);
+  if (put != RC_PY_PUT_DONE) return put;
+  return add_leaves(encoding, object);
+}
+
+/* The whole in a pickle. */
+static bool measure_pickle(struct rc_py_encoding *encoding, PyObject *object) {
+  struct rc_py_step step = {.container = NULL};
+  drop_parts(encoding);
+  encoding->root = RINGCAST_ROOT_VALUE;
+  if (encoding->allow_pickle) {
+    return rc_py_part_add(encoding, NULL, object) && add_pickle(encoding, 0, object, NULL) == RC_PY_PUT_DONE;
+  }
+  refuse(encoding, object, &step);
+  return false;
+}
+
+static bool make_plan(struct rc_py_encoding *encoding) {
+  uint64_t total = 0;
+  for (size_t i = 0; i < encoding->count; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    /* No address space is larger, and what is below can be added up. */
+    if (part->bytes > UINT64_C(1) << 48 || total > UINT64_C(1) << 48) {
+      rc_py_raise_text(encoding->state, EMSGSIZE, "the value has more bytes than fit in any ring");
+      return false;
+    }
+    total += part->bytes;
+    if (part->kind == RINGCAST_ITEM_TENSOR) {
+      ringcast_plan_tensor(&encoding->plan, (size_t)part->utf8_bytes, part->source.tensor.ndim, part->bytes);
+    } else {
+      ringcast_plan_item(&encoding->plan, (size_t)part->utf8_bytes, part->bytes);
+    }
+  }
+  encoding->copy_bytes = total;
+  return true;
+}
+
+/* The streams stay where they are from here on. */
+static void place_streams(struct rc_py_encoding *encoding) {
+  for (size_t i = 0; i < encoding->count; i++) {
+    struct rc_py_part *part = &encoding->parts[i];
+    if (part->kind == RINGCAST_ITEM_OBJECT) part->data = encoding->stream + part->scalar.i;
+  }
+}
+
+static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
+  enum rc_py_put put;
+  int taken = PyDict_CheckExact(object) ? take_items(encoding, object) : 0;
+  if (taken < 0) return false;
+  if (taken > 0) {
+    encoding->root = RINGCAST_ROOT_DICT;
+    put = measure_dict(encoding, object);
+  } else {
+    drop_parts(encoding);
+    encoding->root = RINGCAST_ROOT_VALUE;
+    put = measure_value(encoding, object);
+  }
+  if (put == RC_PY_PUT_RAISED) return false;
+  return put == RC_PY_PUT_DONE || measure_pickle(encoding, object);
+}
+
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
+                            bool allow_pickle) {
+  memset(encoding, 0, sizeof *encoding);
+  encoding->state = state;
+  encoding->allow_pickle = allow_pickle;
+  encoding->class_cache = rc_py_class_cache(&state->classes);
+  if (!encoding->class_cache) return false;
+  take_memory(encoding);
+  bool ok = measure(encoding, object) && make_plan(encoding);
+  if (ok) {
+    place_streams(encoding);
+  } else {
+    rc_py_encoding_clear(encoding);
+  }
+  return ok;
+}
+
+/* ---- Write ------------------------------------------------------------------------------------------------------ */
+
+static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part) {
+  uint64_t bytes;
+  size_t key_bytes = (size_t)part->utf8_bytes;
+  switch (part->kind) {
+  case RINGCAST_ITEM_TENSOR:
+    return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor, &part->out, &bytes);
+  case RINGCAST_ITEM_OBJECT:
+    return ringcast_build_object(builder, part->utf8, key_bytes, NULL, part->bytes, part->first_part, part->parts,
+                                 &part->out);
+  case RINGCAST_ITEM_FLOAT:
+    return ringcast_build_float(builder, part->utf8, key_bytes, part->scalar.f);
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_BOOL:
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_LEAF:
+    return ringcast_build_scalar(builder, part->kind, part->utf8, key_bytes, part->scalar.i);
+  default:
+    return ringcast_build_data(builder, part->kind, part->utf8, key_bytes, NULL, part->bytes, part->flags, &part->out);
+  }
+}
+
+static int copy_parts(const struct rc_py_encoding *encoding) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    if (!part->bytes) continue;
+    if (part->kind == RINGCAST_ITEM_TENSOR) {
+      rc = ringcast_tensor_pack(&part->source.tensor, part->out);
+    } else {
+      memcpy(part->out, part->data, part->bytes);
+    }
+  }
+  return rc;
+}
+
+/* With a hash of each tensor, while it is hot. */
+static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    uint64_t hash;
+    if (part->kind == RINGCAST_ITEM_TENSOR) {
+      rc = rc_py_hash_pack(encoding->state, &part->source.tensor, part->bytes, part->out, encoding->hash, &hash);
+      if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
+    } else if (part->bytes) {
+      rc_py_copy(part->out, part->data, part->bytes);
+    }
+  }
+  return rc;
+}
+
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
+                         size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  int rc = ringcast_build_begin(&builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) rc = build_part(&builder, &encoding->parts[i]);
+  if (rc < 0) return rc;
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
+  } else if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
+    rc = copy_parts(encoding);
+  } else {
+    Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding);
+    Py_END_ALLOW_THREADS
+  }
+  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Encoding, for who sends or packs; and what its files share: encode.c makes the frame's entries, put.c the streams of
+ * nested values. */
+#ifndef RC_EXTENSION_ENCODE_H
+#define RC_EXTENSION_ENCODE_H
+
+#include "python/extension/extension.h"
+
+/* An entry of the frame to be. */
+struct rc_py_part {
+  PyObject *key;   /* a str, or NULL */
+  PyObject *value; /* holds what `utf8` and `data` point to */
+  const char *utf8;
+  Py_ssize_t utf8_bytes;
+  enum ringcast_item_kind kind;
+  uint32_t flags;
+  union {
+    int64_t i;
+    double f;
+  } scalar;
+  struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
+  const void *data;           /* NULL for an OBJECT until all are written: then scalar.i is where its stream starts */
+  uint64_t bytes;
+  uint32_t first_part, parts; /* of an OBJECT */
+  void *out;                  /* where in the ring the data goes */
+};
+
+struct rc_py_encoding {
+  struct rc_py_state *state;
+  struct rc_py_part *parts;
+  size_t count, room;
+  struct ringcast_frame_plan plan;
+  enum ringcast_root root;
+  uint64_t copy_bytes;
+  bool allow_pickle, pickled;
+  uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
+  PyObject *leaves;  /* a list, or NULL: none yet */
+  PyObject *holders; /* a list: containers that leaves stand in, and could lead back to */
+  uint64_t entered;  /* containers */
+  uint64_t noted;    /* of them, when `holders` was last added to, plus 1 */
+  /* Of put.c. */
+  uint8_t *stream; /* the nested values, one after the other */
+  size_t stream_bytes, stream_room;
+  PyObject *class_cache;
+  uint64_t serial; /* of the stream that is being written */
+  uint32_t classes;
+  uint32_t first_text; /* number of this stream */
+  struct rc_py_texts *texts; /* NULL: no memory yet */
+  PyObject **seen; /* containers that others may hold too: a table */
+  size_t seen_count, seen_room;
+  uintptr_t stack_floor;
+};
+
+/* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
+bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
+                            bool allow_pickle);
+/* Writes the frame; runs no Python code, but hashlib's for SHA-256. 0, -errno, or RC_PY_RAISED. */
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
+                         size_t *out_bytes);
+void rc_py_encoding_clear(struct rc_py_encoding *encoding);
+
+/* A way down into the value, from the inside: one step for each container that is being walked. */
+struct rc_py_step {
+  const struct rc_py_step *up; /* NULL: this is the root, and `key` its key in the dict of the frame, or NULL */
+  PyObject *container;
+  PyObject *key;    /* of a dict; the name of a field */
+  Py_ssize_t index; /* of a list or tuple; else one of these */
+  int depth;
+};
+enum { RC_PY_STEP_KEY = -1, RC_PY_STEP_FIELD = -2, RC_PY_STEP_MEMBER = -3, RC_PY_STEP_OF_KEY = -4 };
+
+/* path.c: "value['x'][3].foo"; of a very long way its beginning. NULL: raised. */
+PyObject *rc_py_step_path(void *step);
+
+/* Takes over nothing: key and value are referenced anew. The pointer is good until the next call. */
+struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value);
+/* Adds a buffer's bytes as a part of that kind; the buffer stays exported. */
+bool rc_py_part_add_buffer(struct rc_py_encoding *encoding, PyObject *buffer, enum ringcast_item_kind kind);
+/* Describes a tensor or array: 1, 0: it is none, or can't be sent as one, -1. */
+int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                      struct rc_py_source *out, uint64_t *bytes);
+/* Notes a value that only pickle can send: its index. -1: raised, for one PickleRefused. */
+Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
+
+/* What came of putting a value into the stream. */
+enum rc_py_put {
+  RC_PY_PUT_RAISED = -1,
+  RC_PY_PUT_LEAF = 0, /* all of it is one leaf: nothing was written, and no leaf added */
+  RC_PY_PUT_DONE = 1,
+  RC_PY_PUT_CYCLE = 2, /* it holds itself: what was written is to be dropped */
+};
+/* Writes `value` behind what the stream has; long things in it become parts. */
+enum rc_py_put rc_py_put(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root);
+
+#endif

@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nested values, from a stream of tokens (ringcast/object.h).
+ *
+ * The stream lies in memory of the decoder's own, so what was looked at stays so. Tensors, long text and what was
+ * pickled are there already, complete; so each container is made when its contents are, and none has to be mended
+ * later. What a hostile stream can ask for is bounded: a count by the bytes that are left, and all counts together by
+ * the bytes that there are, for containers within each other could else each ask for room for all that follows; the
+ * depth by RINGCAST_MAX_DEPTH; a part is used once; and a class is only one that instances are sent of
+ * (ringcast/_classes.py).
+ *
+ * Python code may run in the middle: of a class that is imported, of a Struct that is made, of the collector. A list or
+ * tuple that is not full yet is hidden from it, for it could be found through the collector.
+ */
+#include "python/extension/codec/get.h"
+
+enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
+
+static PyObject *get_value(struct rc_py_getting *getting, int depth);
+
+/* ---- Text and numbers ------------------------------------------------------------------------------------------- */
+
+static bool is_ascii(const uint8_t *data, size_t bytes) {
+  uint64_t all = 0, word;
+  for (; bytes >= 8; data += 8, bytes -= 8) {
+    memcpy(&word, data, 8);
+    all |= word;
+  }
+  for (; bytes > 0; bytes--) all |= *data++;
+  return !(all & UINT64_C(0x8080808080808080));
+}
+
+/* The text as it came before, if it did lately: the ids of requests and the keys of dicts come in frame after frame. It
+ * is not made anew then, and has its hash already. NULL, with nothing raised: it is to be made. */
+PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
+  uint64_t first = 0, middle = 0, last = 0;
+  if (bytes == 0 || bytes > RC_PY_KEY_MOST) return NULL;
+  if (bytes >= 8) {
+    memcpy(&first, text, 8);
+    memcpy(&middle, (const uint8_t *)text + (bytes - 8) / 2, 8);
+    memcpy(&last, (const uint8_t *)text + bytes - 8, 8);
+  } else {
+    memcpy(&first, text, bytes);
+  }
+  uint64_t hash = ((first ^ bytes) * UINT64_C(0x9e3779b97f4a7c15) ^ middle) * UINT64_C(0xff51afd7ed558ccd) ^ last;
+  PyObject **place = &state->keys[hash * UINT64_C(0x9e3779b97f4a7c15) >> (64 - RC_PY_KEYS_BITS)];
+  PyObject *known = *place;
+  if (known && (size_t)PyUnicode_GET_LENGTH(known) == bytes && memcmp(PyUnicode_1BYTE_DATA(known), text, bytes) == 0) {
+    return rc_py_ref(known);
+  }
+  if (!is_ascii(text, bytes)) return NULL;
+  PyObject *key = PyUnicode_New((Py_ssize_t)bytes, 127);
+  if (!key) {
+    PyErr_Clear();
+    return NULL;
+  }
+  memcpy(PyUnicode_1BYTE_DATA(key), text, bytes);
+  *place = rc_py_ref(key);
+  Py_XDECREF(known);
+  return key;
+}
+
+/* Gives a str its number. Consumes it when there is no memory. */
+static PyObject *number(struct rc_py_getting *getting, PyObject *text) {
+  if (getting->text_count == getting->text_room) {
+    size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
+    PyObject **texts = PyMem_Realloc(getting->texts, room * sizeof *texts);
+    if (!texts) {
+      Py_DECREF(text);
+      return PyErr_NoMemory();
+    }
+    getting->texts = texts;
+    getting->text_room = room;
+  }
+  getting->texts[getting->text_count++] = text;
+  return rc_py_ref(text);
+}
+
+static inline PyObject *get_ascii(struct rc_py_getting *getting, const uint8_t *data, size_t bytes) {
+  if (!is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
+  PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
+  if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
+  return text;
+}
+
+/* UTF-8; with lone surrogates, WTF-8. */
+static PyObject *get_text(struct rc_py_getting *getting, const struct ringcast_token *token, const char *errors) {
+  PyObject *text = PyUnicode_DecodeUTF8((const char *)token->data, (Py_ssize_t)token->count, errors);
+  return text ? text : stream_refused(getting, "its text is no UTF-8");
+}
+
+static PyObject *get_named(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  PyObject *text = rc_py_key(getting->state, token->data, token->count);
+  if (!text) text = get_text(getting, token, NULL);
+  return text ? number(getting, text) : NULL;
+}
+
+static PyObject *get_again(struct rc_py_getting *getting, uint64_t text) {
+  if (text >= getting->text_count) return stream_damaged(getting, "a text that was not there before");
+  return rc_py_ref(getting->texts[text]);
+}
+
+/* As get_value: what most values are, without a token. */
+static inline PyObject *get_inner(struct rc_py_getting *getting, int depth) {
+  struct ringcast_object *object = &getting->object;
+  if (object->at == object->end) return get_value(getting, depth);
+  uint8_t tag = *object->at;
+  if (tag < RINGCAST_TAG_TEXT) {
+    object->at++;
+    return PyLong_FromLong(tag);
+  }
+  if (tag < RINGCAST_TAG_NONE) {
+    const uint8_t *data = object->at + 1;
+    size_t bytes = tag - RINGCAST_TAG_TEXT;
+    if (bytes > (size_t)(object->end - data)) return stream_damaged(getting, "it is cut off");
+    object->at += 1 + bytes;
+    return get_ascii(getting, data, bytes);
+  }
+  if (tag > RINGCAST_TAG_TRUE) return get_value(getting, depth);
+  object->at++;
+  return rc_py_ref(tag == RINGCAST_TAG_NONE ? Py_None : tag == RINGCAST_TAG_TRUE ? Py_True : Py_False);
+}
+
+/* ---- Containers ------------------------------------------------------------------------------------------------- */
+
+/* Takes so many values from what the stream can have. */
+static inline bool take_values(struct rc_py_getting *getting, uint64_t count) {
+  if (count > getting->values_left) {
+    stream_damaged(getting, "a container counts more than there is");
+    return false;
+  }
+  getting->values_left -= count;
+  return true;
+}
+
+static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int depth) {
+  if (!take_values(getting, count)) return NULL;
+  PyObject *list = PyList_New((Py_ssize_t)count);
+  if (!list || count == 0) return list;
+  PyObject_GC_UnTrack(list);
+  for (uint64_t i = 0; i < count; i++) {
+    PyObject *item = get_inner(getting, depth);
+    if (!item) {
+      Py_DECREF(list);
+      return NULL;
+    }
+    PyList_SET_ITEM(list, (Py_ssize_t)i, item);
+  }
+  PyObject_GC_Track(list);
+  return list;
+}
+
+static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int depth) {
+  if (!take_values(getting, count)) return NULL;
+  PyObject *tuple = PyTuple_New((Py_ssize_t)count);
+  if (!tuple || count == 0) return tuple; /* the empty one is everybody's */
+  PyObject_GC_UnTrack(tuple);
+  for (uint64_t i = 0; i < count; i++) {
+    PyObject *item = get_inner(getting, depth);
+    if (!item) {
+      Py_DECREF(tuple);
+      return NULL;
+    }
+    PyTuple_SET_ITEM(tuple, (Py_ssize_t)i, item);
+  }
+  PyObject_GC_Track(tuple);
+  return tuple;
+}
+
+/* A short str in the tag, as most keys are, is looked for among those that came before. */
+static PyObject *get_key(struct rc_py_getting *getting, int depth) {
+  struct ringcast_object *object = &getting->object;
+  if (object->at < object->end && *object->at >= RINGCAST_TAG_TEXT && *object->at < RINGCAST_TAG_NONE) {
+    size_t bytes = *object->at - RINGCAST_TAG_TEXT;
+    if (bytes <= (size_t)(object->end - object->at - 1)) {
+      PyObject *key = rc_py_key(getting->state, object->at + 1, bytes);
+      if (key) {
+        object->at += 1 + bytes;
+        return key;
+      }
+    }
+  }
+  if (object->at < object->end && *object->at == RINGCAST_TAG_AGAIN) {
+    uint64_t text;
+    object->at++;
+    return ringcast_object_count(object, &text) ? get_again(getting, text) : stream_damaged(getting, "it is cut off");
+  }
+  return get_value(getting, depth);
+}
+
+/* With room for so many, where Python has a way to ask for it. */
+static PyObject *dict_new(uint64_t count) {
+#if PY_VERSION_HEX < 0x030d0000
+  if (count > 5 && count <= DICT_PRESIZED_MOST) return _PyDict_NewPresized((Py_ssize_t)count);
+#endif
+  (void)count;
+  return PyDict_New();
+}
+
+static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int depth) {
+  if (!take_values(getting, 2 * count)) return NULL;
+  PyObject *dict = dict_new(count);
+  for (uint64_t i = 0; dict && i < count; i++) {
+    PyObject *key = get_key(getting, depth);
+    PyObject *value = key ? get_inner(getting, depth) : NULL;
+    bool ok = value && PyDict_SetItem(dict, key, value) == 0;
+    if (value && !ok) stream_refused(getting, "a key of a dict");
+    Py_XDECREF(key);
+    Py_XDECREF(value);
+    if (!ok) Py_CLEAR(dict);
+  }
+  return dict;
+}
+
+static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
+  for (uint64_t i = 0; set && i < token->count; i++) {
+    PyObject *member = get_inner(getting, depth);
+    bool ok = member && PySet_Add(set, member) == 0;
+    if (member && !ok) stream_refused(getting, "a member of a set");
+    Py_XDECREF(member);
+    if (!ok) Py_CLEAR(set);
+  }
+  return set;
+}
+
+/* Into `out`, all or nothing. */
+static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int depth, PyObject **out) {
+  for (Py_ssize_t i = 0; i < count; i++) {
+    out[i] = get_inner(getting, depth);
+    if (out[i]) continue;
+    while (i-- > 0) Py_DECREF(out[i]);
+    return false;
+  }
+  return true;
+}
+
+static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  PyObject *bounds[3], *made;
+  if (!get_values(getting, 3, depth, bounds)) return NULL;
+  if (token->tag == RINGCAST_TAG_SLICE) {
+    made = PySlice_New(bounds[0], bounds[1], bounds[2]);
+  } else {
+    made = PyObject_CallFunctionObjArgs((PyObject *)&PyRange_Type, bounds[0], bounds[1], bounds[2], NULL);
+    if (!made) stream_refused(getting, "the bounds of a range");
+  }
+  for (int i = 0; i < 3; i++) Py_DECREF(bounds[i]);
+  return made;
+}
+
+/* ---- Instances -------------------------------------------------------------------------------------------------- */
+
+/* No value: one follows, or a class again. By a loop in get_value, as a stream can have many in a row at any depth. */
+static bool take_class(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
+  struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind, token->data,
+                                               token->count, getting->may_import);
+  if (class) {
+    getting->class[getting->class_count++] = class;
+  } else if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
+    stream_refused(getting, "a class");
+  }
+  return class;
+}
+
+static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_class *class, int depth) {
+  PyObject *name = get_inner(getting, depth);
+  if (name && !PyUnicode_CheckExact(name)) {
+    Py_DECREF(name);
+    return stream_damaged(getting, "the name of an enum's member");
+  }
+  PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
+  PyObject *member = NULL;
+  if (members && PyDict_CheckExact(members)) {
+    member = rc_py_ref(PyDict_GetItemWithError(members, name));
+  }
+  if (members && !member && !PyErr_Occurred()) {
+    rc_py_raise_text(getting->state, EPROTO, "the frame holds the member %.100R of %R, and there is none here", name,
+                     class->type);
+  }
+  Py_XDECREF(name);
+  Py_XDECREF(members);
+  return member;
+}
+
+static PyObject *get_instance(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  if (token->count >= getting->class_count) return stream_damaged(getting, "a class that it has not told of");
+  const struct rc_py_class *class = getting->class[token->count];
+  if ((class->kind == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) {
+    return stream_damaged(getting, "an enum that is none");
+  }
+  if (class->kind == RINGCAST_CLASS_ENUM) return get_member(getting, class, depth);
+  PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand, *made = NULL;
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  if (!take_values(getting, (uint64_t)count)) return NULL;
+  if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) return PyErr_NoMemory();
+  if (get_values(getting, count, depth, fields)) made = rc_py_class_make(getting->state, class, fields);
+  if (fields != at_hand) PyMem_Free(fields);
+  return made;
+}
+
+/* ---- What lies beside the stream -------------------------------------------------------------------------------- */
+
+static PyObject *get_part(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
+  PyObject *part = getting->parts[getting->next_part++];
+  if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
+  return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
+}
+
+static PyObject *get_leaf(struct rc_py_getting *getting, uint64_t index) {
+  if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
+    return stream_damaged(getting, "a leaf that its pickle lacks");
+  }
+  return rc_py_ref(PyList_GET_ITEM(getting->leaves, (Py_ssize_t)index));
+}
+
+/* ---- Any value -------------------------------------------------------------------------------------------------- */
+
+static PyObject *too_deep(void) {
+  PyErr_SetString(PyExc_RecursionError, "the frame's value is nested too deep for what is left of this thread's stack: "
+                                        "give the thread a larger one (threading.stack_size)");
+  return NULL;
+}
+
+static PyObject *get_container(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+  if (depth >= RC_PY_DEPTH_UNSEEN) {
+    if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(getting, "it is nested too deep");
+    if (!rc_py_stack_has_room(&getting->stack_floor)) return too_deep();
+  }
+  switch (token->tag) {
+  case RINGCAST_TAG_LIST:
+    return get_list(getting, token->count, depth + 1);
+  case RINGCAST_TAG_TUPLE:
+    return get_tuple(getting, token->count, depth + 1);
+  case RINGCAST_TAG_DICT:
+    return get_dict(getting, token->count, depth + 1);
+  case RINGCAST_TAG_SET:
+  case RINGCAST_TAG_FROZENSET:
+    return get_set(getting, token, depth + 1);
+  case RINGCAST_TAG_RANGE:
+  case RINGCAST_TAG_SLICE:
+    return get_bounds(getting, token, depth + 1);
+  default:
+    return get_instance(getting, token, depth + 1);
+  }
+}
+
+static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_token *token) {
+  switch (token->tag) {
+  case RINGCAST_TAG_BIGINT:
+    return rc_py_get_bigint(getting, token);
+  case RINGCAST_TAG_COMPLEX:
+    return rc_py_get_complex(token);
+  case RINGCAST_TAG_WTF8:
+    return get_text(getting, token, "surrogatepass");
+  case RINGCAST_TAG_BYTEARRAY:
+    return PyByteArray_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
+  case RINGCAST_TAG_SCALAR:
+    return rc_py_get_scalar(getting, token);
+  case RINGCAST_TAG_DTYPE:
+    return rc_py_torch_dtype(getting->state, token->data, token->count);
+  case RINGCAST_TAG_DEVICE:
+    return rc_py_torch_device(getting->state, token->data, token->count);
+  case RINGCAST_TAG_SIZE:
+    return rc_py_get_size(getting, token);
+  case RINGCAST_TAG_PART:
+  case RINGCAST_TAG_PART_BYTEARRAY:
+    return get_part(getting, token);
+  default:
+    return get_leaf(getting, token->count);
+  }
+}
+
+static PyObject *get_value(struct rc_py_getting *getting, int depth) {
+  struct ringcast_token token;
+  do {
+    if (ringcast_token_read(&getting->object, &token) < 0) {
+      return stream_damaged(getting, "a value is cut off, or of a kind that this version does not know");
+    }
+    if (token.tag == RINGCAST_TAG_CLASS && !take_class(getting, &token)) return NULL;
+  } while (token.tag == RINGCAST_TAG_CLASS);
+  switch (token.tag) {
+  case RINGCAST_TAG_INT64:
+    return PyLong_FromLongLong(token.i);
+  case RINGCAST_TAG_ASCII:
+    return get_ascii(getting, token.data, token.count);
+  case RINGCAST_TAG_UTF8:
+    return get_text(getting, &token, NULL);
+  case RINGCAST_TAG_NAMED:
+    return get_named(getting, &token);
+  case RINGCAST_TAG_AGAIN:
+    return get_again(getting, token.count);
+  case RINGCAST_TAG_NONE:
+    return rc_py_ref(Py_None);
+  case RINGCAST_TAG_FALSE:
+    return rc_py_ref(Py_False);
+  case RINGCAST_TAG_TRUE:
+    return rc_py_ref(Py_True);
+  case RINGCAST_TAG_FLOAT:
+    return get_float(token.data);
+  case RINGCAST_TAG_BYTES:
+    return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
+  case RINGCAST_TAG_PACKED_LIST:
+  case RINGCAST_TAG_PACKED_TUPLE:
+    return rc_py_get_packed(&token);
+  case RINGCAST_TAG_LIST:
+  case RINGCAST_TAG_TUPLE:
+  case RINGCAST_TAG_DICT:
+  case RINGCAST_TAG_SET:
+  case RINGCAST_TAG_FROZENSET:
+  case RINGCAST_TAG_RANGE:
+  case RINGCAST_TAG_SLICE:
+  case RINGCAST_TAG_OBJECT:
+  case RINGCAST_TAG_MEMBER:
+    return get_container(getting, &token, depth);
+  default:
+    return get_rare(getting, &token);
+  }
+}
+
+PyObject *rc_py_get(struct rc_py_getting *getting) {
+  getting->texts = NULL;
+  getting->text_count = getting->text_room = 0;
+  getting->values_left = (uint64_t)(getting->object.end - getting->object.at);
+  getting->stack_floor = 0;
+  PyObject *value = get_inner(getting, 0);
+  for (size_t i = 0; i < getting->text_count; i++) Py_DECREF(getting->texts[i]);
+  PyMem_Free(getting->texts);
+  if (!value) return NULL;
+  if (getting->object.at != getting->object.end || getting->next_part != getting->part_count) {
+    Py_DECREF(value);
+    return stream_damaged(getting, "there is more in it than its value");
+  }
+  return value;
+}

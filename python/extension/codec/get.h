@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a stream of tokens to a Python value: what decode.c gives and gets, and what get.c (text, containers, instances)
+ * and get_plain.c (numbers) share. */
+#ifndef RC_EXTENSION_GET_H
+#define RC_EXTENSION_GET_H
+
+#include "python/extension/codec/classes.h"
+
+/* A stream in memory that nobody changes, and what its tokens refer to. */
+struct rc_py_getting {
+  struct rc_py_state *state;
+  struct ringcast_object object;
+  PyObject **parts; /* the values of the entries that are this stream's parts */
+  uint32_t part_count, next_part;
+  PyObject *leaves;  /* a list, or NULL */
+  PyObject *classes; /* the cache: a dict */
+  bool may_import;
+  PyObject **texts; /* those with a number */
+  size_t text_count, text_room;
+  uint64_t values_left; /* how many more the stream can have: it has a byte or more of each */
+  uintptr_t stack_floor;
+  uint32_t class_count;
+  struct rc_py_class *class[RINGCAST_MAX_CLASSES]; /* borrowed from the cache */
+};
+
+/* The value, or NULL: raised. */
+PyObject *rc_py_get(struct rc_py_getting *getting);
+
+/* A short str of ASCII that is likely to come again: the one that came before, or a new one. NULL, with nothing raised:
+ * it is neither short nor ASCII, and is to be made otherwise. */
+PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
+
+/* Raises ProtocolError. Always NULL. */
+static inline PyObject *stream_damaged(struct rc_py_getting *getting, const char *what) {
+  return rc_py_raise_text(getting->state, EPROTO, "the frame is damaged or of another build: %s", what);
+}
+
+/* What Python itself says against a damaged stream. Always NULL. */
+static inline PyObject *stream_refused(struct rc_py_getting *getting, const char *what) {
+  rc_py_protocol_from_current(getting->state, what);
+  return NULL;
+}
+
+static inline PyObject *get_float(const uint8_t *data) {
+  double value;
+  memcpy(&value, data, sizeof value);
+  return PyFloat_FromDouble(value);
+}
+
+/* ---- get_plain.c ------------------------------------------------------------------------------------------------ */
+
+PyObject *rc_py_get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token);
+PyObject *rc_py_get_complex(const struct ringcast_token *token);
+PyObject *rc_py_get_scalar(struct rc_py_getting *getting, const struct ringcast_token *token);
+PyObject *rc_py_get_packed(const struct ringcast_token *token);
+PyObject *rc_py_get_size(struct rc_py_getting *getting, const struct ringcast_token *token);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A hash of each tensor that is sent: of its bytes in C order, which are those in the frame.
+ *
+ * They are copied there piece by piece, and each piece is hashed while it is in the cache; what is hashed is the copy,
+ * so the hash is of what is sent even if somebody changes the tensor meanwhile. XXH3 needs no GIL. SHA-256 is
+ * hashlib's, which has the CPU's instructions for it, and lets go of the GIL itself; its pieces are larger, as each
+ * takes a turn with the GIL, for which other threads may let it wait.
+ */
+#include "python/extension/extension.h"
+
+#ifdef RINGCAST_HAVE_XXHASH
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#if XXH_VERSION_NUMBER < 800 /* XXH3 was not final */
+#undef RINGCAST_HAVE_XXHASH
+#endif
+#endif
+
+enum { SHA_PIECE = 1 << 20, XXH_PIECE = 1 << 18 };
+
+static bool raise_unknown(PyObject *object) {
+  PyErr_Format(PyUnicode_Check(object) ? PyExc_ValueError : PyExc_TypeError,
+               "hash must be \"sha256\", \"xxh3\" or None, not %R", object);
+  return false;
+}
+
+bool rc_py_hash_argument(struct rc_py_state *state, PyObject *object, uint32_t *out) {
+  *out = 0;
+  if (!object || object == Py_None) return true;
+  if (PyUnicode_Check(object)) {
+    if (PyUnicode_CompareWithASCIIString(object, "sha256") == 0) *out = RINGCAST_ITEM_SHA256;
+    if (PyUnicode_CompareWithASCIIString(object, "xxh3") == 0) *out = RINGCAST_ITEM_XXH3;
+  }
+  if (!*out) return raise_unknown(object);
+#ifndef RINGCAST_HAVE_XXHASH
+  if (*out == RINGCAST_ITEM_XXH3) {
+    rc_py_raise_text(state, ENOTSUP, "this build of ringcast has no \"xxh3\": it was built without xxHash's header. "
+                                     "Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast anew, or use "
+                                     "hash=\"sha256\"");
+    return false;
+  }
+#endif
+  if (*out == RINGCAST_ITEM_SHA256 && !state->sha256) state->sha256 = rc_py_import("hashlib", "sha256");
+  return *out != RINGCAST_ITEM_SHA256 || state->sha256;
+}
+
+PyObject *rc_py_hash_of_packed(void) {
+  PyErr_SetString(PyExc_ValueError, "a PackedFrame is sent with the hashes that it was packed with: pass hash= to "
+                                    "ringcast.pack() of the object");
+  return NULL;
+}
+
+/* ---- Pieces ----------------------------------------------------------------------------------------------------- */
+
+/* What is left of a tensor. In C order it is cut anywhere, else between two rows: along the first dimension that is
+ * more than 1. */
+struct pieces {
+  struct ringcast_tensor tensor; /* from that dimension on, with `rows` for what it has there */
+  int64_t dims[RINGCAST_MAX_NDIM];
+  bool is_plain;
+  uint64_t row; /* bytes */
+  int64_t step; /* bytes from a row to the next, at the sender */
+  uint64_t most, left;
+  uint8_t *to;
+};
+
+static void pieces_begin(struct pieces *pieces, const struct ringcast_tensor *tensor, uint64_t bytes, uint64_t most,
+                         void *to) {
+  pieces->tensor = *tensor;
+  pieces->most = most;
+  pieces->left = bytes;
+  pieces->to = to;
+  pieces->is_plain = bytes == 0 || !tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides);
+  if (pieces->is_plain) return;
+  int32_t ndim = tensor->ndim, first = 0; /* not in C order, so one of them is more than 1 */
+  uint64_t count = 1;
+  for (int32_t i = 0; i < ndim; i++) count *= (uint64_t)tensor->shape[i];
+  while (first < ndim - 1 && tensor->shape[first] == 1) first++;
+  memcpy(pieces->dims, tensor->shape + first, (size_t)(ndim - first) * sizeof(int64_t));
+  pieces->row = bytes / (uint64_t)tensor->shape[first];
+  pieces->step = tensor->strides[first] * (int64_t)(bytes / count);
+  pieces->tensor.ndim = ndim - first;
+  pieces->tensor.shape = pieces->dims;
+  pieces->tensor.strides = tensor->strides + first;
+}
+
+/* Copies the next piece to `*out`. Its bytes, 0 at the end, or -errno. */
+static int64_t pieces_next(struct pieces *pieces, const uint8_t **out) {
+  uint64_t bytes = pieces->left < pieces->most ? pieces->left : pieces->most;
+  *out = pieces->to;
+  if (bytes == 0) return 0;
+  if (pieces->is_plain) {
+    memcpy(pieces->to, pieces->tensor.data, bytes);
+    pieces->tensor.data = (const uint8_t *)pieces->tensor.data + bytes;
+  } else {
+    int64_t rows = bytes > pieces->row ? (int64_t)(bytes / pieces->row) : 1;
+    bytes = (uint64_t)rows * pieces->row;
+    pieces->dims[0] = rows;
+    int rc = ringcast_tensor_pack(&pieces->tensor, pieces->to);
+    if (rc < 0) return rc;
+    pieces->tensor.data = (const uint8_t *)pieces->tensor.data + rows * pieces->step;
+  }
+  pieces->to += bytes;
+  pieces->left -= bytes;
+  return (int64_t)bytes;
+}
+
+/* ---- SHA-256 ---------------------------------------------------------------------------------------------------- */
+
+/* Whoever got hold of the view meanwhile (through the collector, or a hashlib that is not Python's) has nothing of it:
+ * the memory is the ring's. */
+static bool update(struct rc_py_state *state, PyObject *hasher, const uint8_t *data, int64_t bytes) {
+  PyObject *view = PyMemoryView_FromMemory((char *)data, bytes, PyBUF_READ);
+  PyObject *none = view ? PyObject_CallMethodOneArg(hasher, state->names.update, view) : NULL;
+  PyObject *released = none ? PyObject_CallMethodNoArgs(view, state->names.release) : NULL;
+  Py_XDECREF(released);
+  Py_XDECREF(none);
+  Py_XDECREF(view);
+  return released;
+}
+
+static bool take_digest(struct rc_py_state *state, PyObject *hasher, uint64_t *out) {
+  PyObject *digest = PyObject_CallMethodNoArgs(hasher, state->names.digest);
+  bool ok = digest && PyBytes_Check(digest) && PyBytes_GET_SIZE(digest) >= (Py_ssize_t)sizeof *out;
+  if (ok) {
+    memcpy(out, PyBytes_AS_STRING(digest), sizeof *out);
+    *out = __builtin_bswap64(*out); /* from big-endian; the layout is little-endian, and so is whoever gets here */
+  } else if (digest) {
+    PyErr_SetString(PyExc_TypeError, "hashlib.sha256 gives no digest");
+  }
+  Py_XDECREF(digest);
+  return ok;
+}
+
+static int pack_sha256(struct rc_py_state *state, struct pieces *pieces, uint64_t *out) {
+  const uint8_t *piece;
+  int64_t bytes = 0;
+  PyObject *hasher = PyObject_CallNoArgs(state->sha256);
+  bool ok = hasher;
+  while (ok && (bytes = pieces_next(pieces, &piece)) > 0) ok = update(state, hasher, piece, bytes);
+  ok = ok && bytes == 0 && take_digest(state, hasher, out);
+  Py_XDECREF(hasher);
+  return ok ? 0 : bytes < 0 ? (int)bytes : RC_PY_RAISED;
+}
+
+/* ---- XXH3 ------------------------------------------------------------------------------------------------------- */
+
+#ifdef RINGCAST_HAVE_XXHASH
+static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
+  const uint8_t *piece;
+  int64_t bytes = pieces_next(pieces, &piece);
+  if (bytes < 0) return (int)bytes;
+  if (pieces->left == 0) { /* all of it: the short way, which is quicker for little */
+    *out = XXH3_64bits(piece, (size_t)bytes);
+    return 0;
+  }
+  XXH3_state_t hasher;
+  XXH3_64bits_reset(&hasher);
+  for (; bytes > 0; bytes = pieces_next(pieces, &piece)) XXH3_64bits_update(&hasher, piece, (size_t)bytes);
+  *out = XXH3_64bits_digest(&hasher);
+  return (int)bytes;
+}
+#else
+static int pack_xxh3(struct pieces *pieces, uint64_t *out) {
+  (void)pieces, (void)out;
+  return -ENOTSUP; /* the argument was refused */
+}
+#endif
+
+int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *tensor, uint64_t bytes, void *to,
+                    uint32_t which, uint64_t *out) {
+  struct pieces pieces;
+  int rc;
+  pieces_begin(&pieces, tensor, bytes, which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
+  if (which == RINGCAST_ITEM_SHA256) return pack_sha256(state, &pieces, out);
+  if (bytes <= RC_PY_COPY_WITH_GIL) return pack_xxh3(&pieces, out);
+  Py_BEGIN_ALLOW_THREADS rc = pack_xxh3(&pieces, out);
+  Py_END_ALLOW_THREADS
+  return rc;
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking into a frame: its keys, one of its items, its hashes, without reading the rest.
+ *
+ * The items of a dict stand in entries of 64 bytes, in order. For one item those entries are read that belong to it:
+ * its own; its parts, if it is a nested value; and the pickle with its buffers, if it has leaves there, which is for
+ * the stream of its tokens to say. decode.c makes of them what it makes of a frame with nothing else in it.
+ *
+ * A dict whose items are no entries (it has many that are no tensors, or keys of other kinds) is one nested value, or a
+ * pickle: it is read as a whole.
+ */
+#include "python/extension/view.h"
+
+#include "python/extension/codec/get.h"
+
+struct look {
+  const struct rc_py_looking *how;
+  struct ringcast_frame_reader frame;
+  uint64_t taken; /* bytes that keys were made of */
+};
+
+static bool damaged(const struct look *look, const char *what) {
+  rc_py_raise_text(look->how->state, EPROTO, "the frame is damaged or of another build: %s", what);
+  return false;
+}
+
+static bool get_entry(const struct look *look, uint32_t index, struct ringcast_item *out) {
+  return ringcast_frame_item(&look->frame, index, out) == 0 || damaged(look, "an entry points outside it");
+}
+
+static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
+  const struct rc_py_looking *how = look->how;
+  const struct rc_py_decoder decoder = {.reader = how->reader,
+                                        .classes = how->classes,
+                                        .allow_pickle = how->allow_pickle,
+                                        .selection = selection};
+  uint32_t tag;
+  return rc_py_decode_by(how->state, how->frame, &decoder, &tag);
+}
+
+static int raise_no_dict(const char *what) {
+  PyErr_Format(PyExc_TypeError, "this frame holds %.100s, not a dict: it has no keys; ringcast.unpack() reads it",
+               what);
+  return -1;
+}
+
+/* 1: the items are entries; 0: the whole is to be read; -1: raised, for one that it can be no dict. */
+static int open_dict(struct look *look) {
+  const struct ringcast_frame *frame = look->how->frame;
+  struct ringcast_item item;
+  if (frame->kind == RINGCAST_KIND_BYTES) return raise_no_dict("bytes");
+  if (frame->kind != RINGCAST_KIND_TENSORS) return 0;
+  /* What can't be opened is for decode.c to name. */
+  if (ringcast_frame_open(&look->frame, frame->data, frame->bytes) < 0) return 0;
+  if (look->frame.root == RINGCAST_ROOT_DICT) return 1;
+  if (look->frame.count == 0) return 0;
+  if (!get_entry(look, 0, &item)) return -1;
+  bool may_be = item.kind == RINGCAST_ITEM_OBJECT || item.kind == RINGCAST_ITEM_PICKLE ||
+                item.kind == RINGCAST_ITEM_ERROR;
+  return may_be ? 0 : raise_no_dict("a single value");
+}
+
+/* The dict, of which all is read. */
+static PyObject *whole_dict(const struct look *look) {
+  PyObject *value = read_by(look, NULL);
+  if (!value || PyDict_Check(value)) return value;
+  raise_no_dict(Py_TYPE(value)->tp_name);
+  Py_DECREF(value);
+  return NULL;
+}
+
+/* From a copy: the ring may change while it is read. */
+static PyObject *make_key(struct look *look, const struct ringcast_item *item) {
+  look->taken += item->key_bytes;
+  if (look->taken > look->frame.bytes) {
+    damaged(look, "its entries share their bytes");
+    return NULL;
+  }
+  PyObject *copy = PyBytes_FromStringAndSize(item->key, (Py_ssize_t)item->key_bytes);
+  if (!copy) return NULL;
+  const char *text = PyBytes_AS_STRING(copy);
+  PyObject *key = rc_py_key(look->how->state, text, item->key_bytes);
+  if (!key && !PyErr_Occurred()) key = PyUnicode_DecodeUTF8(text, PyBytes_GET_SIZE(copy), NULL);
+  Py_DECREF(copy);
+  if (!key) rc_py_protocol_from_current(look->how->state, "its text is no UTF-8");
+  return key;
+}
+
+/* ---- Keys ------------------------------------------------------------------------------------------------------- */
+
+/* Of all that is an item. */
+static PyObject *entry_keys(struct look *look) {
+  struct ringcast_item item;
+  PyObject *keys = PyDict_New();
+  bool ok = keys;
+  for (uint32_t i = 0; ok && i < look->frame.count; i++) {
+    ok = get_entry(look, i, &item);
+    if (!ok || !item.key) break;
+    PyObject *key = make_key(look, &item);
+    ok = key && PyDict_SetItem(keys, key, Py_None) == 0;
+    Py_XDECREF(key);
+    if (ok && PyDict_GET_SIZE(keys) != (Py_ssize_t)i + 1) ok = damaged(look, "a key twice");
+  }
+  PyObject *list = ok ? PySequence_List(keys) : NULL;
+  Py_XDECREF(keys);
+  return list;
+}
+
+static bool are_text(PyObject *keys) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys); i++) {
+    PyObject *key = PyList_GET_ITEM(keys, i);
+    if (PyUnicode_Check(key)) continue;
+    PyErr_Format(PyExc_TypeError,
+                 "the dict in this frame has a key that is no str but %.100s: ringcast.unpack() reads it",
+                 Py_TYPE(key)->tp_name);
+    return false;
+  }
+  return true;
+}
+
+const char rc_py_keys_doc[] =
+    "keys($self)\n--\n\n"
+    "The keys of the dict that it holds, in order: a list of str. Nothing else is read, but of a dict of more than 64 "
+    "items that are\nno tensors or arrays, or with keys that are no str: that is read as a whole.\n\n"
+    "TypeError: it holds no dict, or one with keys that are no str. ProtocolError, SendError, and what reading the "
+    "whole\nraises, as Reader.recv().";
+PyObject *rc_py_look_keys(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
+  struct look look = {.how = looking};
+  int opened = open_dict(&look);
+  if (opened != 0) return opened < 0 ? NULL : entry_keys(&look);
+  PyObject *dict = whole_dict(&look);
+  PyObject *keys = dict ? PySequence_List(dict) : NULL;
+  Py_XDECREF(dict);
+  if (keys && !are_text(keys)) Py_CLEAR(keys);
+  return keys;
+}
+
+/* ---- One item --------------------------------------------------------------------------------------------------- */
+
+/* 1: it is entry `*index`; 0: there is none; -1: raised. */
+static int find(const struct look *look, PyObject *key, uint32_t *index, struct ringcast_item *item) {
+  Py_ssize_t bytes;
+  const char *text = PyUnicode_AsUTF8AndSize(key, &bytes);
+  if (!text) {
+    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
+    PyErr_Clear();
+    return 0;
+  }
+  for (*index = 0; *index < look->frame.count; ++*index) {
+    if (!get_entry(look, *index, item)) return -1;
+    if (!item->key) return 0;
+    if (item->key_bytes == (size_t)bytes && memcmp(item->key, text, (size_t)bytes) == 0) return 1;
+  }
+  return 0;
+}
+
+/* 1, 0, -1: raised. */
+static int has_leaves(const struct look *look, const struct ringcast_item *item) {
+  struct ringcast_object_needs needs;
+  if (item->kind != RINGCAST_ITEM_OBJECT) return item->kind == RINGCAST_ITEM_LEAF;
+  PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)item->bytes); /* it looks more than once */
+  if (!copy) return -1;
+  rc_py_copy(PyBytes_AS_STRING(copy), item->data, item->bytes);
+  int rc = ringcast_object_check(PyBytes_AS_STRING(copy), item->bytes, &needs);
+  Py_DECREF(copy);
+  if (rc == 0) return needs.leaves > 0;
+  damaged(look, "a nested value is cut off, or of a kind that this version does not know");
+  return -1;
+}
+
+static void add_run(struct rc_py_selection *selection, uint64_t first, uint64_t end) {
+  if (first == end) return;
+  selection->runs[selection->count].first = (uint32_t)first;
+  selection->runs[selection->count++].end = (uint32_t)end;
+}
+
+/* The pickle and its buffers, which are last. Without one decode.c finds that the leaves lack it. */
+static bool add_pickle(const struct look *look, struct rc_py_selection *selection) {
+  struct ringcast_item item;
+  for (uint32_t i = look->frame.count; i-- > 0;) {
+    if (!get_entry(look, i, &item)) return false;
+    if (item.kind == RINGCAST_ITEM_PICKLE) add_run(selection, i, look->frame.count);
+    if (item.kind != RINGCAST_ITEM_BUFFER) break;
+  }
+  return true;
+}
+
+static bool select_item(const struct look *look, uint32_t index, const struct ringcast_item *item,
+                        struct rc_py_selection *out) {
+  uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
+  add_run(out, index, (uint64_t)index + 1);
+  if (item->kind == RINGCAST_ITEM_OBJECT && parts > 0) {
+    if (first <= index || first + parts > look->frame.count) return damaged(look, "parts in disorder");
+    add_run(out, first, first + parts);
+  }
+  int leaves = has_leaves(look, item);
+  return leaves < 0 ? false : !leaves || add_pickle(look, out);
+}
+
+/* As find, and then the value in `*out`, unless that is NULL. */
+static int find_entry(const struct look *look, PyObject *key, PyObject **out) {
+  struct rc_py_selection selection = {.count = 0};
+  struct ringcast_item item;
+  uint32_t index;
+  int found = find(look, key, &index, &item);
+  if (found <= 0 || !out) return found;
+  PyObject *dict = select_item(look, index, &item, &selection) ? read_by(look, &selection) : NULL;
+  if (!dict) return -1;
+  /* Its only item: the key's bytes may be others by now, and all else too. */
+  Py_ssize_t position = 0;
+  PyObject *other, *value = NULL;
+  if (PyDict_Check(dict)) PyDict_Next(dict, &position, &other, &value);
+  *out = rc_py_ref(value);
+  Py_DECREF(dict);
+  return value || damaged(look, "it changes while it is read") ? 1 : -1;
+}
+
+static int find_in_whole(const struct look *look, PyObject *key, PyObject **out) {
+  PyObject *dict = whole_dict(look);
+  PyObject *value = dict ? PyDict_GetItemWithError(dict, key) : NULL;
+  int found = value ? 1 : PyErr_Occurred() ? -1 : 0;
+  if (value && out) *out = rc_py_ref(value);
+  Py_XDECREF(dict);
+  return found;
+}
+
+static int look_for(const struct rc_py_looking *looking, PyObject *key, PyObject **out) {
+  struct look look = {.how = looking};
+  int opened = open_dict(&look);
+  if (opened < 0) return -1;
+  return opened ? find_entry(&look, key, out) : find_in_whole(&look, key, out);
+}
+
+PyObject *rc_py_look_item(const struct rc_py_looking *looking, PyObject *key) {
+  PyObject *value = NULL;
+  if (!PyUnicode_Check(key)) {
+    return PyErr_Format(PyExc_TypeError, "the keys of a frame are str, not %.100s", Py_TYPE(key)->tp_name);
+  }
+  if (look_for(looking, key, &value) == 0) PyErr_SetObject(PyExc_KeyError, key);
+  return value;
+}
+
+PyObject *rc_py_look_contains(const struct rc_py_looking *looking, PyObject *key) {
+  int found = PyUnicode_Check(key) ? look_for(looking, key, NULL) : 0;
+  return found < 0 ? NULL : PyBool_FromLong(found);
+}
+
+/* ---- Hashes ----------------------------------------------------------------------------------------------------- */
+
+/* None if it has none. */
+static PyObject *hash_of(const struct ringcast_item *item) {
+  bool has = item->flags & (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3);
+  return has ? PyLong_FromUnsignedLongLong(item->hash) : rc_py_ref(Py_None);
+}
+
+/* Those of a nested value's tensors, or None if no tensor has one. Parts from `*next` on have not been used yet. */
+static PyObject *hashes_of_parts(const struct look *look, const struct ringcast_item *object, uint64_t *next) {
+  uint64_t first = (uint32_t)object->scalar.i, end = first + ((uint64_t)object->scalar.i >> 32);
+  struct ringcast_item item;
+  bool any = false, ok = first == end || (first >= *next && end <= look->frame.count);
+  if (!ok) damaged(look, "parts in disorder");
+  PyObject *list = ok ? PyList_New(0) : NULL;
+  if (first != end) *next = end;
+  for (uint64_t i = first; ok && list && i < end; i++) {
+    ok = get_entry(look, (uint32_t)i, &item);
+    if (!ok || item.kind != RINGCAST_ITEM_TENSOR) continue;
+    PyObject *hash = hash_of(&item);
+    any = any || hash != Py_None;
+    ok = hash && PyList_Append(list, hash) == 0;
+    Py_XDECREF(hash);
+  }
+  if (ok && list && any) return list;
+  Py_XDECREF(list);
+  return ok && list ? rc_py_ref(Py_None) : NULL;
+}
+
+static PyObject *hashes_of_item(const struct look *look, const struct ringcast_item *item, uint64_t *next) {
+  if (item->kind == RINGCAST_ITEM_TENSOR) return hash_of(item);
+  return item->kind == RINGCAST_ITEM_OBJECT ? hashes_of_parts(look, item, next) : rc_py_ref(Py_None);
+}
+
+static PyObject *hashes_of_dict(struct look *look) {
+  struct ringcast_item item;
+  uint64_t next = 0;
+  PyObject *dict = PyDict_New();
+  bool ok = dict;
+  for (uint32_t i = 0; ok && i < look->frame.count; i++) {
+    ok = get_entry(look, i, &item);
+    if (!ok || !item.key) break;
+    PyObject *hashes = hashes_of_item(look, &item, &next);
+    PyObject *key = hashes && hashes != Py_None ? make_key(look, &item) : NULL;
+    ok = hashes && (hashes == Py_None || (key && PyDict_SetItem(dict, key, hashes) == 0));
+    Py_XDECREF(key);
+    Py_XDECREF(hashes);
+  }
+  if (!ok) Py_CLEAR(dict);
+  return dict;
+}
+
+const char rc_py_hashes_doc[] =
+    "The hashes that came with it, of send(..., hash=...) or pack(..., hash=...), as ints of 64 bits.\n\n"
+    "Of a dict: a dict that has, for each key whose value is a tensor or array, its hash; for each whose value has "
+    "such in\nit, a list of theirs, in the order in which a walk through the value comes upon them. Other keys are not "
+    "in it.\nOf a value that is no dict (or a dict of more than 64 items that are no tensors, or with keys that are no "
+    "str): the\nhash, or the list, or None. What is sent by pickle has no hashes. Nobody has checked them: they are "
+    "what the sender\nsays.";
+PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
+  struct look look = {.how = looking};
+  struct ringcast_item item;
+  uint64_t next = 0;
+  const struct ringcast_frame *frame = looking->frame;
+  if (frame->kind == RINGCAST_KIND_BYTES) Py_RETURN_NONE;
+  if (frame->kind != RINGCAST_KIND_TENSORS || ringcast_frame_open(&look.frame, frame->data, frame->bytes) < 0) {
+    damaged(&look, "its header makes no sense");
+    return NULL;
+  }
+  if (look.frame.root == RINGCAST_ROOT_DICT) return hashes_of_dict(&look);
+  if (look.frame.count == 0) Py_RETURN_NONE;
+  return get_entry(&look, 0, &item) ? hashes_of_item(&look, &item, &next) : NULL;
+}

@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nested values, to a stream of tokens (ringcast/object.h).
+ *
+ * One walk, in which each value is looked at once. The stream goes to memory of the encoder's own, which is kept from
+ * frame to frame and so lies in the cache, and from there into the ring in one copy: its length is known before
+ * anything is reserved, what was walked can't change any more, and to copy 12 KB takes some 0.2 us where a second walk,
+ * to count first, takes as long as the first. What is long (text, bytes, tensors) does not go through it: it becomes a
+ * part, to be copied straight into the ring.
+ *
+ * A container that stands in the value more than once is written each time. Only what has more than one reference can
+ * be such a one, so only that is looked up: on the way down from the root, where it would be a cycle, and among those
+ * that were there before, which are written again as long as the stream is short: else a value of 40 lists could become
+ * 2^40. From then on they are leaves, for pickle writes each once.
+ *
+ * Exact types only: a subclass may mean more than its contents.
+ */
+#include "python/extension/codec/classes.h"
+#include "python/extension/codec/put.h"
+
+enum {
+  PACKED_LEAST = 3,        /* numbers in a list to be packed */
+  REPEATED_MOST = 1 << 20, /* bytes of a stream, up to which containers are written more than once */
+  SEEN_LEAST = 64,
+};
+
+/* ---- What was there before --------------------------------------------------------------------------------------- */
+
+static bool is_on_the_way(const struct rc_py_step *step, PyObject *container) {
+  for (; step; step = step->up) {
+    if (step->container == container) return true;
+  }
+  return false;
+}
+
+static bool seen_grow(struct rc_py_encoding *encoding) {
+  size_t old = encoding->seen_room, room = old ? old * 2 : SEEN_LEAST;
+  PyObject **seen = PyMem_Calloc(room, sizeof *seen), **before = encoding->seen;
+  if (!seen) {
+    PyErr_NoMemory();
+    return false;
+  }
+  for (size_t i = 0; i < old; i++) {
+    if (!before[i]) continue;
+    size_t at = ((uintptr_t)before[i] >> 4) & (room - 1);
+    while (seen[at]) at = (at + 1) & (room - 1);
+    seen[at] = before[i];
+  }
+  PyMem_Free(before);
+  encoding->seen = seen;
+  encoding->seen_room = room;
+  return true;
+}
+
+/* Where it is in the table, or would be. */
+static PyObject **seen_at(const struct rc_py_encoding *encoding, PyObject *container) {
+  size_t mask = encoding->seen_room - 1, at = ((uintptr_t)container >> 4) & mask;
+  while (encoding->seen[at] && encoding->seen[at] != container) at = (at + 1) & mask;
+  return &encoding->seen[at];
+}
+
+static bool was_seen(const struct rc_py_encoding *encoding, PyObject *container) {
+  return encoding->seen && *seen_at(encoding, container);
+}
+
+/* 1: it was there before, 0, -1. */
+static int see(struct rc_py_encoding *encoding, PyObject *container) {
+  if (encoding->seen_count * 2 >= encoding->seen_room && !seen_grow(encoding)) return -1;
+  PyObject **at = seen_at(encoding, container);
+  if (*at) return 1;
+  *at = container;
+  encoding->seen_count++;
+  return 0;
+}
+
+/* Whether a container with more than one reference is to be written: as rc_py_put. Two are its own container's and
+ * put_inner's: nobody else has it. */
+static enum rc_py_put look_at_shared(struct rc_py_encoding *encoding, PyObject *container,
+                                     const struct rc_py_step *step) {
+  if (is_on_the_way(step->up, container)) return RC_PY_PUT_CYCLE;
+  int seen = see(encoding, container);
+  if (seen < 0) return RC_PY_PUT_RAISED;
+  return seen && encoding->stream_bytes > REPEATED_MOST ? RC_PY_PUT_LEAF : RC_PY_PUT_DONE;
+}
+
+/* ---- The stream ------------------------------------------------------------------------------------------------- */
+
+bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
+  size_t room = encoding->stream_room * 2;
+  if (room < encoding->stream_bytes + bytes) room = encoding->stream_bytes + bytes;
+  if (room < 4096) room = 4096;
+  uint8_t *stream = PyMem_Realloc(encoding->stream, room);
+  if (!stream) {
+    PyErr_NoMemory();
+    return false;
+  }
+  encoding->stream = stream;
+  encoding->stream_room = room;
+  return true;
+}
+
+/* ---- Containers ------------------------------------------------------------------------------------------------- */
+
+static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
+
+/* A value that is a tag and nothing else. */
+static inline bool small_tag(PyObject *value, uint8_t *out) {
+  if (value == Py_None) {
+    *out = RINGCAST_TAG_NONE;
+  } else if (value == Py_False) {
+    *out = RINGCAST_TAG_FALSE;
+  } else if (value == Py_True) {
+    *out = RINGCAST_TAG_TRUE;
+  } else {
+    int64_t number;
+    if (!PyLong_CheckExact(value) || !int_value(value, &number)) return false;
+    if (number < 0 || number >= RINGCAST_TAG_TEXT) return false;
+    *out = (uint8_t)number;
+  }
+  return true;
+}
+
+/* A value within a container, which `step` tells; takes over a reference, for Python code that runs deeper down could
+ * drop the container's. One that has no kind of its own becomes a leaf. */
+static inline enum rc_py_put put_inner(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  uint8_t tag;
+  if (small_tag(value, &tag)) {
+    Py_DECREF(value);
+    return put_tag(encoding, tag);
+  }
+  enum rc_py_put put = put_value(encoding, value, step);
+  if (put == RC_PY_PUT_LEAF) {
+    Py_ssize_t leaf = rc_py_leaf_add(encoding, value, step);
+    put = leaf < 0 ? RC_PY_PUT_RAISED : put_head(encoding, RINGCAST_TAG_LEAF, (uint64_t)leaf);
+  }
+  Py_DECREF(value);
+  return put;
+}
+
+static enum rc_py_put raise_too_deep(struct rc_py_step *step) {
+  PyObject *place = rc_py_step_path(step);
+  if (place) {
+    PyErr_Format(PyExc_RecursionError,
+                 "%U is nested too deep for what is left of this thread's stack: give the thread a larger one "
+                 "(threading.stack_size), or nest less",
+                 place);
+  }
+  Py_XDECREF(place);
+  return RC_PY_PUT_RAISED;
+}
+
+/* The container as a step further down; whether it may be written at all. */
+static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject *container, struct rc_py_step *up,
+                                       struct rc_py_step *out) {
+  out->up = up;
+  out->container = container;
+  out->depth = up->depth + 1;
+  encoding->entered++;
+  if (out->depth > RC_PY_DEPTH_UNSEEN) {
+    if (out->depth > RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
+    if (!rc_py_stack_has_room(&encoding->stack_floor)) return raise_too_deep(up);
+  }
+  return Py_REFCNT(container) > 2 ? look_at_shared(encoding, container, out) : RC_PY_PUT_DONE;
+}
+
+
+static enum rc_py_put changed(void) {
+  PyErr_SetString(PyExc_RuntimeError, "the value has changed while it was sent");
+  return RC_PY_PUT_RAISED;
+}
+
+/* As rc_py_put_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written once. */
+static inline enum rc_py_put put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
+                                        PyObject *const *items, Py_ssize_t count) {
+  bool is_counted = encoding->stream_bytes > REPEATED_MOST && Py_REFCNT(container) > 2;
+  if (is_counted && was_seen(encoding, container)) return RC_PY_PUT_LEAF;
+  enum rc_py_put put = rc_py_put_packed(encoding, tag, items, (size_t)count);
+  return put == RC_PY_PUT_DONE && is_counted && see(encoding, container) < 0 ? RC_PY_PUT_RAISED : put;
+}
+
+static enum rc_py_put put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
+  struct rc_py_step step;
+  Py_ssize_t count = PyList_GET_SIZE(list);
+  enum rc_py_put put = RC_PY_PUT_LEAF;
+  if (count >= PACKED_LEAST) {
+    put = put_packed(encoding, RINGCAST_TAG_PACKED_LIST, list, ((PyListObject *)list)->ob_item, count);
+    if (put != RC_PY_PUT_LEAF) return put;
+  }
+  put = step_into(encoding, list, up, &step);
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_LIST, (uint64_t)count);
+  for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
+    if (PyList_GET_SIZE(list) != count) return changed();
+    put = put_inner(encoding, rc_py_ref(PyList_GET_ITEM(list, step.index)), &step);
+  }
+  return put;
+}
+
+static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple, struct rc_py_step *up) {
+  struct rc_py_step step;
+  Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  enum rc_py_put put = RC_PY_PUT_LEAF;
+  if (count >= PACKED_LEAST) {
+    put = put_packed(encoding, RINGCAST_TAG_PACKED_TUPLE, tuple, ((PyTupleObject *)tuple)->ob_item, count);
+    if (put != RC_PY_PUT_LEAF) return put;
+  }
+  put = step_into(encoding, tuple, up, &step);
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_TUPLE, (uint64_t)count);
+  for (step.index = 0; put == RC_PY_PUT_DONE && step.index < count; step.index++) {
+    put = put_inner(encoding, rc_py_ref(PyTuple_GET_ITEM(tuple, step.index)), &step);
+  }
+  return put;
+}
+
+static enum rc_py_put put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
+  struct rc_py_step step;
+  PyObject *key, *value;
+  Py_ssize_t position = 0, count = PyDict_GET_SIZE(dict), done = 0;
+  enum rc_py_put put = step_into(encoding, dict, up, &step);
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
+  while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
+    if (++done > count) break;
+    Py_INCREF(value);
+    step.key = rc_py_ref(key);
+    step.index = RC_PY_STEP_OF_KEY;
+    put = PyUnicode_CheckExact(key) ? rc_py_put_text(encoding, key) : put_inner(encoding, rc_py_ref(key), &step);
+    step.index = RC_PY_STEP_KEY;
+    if (put == RC_PY_PUT_DONE) {
+      put = put_inner(encoding, value, &step);
+    } else {
+      Py_DECREF(value);
+    }
+    Py_DECREF(key);
+  }
+  return put == RC_PY_PUT_DONE && (done != count || PyDict_GET_SIZE(dict) != count) ? changed() : put;
+}
+
+static enum rc_py_put put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up, uint8_t tag) {
+  struct rc_py_step step;
+  PyObject *member;
+  Py_ssize_t count = PySet_GET_SIZE(set), done = 0;
+  enum rc_py_put put = step_into(encoding, set, up, &step);
+  if (put != RC_PY_PUT_DONE) return put;
+  PyObject *members = PyObject_GetIter(set);
+  if (!members) return RC_PY_PUT_RAISED;
+  put = put_head(encoding, tag, (uint64_t)count);
+  step.index = RC_PY_STEP_MEMBER;
+  while (put == RC_PY_PUT_DONE && (member = PyIter_Next(members))) {
+    done++;
+    put = put_inner(encoding, member, &step);
+  }
+  Py_DECREF(members);
+  if (put == RC_PY_PUT_DONE && PyErr_Occurred()) return RC_PY_PUT_RAISED;
+  return put == RC_PY_PUT_DONE && done != count ? changed() : put;
+}
+
+/* range and slice. */
+static enum rc_py_put put_bounds(struct rc_py_encoding *encoding, PyObject *bounds, struct rc_py_step *up,
+                                 uint8_t tag) {
+  static const char *const names[] = {"start", "stop", "step"};
+  struct rc_py_step step;
+  enum rc_py_put put = step_into(encoding, bounds, up, &step);
+  if (put == RC_PY_PUT_DONE) put = put_tag(encoding, tag);
+  step.index = RC_PY_STEP_FIELD;
+  for (int i = 0; put == RC_PY_PUT_DONE && i < 3; i++) {
+    step.key = PyUnicode_FromString(names[i]);
+    PyObject *bound = step.key ? PyObject_GetAttr(bounds, step.key) : NULL;
+    put = bound ? put_inner(encoding, bound, &step) : RC_PY_PUT_RAISED;
+    Py_XDECREF(step.key);
+  }
+  return put;
+}
+
+/* ---- Instances -------------------------------------------------------------------------------------------------- */
+
+/* Says which class comes, unless the stream has said it already. LEAF: there are too many. */
+static inline enum rc_py_put put_class(struct rc_py_encoding *encoding, struct rc_py_class *class) {
+  if (class->serial == encoding->serial) return RC_PY_PUT_DONE;
+  if (encoding->classes == RINGCAST_MAX_CLASSES) return RC_PY_PUT_LEAF;
+  size_t bytes = (size_t)PyBytes_GET_SIZE(class->text);
+  uint8_t *at = stream_at(encoding, HEAD + 1 + bytes);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = RINGCAST_TAG_CLASS;
+  *at++ = class->kind;
+  at = write_count(at, bytes);
+  memcpy(at, PyBytes_AS_STRING(class->text), bytes);
+  class->serial = encoding->serial;
+  class->number = encoding->classes++;
+  return stream_end(encoding, at + bytes);
+}
+
+/* A member of an enum, unless its class knows it by another name or none: a flag that is made of others. */
+static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class) {
+  struct rc_py_state *state = encoding->state;
+  PyObject *members = PyObject_GetAttr((PyObject *)class->type, state->names._member_map_);
+  PyObject *name = members ? PyObject_GetAttr(member, state->names._name_) : NULL;
+  bool is_known = name && PyUnicode_CheckExact(name) && PyDict_CheckExact(members) &&
+                  PyDict_GetItemWithError(members, name) == member;
+  enum rc_py_put put = name ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
+  if (name && !is_known) PyErr_Clear(); /* of a key among the members that compares itself by code of its own */
+  if (is_known) put = put_class(encoding, class);
+  if (is_known && put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
+  if (is_known && put == RC_PY_PUT_DONE) put = rc_py_put_text(encoding, name);
+  Py_XDECREF(members);
+  Py_XDECREF(name);
+  return put;
+}
+
+static enum rc_py_put put_scalar(struct rc_py_encoding *encoding, PyObject *scalar, const struct rc_py_class *class) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(scalar, &view, PyBUF_SIMPLE) < 0) {
+    PyErr_Clear();
+    return RC_PY_PUT_LEAF;
+  }
+  enum rc_py_put put = RC_PY_PUT_LEAF;
+  if (view.len * 8 == class->dtype.bits) {
+    uint8_t *at = stream_at(encoding, 1 + sizeof class->dtype + (size_t)view.len);
+    if (at) {
+      *at++ = RINGCAST_TAG_SCALAR;
+      memcpy(at, &class->dtype, sizeof class->dtype);
+      memcpy(at + sizeof class->dtype, view.buf, (size_t)view.len);
+      put = stream_end(encoding, at + sizeof class->dtype + view.len);
+    } else {
+      put = RC_PY_PUT_RAISED;
+    }
+  }
+  PyBuffer_Release(&view);
+  return put;
+}
+
+/* New references to the fields as the class has them in order; what is not there, or more, makes it a leaf. A dict
+ * gives them in the order in which they were set: nearly always the same. */
+static bool fields_of_dict(const struct rc_py_class *class, PyObject *dict, PyObject **out) {
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names), position = 0, index = 0;
+  PyObject *key, *value;
+  if (PyDict_GET_SIZE(dict) != count) return false;
+  while (index < count && PyDict_Next(dict, &position, &key, &value)) {
+    if (key != PyTuple_GET_ITEM(class->names, index)) break;
+    out[index++] = rc_py_ref(value);
+  }
+  for (; index < count; index++) {
+    out[index] = rc_py_ref(PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(class->names, index)));
+    if (!out[index]) break;
+  }
+  if (index == count) return true;
+  PyErr_Clear(); /* of a key that is no str, and compares itself by code of its own */
+  while (index > 0) Py_DECREF(out[--index]);
+  return false;
+}
+
+/* New references, all or none. */
+static bool fields_of(const struct rc_py_class *class, PyObject *instance, PyObject *dict, PyObject **out) {
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  if (dict) return fields_of_dict(class, dict, out);
+  for (Py_ssize_t i = 0; i < count; i++) {
+    out[i] = class->offsets ? *(PyObject **)((char *)instance + class->offsets[i]) : PyTuple_GET_ITEM(instance, i);
+    if (!out[i]) return false;
+  }
+  for (Py_ssize_t i = 0; i < count; i++) Py_INCREF(out[i]);
+  return true;
+}
+
+enum { FIELDS_AT_HAND = 32 };
+
+static enum rc_py_put put_fields(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
+                                 struct rc_py_step *step, PyObject **fields) {
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  bool has_dict = class->kind == RINGCAST_CLASS_DATACLASS && !class->offsets;
+  PyObject *dict = has_dict ? PyObject_GenericGetDict(instance, NULL) : NULL;
+  if (has_dict && !dict) return RC_PY_PUT_RAISED;
+  bool whole = fields_of(class, instance, dict, fields);
+  Py_XDECREF(dict);
+  if (!whole) return RC_PY_PUT_LEAF;
+  enum rc_py_put put = put_class(encoding, class);
+  if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_OBJECT, class->number);
+  step->index = RC_PY_STEP_FIELD;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    step->key = PyTuple_GET_ITEM(class->names, i);
+    if (put == RC_PY_PUT_DONE) {
+      put = put_inner(encoding, fields[i], step);
+    } else {
+      Py_DECREF(fields[i]);
+    }
+  }
+  return put;
+}
+
+static enum rc_py_put put_instance(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
+                                   struct rc_py_step *up) {
+  struct rc_py_step step;
+  PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand;
+  enum rc_py_put put = step_into(encoding, instance, up, &step);
+  if (put != RC_PY_PUT_DONE) return put;
+  Py_ssize_t count = PyTuple_GET_SIZE(class->names);
+  if (class->kind == RINGCAST_CLASS_NAMEDTUPLE && PyTuple_GET_SIZE(instance) != count) return RC_PY_PUT_LEAF;
+  if (count > FIELDS_AT_HAND && !(fields = PyMem_New(PyObject *, (size_t)count))) {
+    PyErr_NoMemory();
+    return RC_PY_PUT_RAISED;
+  }
+  put = put_fields(encoding, instance, class, &step, fields);
+  if (fields != at_hand) PyMem_Free(fields);
+  return put;
+}
+
+/* ---- Any value -------------------------------------------------------------------------------------------------- */
+
+static enum rc_py_put put_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  struct rc_py_source source = {.keep = NULL};
+  uint64_t bytes;
+  int described = rc_py_part_tensor(encoding, value, step, &source, &bytes);
+  if (described <= 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
+  if (!part) {
+    rc_py_source_clear(&source);
+    return RC_PY_PUT_RAISED;
+  }
+  part->kind = RINGCAST_ITEM_TENSOR;
+  part->source = source;
+  part->bytes = bytes;
+  return put_tag(encoding, RINGCAST_TAG_PART);
+}
+
+/* A torch.dtype, torch.device or torch.Size. */
+static enum rc_py_put put_named(struct rc_py_encoding *encoding, PyObject *value) {
+  struct rc_py_named name;
+  int named = rc_py_torch_name(encoding->state, value, &name);
+  if (named <= 0) return named < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
+  enum rc_py_put put = RC_PY_PUT_RAISED;
+  uint8_t *at = stream_at(encoding, HEAD + name.bytes);
+  if (at) {
+    *at++ = name.tag;
+    at = write_count(at, name.count);
+    memcpy(at, name.data, name.bytes);
+    put = stream_end(encoding, at + name.bytes);
+  }
+  Py_DECREF(name.keep);
+  return put;
+}
+
+/* What is rarer. */
+static enum rc_py_put put_other(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  PyTypeObject *type = Py_TYPE(value);
+  if (type == &PyComplex_Type) return rc_py_put_complex(encoding, value);
+  if (type == &PyByteArray_Type) return rc_py_put_bytearray(encoding, value);
+  if (type == &PySet_Type) return put_set(encoding, value, step, RINGCAST_TAG_SET);
+  if (type == &PyFrozenSet_Type) return put_set(encoding, value, step, RINGCAST_TAG_FROZENSET);
+  if (type == &PyRange_Type) return put_bounds(encoding, value, step, RINGCAST_TAG_RANGE);
+  if (type == &PySlice_Type) return put_bounds(encoding, value, step, RINGCAST_TAG_SLICE);
+  enum rc_py_put put = put_tensor(encoding, value, step);
+  if (put != RC_PY_PUT_LEAF) return put;
+  return put_named(encoding, value);
+}
+
+/* LEAF: nothing was written. */
+static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+  PyTypeObject *type = Py_TYPE(value);
+  if (type == &PyUnicode_Type) return rc_py_put_text(encoding, value);
+  if (type == &PyLong_Type) return rc_py_put_int(encoding, value);
+  if (type == &PyList_Type) return put_list(encoding, value, step);
+  if (type == &PyDict_Type) return put_dict(encoding, value, step);
+  if (type == &PyTuple_Type) return put_tuple(encoding, value, step);
+  if (type == &PyFloat_Type) return rc_py_put_float(encoding, value);
+  if (type == &PyBytes_Type) return rc_py_put_bytes(encoding, value);
+  struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
+  if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
+  if (class->kind == RC_PY_CLASS_SCALAR) return put_scalar(encoding, value, class);
+  return class->kind == RINGCAST_CLASS_ENUM ? put_member(encoding, value, class)
+                                            : put_instance(encoding, value, class, step);
+}
+
+enum rc_py_put rc_py_put(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root) {
+  encoding->serial = ++encoding->state->serial;
+  encoding->classes = 0;
+  if (encoding->texts && encoding->texts->next > UINT32_MAX / 2) {
+    PyMem_Free(encoding->texts);
+    encoding->texts = NULL;
+  }
+  if (!encoding->texts && !(encoding->texts = PyMem_Calloc(1, sizeof *encoding->texts))) {
+    PyErr_NoMemory();
+    return RC_PY_PUT_RAISED;
+  }
+  if (encoding->texts->next == 0) encoding->texts->next = 1; /* an empty entry has number 0 */
+  encoding->first_text = encoding->texts->next;
+  return put_value(encoding, value, root);
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing tokens: what put.c (containers, instances) and put_plain.c (numbers, text, bytes) share. */
+#ifndef RC_EXTENSION_PUT_H
+#define RC_EXTENSION_PUT_H
+
+#include "python/extension/codec/encode.h"
+
+#include "ringcast/object.h"
+
+enum {
+  INLINE_MOST = 2048, /* longer text and bytes are parts */
+  HEAD = 10,          /* the bytes of a tag and a count, at most */
+};
+
+/* Makes room for so many bytes more. False: raised. */
+bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes);
+
+/* Where to write up to so many bytes; to be ended by stream_end. NULL: raised. */
+static inline uint8_t *stream_at(struct rc_py_encoding *encoding, size_t bytes) {
+  if (encoding->stream_room - encoding->stream_bytes < bytes && !rc_py_stream_grow(encoding, bytes)) return NULL;
+  return encoding->stream + encoding->stream_bytes;
+}
+
+static inline enum rc_py_put stream_end(struct rc_py_encoding *encoding, const uint8_t *at) {
+  encoding->stream_bytes = (size_t)(at - encoding->stream);
+  return RC_PY_PUT_DONE;
+}
+
+static inline uint8_t *write_count(uint8_t *at, uint64_t count) {
+  if (count < 252) {
+    *at++ = (uint8_t)count;
+    return at;
+  }
+  int size = count <= UINT16_MAX ? 0 : count <= UINT32_MAX ? 1 : 2;
+  *at++ = (uint8_t)(252 + size);
+  memcpy(at, &count, (size_t)2 << size);
+  return at + ((size_t)2 << size);
+}
+
+static inline enum rc_py_put put_tag(struct rc_py_encoding *encoding, uint8_t tag) {
+  uint8_t *at = stream_at(encoding, 1);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = tag;
+  return stream_end(encoding, at);
+}
+
+static inline enum rc_py_put put_head(struct rc_py_encoding *encoding, uint8_t tag, uint64_t count) {
+  uint8_t *at = stream_at(encoding, HEAD);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = tag;
+  return stream_end(encoding, write_count(at, count));
+}
+
+static inline enum rc_py_put put_bytes(struct rc_py_encoding *encoding, uint8_t tag, const void *data, size_t bytes) {
+  uint8_t *at = stream_at(encoding, HEAD + bytes);
+  if (!at) return RC_PY_PUT_RAISED;
+  *at++ = tag;
+  at = write_count(at, bytes);
+  memcpy(at, data, bytes);
+  return stream_end(encoding, at + bytes);
+}
+
+/* The value of an exact int. False: it has more than 64 bits. */
+static inline bool int_value(PyObject *value, int64_t *out) {
+#if PY_VERSION_HEX >= 0x030c0000
+  if (PyUnstable_Long_IsCompact((PyLongObject *)value)) {
+    *out = PyUnstable_Long_CompactValue((PyLongObject *)value);
+    return true;
+  }
+#elif PY_VERSION_HEX >= 0x030b0000
+  Py_ssize_t digits = Py_SIZE(value); /* negative: so is the int */
+  if (digits >= -1 && digits <= 1) {
+    *out = digits * (int64_t)((PyLongObject *)value)->ob_digit[0];
+    return true;
+  }
+#endif
+  int overflow;
+  *out = PyLong_AsLongLongAndOverflow(value, &overflow);
+  return !overflow;
+}
+
+/* ---- put_plain.c ------------------------------------------------------------------------------------------------ */
+
+enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_put rc_py_put_float(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_put rc_py_put_complex(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text);
+enum rc_py_put rc_py_put_bytes(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_put rc_py_put_bytearray(struct rc_py_encoding *encoding, PyObject *value);
+/* Three or more items of a list or tuple. LEAF: they are no numbers of one kind, and nothing was written. */
+enum rc_py_put rc_py_put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count);
+
+#endif

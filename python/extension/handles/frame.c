@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frame: what Python may see of a ring that it reads from; and how a frame is given back.
+ *
+ * A Frame that outlives its release, or its Reader, is seen to be of the past. While a memoryview of it exists it can't
+ * be released: BufferError, as mmap does. A Frame that is dropped is released; if a call is at work on the Reader just
+ * then (it waits in another thread, or unpickles), at the end of that call.
+ */
+#include "python/extension/view.h"
+
+#include <unistd.h>
+
+#include <structmember.h>
+
+struct frame {
+  PyObject_HEAD struct rc_py_reader *reader;
+  struct ringcast_frame frame;
+  uint32_t tag;
+  bool open;
+  bool doomed;        /* to be given back as soon as the last memoryview goes */
+  Py_ssize_t exports; /* memoryviews and other buffers in use */
+};
+
+/* ---- The Reader's turn, and the end of a frame ------------------------------------------------------------------ */
+
+bool rc_py_reader_enter(struct rc_py_reader *self) {
+  if (!rc_py_enter(&self->busy, self->pid, "Reader")) return false;
+  if (self->reader) return true;
+  self->busy = false;
+  PyErr_SetString(PyExc_ValueError, "the Reader is closed");
+  return false;
+}
+
+void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
+  while (self->dropped_count > 0) {
+    self->dropped_count--;
+    /* Nobody is there to be told that it was evicted: the next call tells. */
+    if (self->reader) ringcast_reader_release(self->reader, &self->dropped[self->dropped_count]);
+  }
+}
+
+bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  int rc = ringcast_reader_release(self->reader, frame);
+  bool wins = type && rc == -ESTALE && PyErr_GivenExceptionMatches(type, PyExc_Exception);
+  if (wins) {
+    Py_CLEAR(type);
+    Py_CLEAR(value);
+    Py_CLEAR(traceback);
+  }
+  if (type) {
+    PyErr_Restore(type, value, traceback);
+  } else if (rc < 0) {
+    rc_py_raise(rc_py_state_of(self), rc);
+  }
+  return rc == 0;
+}
+
+PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object) {
+  int rc = ringcast_reader_check(self->reader);
+  if (rc == 0 || (!object && !PyErr_ExceptionMatches(PyExc_Exception))) return object;
+  if (!object && rc != -ESTALE) return NULL;
+  Py_XDECREF(object);
+  PyErr_Clear();
+  return rc_py_raise(rc_py_state_of(self), rc);
+}
+
+static bool is_current(const struct frame *self) {
+  return self->open && self->reader->reader;
+}
+
+static bool frame_check(const struct frame *self) {
+  if (is_current(self)) return true;
+  PyErr_SetString(PyExc_ValueError, self->reader->reader ? "this Frame was released already"
+                                                         : "this Frame is of no use any more: the Reader was closed");
+  return false;
+}
+
+static PyObject *release(struct frame *self) {
+  struct rc_py_reader *reader = self->reader;
+  if (self->exports > 0) return rc_py_raise_exported(self->exports, "release", "Frame");
+  if (!rc_py_reader_enter(reader)) return NULL;
+  self->open = false;
+  bool released = rc_py_reader_give_back(reader, &self->frame);
+  rc_py_reader_leave(reader);
+  return released ? rc_py_ref(Py_None) : NULL;
+}
+
+void rc_py_frame_give_up(PyObject *object) {
+  struct frame *self = (struct frame *)object;
+  if (!is_current(self) || self->reader->busy) return; /* then it is dropped */
+  self->open = false;
+  rc_py_reader_give_back(self->reader, &self->frame);
+}
+
+/* Releases it where there is nobody to raise to. */
+static void release_quietly(struct frame *self, PyObject *who) {
+  struct rc_py_reader *reader = self->reader;
+  if (!is_current(self)) return;
+  if (reader->busy && getpid() == reader->pid) {
+    self->open = false;
+    reader->dropped[reader->dropped_count++] = self->frame; /* a Reader holds no more than there is room for */
+    return;
+  }
+  PyObject *type, *value, *traceback; /* this runs while an exception passes */
+  PyErr_Fetch(&type, &value, &traceback);
+  Py_XDECREF(release(self));
+  if (PyErr_Occurred()) PyErr_WriteUnraisable(who);
+  PyErr_Restore(type, value, traceback);
+}
+
+/* ---- Frame ------------------------------------------------------------------------------------------------------ */
+
+static int frame_get_buffer(PyObject *object, Py_buffer *view, int flags) {
+  struct frame *self = (struct frame *)object;
+  view->obj = NULL;
+  if (!frame_check(self)) return -1;
+  int rc = PyBuffer_FillInfo(view, object, (void *)self->frame.data, (Py_ssize_t)self->frame.bytes, 1, flags);
+  if (rc == 0) {
+    self->exports++;
+    self->reader->exports++;
+  }
+  return rc;
+}
+
+static void frame_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
+  struct frame *self = (struct frame *)object;
+  self->reader->exports--;
+  if (--self->exports == 0 && self->doomed) release_quietly(self, object);
+}
+
+static Py_ssize_t frame_length(PyObject *object) {
+  struct frame *self = (struct frame *)object;
+  return frame_check(self) ? (Py_ssize_t)self->frame.bytes : -1;
+}
+
+PyDoc_STRVAR(frame_release_doc,
+             "release($self)\n--\n\n"
+             "Give the frame back to the ring, where the writer may overwrite it once all older ones are given back "
+             "too. A second\ntime does nothing.\n\n"
+             "BufferError: a memoryview of it is still in use. Evicted: the writer goes on without this Reader, and "
+             "may have\n"
+             "overwritten the frame while it was read: drop what was made of it.");
+static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct frame *self = (struct frame *)object;
+  if (!is_current(self)) Py_RETURN_NONE;
+  return release(self);
+}
+
+PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
+static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
+}
+
+/* The block has ended by an exception, with views still there. What was overwritten may have led to it, so the eviction
+ * is what is to be told. */
+static PyObject *release_later(struct frame *self, PyObject *raised) {
+  struct rc_py_reader *reader = self->reader;
+  self->doomed = true;
+  if (!PyErr_GivenExceptionMatches(raised, PyExc_Exception)) Py_RETURN_NONE; /* KeyboardInterrupt and the like go on */
+  if (ringcast_reader_check(reader->reader) == -ESTALE) return rc_py_raise(rc_py_state_of(reader), -ESTALE);
+  Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(frame_exit_doc, "__exit__($self, *exception)\n--\n\n"
+                             "Release it; after an exception, as soon as the last memoryview is gone.");
+PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
+  struct frame *self = (struct frame *)object;
+  if (!is_current(self)) Py_RETURN_NONE;
+  PyObject *raised = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0) : Py_None;
+  if (raised != Py_None && self->exports > 0) return release_later(self, raised);
+  PyObject *none = release(self);
+  if (none || raised == Py_None || PyErr_GivenExceptionMatches(raised, PyExc_Exception)) return none;
+  PyErr_Clear(); /* KeyboardInterrupt and the like go on */
+  Py_RETURN_NONE;
+}
+
+/* ---- Looking into it -------------------------------------------------------------------------------------------- */
+
+const struct ringcast_frame *rc_py_frame_of(PyObject *frame) {
+  return &((struct frame *)frame)->frame;
+}
+
+/* What it gives is known to be whole. */
+static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
+  struct frame *self = (struct frame *)object;
+  struct rc_py_reader *reader = self->reader;
+  if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
+  const struct rc_py_looking looking = {.state = rc_py_state_of(reader),
+                                        .frame = &self->frame,
+                                        .reader = reader->reader,
+                                        .classes = &reader->classes,
+                                        .allow_pickle = reader->allow_pickle};
+  PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
+  rc_py_reader_leave(reader);
+  return found;
+}
+
+static PyObject *look_whole(const struct rc_py_looking *looking, PyObject *allow_pickle) {
+  const struct rc_py_decoder decoder = {.reader = looking->reader,
+                                        .classes = looking->classes,
+                                        .allow_pickle = looking->allow_pickle && allow_pickle == Py_True};
+  uint32_t tag;
+  return rc_py_decode_by(looking->state, looking->frame, &decoder, &tag);
+}
+
+PyObject *rc_py_frame_unpack(PyObject *frame, bool allow_pickle) {
+  return look(frame, look_whole, allow_pickle ? Py_True : Py_False);
+}
+
+static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, rc_py_look_keys, NULL);
+}
+
+static PyObject *frame_item(PyObject *object, PyObject *key) {
+  return look(object, rc_py_look_item, key);
+}
+
+static int frame_contains(PyObject *object, PyObject *key) {
+  PyObject *found = look(object, rc_py_look_contains, key);
+  int is_there = found ? found == Py_True : -1;
+  Py_XDECREF(found);
+  return is_there;
+}
+
+PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  return look(object, rc_py_look_hashes, NULL);
+}
+
+static PyObject *frame_repr(PyObject *object) {
+  struct frame *self = (struct frame *)object;
+  unsigned long long position = self->frame.position;
+  if (!is_current(self)) return PyUnicode_FromFormat("<ringcast.Frame at %llu, released>", position);
+  return PyUnicode_FromFormat("<ringcast.Frame at %llu, kind %d, %zu bytes>", position, self->frame.kind,
+                              self->frame.bytes);
+}
+
+static int frame_traverse(PyObject *object, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(((struct frame *)object)->reader);
+  return 0;
+}
+
+/* Nobody else could release it: a Frame that is dropped gives its memory back. */
+static void frame_dealloc(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  struct frame *self = (struct frame *)object;
+  PyObject_GC_UnTrack(object);
+  if (self->reader) release_quietly(self, (PyObject *)type);
+  Py_XDECREF(self->reader);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_frame *frame) {
+  PyTypeObject *type = rc_py_state_of(reader)->frame_type;
+  struct frame *self = (struct frame *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->reader = (struct rc_py_reader *)rc_py_ref((PyObject *)reader);
+  self->frame = *frame;
+  self->open = true;
+  struct ringcast_frame_reader header; /* a damaged one has no tag */
+  bool has_tag = frame->kind == RINGCAST_KIND_TENSORS && ringcast_frame_open(&header, frame->data, frame->bytes) == 0;
+  self->tag = has_tag ? header.tag : 0;
+  return (PyObject *)self;
+}
+
+static PyMethodDef frame_methods[] = {
+    {"release", frame_release, METH_NOARGS, frame_release_doc},
+    {"keys", frame_keys, METH_NOARGS, rc_py_keys_doc},
+    {"__enter__", frame_enter, METH_NOARGS, enter_doc},
+    {"__exit__", rc_py_frame_exit, METH_VARARGS, frame_exit_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef frame_members[] = {
+    {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY,
+     "Where the frame starts, in bytes since the ring was made."},
+    {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, "KIND_BYTES or KIND_TENSORS."},
+    {"tag", T_UINT, offsetof(struct frame, tag), READONLY, "The sender's tag; that of bytes is 0."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef frame_properties[] = {
+    {"hashes", rc_py_frame_hashes, NULL, rc_py_hashes_doc, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(frame_doc,
+             "A frame in the ring, lent by Reader.next(), to be read in place. As many at a time as the Reader's "
+             "`leases`.\n\n"
+             "    with reader.next() as frame, memoryview(frame) as view:\n"
+             "        total = sum(view)\n\n"
+             "At the end of the block the view goes, and then the frame is released, for the writer to reuse its "
+             "memory; so it\nis when its last reference is dropped. numpy.asarray(frame) reads too; every array must "
+             "be gone (del array) at the\nend. BufferError: a view or an array is still in use. Then the frame is "
+             "held as before; drop them, and call\nrelease().\n\n"
+             "What was read is known to be whole when release(), or the block, has ended without Evicted; "
+             "Reader.check() "
+             "tells before.\n\n"
+             "Of a dict that was sent, frame[\"key\"] reads that item alone, as recv() would give it; frame.keys() and "
+             "\"key\" in frame\ntell what there is.\n\n"
+             "len(frame) is its bytes, bytes(frame) a copy. Read-only.");
+static PyType_Slot frame_slots[] = {
+    {Py_tp_doc, (void *)frame_doc},      {Py_tp_methods, frame_methods},
+    {Py_tp_members, frame_members},      {Py_tp_repr, frame_repr},
+    {Py_tp_traverse, frame_traverse},    {Py_tp_dealloc, frame_dealloc},
+    {Py_bf_getbuffer, frame_get_buffer}, {Py_bf_releasebuffer, frame_release_buffer},
+    {Py_sq_length, frame_length},        {Py_sq_contains, frame_contains},
+    {Py_mp_subscript, frame_item},       {Py_tp_getset, frame_properties},
+    {0, NULL},
+};
+PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                frame_slots};

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
+#include "python/extension/codec/encode.h"
+#include "python/extension/view.h"
+
+#include <structmember.h>
+
+enum { LINE = 64, PHASE = 16 }; /* a frame starts so many bytes into a line: then its tensors are on lines */
+
+static bool make_room(struct rc_py_packed *self, size_t bytes) {
+  self->block = rc_py_block_take(bytes + PHASE);
+  if (!self->block && !(self->memory = PyMem_RawMalloc(bytes + LINE + PHASE))) {
+    PyErr_NoMemory();
+    return false;
+  }
+  uint8_t *start = self->block ? rc_py_block_data(self->block) : self->memory;
+  self->data = (uint8_t *)(((uintptr_t)start + LINE - 1) & ~(uintptr_t)(LINE - 1)) + PHASE;
+  return true;
+}
+
+static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
+  uint64_t bytes = ringcast_plan_bytes(&encoding->plan);
+  if (bytes > PTRDIFF_MAX / 2) {
+    rc_py_raise_text(encoding->state, EMSGSIZE, "the value has more bytes than fit in any ring");
+    return false;
+  }
+  if (!make_room(self, bytes)) return false;
+  const struct ringcast_span span = {.data = self->data, .bytes = bytes};
+  int rc = rc_py_encoding_write(encoding, &span, 0, &self->bytes);
+  if (rc == 0 || rc == RC_PY_RAISED) return rc == 0;
+  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
+                   strerror(-rc));
+  return false;
+}
+
+PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed) {
+  const struct ringcast_frame frame = {.data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
+  uint32_t tag;
+  PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, false, &tag); /* stops at the pickle */
+  Py_XDECREF(object);
+  return NULL;
+}
+
+static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_pickle) {
+  const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+  return packed->pickled && !allow_pickle ? rc_py_packed_refuse(state, packed) : rc_py_ref(object);
+}
+
+const char rc_py_pack_doc[] =
+    "pack($module, obj, *, allow_pickle=None, hash=None)\n--\n\n"
+    "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) "
+    "then costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
+    "allow_pickle: as for Writer. hash: as for Writer.send(); PackedFrame.hashes has them.\n\n"
+    "TypeError: a tensor that is not on the CPU. PickleRefused, and whatever pickle raises, as Writer.send().";
+PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
+  struct rc_py_state *state = PyModule_GetState(module);
+  struct rc_py_encoding encoding;
+  PyObject *values[3] = {NULL};
+  bool allow_pickle;
+  uint32_t hash;
+  if (!rc_py_arguments("pack", names, 1, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
+  if (!rc_py_hash_argument(state, values[2], &hash)) return NULL;
+  if (Py_TYPE(values[0]) == state->packed_type) {
+    return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
+  }
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle)) return NULL;
+  encoding.hash = hash;
+  struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
+  if (self && !fill(self, &encoding)) Py_CLEAR(self);
+  if (self) self->pickled = encoding.pickled;
+  rc_py_encoding_clear(&encoding);
+  return (PyObject *)self;
+}
+
+const char rc_py_unpack_doc[] =
+    "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
+    "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() "
+    "would\ngive it.\n\n"
+    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too.\n\n"
+    "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
+    "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
+PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"frame", "allow_pickle", NULL};
+  struct rc_py_state *state = PyModule_GetState(module);
+  PyObject *values[2] = {NULL};
+  bool allow_pickle;
+  uint32_t tag;
+  Py_buffer view;
+  if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
+  if (Py_TYPE(values[0]) == state->frame_type) return rc_py_frame_unpack(values[0], allow_pickle);
+  if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
+  const struct ringcast_frame frame = {
+      .data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
+  PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, allow_pickle, &tag);
+  PyBuffer_Release(&view);
+  return object;
+}
+
+static void packed_dealloc(PyObject *object) {
+  struct rc_py_packed *self = (struct rc_py_packed *)object;
+  PyTypeObject *type = Py_TYPE(object);
+  if (self->block) rc_py_block_give(self->block);
+  PyMem_RawFree(self->memory);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+static int packed_get_buffer(PyObject *object, Py_buffer *view, int flags) {
+  struct rc_py_packed *self = (struct rc_py_packed *)object;
+  return PyBuffer_FillInfo(view, object, self->data, (Py_ssize_t)self->bytes, 1, flags);
+}
+
+static Py_ssize_t packed_length(PyObject *object) {
+  return (Py_ssize_t)((struct rc_py_packed *)object)->bytes;
+}
+
+/* Nobody can write to it, and its maker is who looks: what is in it may be loaded, as by unpack(). */
+static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
+  struct rc_py_packed *self = (struct rc_py_packed *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  const struct ringcast_frame frame = {.data = self->data, .bytes = self->bytes, .kind = RINGCAST_KIND_TENSORS};
+  struct rc_py_looking looking = {.state = state, .frame = &frame, .classes = &state->unpack_classes};
+  return rc_py_allow_pickle(Py_None, &looking.allow_pickle) ? how(&looking, key) : NULL;
+}
+
+static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return look(object, rc_py_look_keys, NULL);
+}
+
+static PyObject *packed_item(PyObject *object, PyObject *key) {
+  return look(object, rc_py_look_item, key);
+}
+
+static int packed_contains(PyObject *object, PyObject *key) {
+  PyObject *found = look(object, rc_py_look_contains, key);
+  int is_there = found ? found == Py_True : -1;
+  Py_XDECREF(found);
+  return is_there;
+}
+
+static PyObject *packed_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  return look(object, rc_py_look_hashes, NULL);
+}
+
+static PyObject *packed_repr(PyObject *object) {
+  return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
+}
+
+PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: only Writer.send() takes a PackedFrame, by itself.");
+static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError, "a PackedFrame can't be pickled, nor be sent inside another value: send it by "
+                                   "itself, by Writer.send(packed), or what it was made of");
+  return NULL;
+}
+
+static PyMethodDef packed_methods[] = {
+    {"keys", packed_keys, METH_NOARGS, rc_py_keys_doc},
+    {"__reduce__", packed_reduce, METH_NOARGS, reduce_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef packed_members[] = {
+    {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY, "Bytes that it takes in a ring."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef packed_properties[] = {
+    {"hashes", packed_hashes, NULL, rc_py_hashes_doc, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(packed_doc,
+             "A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once.\n\n"
+             "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) "
+             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.\n"
+             "packed[\"key\"], keys() and \"key\" in packed look into a dict, as of a Frame.");
+static PyType_Slot packed_slots[] = {
+    {Py_tp_doc, (void *)packed_doc},      {Py_tp_dealloc, packed_dealloc},
+    {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},
+    {Py_bf_getbuffer, packed_get_buffer}, {Py_sq_length, packed_length},
+    {Py_tp_repr, packed_repr},            {Py_tp_getset, packed_properties},
+    {Py_mp_subscript, packed_item},       {Py_sq_contains, packed_contains},
+    {0, NULL},
+};
+PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0, Py_TPFLAGS_DEFAULT,
+                                 packed_slots};

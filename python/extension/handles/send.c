@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
+#include "python/extension/codec/encode.h"
+
+int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
+  struct ringcast_peer peer;
+  if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
+  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.held_ns >= (uint64_t)self->fail_ns;
+  return held ? RC_PY_TOO_SLOW : rc;
+}
+
+int rc_py_try_reserve(void *context, int64_t timeout_ns) {
+  struct rc_py_reservation *call = context;
+  return rc_py_told_apart(call->writer,
+                          ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));
+}
+
+/* ---- Sending ---------------------------------------------------------------------------------------------------- */
+
+/* What a call that sends returns: `rc` is what came of it, `bytes` the frame it wanted. */
+static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
+  if (rc == -EAGAIN && self->offering) {
+    self->spent = 0; /* the task is going to wait */
+    return rc_py_ref(rc_py_state_of(self)->nothing);
+  }
+  if (rc >= 0 && self->offering) self->spent += 1 + (unsigned)(bytes >> 18);
+  rc_py_watch_after(self->watch, self->pid, rc);
+  return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes) : rc_py_ref(Py_None);
+}
+
+/* Puts what was measured into the ring. On an error nothing is left open. */
+static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  size_t bytes;
+  rc = rc_py_encoding_write(encoding, &call.span, tag, &bytes);
+  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  ringcast_writer_abort(self->writer);
+  if (rc == RC_PY_RAISED) return rc;
+  rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
+                   strerror(-rc));
+  return RC_PY_RAISED;
+}
+
+/* The tag belongs to the sending. */
+static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  rc_py_copy(call.span.data, packed->data, packed->bytes);
+  memcpy((uint8_t *)call.span.data + offsetof(struct ringcast_frame_header, tag), &tag, sizeof tag);
+  return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
+}
+
+/* `hash`: see rc_py_hash_argument. */
+static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_t timeout_ns, uint32_t tag,
+                             uint32_t hash) {
+  struct rc_py_encoding encoding;
+  if (Py_TYPE(object) == rc_py_state_of(self)->packed_type) {
+    const struct rc_py_packed *packed = (struct rc_py_packed *)object;
+    if (hash) return rc_py_hash_of_packed();
+    if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
+    return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
+  }
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle)) return NULL;
+  encoding.hash = hash;
+  int rc = send_encoding(self, &encoding, timeout_ns, tag);
+  PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
+  rc_py_encoding_clear(&encoding);
+  return result;
+}
+
+const char rc_py_send_doc[] =
+    "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
+     "Send any Python object to every reader that is attached.\n\n"
+     "Plain values, containers, CPU tensors of torch (any dtype and strides, copied once, straight into the ring), "
+     "NumPy's\narrays and scalars, dataclasses, msgspec.Structs, namedtuples and members of Enums go as they are, "
+     "nested up to 1024\ndeep. What else there is in a value goes by pickle, protocol 5, the tensors, arrays and "
+     "buffers in it beside the\npickle. Nothing that is sent may change until send returns; afterwards it may: the "
+     "readers have copies.\nA PackedFrame of pack() is sent as what it was made of.\n\n"
+     "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
+     "recv_tagged. hash: \"sha256\" or \"xxh3\": each tensor and array, nested ones too, gets a hash of its bytes in C "
+     "order,\nmade while it is copied, which the readers find in Frame.hashes. The first 8 bytes of the SHA-256 as a "
+     "big-endian int, or\nthe 64-bit XXH3. What goes by pickle gets none, and a PackedFrame has those of pack().\n\n"
+     "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message "
+     "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
+     "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
+     "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
+     "tensor that is not on the CPU. ValueError: a tensor without memory. RecursionError: nested too deep for "
+     "this thread's\nstack, or for pickle. RuntimeError: the value was changed meanwhile. Whatever pickle raises for "
+     "what can't be pickled,\nwith its place in front: \"value['a'][2]: ...\". After an error nothing was sent.";
+PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[4] = {NULL};
+  int64_t timeout_ns;
+  uint64_t tag = 0;
+  uint32_t hash;
+  if (!rc_py_arguments("send", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_hash_argument(rc_py_state_of(self), values[3], &hash)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!rc_py_writer_enter(self)) return NULL;
+  PyObject *result = send_object(self, values[0], timeout_ns, (uint32_t)tag, hash);
+  rc_py_writer_leave(self);
+  return result;
+}
+
+PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct rc_py_state *state = rc_py_state_of(self);
+  uint64_t tag;
+  PyObject *turn = rc_py_pass_turn(state, &self->spent);
+  if (turn) return turn;
+  uint32_t hash;
+  if (count != 3) return PyErr_Format(PyExc_TypeError, "_offer() takes a value, a tag and a hash");
+  if (!rc_py_hash_argument(state, args[2], &hash)) return NULL;
+  if (!rc_py_integer("tag", args[1], 0, UINT32_MAX, &tag) || !rc_py_writer_enter(self)) return NULL;
+  self->offering = true;
+  PyObject *result = send_object(self, args[0], 0, (uint32_t)tag, hash);
+  self->offering = false;
+  rc_py_writer_leave(self);
+  return result;
+}
+
+static int copy_view(void *to, const Py_buffer *view) {
+  if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(to, (Py_buffer *)view, view->len, 'C');
+  rc_py_copy(to, view->buf, (size_t)view->len);
+  return 0;
+}
+
+static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
+  struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  if (copy_view(call.span.data, view) == 0) {
+    return ringcast_writer_commit(self->writer, call.bytes, RINGCAST_KIND_BYTES);
+  }
+  ringcast_writer_abort(self->writer);
+  return RC_PY_RAISED;
+}
+
+const char rc_py_send_bytes_doc[] =
+    "send_bytes($self, data, timeout=None)\n--\n\n"
+     "Send the bytes of any buffer, in C order; recv() gives them as bytes. Timeout and errors as send().";
+PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"data", "timeout", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[2] = {NULL};
+  int64_t timeout_ns;
+  Py_buffer view;
+  if (!rc_py_arguments("send_bytes", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns) || !rc_py_writer_enter(self)) return NULL;
+  PyObject *result = NULL;
+  if (PyObject_GetBuffer(values[0], &view, PyBUF_FULL_RO) == 0) {
+    int rc = send_view(self, &view, timeout_ns);
+    result = sent(self, rc, (uint64_t)view.len);
+    PyBuffer_Release(&view);
+  }
+  rc_py_writer_leave(self);
+  return result;
+}
+
+static int build_error(const struct ringcast_span *span, const struct ringcast_frame_plan *plan, uint32_t tag,
+                       const char *text, size_t bytes, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  int rc = ringcast_build_begin(&builder, span->data, span->bytes, plan, RINGCAST_ROOT_VALUE, tag);
+  if (rc == 0) rc = ringcast_build_data(&builder, RINGCAST_ITEM_ERROR, NULL, 0, text, bytes, 0, NULL);
+  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+}
+
+static int send_error(struct rc_py_writer *self, const struct ringcast_frame_plan *plan, const char *text,
+                      size_t text_bytes, int64_t timeout_ns, uint32_t tag) {
+  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(plan)};
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) return rc;
+  size_t bytes;
+  rc = build_error(&call.span, plan, tag, text, text_bytes, &bytes);
+  if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  ringcast_writer_abort(self->writer);
+  rc_py_raise_text(rc_py_state_of(self), -rc, "can't write the error into its frame");
+  return RC_PY_RAISED;
+}
+
+const char rc_py_send_error_doc[] =
+    "send_error($self, text, timeout=None, *, tag=0)\n--\n\n"
+     "Send a frame that makes recv() raise SendError(text) at every reader: for a sender that can't send what "
+     "they\nwait for. Timeout, tag and errors as send().";
+PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"text", "timeout", "tag", NULL};
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  PyObject *values[3] = {NULL};
+  int64_t timeout_ns;
+  uint64_t tag = 0;
+  if (!rc_py_arguments("send_error", names, 2, 1, args, count, keywords, values)) return NULL;
+  if (!rc_py_timeout(values[1], &timeout_ns)) return NULL;
+  if (values[2] && !rc_py_integer("tag", values[2], 0, UINT32_MAX, &tag)) return NULL;
+  if (!PyUnicode_Check(values[0])) {
+    return PyErr_Format(PyExc_TypeError, "text must be a str, not %.100s", Py_TYPE(values[0])->tp_name);
+  }
+  PyObject *utf8 = PyUnicode_AsEncodedString(values[0], "utf-8", "backslashreplace");
+  if (!utf8 || !rc_py_writer_enter(self)) {
+    Py_XDECREF(utf8);
+    return NULL;
+  }
+  size_t bytes = (size_t)PyBytes_GET_SIZE(utf8);
+  struct ringcast_frame_plan plan = {0};
+  ringcast_plan_item(&plan, 0, bytes);
+  int rc = send_error(self, &plan, PyBytes_AS_STRING(utf8), bytes, timeout_ns, (uint32_t)tag);
+  PyObject *result = sent(self, rc, ringcast_plan_bytes(&plan));
+  rc_py_writer_leave(self);
+  Py_DECREF(utf8);
+  return result;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Span: what Python may see of a ring that it writes to; and how a reservation ends.
+ *
+ * The lease (is it open, who looks at it) is the Writer's; a Span names it by its generation. So a Span that is dropped
+ * leaves the reservation open for Writer.commit(). While a memoryview exists the lease can't end: BufferError, as mmap
+ * does.
+ */
+#include "python/extension/extension.h"
+
+struct span {
+  PyObject_HEAD struct rc_py_writer *writer;
+  uint64_t generation;
+};
+
+/* ---- The Writer's turn, and the end of its reservation ---------------------------------------------------------- */
+
+bool rc_py_writer_enter(struct rc_py_writer *self) {
+  if (!rc_py_enter(&self->busy, self->pid, "Writer")) return false;
+  if (self->writer) return true;
+  self->busy = false;
+  PyErr_SetString(PyExc_ValueError, "the Writer is closed");
+  return false;
+}
+
+/* What commit or abort gave. A forked child gets ECHILD, whether or not one is open. */
+static PyObject *ended(struct rc_py_writer *self, int rc) {
+  if (rc == -EINVAL && !self->lease.open) return PyErr_Format(PyExc_ValueError, "no reservation is open");
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  self->lease.open = false;
+  return rc_py_ref(Py_None);
+}
+
+bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
+  if (!self->lease.open || self->lease.exports == 0) return true;
+  rc_py_raise_exported(self->lease.exports, verb, "Span");
+  return false;
+}
+
+PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind_object) {
+  uint64_t bytes = self->lease.open ? self->span.bytes : 0, kind = RINGCAST_KIND_BYTES;
+  if (n && n != Py_None && !rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
+  if (kind_object && !rc_py_integer("kind", kind_object, 0, UINT16_MAX, &kind)) return NULL;
+  if (!rc_py_writer_enter(self)) return NULL;
+  PyObject *result = NULL;
+  if (rc_py_writer_may_end(self, "commit"))
+    result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
+  rc_py_writer_leave(self);
+  return result;
+}
+
+PyObject *rc_py_writer_abort(struct rc_py_writer *self) {
+  if (!rc_py_writer_enter(self)) return NULL;
+  PyObject *result = NULL;
+  if (rc_py_writer_may_end(self, "abort")) result = ended(self, ringcast_writer_abort(self->writer));
+  rc_py_writer_leave(self);
+  return result;
+}
+
+/* ---- Span ------------------------------------------------------------------------------------------------------- */
+
+static bool is_current(const struct rc_py_lease *lease, uint64_t generation) {
+  return lease->open && lease->generation == generation;
+}
+
+static bool span_check(const struct span *self) {
+  if (is_current(&self->writer->lease, self->generation)) return true;
+  PyErr_SetString(PyExc_ValueError, self->writer->writer ? "this Span was committed or aborted already"
+                                                         : "this Span is of no use any more: the Writer was closed");
+  return false;
+}
+
+static int span_get_buffer(PyObject *object, Py_buffer *view, int flags) {
+  struct span *self = (struct span *)object;
+  view->obj = NULL;
+  if (!span_check(self)) return -1;
+  if (self->writer->lease.moving) {
+    PyErr_SetString(PyExc_RuntimeError, "this Span is being grown, by another thread");
+    return -1;
+  }
+  const struct ringcast_span *span = &self->writer->span;
+  int rc = PyBuffer_FillInfo(view, object, span->data, (Py_ssize_t)span->bytes, 0, flags);
+  if (rc == 0) self->writer->lease.exports++;
+  return rc;
+}
+
+static void span_release_buffer(PyObject *object, Py_buffer *Py_UNUSED(view)) {
+  struct rc_py_writer *writer = ((struct span *)object)->writer;
+  if (--writer->lease.exports > 0 || !writer->lease.doomed) return;
+  PyObject *type, *value, *traceback; /* this runs while an exception passes */
+  PyErr_Fetch(&type, &value, &traceback);
+  Py_XDECREF(rc_py_writer_abort(writer));
+  if (PyErr_Occurred()) PyErr_WriteUnraisable(object);
+  PyErr_Restore(type, value, traceback);
+}
+
+static Py_ssize_t span_length(PyObject *object) {
+  struct span *self = (struct span *)object;
+  return span_check(self) ? (Py_ssize_t)self->writer->span.bytes : -1;
+}
+
+struct growth {
+  const struct rc_py_writer *writer;
+  size_t bytes;
+  struct ringcast_span span;
+};
+
+static int try_grow(void *context, int64_t timeout_ns) {
+  struct growth *call = context;
+  return rc_py_told_apart(call->writer,
+                          ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));
+}
+
+static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
+  struct growth call = {.writer = writer, .bytes = bytes};
+  writer->lease.moving = true;
+  int rc = rc_py_wait(try_grow, &call, timeout_ns);
+  writer->lease.moving = false;
+  if (rc == 0) writer->span = call.span;
+  return rc;
+}
+
+PyDoc_STRVAR(span_grow_doc,
+             "grow($self, n, timeout=None)\n--\n\n"
+             "Make it `n` bytes long in all, keeping what was written. Its place may change: take a new memoryview.\n\n"
+             "Timeout and errors as Writer.reserve(); after one the span is as it was. BufferError: a memoryview of it "
+             "is still\nin use. ValueError: committed or aborted already.");
+static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  struct span *self = (struct span *)object;
+  struct rc_py_writer *writer = self->writer;
+  int64_t timeout_ns;
+  uint64_t bytes;
+  if (!rc_py_amount_arguments("grow", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) return NULL;
+  if (!span_check(self) || !rc_py_writer_enter(writer)) return NULL;
+  int rc = rc_py_writer_may_end(writer, "grow") ? grow(writer, bytes, timeout_ns) : RC_PY_RAISED;
+  rc_py_watch_after(writer->watch, writer->pid, rc);
+  rc_py_writer_leave(writer);
+  return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(writer), rc, &writer->info, bytes) : rc_py_ref(Py_None);
+}
+
+PyDoc_STRVAR(span_commit_doc,
+             "commit($self, n=None, *, kind=0)\n--\n\n"
+             "Publish the first `n` bytes (None: all) as one frame, as Writer.commit(). The Span is of no use "
+             "afterwards.\n\n"
+             "ValueError: committed or aborted already, or `n` is more than was reserved (it stays open).\n"
+             "BufferError: a memoryview of it is still in use.");
+static PyObject *span_commit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"n", "kind", NULL};
+  PyObject *values[2] = {NULL};
+  struct span *self = (struct span *)object;
+  if (!rc_py_arguments("commit", names, 1, 0, args, count, keywords, values) || !span_check(self)) return NULL;
+  return rc_py_writer_commit(self->writer, values[0], values[1]);
+}
+
+PyDoc_STRVAR(span_abort_doc, "abort($self)\n--\n\n"
+                             "Give the memory back; no reader sees anything. Errors as commit().");
+static PyObject *span_abort(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct span *self = (struct span *)object;
+  return span_check(self) ? rc_py_writer_abort(self->writer) : NULL;
+}
+
+PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
+static PyObject *span_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  return span_check((struct span *)object) ? rc_py_ref(object) : NULL;
+}
+
+PyDoc_STRVAR(span_exit_doc,
+             "__exit__($self, *exception)\n--\n\n"
+             "Commit all of it, unless that was done; after an exception, abort (once the last memoryview is gone).");
+static PyObject *span_exit(PyObject *object, PyObject *args) {
+  struct span *self = (struct span *)object;
+  struct rc_py_lease *lease = &self->writer->lease;
+  if (!is_current(lease, self->generation)) Py_RETURN_NONE;
+  if (PyTuple_GET_SIZE(args) == 0 || PyTuple_GET_ITEM(args, 0) == Py_None) {
+    return rc_py_writer_commit(self->writer, NULL, NULL);
+  }
+  if (lease->exports == 0) return rc_py_writer_abort(self->writer);
+  lease->doomed = true;
+  Py_RETURN_NONE;
+}
+
+static PyObject *span_repr(PyObject *object) {
+  struct span *self = (struct span *)object;
+  if (!is_current(&self->writer->lease, self->generation)) return PyUnicode_FromString("<ringcast.Span, done>");
+  return PyUnicode_FromFormat("<ringcast.Span of %zu bytes>", self->writer->span.bytes);
+}
+
+static int span_traverse(PyObject *object, visitproc visit, void *arg) {
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(((struct span *)object)->writer);
+  return 0;
+}
+
+static void span_dealloc(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  Py_XDECREF(((struct span *)object)->writer);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+PyObject *rc_py_span_new(struct rc_py_writer *writer) {
+  PyTypeObject *type = rc_py_state_of(writer)->span_type;
+  struct span *self = (struct span *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->writer = (struct rc_py_writer *)rc_py_ref((PyObject *)writer);
+  self->generation = writer->lease.generation;
+  return (PyObject *)self;
+}
+
+static PyMethodDef span_methods[] = {
+    {"commit", (PyCFunction)(void (*)(void))span_commit, METH_FASTCALL | METH_KEYWORDS, span_commit_doc},
+    {"grow", (PyCFunction)(void (*)(void))span_grow, METH_FASTCALL | METH_KEYWORDS, span_grow_doc},
+    {"abort", span_abort, METH_NOARGS, span_abort_doc},
+    {"__enter__", span_enter, METH_NOARGS, enter_doc},
+    {"__exit__", span_exit, METH_VARARGS, span_exit_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+PyDoc_STRVAR(span_doc,
+             "Memory of the ring, lent by Writer.reserve(), to be written in place:\n\n"
+             "    with writer.reserve(16) as span, memoryview(span) as view:\n"
+             "        view[:] = bytes(16)\n\n"
+             "At the end of the block the view goes, and then all of the span is committed; after an exception it is "
+             "aborted.\nnumpy.asarray(span) and torch.frombuffer(span, ...) write too; every array must be gone "
+             "(del array) at the end.\nBufferError: a view or an array is still in use. Then nothing was committed: "
+             "the span is open as before; drop\nthem, and call commit() or abort().\n\n"
+             "len(span) is its bytes. It starts 16 bytes into a 64-byte line.");
+static PyType_Slot span_slots[] = {
+    {Py_tp_doc, (void *)span_doc},
+    {Py_tp_methods, span_methods},
+    {Py_tp_repr, span_repr},
+    {Py_tp_traverse, span_traverse},
+    {Py_tp_dealloc, span_dealloc},
+    {Py_bf_getbuffer, span_get_buffer},
+    {Py_sq_length, span_length},
+    {Py_bf_releasebuffer, span_release_buffer},
+    {0, NULL},
+};
+PyType_Spec rc_py_span_spec = {"ringcast.Span", sizeof(struct span), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               span_slots};

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tap: sees what a ring carries, and holds nobody back. */
+#include "python/extension/extension.h"
+
+#include <unistd.h>
+
+#include <structmember.h>
+
+struct tap {
+  PyObject_HEAD ringcast_tap *tap; /* NULL: closed */
+  PyObject *handle;
+  PyObject *classes; /* that came: the cache of classes.c */
+  uint32_t slots;    /* of the ring */
+  pid_t pid;
+  bool busy, allow_pickle;
+};
+
+static bool enter(struct tap *self) {
+  if (!rc_py_enter(&self->busy, self->pid, "Tap")) return false;
+  if (self->tap) return true;
+  self->busy = false;
+  PyErr_SetString(PyExc_ValueError, "the Tap is closed");
+  return false;
+}
+
+static void leave(struct tap *self) {
+  self->busy = false;
+}
+
+/* ---- Attaching -------------------------------------------------------------------------------------------------- */
+
+static int attach(struct tap *self, const char *handle) {
+  struct ringcast_info info;
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_tap_attach(handle, &self->tap);
+  Py_END_ALLOW_THREADS if (rc == 0) rc = ringcast_tap_info(self->tap, &info);
+  if (rc == 0) self->slots = info.readers;
+  return rc;
+}
+
+static PyObject *tap_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"handle", "allow_pickle", NULL};
+  PyObject *handle, *pickle = Py_None;
+  const char *text;
+  bool allow_pickle;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$O:Tap", names, &handle, &pickle)) return NULL;
+  if (!rc_py_handle_text(type, handle, &text) || !rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
+  struct tap *self = (struct tap *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->pid = getpid();
+  self->allow_pickle = allow_pickle;
+  self->handle = rc_py_ref(handle);
+  int rc = attach(self, text);
+  if (rc == 0) return (PyObject *)self;
+  rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text);
+  Py_DECREF(self);
+  return NULL;
+}
+
+static void tap_dealloc(PyObject *object) {
+  struct tap *self = (struct tap *)object;
+  PyTypeObject *type = Py_TYPE(object);
+  ringcast_tap_close(self->tap);
+  Py_XDECREF(self->handle);
+  Py_XDECREF(self->classes);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+/* ---- Copying ---------------------------------------------------------------------------------------------------- */
+
+struct arrival {
+  ringcast_tap *tap;
+  struct ringcast_frame frame;
+};
+
+static int try_next(void *context, int64_t timeout_ns) {
+  struct arrival *call = context;
+  return ringcast_tap_next(call->tap, timeout_ns, &call->frame);
+}
+
+static PyObject *make_tapped(struct rc_py_state *state, const struct ringcast_frame *frame) {
+  PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
+  if (!bytes) return NULL;
+  rc_py_copy(PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  return PyObject_CallFunction(state->tapped, "KiN", (unsigned long long)frame->position, (int)frame->kind, bytes);
+}
+
+/* The next frame's object; `tag` NULL: its bytes, as a TapFrame. The copy that the Tap holds stays until leave. */
+static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
+  if (!enter(self)) return NULL;
+  struct rc_py_state *state = rc_py_state_of(self);
+  struct arrival call = {.tap = self->tap};
+  int rc = rc_py_wait(try_next, &call, timeout_ns);
+  PyObject *object = rc < 0 ? rc_py_raise(state, rc)
+                     : tag  ? rc_py_decode(state, &call.frame, NULL, &self->classes, self->allow_pickle, tag)
+                            : make_tapped(state, &call.frame);
+  leave(self);
+  return object;
+}
+
+PyDoc_STRVAR(recv_doc,
+             "recv($self, timeout=None)\n--\n\n"
+             "Copy the next frame's object, as Reader.recv(). Frames that were overwritten before are not told of "
+             "here: see lost().");
+static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  int64_t timeout_ns;
+  uint32_t tag;
+  if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
+  return receive((struct tap *)object, timeout_ns, &tag);
+}
+
+PyDoc_STRVAR(recv_tagged_doc, "recv_tagged($self, timeout=None)\n--\n\n"
+                              "As recv(), with the sender's tag: (object, tag). The tag of bytes is 0.");
+static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  int64_t timeout_ns;
+  uint32_t tag;
+  if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
+  PyObject *received = receive((struct tap *)object, timeout_ns, &tag);
+  return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;
+}
+
+PyDoc_STRVAR(next_doc, "next($self, timeout=None)\n--\n\n"
+                       "Copy the next frame, of any kind, as it stands in the ring: TapFrame(position, kind, data).");
+static PyObject *tap_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  int64_t timeout_ns;
+  if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
+  return receive((struct tap *)object, timeout_ns, NULL);
+}
+
+static PyObject *tap_iternext(PyObject *object) {
+  struct rc_py_state *state = rc_py_state_of(object);
+  uint32_t tag;
+  PyObject *received = receive((struct tap *)object, RINGCAST_FOREVER, &tag);
+  if (received || !PyErr_ExceptionMatches(state->writer_gone)) return received;
+  PyErr_Clear(); /* NULL without an exception: the end */
+  return NULL;
+}
+
+/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(lost_doc, "lost($self)\n--\n\n"
+                       "What was overwritten before this Tap had copied it: TapLost(bytes, gaps), bytes of the ring, "
+                       "headers and\nrounding included, and how many gaps they make.");
+static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  uint64_t bytes, gaps;
+  if (!enter(self)) return NULL;
+  int rc = ringcast_tap_lost(self->tap, &bytes, &gaps);
+  leave(self);
+  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
+  return PyObject_CallFunction(rc_py_state_of(self)->lost, "KK", (unsigned long long)bytes, (unsigned long long)gaps);
+}
+
+PyDoc_STRVAR(info_doc, "info($self)\n--\n\nThe ring's facts: an Info, as Writer.info().");
+static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  struct ringcast_info info;
+  if (!enter(self)) return NULL;
+  int rc = ringcast_tap_info(self->tap, &info);
+  leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
+}
+
+PyDoc_STRVAR(stats_doc, "stats($self)\n--\n\nWhat the writer has done so far: its Stats, as Writer.stats().");
+static PyObject *tap_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  struct ringcast_stats stats;
+  if (!enter(self)) return NULL;
+  int rc = ringcast_tap_stats(self->tap, &stats);
+  leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_stats(rc_py_state_of(self), &stats);
+}
+
+PyDoc_STRVAR(peers_doc, "peers($self)\n--\n\nThe ring's readers: a list of ReaderStatus, as Writer.peers().");
+static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  if (!enter(self)) return NULL;
+  struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, self->slots);
+  int count = peers ? ringcast_tap_peers(self->tap, peers, self->slots) : 0;
+  leave(self);
+  if (!peers) return PyErr_NoMemory();
+  PyObject *list =
+      count < 0 ? rc_py_raise(rc_py_state_of(self), count) : rc_py_peers(rc_py_state_of(self), peers, count);
+  PyMem_Free(peers);
+  return list;
+}
+
+/* ---- Closing ---------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(close_doc, "close($self)\n--\n\nLet go of the ring. Closing twice is fine.");
+static PyObject *tap_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct tap *self = (struct tap *)object;
+  if (!self->tap) Py_RETURN_NONE;
+  if (!rc_py_enter(&self->busy, self->pid, "Tap")) return NULL;
+  ringcast_tap_close(self->tap);
+  self->tap = NULL;
+  leave(self);
+  Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
+static PyObject *tap_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError, "a Tap can't go to another process, nor be copied: pass tap.handle, and make a "
+                                   "Tap(handle) there");
+  return NULL;
+}
+
+PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
+static PyObject *tap_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  if (((struct tap *)object)->tap) return rc_py_ref(object);
+  PyErr_SetString(PyExc_ValueError, "the Tap is closed");
+  return NULL;
+}
+
+PyDoc_STRVAR(exit_doc, "__exit__($self, *exception)\n--\n\nclose().");
+static PyObject *tap_exit(PyObject *object, PyObject *Py_UNUSED(args)) {
+  return tap_close(object, NULL);
+}
+
+static PyObject *tap_repr(PyObject *object) {
+  struct tap *self = (struct tap *)object;
+  return PyUnicode_FromFormat("<ringcast.Tap %R, %s>", self->handle, self->tap ? "open" : "closed");
+}
+
+static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
+  return PyBool_FromLong(!((struct tap *)object)->tap);
+}
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+static PyMethodDef tap_methods[] = {
+    {"recv", FAST(tap_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
+    {"recv_tagged", FAST(tap_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
+    {"next", FAST(tap_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
+    {"lost", tap_lost, METH_NOARGS, lost_doc},
+    {"info", tap_info, METH_NOARGS, info_doc},
+    {"stats", tap_stats, METH_NOARGS, stats_doc},
+    {"peers", tap_peers, METH_NOARGS, peers_doc},
+    {"close", tap_close, METH_NOARGS, close_doc},
+    {"__reduce__", tap_reduce, METH_NOARGS, reduce_doc},
+    {"__enter__", tap_enter, METH_NOARGS, enter_doc},
+    {"__exit__", tap_exit, METH_VARARGS, exit_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef tap_members[] = {
+    {"handle", T_OBJECT_EX, offsetof(struct tap, handle), READONLY, "The handle that it was attached by."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef tap_properties[] = {
+    {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(tap_doc,
+             "Tap(handle, *, allow_pickle=None)\n--\n\n"
+             "Sees what a ring carries from now on, and holds nobody back: it copies frames, takes no reader's slot, "
+             "and what is\noverwritten before it was copied is lost to it, and counted by lost(). It loses nothing as "
+             "long as it is less than half\na ring behind. Iterating goes on until the writer is gone.\n\n"
+             "handle: the Writer's. allow_pickle: as for Reader. One thread at a time: a second gets RuntimeError. "
+             "After "
+             "fork the child gets ForkedError.\nErrors as Reader, but for NoFreeSlot.");
+static PyType_Slot tap_slots[] = {
+    {Py_tp_doc, (void *)tap_doc},    {Py_tp_new, tap_new},          {Py_tp_dealloc, tap_dealloc},
+    {Py_tp_methods, tap_methods},    {Py_tp_members, tap_members},  {Py_tp_getset, tap_properties},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, tap_iternext}, {Py_tp_repr, tap_repr},
+    {0, NULL},
+};
+PyType_Spec rc_py_tap_spec = {"ringcast.Tap", sizeof(struct tap), 0, Py_TPFLAGS_DEFAULT, tap_slots};

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * View: an object whose arrays and tensors lie in the ring, lent for a block.
+ *
+ * At the end of the block the frame goes back to the ring, whoever still holds an array of it: obj itself is bound to a
+ * name that outlives the block, so to ask for its end would be to ask for the impossible. What must not happen is that
+ * the memory goes: tensors/lent.c sees to it.
+ *
+ * A hostile writer can change what is lent while it is looked at, but the values alone: where they lie and what shape
+ * they have was copied and checked before (decode.c), and the memory is mapped read-only.
+ */
+#include "python/extension/view.h"
+
+#include <structmember.h>
+
+struct view {
+  PyObject_HEAD PyObject *frame;
+  PyObject *object; /* NULL: the block has ended */
+  uint32_t tag;
+};
+
+/* Reads the frame. What it gives is known to be whole. */
+static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32_t *tag) {
+  if (!rc_py_reader_enter(reader)) return NULL;
+  PyObject *object = NULL;
+  if (rc_py_reader_hold(reader)) {
+    const struct rc_py_decoder decoder = {.reader = reader->reader,
+                                          .classes = &reader->classes,
+                                          .allow_pickle = reader->allow_pickle,
+                                          .hold = reader->hold};
+    object = rc_py_decode_by(rc_py_state_of(reader), rc_py_frame_of(frame), &decoder, tag);
+    object = rc_py_reader_made_sure(reader, object);
+  }
+  rc_py_reader_leave(reader);
+  return object;
+}
+
+PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame) {
+  PyTypeObject *type = rc_py_state_of(reader)->view_type;
+  struct view *self = (struct view *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->frame = rc_py_ref(frame);
+  self->object = read_frame(reader, frame, &self->tag);
+  if (self->object) return (PyObject *)self;
+  Py_DECREF(self);
+  return NULL;
+}
+
+static bool view_check(const struct view *self) {
+  if (self->object) return true;
+  PyErr_SetString(PyExc_ValueError, "this View has ended: reader.view() gives the next");
+  return false;
+}
+
+PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn the object.");
+static PyObject *view_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct view *self = (struct view *)object;
+  return view_check(self) ? rc_py_ref(self->object) : NULL;
+}
+
+PyDoc_STRVAR(exit_doc, "__exit__($self, *exception)\n--\n\n"
+                       "Give the frame back. Evicted: the writer went on without this Reader meanwhile, and what was "
+                       "looked at may have been\noverwritten.");
+static PyObject *view_exit(PyObject *object, PyObject *args) {
+  struct view *self = (struct view *)object;
+  Py_CLEAR(self->object);
+  return rc_py_frame_exit(self->frame, args);
+}
+
+static PyObject *get_hashes(PyObject *object, void *Py_UNUSED(closure)) {
+  struct view *self = (struct view *)object;
+  return view_check(self) ? rc_py_frame_hashes(self->frame, NULL) : NULL;
+}
+
+static PyObject *view_repr(PyObject *object) {
+  struct view *self = (struct view *)object;
+  return PyUnicode_FromFormat(self->object ? "<ringcast.View of %R>" : "<ringcast.View, ended>", self->frame);
+}
+
+static int view_traverse(PyObject *object, visitproc visit, void *arg) {
+  struct view *self = (struct view *)object;
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->frame);
+  Py_VISIT(self->object);
+  return 0;
+}
+
+/* The frame stays: to drop it is to give it back, which is for the end. */
+static int view_clear(PyObject *object) {
+  Py_CLEAR(((struct view *)object)->object);
+  return 0;
+}
+
+static void view_dealloc(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  struct view *self = (struct view *)object;
+  PyObject_GC_UnTrack(object);
+  Py_XDECREF(self->object);
+  Py_XDECREF(self->frame);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+static PyMethodDef view_methods[] = {
+    {"__enter__", view_enter, METH_NOARGS, enter_doc},
+    {"__exit__", view_exit, METH_VARARGS, exit_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef view_members[] = {
+    {"tag", T_UINT, offsetof(struct view, tag), READONLY, "The sender's tag; that of bytes is 0."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef view_properties[] = {
+    {"hashes", get_hashes, NULL, "As Frame.hashes, inside the block.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+PyDoc_STRVAR(view_doc,
+             "What Reader.view() gives, for one `with` block:\n\n"
+             "    with reader.view() as obj:\n"
+             "        total = obj[\"x\"].sum()            # read where it lies, in the ring\n\n"
+             "NumPy arrays in obj are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS "
+             "THE PROCESS\n(SIGSEGV), as the memory is mapped read-only; that goes for in-place operations too. Clone "
+             "what is to be changed.\n\n"
+             "At the end of the block the frame goes back to the ring, also if an exception ends it. An array or "
+             "tensor that is still\nthere may be looked at safely, as long as it lives and whatever becomes of Reader "
+             "and writer; but it shows whatever the\nwriter puts there next. Copy what is to be kept, inside the "
+             "block.\n\n"
+             "A View that is dropped gives its frame back.");
+static PyType_Slot view_slots[] = {
+    {Py_tp_doc, (void *)view_doc},    {Py_tp_methods, view_methods},   {Py_tp_members, view_members},
+    {Py_tp_getset, view_properties},  {Py_tp_repr, view_repr},         {Py_tp_traverse, view_traverse},
+    {Py_tp_clear, view_clear},        {Py_tp_dealloc, view_dealloc},   {0, NULL},
+};
+PyType_Spec rc_py_view_spec = {"ringcast.View", sizeof(struct view), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                               view_slots};

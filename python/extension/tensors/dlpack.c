@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * DLPack: how a tensor's memory is described from library to library.
+ *
+ * Its exchange API is a table of functions that a tensor type offers (DLPack 1.3): one call says all about a tensor's
+ * memory, one makes a tensor over memory of ours. Either replaces several calls into Python. What it does not say, of
+ * torch's tensors, its caller finds out: whether the bytes stand for their negative or conjugate, whether a gradient is
+ * wanted, and which of its dtypes of less than a byte stands in each byte. It raises for what has no plain memory; that
+ * costs a thousand times what a description does, so who sends such tensors asks first what they are.
+ *
+ * A tensor that is made here lies in one piece of memory with all that belongs to it, data included: nothing else is
+ * allocated, and nothing is kept by a tensor but its own. A large one lies in a block (recycle.c). Its deleter may run
+ * in any thread, with the GIL or without, in a child of a fork too.
+ *
+ * The layouts are those of dlpack.h of dmlc/dlpack, declared anew: nothing is linked, and the version is looked at.
+ */
+#include "python/extension/extension.h"
+
+#include <stdlib.h>
+
+#define MAJOR 1
+#define MINOR 3
+/* As torch's own allocator does. */
+#define ALIGNMENT 64
+
+/* DLManagedTensorVersioned, and what belongs to one of ours. */
+struct managed {
+  uint32_t major, minor;
+  void *context;
+  void (*deleter)(struct managed *self);
+  uint64_t flags;
+  struct rc_py_dltensor tensor;
+  struct rc_py_block *block; /* NULL: the data is behind the dims */
+  bool is_new, is_dropped;   /* see take_over */
+  int64_t dims[];
+};
+
+/* DLManagedTensor, which every version of torch takes in a capsule. Its data is its owner's. */
+struct unversioned {
+  struct rc_py_dltensor tensor;
+  void *context;
+  void (*deleter)(struct unversioned *self);
+  void (*give)(void *owner);
+  void *owner;
+  int64_t dims[];
+};
+
+/* DLPackExchangeAPI: what begins it is the same in every version, and names an earlier one if there is one. */
+struct rc_py_exchange {
+  uint32_t major, minor;
+  const struct rc_py_exchange *earlier;
+  void *allocate, *managed_of; /* not used here */
+  int (*make)(struct managed *tensor, void **out);
+  int (*describe)(void *object, struct rc_py_dltensor *out); /* may be NULL */
+  void *current_stream;
+};
+
+/* ---- The exchange API ------------------------------------------------------------------------------------------- */
+
+/* Whether RINGCAST_DISABLE names it. The library checks the rest of that list. */
+static bool is_switched_off(void) {
+  static const char name[] = "dlpack_api";
+  const char *list = getenv("RINGCAST_DISABLE");
+  while (list && *list) {
+    size_t length = strcspn(list, " ,");
+    if (length == sizeof name - 1 && memcmp(list, name, length) == 0) return true;
+    list += length + strspn(list + length, " ,");
+  }
+  return false;
+}
+
+const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type) {
+  if (is_switched_off()) return NULL;
+  PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+  const struct rc_py_exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+  if (!found) PyErr_Clear(); /* an older version, or something else by that name */
+  Py_XDECREF(capsule);       /* the table lives as long as the process */
+  while (found && found->major > MAJOR) found = found->earlier;
+  if (!found || found->major != MAJOR || found->minor < MINOR || !found->describe || !found->make) return NULL;
+  return found;
+}
+
+/* Strides may be left out in DLPack before 1.2. */
+static bool has_dims(const struct rc_py_dltensor *tensor) {
+  return tensor->ndim == 0 || (tensor->ndim > 0 && tensor->shape && tensor->strides);
+}
+
+int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out) {
+  if (exchange->describe(tensor, out) == 0) return has_dims(out);
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
+/* ---- Tensors over memory of ours -------------------------------------------------------------------------------- */
+
+static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item, void *data, int64_t *dims) {
+  int64_t stride = 1;
+  *tensor = (struct rc_py_dltensor){
+      .data = data,
+      .device.type = RC_PY_DLPACK_CPU,
+      .ndim = item->ndim,
+      .dtype = item->dtype,
+      .shape = dims,
+      .strides = dims + item->ndim,
+  };
+  for (int32_t i = item->ndim; i-- > 0; stride *= item->shape[i] ? item->shape[i] : 1) {
+    tensor->shape[i] = item->shape[i];
+    tensor->strides[i] = stride;
+  }
+}
+
+static void managed_free(struct managed *self) {
+  if (self->block) rc_py_block_give(self->block);
+  PyMem_RawFree(self);
+}
+
+static void managed_delete(struct managed *self) {
+  if (self->is_new) {
+    self->is_dropped = true;
+  } else {
+    managed_free(self);
+  }
+}
+
+/* A call that fails may have called the deleter, or not: it is then too late to ask. So what is new is not freed by it,
+ * but here, where nobody else can have it. */
+static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed *self) {
+  void *tensor = NULL;
+  self->is_new = true;
+  bool made = exchange->make(self, &tensor) == 0 && tensor;
+  self->is_new = false;
+  if (made && !self->is_dropped) return tensor;
+  managed_free(self);
+  if (made) { /* a copy, then */
+    Py_DECREF((PyObject *)tensor);
+    PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
+  }
+  return NULL;
+}
+
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
+                            struct rc_py_block *block, void **out) {
+  size_t head = sizeof(struct managed) + 2 * (size_t)item->ndim * sizeof(int64_t);
+  struct managed *self = PyMem_RawMalloc(head + (block ? 0 : ALIGNMENT + bytes));
+  if (!self) {
+    if (block) rc_py_block_give(block);
+    return PyErr_NoMemory();
+  }
+  uintptr_t behind = ((uintptr_t)self + head + ALIGNMENT - 1) & ~(uintptr_t)(ALIGNMENT - 1);
+  void *data = block ? rc_py_block_data(block) : (void *)behind;
+  *self = (struct managed){.major = MAJOR, .minor = MINOR, .deleter = managed_delete, .block = block};
+  fill(&self->tensor, item, data, self->dims);
+  PyObject *tensor = take_over(exchange, self);
+  if (tensor) *out = data;
+  return tensor;
+}
+
+/* ---- A capsule, for those without the exchange API --------------------------------------------------------------- */
+
+static void unversioned_delete(struct unversioned *self) {
+  self->give(self->owner);
+  PyMem_RawFree(self);
+}
+
+/* If nobody took it over. */
+static void capsule_drop(PyObject *capsule) {
+  if (PyCapsule_IsValid(capsule, "dltensor")) unversioned_delete(PyCapsule_GetPointer(capsule, "dltensor"));
+}
+
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                               void *owner) {
+  struct unversioned *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
+  if (!self) {
+    give(owner);
+    return PyErr_NoMemory();
+  }
+  *self = (struct unversioned){.deleter = unversioned_delete, .give = give, .owner = owner};
+  fill(&self->tensor, item, (void *)data, self->dims);
+  PyObject *capsule = PyCapsule_New(self, "dltensor", capsule_drop);
+  if (!capsule) unversioned_delete(self);
+  return capsule;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arrays and tensors over memory of the ring, for views.
+ *
+ * Each holds what keeps that memory mapped, a `hold`, beside nothing else of the Reader's: a Reader that is closed
+ * leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's may die in any
+ * thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
+ */
+#include "python/extension/view.h"
+
+#include <stdatomic.h>
+
+/* ---- Memory that stays mapped ----------------------------------------------------------------------------------- */
+
+struct rc_py_hold {
+  _Atomic uint64_t count;
+  ringcast_reader *reader;
+};
+
+bool rc_py_reader_hold(struct rc_py_reader *self) {
+  if (self->hold) return true;
+  self->hold = PyMem_RawMalloc(sizeof *self->hold);
+  if (!self->hold) {
+    PyErr_NoMemory();
+    return false;
+  }
+  atomic_init(&self->hold->count, 1);
+  self->hold->reader = self->reader;
+  return true;
+}
+
+/* Relaxed: who takes it has one, or the Reader has. */
+static struct rc_py_hold *hold_take(struct rc_py_hold *hold) {
+  atomic_fetch_add_explicit(&hold->count, 1, memory_order_relaxed);
+  return hold;
+}
+
+/* The last one pairs with all the others: what they did with the memory, and the Reader with the handle, was before. */
+static void hold_drop(struct rc_py_hold *hold) {
+  if (atomic_fetch_sub_explicit(&hold->count, 1, memory_order_acq_rel) > 1) return;
+  ringcast_reader_close(hold->reader);
+  PyMem_RawFree(hold);
+}
+
+void rc_py_reader_shut(struct rc_py_reader *self) {
+  if (self->hold) {
+    ringcast_reader_leave(self->reader);
+    hold_drop(self->hold);
+  } else {
+    ringcast_reader_close(self->reader);
+  }
+  self->hold = NULL;
+  self->reader = NULL;
+}
+
+/* ---- Arrays over it --------------------------------------------------------------------------------------------- */
+
+/* What an array of NumPy's has for its base: a buffer, read-only. */
+struct lent {
+  PyObject_HEAD struct rc_py_hold *hold;
+  const void *data;
+  Py_ssize_t bytes;
+};
+
+static PyObject *lent_new(struct rc_py_state *state, struct rc_py_hold *hold, const void *data, uint64_t bytes) {
+  struct lent *self = (struct lent *)state->lent_type->tp_alloc(state->lent_type, 0);
+  if (!self) return NULL;
+  self->hold = hold_take(hold);
+  self->data = data;
+  self->bytes = (Py_ssize_t)bytes;
+  return (PyObject *)self;
+}
+
+static void lent_dealloc(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  hold_drop(((struct lent *)object)->hold);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+static int lent_get_buffer(PyObject *object, Py_buffer *view, int flags) {
+  struct lent *self = (struct lent *)object;
+  return PyBuffer_FillInfo(view, object, (void *)self->data, self->bytes, 1, flags);
+}
+
+static Py_ssize_t lent_length(PyObject *object) {
+  return ((struct lent *)object)->bytes;
+}
+
+PyDoc_STRVAR(lent_doc, "Memory of a ring that an array looks at; it stays mapped as long as this lives.");
+static PyType_Slot lent_slots[] = {
+    {Py_tp_doc, (void *)lent_doc},      {Py_tp_dealloc, lent_dealloc},
+    {Py_bf_getbuffer, lent_get_buffer}, {Py_sq_length, lent_length},
+    {0, NULL},
+};
+PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0, Py_TPFLAGS_DEFAULT, lent_slots};
+
+static void give_hold(void *hold) {
+  hold_drop(hold);
+}
+
+static PyObject *tensor_over(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_hold *hold) {
+  PyObject *capsule = rc_py_dlpack_capsule(item, item->data, give_hold, hold_take(hold));
+  PyObject *tensor = capsule ? rc_py_torch_over(state, item, capsule) : NULL;
+  Py_XDECREF(capsule);
+  return tensor;
+}
+
+static PyObject *array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
+                            struct rc_py_hold *hold) {
+  PyObject *lent = lent_new(state, hold, item->data, bytes);
+  PyObject *array = lent ? rc_py_numpy_over(state, item, lent) : NULL;
+  Py_XDECREF(lent);
+  return array;
+}
+
+PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
+                           struct rc_py_hold *hold, bool to_torch) {
+  if (to_torch && bytes == 0) return NULL; /* nothing to look at */
+  return to_torch ? tensor_over(state, item, hold) : array_over(state, item, bytes, hold);
+}

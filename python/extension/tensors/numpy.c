@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NumPy arrays, through the buffer protocol: no build against NumPy, and an export that keeps the memory in place. */
+#include "python/extension/view.h"
+
+static bool numpy_load(struct rc_py_state *state, PyObject *module) {
+  struct rc_py_numpy *numpy = &state->numpy;
+  PyObject *ndarray = PyObject_GetAttrString(module, "ndarray");
+  PyObject *make_dtype = PyObject_GetAttrString(module, "dtype");
+  if (!numpy->empty) numpy->empty = PyObject_GetAttrString(module, "empty");
+  if (!numpy->frombuffer) numpy->frombuffer = PyObject_GetAttrString(module, "frombuffer");
+  bool ok = ndarray && make_dtype && numpy->empty && numpy->frombuffer;
+  for (int i = 0; ok && i < RC_PY_DTYPES; i++) {
+    if (!rc_py_dtypes[i].numpy || numpy->dtypes[i]) continue;
+    numpy->dtypes[i] = PyObject_CallFunction(make_dtype, "s", rc_py_dtypes[i].numpy);
+    ok = numpy->dtypes[i] != NULL;
+  }
+  Py_XDECREF(make_dtype);
+  if (ok && !numpy->ndarray) numpy->ndarray = rc_py_ref(ndarray);
+  Py_XDECREF(ndarray);
+  return ok;
+}
+
+/* Nobody has an array of a module that was not imported. One that is being imported right now is not there yet. */
+static bool numpy_seen(struct rc_py_state *state) {
+  if (state->numpy.ndarray) return true;
+  PyObject *module = PyImport_GetModule(state->names.numpy);
+  bool seen = module && numpy_load(state, module);
+  if (!seen) PyErr_Clear();
+  Py_XDECREF(module);
+  return seen;
+}
+
+/* The dtype of a buffer's format, in native byte order. False: none that a frame can name. */
+static bool format_dtype(const char *format, Py_ssize_t size, struct ringcast_dtype *out) {
+  if (!format) return false;
+  bool is_complex = format[0] == 'Z';
+  if (is_complex) format++;
+  if (format[0] == '\0' || format[1] != '\0') return false;
+  int code;
+  if (is_complex) {
+    code = strchr("fd", format[0]) ? 5 : -1;
+  } else {
+    code = strchr("bhilq", format[0])   ? 0
+           : strchr("BHILQ", format[0]) ? 1
+           : strchr("efd", format[0])   ? 2
+           : format[0] == '?'           ? 6
+                                        : -1;
+  }
+  if (code < 0 || size > 16) return false;
+  *out = (struct ringcast_dtype){.code = (uint8_t)code, .bits = (uint8_t)(size * 8), .lanes = 1};
+  return rc_py_dtype_find(*out) >= 0;
+}
+
+/* Strides are counted in elements: 0 if these can't be, or if an element is not where its type may be read. */
+static int fill_dims(struct rc_py_source *source) {
+  const Py_buffer *view = &source->view;
+  if (view->ndim > RINGCAST_MAX_NDIM || view->itemsize <= 0) return 0;
+  if ((uintptr_t)view->buf % (uintptr_t)(view->itemsize > 8 ? 8 : view->itemsize)) return 0;
+  int64_t *dims = source->dims = PyMem_New(int64_t, 2 * (size_t)view->ndim + 1);
+  if (!dims) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  for (int i = 0; i < view->ndim; i++) {
+    if (view->strides[i] % view->itemsize) return 0;
+    dims[i] = view->shape[i];
+    dims[view->ndim + i] = view->strides[i] / view->itemsize;
+  }
+  return 1;
+}
+
+static int describe(PyObject *array, struct rc_py_source *out) {
+  struct ringcast_dtype dtype;
+  if (PyObject_GetBuffer(array, &out->view, PyBUF_STRIDES | PyBUF_FORMAT) < 0) {
+    out->view.obj = NULL;
+    PyErr_Clear(); /* datetimes and the like have no buffer */
+    return 0;
+  }
+  if (!format_dtype(out->view.format, out->view.itemsize, &dtype)) return 0;
+  int described = fill_dims(out);
+  if (described <= 0) return described;
+  out->tensor = (struct ringcast_tensor){
+      .data = out->view.buf,
+      .dtype = dtype,
+      .ndim = out->view.ndim,
+      .shape = out->dims,
+      .strides = out->dims + out->view.ndim,
+      .flags = RINGCAST_ITEM_NUMPY,
+  };
+  return 1;
+}
+
+int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  if (!numpy_seen(state) || (PyObject *)Py_TYPE(object) != state->numpy.ndarray) return 0;
+  int described = describe(object, out);
+  if (described <= 0) rc_py_source_clear(out);
+  return described;
+}
+
+/* numpy.empty(shape, dtype) */
+static PyObject *make_empty(struct rc_py_state *state, PyObject *shape, PyObject *dtype, void **out) {
+  Py_buffer view;
+  PyObject *array = PyObject_CallFunctionObjArgs(state->numpy.empty, shape, dtype, NULL);
+  if (!array || PyObject_GetBuffer(array, &view, PyBUF_CONTIG) < 0) {
+    Py_XDECREF(array);
+    return NULL;
+  }
+  /* The array is new and nobody else's, so its memory stays where it is without the export. */
+  *out = view.buf;
+  PyBuffer_Release(&view);
+  return array;
+}
+
+/* numpy.ndarray(shape, dtype, memory) */
+static PyObject *make_over(struct rc_py_state *state, PyObject *shape, PyObject *dtype, PyObject *memory) {
+  return PyObject_CallFunctionObjArgs(state->numpy.ndarray, shape, dtype, memory, NULL);
+}
+
+static bool numpy_needed(struct rc_py_state *state) {
+  if (numpy_seen(state)) return true;
+  PyObject *module = PyImport_ImportModule("numpy");
+  bool loaded = module && numpy_load(state, module);
+  Py_XDECREF(module);
+  return loaded;
+}
+
+PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype) {
+  int index = rc_py_dtype_find(dtype);
+  return !numpy_needed(state) || index < 0 ? NULL : state->numpy.dtypes[index];
+}
+
+PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype) {
+  return PyObject_CallFunctionObjArgs(state->numpy.frombuffer, data, dtype, NULL);
+}
+
+/* Borrowed. NULL: raised. */
+static PyObject *needed_dtype(struct rc_py_state *state, const struct ringcast_item *item) {
+  int index = rc_py_dtype_of(item);
+  if (!numpy_needed(state)) return NULL;
+  PyObject *dtype = index < 0 ? NULL : state->numpy.dtypes[index];
+  if (dtype) return dtype;
+  return rc_py_raise_text(state, EPROTO, "the frame holds an array of dtype code %d, %d bits, which NumPy lacks",
+                          item->dtype.code, item->dtype.bits);
+}
+
+PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory) {
+  PyObject *dtype = needed_dtype(state, item);
+  PyObject *shape = dtype ? rc_py_shape(item) : NULL;
+  if (!shape) return NULL;
+  PyObject *array = make_over(state, shape, dtype, memory);
+  Py_DECREF(shape);
+  if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
+  return array;
+}
+
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+  PyObject *dtype = needed_dtype(state, item);
+  if (!dtype) return NULL;
+  PyObject *shape = rc_py_shape(item);
+  if (!shape) return NULL;
+  PyObject *memory = rc_py_is_worth_recycling(bytes) ? rc_py_memory_new(state, bytes, out) : NULL;
+  PyObject *array = memory ? make_over(state, shape, dtype, memory) : make_empty(state, shape, dtype, out);
+  Py_XDECREF(memory);
+  Py_DECREF(shape);
+  if (!array) rc_py_protocol_from_current(state, "NumPy can't make its array");
+  return array;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory for large arrays that are received, used again when they die.
+ *
+ * Fresh memory costs a page fault for each of its pages, several times what the copy into it costs. So a block comes
+ * from here, and goes back when nothing refers to it any more: an array holds it by its base object (rc_py_memory_new),
+ * a torch tensor by the deleter of its storage, which may run in any thread, with the GIL or without. Whatever looks at
+ * the memory (slices, memoryviews, storages, DLPack) keeps one of those alive, so a block that is idle is nobody's.
+ *
+ * Idle blocks are kept by size class, eight to a doubling, the last one given on top, for it is warm; and in the order
+ * in which they were given, for when there are more bytes than may be kept the oldest goes back to the kernel. The
+ * blocks are mappings of their own, so what goes back goes at once. A mutex guards it all, and is held through a fork.
+ */
+#include "python/extension/extension.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define DEFAULT_LIMIT (UINT64_C(256) << 20)
+#define HUGE          ((size_t)2 << 20)
+#define CLASSES       512
+
+struct rc_py_block {
+  void *data;
+  size_t bytes; /* of the mapping */
+  uint32_t class;
+  /* While idle: in the list of its class, and among all by age. */
+  struct rc_py_block *above, *below, *older, *newer;
+};
+
+static struct {
+  pthread_mutex_t mutex;
+  uint64_t limit, idle, lent, reused, fresh;
+  struct rc_py_block *top[CLASSES], *oldest, *newest;
+} pool = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static void lock(void) {
+  pthread_mutex_lock(&pool.mutex);
+}
+
+static void unlock(void) {
+  pthread_mutex_unlock(&pool.mutex);
+}
+
+/* ---- Mappings --------------------------------------------------------------------------------------------------- */
+
+static void unmap(struct rc_py_block *block) {
+  munmap(block->data, block->bytes);
+  PyMem_RawFree(block);
+}
+
+/* A mapping whose start is on a huge page, so that as much of it as can be is made of such. */
+static void *map_huge(size_t bytes) {
+  uint8_t *start = mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return MAP_FAILED;
+  uint8_t *data = (uint8_t *)(((uintptr_t)start + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+  if (data > start) munmap(start, (size_t)(data - start));
+  munmap(data + bytes, (size_t)(start + HUGE - data)); /* never nothing */
+  madvise(data, bytes, MADV_HUGEPAGE); /* a kernel without them says no, and no harm is done */
+  return data;
+}
+
+static struct rc_py_block *map(size_t bytes, uint32_t class) {
+  struct rc_py_block *block = PyMem_RawCalloc(1, sizeof *block);
+  if (!block) return NULL;
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  block->class = class;
+  block->bytes = (bytes + page - 1) & ~(page - 1);
+  block->data = bytes >= HUGE ? map_huge(block->bytes)
+                              : mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (block->data != MAP_FAILED) return block;
+  PyMem_RawFree(block);
+  return NULL;
+}
+
+/* Rounds up to four significant bits. */
+static uint32_t class_of(size_t bytes, size_t *rounded) {
+  uint32_t shift = 60 - (uint32_t)__builtin_clzll(bytes - 1);
+  size_t steps = ((bytes - 1) >> shift) + 1; /* 9 to 16 */
+  *rounded = steps << shift;
+  return shift * 8 + (uint32_t)steps - 9;
+}
+
+/* ---- The idle ones ---------------------------------------------------------------------------------------------- */
+
+static void push(struct rc_py_block *block) {
+  block->above = NULL;
+  block->below = pool.top[block->class];
+  if (block->below) block->below->above = block;
+  pool.top[block->class] = block;
+  block->newer = NULL;
+  block->older = pool.newest;
+  if (block->older) block->older->newer = block;
+  pool.newest = block;
+  if (!pool.oldest) pool.oldest = block;
+  pool.idle += block->bytes;
+}
+
+static void take_out(struct rc_py_block *block) {
+  *(block->above ? &block->above->below : &pool.top[block->class]) = block->below;
+  if (block->below) block->below->above = block->above;
+  *(block->newer ? &block->newer->older : &pool.newest) = block->older;
+  *(block->older ? &block->older->newer : &pool.oldest) = block->newer;
+  pool.idle -= block->bytes;
+}
+
+/* Takes out the oldest until no more than the limit is left; a chain by `newer`, to be unmapped without the mutex. */
+static struct rc_py_block *evict(void) {
+  struct rc_py_block *chain = NULL;
+  while (pool.idle > pool.limit) {
+    struct rc_py_block *block = pool.oldest;
+    take_out(block);
+    block->newer = chain;
+    chain = block;
+  }
+  return chain;
+}
+
+static void unmap_all(struct rc_py_block *chain) {
+  while (chain) {
+    struct rc_py_block *next = chain->newer;
+    unmap(chain);
+    chain = next;
+  }
+}
+
+struct rc_py_block *rc_py_block_take(uint64_t bytes) {
+  if (!rc_py_is_worth_recycling(bytes) || bytes > PTRDIFF_MAX / 2) return NULL;
+  size_t rounded;
+  uint32_t class = class_of(bytes, &rounded);
+  lock();
+  bool wanted = rounded <= pool.limit;
+  struct rc_py_block *block = wanted ? pool.top[class] : NULL;
+  if (block) {
+    take_out(block);
+    pool.lent += block->bytes;
+    pool.reused++;
+  }
+  unlock();
+  if (block || !wanted) return block;
+  block = map(rounded, class);
+  if (!block) return NULL;
+  lock();
+  pool.lent += block->bytes;
+  pool.fresh++;
+  unlock();
+  return block;
+}
+
+void *rc_py_block_data(const struct rc_py_block *block) {
+  return block->data;
+}
+
+void rc_py_block_give(struct rc_py_block *block) {
+  lock();
+  pool.lent -= block->bytes;
+  push(block);
+  struct rc_py_block *chain = evict();
+  unlock();
+  unmap_all(chain);
+}
+
+static void set_limit(uint64_t limit) {
+  lock();
+  pool.limit = limit;
+  struct rc_py_block *chain = evict();
+  unlock();
+  unmap_all(chain);
+}
+
+/* ---- What an array holds ---------------------------------------------------------------------------------------- */
+
+struct memory {
+  PyObject_HEAD struct rc_py_block *block;
+  size_t bytes;
+};
+
+PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out) {
+  struct rc_py_block *block = rc_py_block_take(bytes);
+  if (!block) return NULL;
+  struct memory *self = (struct memory *)state->memory_type->tp_alloc(state->memory_type, 0);
+  if (!self) {
+    rc_py_block_give(block);
+    PyErr_Clear();
+    return NULL;
+  }
+  self->block = block;
+  self->bytes = bytes;
+  *out = block->data;
+  return (PyObject *)self;
+}
+
+static void memory_dealloc(PyObject *object) {
+  PyTypeObject *type = Py_TYPE(object);
+  struct memory *self = (struct memory *)object;
+  if (self->block) rc_py_block_give(self->block);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+static int memory_get_buffer(PyObject *object, Py_buffer *view, int flags) {
+  struct memory *self = (struct memory *)object;
+  return PyBuffer_FillInfo(view, object, self->block->data, (Py_ssize_t)self->bytes, 0, flags);
+}
+
+static Py_ssize_t memory_length(PyObject *object) {
+  return (Py_ssize_t)((struct memory *)object)->bytes;
+}
+
+PyDoc_STRVAR(memory_doc, "The memory of a received array, which is used again when nothing refers to it any more.");
+static PyType_Slot memory_slots[] = {
+    {Py_tp_doc, (void *)memory_doc},      {Py_tp_dealloc, memory_dealloc},
+    {Py_bf_getbuffer, memory_get_buffer}, {Py_sq_length, memory_length},
+    {0, NULL},
+};
+PyType_Spec rc_py_memory_spec = {"ringcast._ringcast.Memory", sizeof(struct memory), 0, Py_TPFLAGS_DEFAULT,
+                                 memory_slots};
+
+/* ---- The module's functions ------------------------------------------------------------------------------------- */
+
+const char rc_py_recycling_doc[] =
+    "recycling($module)\n--\n\n"
+    "How the memory of large received arrays is used again: Recycling(limit, idle, lent, reused, fresh). limit, idle "
+    "and lent\nare in bytes: the most that is kept for later, what is kept now, and what live arrays hold. reused and "
+    "fresh count how\noften a kept block did, and how often the kernel was asked for one.";
+PyObject *rc_py_recycling(PyObject *module, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_state *state = PyModule_GetState(module);
+  lock();
+  unsigned long long limit = pool.limit, idle = pool.idle, lent = pool.lent, reused = pool.reused, fresh = pool.fresh;
+  unlock();
+  return PyObject_CallFunction(state->recycling, "KKKKK", limit, idle, lent, reused, fresh);
+}
+
+const char rc_py_set_recycling_doc[] =
+    "set_recycling($module, limit, /)\n--\n\n"
+    "Keep at most `limit` bytes of the memory of large received arrays for the next ones; what is kept beyond it goes "
+    "back to\nthe kernel at once. 0 turns it off: arrays then come from NumPy's and torch's own allocators. The "
+    "default is what the\nenvironment's RINGCAST_RECYCLE_BYTES says at import, else 256 MiB. Any thread.\n\n"
+    "ValueError: out of range. TypeError: not an int.";
+PyObject *rc_py_set_recycling(PyObject *Py_UNUSED(module), PyObject *object) {
+  uint64_t limit;
+  if (!rc_py_integer("limit", object, 0, UINT64_MAX >> 1, &limit)) return NULL;
+  set_limit(limit);
+  Py_RETURN_NONE;
+}
+
+static bool limit_of_environment(uint64_t *out) {
+  const char *text = getenv("RINGCAST_RECYCLE_BYTES");
+  *out = DEFAULT_LIMIT;
+  if (!text || !*text) return true;
+  char *end;
+  errno = 0;
+  unsigned long long limit = strtoull(text, &end, 10);
+  if (errno || *end || strchr(text, '-') || limit > UINT64_MAX >> 1) {
+    PyErr_Format(PyExc_ValueError, "RINGCAST_RECYCLE_BYTES is '%.40s': it must be a whole number of bytes, 0 for none",
+                 text);
+    return false;
+  }
+  *out = limit;
+  return true;
+}
+
+int rc_py_recycle_init(void) {
+  static bool forks_are_watched; /* guarded by the GIL */
+  uint64_t limit;
+  if (!limit_of_environment(&limit)) return -1;
+  if (!forks_are_watched && pthread_atfork(lock, unlock, unlock) != 0) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  forks_are_watched = true;
+  set_limit(limit);
+  return 0;
+}
+
+void rc_py_recycle_end(void) {
+  set_limit(0);
+}

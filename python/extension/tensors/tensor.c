@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The dtypes that a frame, torch and NumPy have names for. A dtype that is not here goes inside a pickle: of torch's,
+ * the quantized ones, whose bytes are not all that they are.
+ *
+ * torch keeps its int1 to int7 in a byte each: they are padded. Its bits8 and the like are opaque to DLPack, as many
+ * bits and lanes as their names say.
+ */
+#include "python/extension/extension.h"
+
+/* DLPack's codes, as in frame.h. */
+enum { INT = 0, UINT = 1, FLOAT = 2, OPAQUE = 3, BFLOAT = 4, COMPLEX = 5, BOOL = 6 };
+enum { E4M3FN = 10, E4M3FNUZ = 11, E5M2 = 12, E5M2FNUZ = 13, E8M0FNU = 14, E2M1FN = 17 };
+#define PADDED(code, bits, name) {{code, bits, 1}, name, NULL, RINGCAST_ITEM_PADDED}
+
+const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES] = {
+    {{BOOL, 8, 1}, "bool", "bool", 0},
+    {{UINT, 8, 1}, "uint8", "uint8", 0},
+    {{INT, 8, 1}, "int8", "int8", 0},
+    {{INT, 16, 1}, "int16", "int16", 0},
+    {{INT, 32, 1}, "int32", "int32", 0},
+    {{INT, 64, 1}, "int64", "int64", 0},
+    {{UINT, 16, 1}, "uint16", "uint16", 0},
+    {{UINT, 32, 1}, "uint32", "uint32", 0},
+    {{UINT, 64, 1}, "uint64", "uint64", 0},
+    {{FLOAT, 16, 1}, "float16", "float16", 0},
+    {{FLOAT, 32, 1}, "float32", "float32", 0},
+    {{FLOAT, 64, 1}, "float64", "float64", 0},
+    {{BFLOAT, 16, 1}, "bfloat16", NULL, 0},
+    {{COMPLEX, 32, 1}, "complex32", NULL, 0},
+    {{COMPLEX, 64, 1}, "complex64", "complex64", 0},
+    {{COMPLEX, 128, 1}, "complex128", "complex128", 0},
+    {{E4M3FN, 8, 1}, "float8_e4m3fn", NULL, 0},
+    {{E4M3FNUZ, 8, 1}, "float8_e4m3fnuz", NULL, 0},
+    {{E5M2, 8, 1}, "float8_e5m2", NULL, 0},
+    {{E5M2FNUZ, 8, 1}, "float8_e5m2fnuz", NULL, 0},
+    {{E8M0FNU, 8, 1}, "float8_e8m0fnu", NULL, 0},
+    {{E2M1FN, 4, 2}, "float4_e2m1fn_x2", NULL, 0},
+    {{OPAQUE, 8, 1}, "bits8", NULL, 0},
+    {{OPAQUE, 16, 1}, "bits16", NULL, 0},
+    {{OPAQUE, 1, 8}, "bits1x8", NULL, 0},
+    {{OPAQUE, 2, 4}, "bits2x4", NULL, 0},
+    {{OPAQUE, 4, 2}, "bits4x2", NULL, 0},
+    PADDED(INT, 1, "int1"),
+    PADDED(INT, 2, "int2"),
+    PADDED(INT, 3, "int3"),
+    PADDED(INT, 4, "int4"),
+    PADDED(INT, 5, "int5"),
+    PADDED(INT, 6, "int6"),
+    PADDED(INT, 7, "int7"),
+    PADDED(UINT, 1, "uint1"),
+    PADDED(UINT, 2, "uint2"),
+    PADDED(UINT, 3, "uint3"),
+    PADDED(UINT, 4, "uint4"),
+    PADDED(UINT, 5, "uint5"),
+    PADDED(UINT, 6, "uint6"),
+    PADDED(UINT, 7, "uint7"),
+};
+
+static int find(struct ringcast_dtype dtype, uint32_t padded) {
+  for (int i = 0; i < RC_PY_DTYPES; i++) {
+    const struct ringcast_dtype *known = &rc_py_dtypes[i].dtype;
+    if (known->code != dtype.code || known->bits != dtype.bits || known->lanes != dtype.lanes) continue;
+    if (rc_py_dtypes[i].flags == padded) return i;
+  }
+  return -1;
+}
+
+int rc_py_dtype_find(struct ringcast_dtype dtype) {
+  return find(dtype, 0);
+}
+
+int rc_py_dtype_of(const struct ringcast_item *item) {
+  return find(item->dtype, item->flags & RINGCAST_ITEM_PADDED);
+}
+
+PyObject *rc_py_shape(const struct ringcast_item *item) {
+  PyObject *shape = PyTuple_New(item->ndim);
+  for (int32_t i = 0; shape && i < item->ndim; i++) {
+    PyObject *size = PyLong_FromLongLong(item->shape[i]);
+    if (!size) {
+      Py_CLEAR(shape);
+      break;
+    }
+    PyTuple_SET_ITEM(shape, i, size);
+  }
+  return shape;
+}
+
+bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides) {
+  int64_t expected = 1;
+  for (int32_t i = 0; i < ndim; i++) {
+    if (shape[i] == 0) return true;
+  }
+  for (int32_t i = ndim - 1; i >= 0; i--) {
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+void rc_py_source_clear(struct rc_py_source *source) {
+  if (source->view.obj) PyBuffer_Release(&source->view);
+  Py_CLEAR(source->keep);
+  PyMem_Free(source->dims);
+  source->dims = NULL;
+}
