@@ -408,3 +408,13 @@ def test_a_frame_has_its_senders_tag(ring):
         assert frame.tag == 2**32 - 1
     with reader.next(0) as frame:
         assert frame.tag == 0
+
+
+def test_a_frame_that_is_sent_is_refused_and_told_what_to_send(ring):
+    writer, reader = ring
+    writer.send([1])
+    with reader.next(0) as frame:
+        for value in (frame, [frame]):
+            with pytest.raises(TypeError, match=r"a Frame can't be pickled, .* send\(unpack\(frame\)\)"):
+                writer.send(value, 0)
+        writer.send(ringcast.unpack(frame), 0)

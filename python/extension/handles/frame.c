@@ -266,9 +266,17 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   return (PyObject *)self;
 }
 
+PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: send what it holds instead.");
+static PyObject *frame_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
+  PyErr_SetString(PyExc_TypeError, "a Frame can't be pickled, nor be sent: it is a place in a ring. Send what it "
+                                   "holds, by send(unpack(frame)), or its bytes, by send_bytes(frame)");
+  return NULL;
+}
+
 static PyMethodDef frame_methods[] = {
     {"release", frame_release, METH_NOARGS, frame_release_doc},
     {"keys", frame_keys, METH_NOARGS, rc_py_keys_doc},
+    {"__reduce__", frame_reduce, METH_NOARGS, reduce_doc},
     {"__enter__", frame_enter, METH_NOARGS, enter_doc},
     {"__exit__", rc_py_frame_exit, METH_VARARGS, frame_exit_doc},
     {NULL, NULL, 0, NULL},
