@@ -218,7 +218,7 @@ static inline void print_simple(struct object_text *text, const struct ringcast_
 
 /* The next value. */
 static inline void print_object(struct object_text *text) {
-  struct ringcast_token token;
+  struct ringcast_token token = {.tag = 0}; /* what is printed has been checked: there is one */
   while (ringcast_token_read(&text->left, &token) == 0 && token.tag == RINGCAST_TAG_CLASS)
     text->defined[text->classes++] = token;
   switch (token.tag) {

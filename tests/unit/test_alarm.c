@@ -29,10 +29,12 @@ static void arm_alarm(struct rc_alarm *alarm, struct rc_event *event, const stru
   ck_assert_int_eq(rc_alarm_arm(alarm, rc_event_prepare(event), whom, most_ns), 0);
 }
 
-/* Armed for ever, past the look that is asked for once where membarrier reaches nobody. */
+/* Armed for ever, past the look that an alarm asks for once where membarrier reaches nobody: a test begins with this. */
 static void arm_quietly(struct rc_alarm *alarm, struct rc_event *event, const struct rc_watch *whom) {
+  static const struct rc_alarm *looked; /* each test has a process of its own, and one alarm */
   arm_alarm(alarm, event, whom, NEVER);
-  if (rc_fence_is_heavy()) return;
+  if (rc_fence_is_heavy() || looked == alarm) return;
+  looked = alarm;
   ck_assert(is_readable(alarm, -1));
   arm_alarm(alarm, event, whom, NEVER);
 }
@@ -71,6 +73,7 @@ START_TEST(a_time_that_passes_makes_it_readable_and_the_next_arm_takes_that_back
   struct rc_event event = {0};
   struct rc_alarm *alarm = open_alarm(&event);
   static const int64_t times[] = {INT64_MIN, 0, 1, 1000000};
+  arm_quietly(alarm, &event, NULL);
   for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
     arm_alarm(alarm, &event, NULL, times[i]);
     ck_assert(is_readable(alarm, -1));
