@@ -29,7 +29,7 @@ static void arm_alarm(struct rc_alarm *alarm, struct rc_event *event, const stru
   ck_assert_int_eq(rc_alarm_arm(alarm, rc_event_prepare(event), whom, most_ns), 0);
 }
 
-/* Armed for ever, past the look that an alarm asks for once where membarrier reaches nobody: a test begins with this. */
+/* Armed for ever, past the look that an alarm asks for once where membarrier reaches nobody: each test begins so. */
 static void arm_quietly(struct rc_alarm *alarm, struct rc_event *event, const struct rc_watch *whom) {
   static const struct rc_alarm *looked; /* each test has a process of its own, and one alarm */
   arm_alarm(alarm, event, whom, NEVER);
