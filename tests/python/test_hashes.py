@@ -19,6 +19,8 @@ from peers import WATCHDOG
 
 import ringcast
 
+pytestmark = pytest.mark.alike
+
 try:
     import xxhash
 except ImportError:

@@ -21,6 +21,8 @@ from test_hostile_frames import BOMBS, DICT, HOSTILE, KEYED, LEAF, NONE, PICKLE,
 
 import ringcast
 
+pytestmark = pytest.mark.alike
+
 
 @dataclasses.dataclass
 class Step:
