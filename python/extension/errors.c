@@ -102,6 +102,10 @@ PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *fo
   return raise_errno(state, errnum, text);
 }
 
+PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what) {
+  return rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s", what);
+}
+
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
   if (!PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
       !PyErr_ExceptionMatches(PyExc_OverflowError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) {

@@ -208,6 +208,8 @@ PyObject *rc_py_raise_of_frame(struct rc_py_state *state, int rc, const struct r
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text);
 /* Raises the ringcast.Error of that errno. Always NULL. */
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...);
+/* Raises the ProtocolError of a frame that makes no sense. Always NULL. */
+PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what);
 /* Turns a ValueError, TypeError, OverflowError or RuntimeError that a damaged frame led to into a ProtocolError. */
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what);
 PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what);
@@ -248,6 +250,27 @@ bool rc_py_amount_arguments(const char *function, PyObject *const *args, Py_ssiz
 /* The only argument, `timeout`. */
 bool rc_py_timeout_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                             int64_t *out);
+
+/* 1: a str's UTF-8, which the str holds; 0: it has none, for it holds lone surrogates; -1: raised. */
+static inline int rc_py_utf8(PyObject *text, const char **out, Py_ssize_t *bytes) {
+  if (PyUnicode_IS_COMPACT_ASCII(text)) {
+    *out = PyUnicode_DATA(text);
+    *bytes = PyUnicode_GET_LENGTH(text);
+    return 1;
+  }
+  *out = PyUnicode_AsUTF8AndSize(text, bytes);
+  if (*out) return 1;
+  if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
+/* Whether the answer to a question is yes: 1, 0, or -1, also of NULL (raised). Takes it over. */
+static inline int rc_py_is_yes(PyObject *answer) {
+  int yes = answer ? PyObject_IsTrue(answer) : -1;
+  Py_XDECREF(answer);
+  return yes;
+}
 
 /* memcpy, without the GIL if there is much to copy. */
 void rc_py_copy(void *to, const void *from, size_t bytes);

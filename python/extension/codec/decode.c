@@ -55,11 +55,9 @@ static bool nested_add(struct rc_py_decoding *decoding, PyObject *key, const str
     return false;
   }
   rc_py_copy_to(decoding, stream);
-  decoding->nested[decoding->nested_count++] = (struct rc_py_nested){.key = rc_py_ref(key),
-                                                               .stream = stream,
-                                                               .bytes = item->bytes,
-                                                               .first_part = (uint32_t)item->scalar.i,
-                                                               .parts = (uint32_t)((uint64_t)item->scalar.i >> 32)};
+  struct rc_py_nested *added = &decoding->nested[decoding->nested_count++];
+  *added = (struct rc_py_nested){.key = rc_py_ref(key), .stream = stream, .bytes = item->bytes};
+  added->first_part = rc_py_first_part(item, &added->parts);
   return true;
 }
 

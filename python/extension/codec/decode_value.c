@@ -3,7 +3,7 @@
 #include "python/extension/codec/decode.h"
 
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what) {
-  rc_py_raise_text(decoding->state, EPROTO, "the frame is damaged or of another build: %s", what);
+  rc_py_raise_damaged(decoding->state, what);
   return false;
 }
 

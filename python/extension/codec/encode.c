@@ -120,29 +120,19 @@ static int take_items(struct rc_py_encoding *encoding, PyObject *dict) {
     if (!PyUnicode_CheckExact(key)) return 0;
     struct rc_py_part *part = rc_py_part_add(encoding, key, value);
     if (!part) return -1;
-    if (PyUnicode_IS_COMPACT_ASCII(key)) {
-      part->utf8 = PyUnicode_DATA(key);
-      part->utf8_bytes = PyUnicode_GET_LENGTH(key);
-      continue;
-    }
-    part->utf8 = PyUnicode_AsUTF8AndSize(key, &part->utf8_bytes);
-    if (part->utf8) continue;
-    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
-    PyErr_Clear();
-    return 0;
+    int has_text = rc_py_utf8(key, &part->utf8, &part->utf8_bytes);
+    if (has_text <= 0) return has_text;
   }
   return 1;
 }
 
 /* 1, or 0: the str has no UTF-8, -1. */
 static int describe_text(struct rc_py_part *part) {
+  const char *text;
   Py_ssize_t bytes;
-  part->data = PyUnicode_AsUTF8AndSize(part->value, &bytes);
-  if (!part->data) {
-    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
-    PyErr_Clear();
-    return 0;
-  }
+  int has_text = rc_py_utf8(part->value, &text, &bytes);
+  if (has_text <= 0) return has_text;
+  part->data = text;
   part->kind = RINGCAST_ITEM_STR;
   part->bytes = (uint64_t)bytes;
   return 1;

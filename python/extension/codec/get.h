@@ -32,7 +32,7 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
 
 /* Raises ProtocolError. Always NULL. */
 static inline PyObject *stream_damaged(struct rc_py_getting *getting, const char *what) {
-  return rc_py_raise_text(getting->state, EPROTO, "the frame is damaged or of another build: %s", what);
+  return rc_py_raise_damaged(getting->state, what);
 }
 
 /* What Python itself says against a damaged stream. Always NULL. */
@@ -54,5 +54,11 @@ PyObject *rc_py_get_complex(const struct ringcast_token *token);
 PyObject *rc_py_get_scalar(struct rc_py_getting *getting, const struct ringcast_token *token);
 PyObject *rc_py_get_packed(const struct ringcast_token *token);
 PyObject *rc_py_get_size(struct rc_py_getting *getting, const struct ringcast_token *token);
+
+/* The first part of an OBJECT entry, and how many there are. */
+static inline uint32_t rc_py_first_part(const struct ringcast_item *object, uint32_t *parts) {
+  *parts = (uint32_t)((uint64_t)object->scalar.i >> 32);
+  return (uint32_t)object->scalar.i;
+}
 
 #endif

@@ -20,7 +20,7 @@ struct look {
 };
 
 static bool damaged(const struct look *look, const char *what) {
-  rc_py_raise_text(look->how->state, EPROTO, "the frame is damaged or of another build: %s", what);
+  rc_py_raise_damaged(look->how->state, what);
   return false;
 }
 
@@ -140,12 +140,9 @@ PyObject *rc_py_look_keys(const struct rc_py_looking *looking, PyObject *Py_UNUS
 /* 1: it is entry `*index`; 0: there is none; -1: raised. */
 static int find(const struct look *look, PyObject *key, uint32_t *index, struct ringcast_item *item) {
   Py_ssize_t bytes;
-  const char *text = PyUnicode_AsUTF8AndSize(key, &bytes);
-  if (!text) {
-    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return -1;
-    PyErr_Clear();
-    return 0;
-  }
+  const char *text;
+  int has_text = rc_py_utf8(key, &text, &bytes);
+  if (has_text <= 0) return has_text;
   for (*index = 0; *index < look->frame.count; ++*index) {
     if (!get_entry(look, *index, item)) return -1;
     if (!item->key) return 0;
@@ -187,7 +184,8 @@ static bool add_pickle(const struct look *look, struct rc_py_selection *selectio
 
 static bool select_item(const struct look *look, uint32_t index, const struct ringcast_item *item,
                         struct rc_py_selection *out) {
-  uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
+  uint32_t parts;
+  uint64_t first = rc_py_first_part(item, &parts);
   add_run(out, index, (uint64_t)index + 1);
   if (item->kind == RINGCAST_ITEM_OBJECT && parts > 0) {
     if (first <= index || first + parts > look->frame.count) return damaged(look, "parts in disorder");
@@ -255,7 +253,8 @@ static PyObject *hash_of(const struct ringcast_item *item) {
 
 /* Those of a nested value's tensors, or None if no tensor has one. Parts from `*next` on have not been used yet. */
 static PyObject *hashes_of_parts(const struct look *look, const struct ringcast_item *object, uint64_t *next) {
-  uint64_t first = (uint32_t)object->scalar.i, end = first + ((uint64_t)object->scalar.i >> 32);
+  uint32_t parts;
+  uint64_t first = rc_py_first_part(object, &parts), end = first + parts;
   struct ringcast_item item;
   bool any = false, ok = first == end || (first >= *next && end <= look->frame.count);
   if (!ok) damaged(look, "parts in disorder");

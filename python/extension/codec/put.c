@@ -163,7 +163,6 @@ static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject
   return Py_REFCNT(container) > 2 ? look_at_shared(encoding, container, out) : RC_PY_PUT_DONE;
 }
 
-
 static enum rc_py_put changed(void) {
   PyErr_SetString(PyExc_RuntimeError, "the value has changed while it was sent");
   return RC_PY_PUT_RAISED;

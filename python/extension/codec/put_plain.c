@@ -184,18 +184,14 @@ static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text
 }
 
 enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
-  Py_ssize_t bytes = PyUnicode_GET_LENGTH(text);
-  bool is_ascii = PyUnicode_IS_COMPACT_ASCII(text);
-  const char *data = is_ascii ? PyUnicode_DATA(text) : PyUnicode_AsUTF8AndSize(text, &bytes);
-  if (!data) {
-    if (!PyErr_ExceptionMatches(PyExc_UnicodeError)) return RC_PY_PUT_RAISED;
-    PyErr_Clear();
-    return put_wide_text(encoding, text);
-  }
+  Py_ssize_t bytes;
+  const char *data;
+  int has_text = rc_py_utf8(text, &data, &bytes);
+  if (has_text <= 0) return has_text < 0 ? RC_PY_PUT_RAISED : put_wide_text(encoding, text);
   size_t length = (size_t)bytes;
   if (length > INLINE_MOST) return put_part(encoding, text, RINGCAST_ITEM_STR, data, length);
   if (length >= SHARED_LEAST && Py_REFCNT(text) > 2) return put_shared(encoding, text, data, length);
-  if (!is_ascii) return put_bytes(encoding, RINGCAST_TAG_UTF8, data, length);
+  if (!PyUnicode_IS_COMPACT_ASCII(text)) return put_bytes(encoding, RINGCAST_TAG_UTF8, data, length);
   if (length > RINGCAST_TAG_TEXT_MOST) return put_bytes(encoding, RINGCAST_TAG_ASCII, data, length);
   uint8_t *at = stream_at(encoding, 1 + length);
   if (!at) return RC_PY_PUT_RAISED;

@@ -218,10 +218,7 @@ static PyObject *frame_item(PyObject *object, PyObject *key) {
 }
 
 static int frame_contains(PyObject *object, PyObject *key) {
-  PyObject *found = look(object, rc_py_look_contains, key);
-  int is_there = found ? found == Py_True : -1;
-  Py_XDECREF(found);
-  return is_there;
+  return rc_py_is_yes(look(object, rc_py_look_contains, key));
 }
 
 PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {

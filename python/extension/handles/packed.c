@@ -135,10 +135,7 @@ static PyObject *packed_item(PyObject *object, PyObject *key) {
 }
 
 static int packed_contains(PyObject *object, PyObject *key) {
-  PyObject *found = look(object, rc_py_look_contains, key);
-  int is_there = found ? found == Py_True : -1;
-  Py_XDECREF(found);
-  return is_there;
+  return rc_py_is_yes(look(object, rc_py_look_contains, key));
 }
 
 static PyObject *packed_hashes(PyObject *object, void *Py_UNUSED(closure)) {

@@ -66,17 +66,11 @@ bool rc_py_torch_seen(struct rc_py_state *state) {
 
 /* An attribute's truth: 1, 0, or -1 (raised). */
 static int attribute_is_true(PyObject *object, PyObject *name) {
-  PyObject *value = PyObject_GetAttr(object, name);
-  int truth = value ? PyObject_IsTrue(value) : -1;
-  Py_XDECREF(value);
-  return truth;
+  return rc_py_is_yes(PyObject_GetAttr(object, name));
 }
 
 static int method_is_true(PyObject *object, PyObject *name) {
-  PyObject *value = PyObject_CallMethodNoArgs(object, name);
-  int truth = value ? PyObject_IsTrue(value) : -1;
-  Py_XDECREF(value);
-  return truth;
+  return rc_py_is_yes(PyObject_CallMethodNoArgs(object, name));
 }
 
 static int raise_device(struct rc_py_state *state, PyObject *tensor, rc_py_where where, void *context) {
