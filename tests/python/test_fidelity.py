@@ -168,6 +168,14 @@ def test_a_nest_of_1024_goes_as_it_is_and_one_deeper_is_refused(kind):
     assert levels_of(kind, ringcast.unpack(ringcast.pack([nest(kind, 1100)]))[0]) == 1100  # the rest by pickle
 
 
+@pytest.mark.parametrize("levels", [1022, 1023, 1024, 1025])
+def test_an_enums_member_at_the_bottom_of_a_nest_arrives(levels):
+    got = ringcast.unpack(ringcast.pack(nest("list", levels, natives.Color.RED)))
+    for _ in range(levels):
+        (got,) = got
+    assert got is natives.Color.RED
+
+
 @pytest.mark.parametrize("kind", ["list", "dict", "Plain", "tuple"])
 def test_a_nest_that_nothing_can_hold_is_an_error(kind):
     with pytest.raises(RecursionError):

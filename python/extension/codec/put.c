@@ -287,9 +287,12 @@ static inline enum rc_py_put put_class(struct rc_py_encoding *encoding, struct r
   return stream_end(encoding, at + bytes);
 }
 
-/* A member of an enum, unless its class knows it by another name or none: a flag that is made of others. */
-static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class) {
+/* A member of an enum, unless its class knows it by another name or none: a flag that is made of others. It has a value
+ * in it, its name, and so is as deep as a container. */
+static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
+                                 const struct rc_py_step *up) {
   struct rc_py_state *state = encoding->state;
+  if (up->depth == RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
   PyObject *members = PyObject_GetAttr((PyObject *)class->type, state->names._member_map_);
   PyObject *name = members ? PyObject_GetAttr(member, state->names._name_) : NULL;
   bool is_known = name && PyUnicode_CheckExact(name) && PyDict_CheckExact(members) &&
@@ -462,7 +465,7 @@ static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value
   struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
   if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
   if (class->kind == RC_PY_CLASS_SCALAR) return put_scalar(encoding, value, class);
-  return class->kind == RINGCAST_CLASS_ENUM ? put_member(encoding, value, class)
+  return class->kind == RINGCAST_CLASS_ENUM ? put_member(encoding, value, class, step)
                                             : put_instance(encoding, value, class, step);
 }
 
