@@ -24,6 +24,7 @@ from _dist import check_usable, text_of
 
 import ringcast
 import ringcast.torch as rt
+from ringcast._group import ends, rings
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
@@ -96,7 +97,7 @@ def test_a_call_that_a_rank_has_missed_is_noticed(ranks):
 
 def ranks_many_calls() -> None:
     check_usable()
-    rt._rings[dist.group.WORLD][0]._call = 2**24 - 2
+    rings._rings[dist.group.WORLD]["broadcast", 0]._call = 2**24 - 2
     for step in range(4):
         assert rt.broadcast_object(step) == step
 
@@ -215,7 +216,7 @@ def ranks_without_pickles(where: str) -> str:
         error = ringcast.PickleRefused if is_source or where == "others" else ringcast.SendError
         text = text_of(error, lambda: rt.broadcast_object_list([Explosive()]))
     if not is_source:  # the number of the call is known as before
-        assert next(iter(rt._rings[dist.group.WORLD].values()))._call == 2
+        assert next(iter(rings._rings[dist.group.WORLD].values()))._call == 2
     check_usable()
     return text
 
@@ -264,7 +265,7 @@ def ranks_dying(on_death: str) -> List[str]:
     rank = dist.get_rank()
     if rank == 0:
         os.environ["RINGCAST_ON_DEATH"] = on_death
-    rt._LOOK_SECONDS = 0  # in this process, which ends with this job
+    ends.LOOK_SECONDS = 0  # in this process, which ends with this job
     check_usable()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -331,7 +332,7 @@ def ranks_waiting_for_the_dead(next_look: float) -> str:
     os.kill(dead.pid, signal.SIGKILL)
     while "dead" not in [reader.state for reader in writer.readers()]:
         assert select.select([writer], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
-    rt._rings[dist.group.WORLD][0]._next_look = next_look
+    rings._rings[dist.group.WORLD]["broadcast", 0]._next_look = next_look
     text = text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
     dist.send(torch.zeros(1), dst=1)
     return text
@@ -362,11 +363,11 @@ def ranks_seldom_look() -> None:
         for _ in range(30):
             check_usable()
         return
-    source = rt._rings[dist.group.WORLD][0]
+    source = rings._rings[dist.group.WORLD]["broadcast", 0]
     source.end, source._next_look = looks, now = Looks(source.end), 100.0
     with pytest.MonkeyPatch.context() as patch:
         for step in range(30):
-            patch.setattr(rt.time, "monotonic", lambda step=step: now + 0.01 * step)
+            patch.setattr(ends.time, "monotonic", lambda step=step: now + 0.01 * step)
             check_usable()
     assert looks.count == 6
     source.end = looks.writer
