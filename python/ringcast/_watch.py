@@ -42,9 +42,11 @@ class _Watcher:
         threading.Thread(target=self._run, name="ringcast-watch", daemon=True).start()
 
     def add(self, descriptor: int, method: Callable[[], bool]) -> Callable[[], None]:
-        weak = weakref.WeakMethod(method)  # type: ignore[type-var]
+        weak = weakref.WeakMethod(method)
 
         def forget() -> None:
+            if _watcher is not self:
+                return  # in a child: its parent's
             with self._lock:
                 if self._methods.get(descriptor) is weak:
                     del self._methods[descriptor]
