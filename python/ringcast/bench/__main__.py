@@ -9,7 +9,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, exchange, report
+from ringcast.bench import cases, codec, death, exchange, report
 
 EXAMPLES = """
 EXAMPLES
@@ -18,6 +18,7 @@ EXAMPLES
   python -m ringcast.bench object --format json > object.json
   python -m ringcast.bench tensors --case features
   python -m ringcast.bench asyncio --rounds 1000
+  python -m ringcast.bench death --rounds 20
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than pickle. Nothing else should run
 meanwhile. docs/benchmarks.md tells what is measured, and how.
@@ -26,6 +27,7 @@ COMMANDS = {
     "codec": "encoding and decoding in one process, beside pickle 5",
     "object": "from object to object between two processes, beside pickle 5 on the same rings",
     "tensors": "the same for what holds tensors or arrays, with GB/s",
+    "death": "how soon the others know when one process is killed, under each drop-in",
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
 }
 
@@ -70,6 +72,9 @@ def parser() -> argparse.ArgumentParser:
         if command == "asyncio":
             one.add_argument("--rounds", type=rounds, default=300, metavar="N", help="wake-ups of each; default: 300")
             continue
+        if command == "death":
+            one.add_argument("--rounds", type=rounds, default=5, metavar="N", help="kills of each; default: 5")
+            continue
         one.add_argument(
             "--case",
             action="append",
@@ -106,6 +111,9 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         except ModuleNotFoundError as error:
             sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
+    if options.command == "death":
+        death.preload()
+        return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
     facts["seconds_per_case"] = options.seconds
     facts["garbage_collector"] = "on"
     if options.command == "codec":
@@ -119,6 +127,8 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
         return json.dumps(found, indent=1)
     if options.command == "asyncio":
         return "\n".join(report.flat({key: value for key, value in found.items() if key != "command"}))
+    if options.command == "death":
+        return death.text(found)
     if options.command == "codec":
         return report.text(found, report.CODEC, "One process, the garbage collector on; ratio: of both, to pickle's.")
     processes = found["processes"]
