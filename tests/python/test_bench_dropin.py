@@ -31,8 +31,8 @@ print("noise")
 
 
 class MessageQueue:
-    def __init__(self, readers, local_readers, ranks):
-        assert (readers, local_readers) == (len(ranks), len(ranks))
+    def __init__(self, readers, local_readers, ranks, chunk_bytes, chunks):
+        assert (readers, local_readers) == (len(ranks), len(ranks)) and chunk_bytes > chunks
         self.readers, self.writer = readers, ringcast.Writer()
         self.enqueue = self.writer.send
 

@@ -57,7 +57,9 @@ CASES: Dict[str, Case] = {
         {"gloo": "ringcast"},
     ),
     "features": Case(
-        cases.CASES["features"], {"ringcast": ways.ringcast_queue, "vllm": ways.vllm_queue}, {"vllm": "ringcast"}
+        cases.CASES["features"],
+        {"ringcast": ways.ringcast_queue, "vllm": ways.vllm_queue, "vllm-group": ways.vllm_group_queue},
+        {"vllm": "ringcast", "vllm-group": "ringcast"},
     ),
     "pyobj": Case(
         lambda: [cases.metadata()],
@@ -343,10 +345,11 @@ def run(
             raise Failed(f"--vllm takes the folder of an unpacked vLLM, with vllm/ in it, and {vllm!r} is none")
     found: Dict[str, Any] = {"cases": [], "left_out": {}}
     with Ranks(max(sizes), vllm) as ranks:
-        if any("vllm" in CASES[name].ways for name in chosen):
+        its = [way for way in ("vllm", "vllm-group") if any(way in CASES[name].ways for name in chosen)]
+        if its:
             report.say("dropin: looking for vLLM's queue")
             why = [reason for reason in ranks.tell(ranks.most, "look") if reason]
-            found["left_out"] = {"vllm": why[0]} if why else {}
+            found["left_out"] = dict.fromkeys(its, why[0]) if why else {}
         for size in sizes:
             ranks.tell(ranks.most, "form", size)
         for name in chosen:

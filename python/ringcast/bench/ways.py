@@ -131,11 +131,16 @@ def vllm_class(path: Optional[str]) -> Any:
     return found
 
 
-def queue(me: Member, message_queue: Any) -> Call:
+# Of the queues that vLLM makes: (max_chunk_bytes, max_chunks).
+EXECUTOR = (16 << 20, 10)  # from the engine to its workers
+GROUP = (4 << 20, 6)  # in a group of ranks; what is larger than a chunk goes through a socket
+
+
+def queue(me: Member, message_queue: Any, chunks: Tuple[int, int]) -> Call:
     import torch.distributed as dist
 
     readers = me.ranks - 1
-    made = None if me.rank else message_queue(readers, readers, list(range(1, me.ranks)))
+    made = None if me.rank else message_queue(readers, readers, list(range(1, me.ranks)), *chunks)
     handle = [made.export_handle() if made else None]
     dist.broadcast_object_list(handle, 0, me.group)
     made = made or message_queue.create_from_handle(handle[0], me.rank)
@@ -144,7 +149,11 @@ def queue(me: Member, message_queue: Any) -> Call:
 
 
 def vllm_queue(me: Member) -> Call:
-    return queue(me, vllm_class(me.vllm))
+    return queue(me, vllm_class(me.vllm), EXECUTOR)
+
+
+def vllm_group_queue(me: Member) -> Call:
+    return queue(me, vllm_class(me.vllm), GROUP)
 
 
 def ringcast_queue(me: Member) -> Call:
