@@ -157,47 +157,26 @@ def vllm_group_queue(me: Member) -> Call:
 
 
 def ringcast_queue(me: Member) -> Call:
-    import ringcast
-    import torch.distributed as dist
+    from ringcast.vllm import MessageQueue
 
-    writer = None if me.rank else ringcast.Writer()
-    handle = [writer.handle if writer else ""]
-    dist.broadcast_object_list(handle, 0, me.group)
-    if writer:
-        writer.wait_readers(me.ranks - 1, 60)
-        return writer.send
-    return ringcast.Reader(handle[0]).recv
+    return queue(me, MessageQueue, EXECUTOR)
 
 
 # ---- ringcast's functions of groups ----------------------------------------------------------------------------------
 
 
 def ringcast_object(me: Member) -> Call:
-    from ringcast.torch import broadcast_object
+    from ringcast.vllm.group import Group
 
-    group = me.group
-
-    def receive() -> Any:
-        return broadcast_object(None, 0, group)
-
-    def send(value: Any) -> None:
-        broadcast_object(value, 0, group)
-
-    return receive if me.rank else send
+    broadcast = Group(me.group).broadcast_object
+    return (lambda: broadcast(None, 0)) if me.rank else (lambda value: broadcast(value, 0))
 
 
 def ringcast_tensor_dict(me: Member) -> Call:
-    from ringcast.torch import broadcast_tensor_dict
+    from ringcast.vllm.group import Group
 
-    group = me.group
-
-    def receive() -> Any:
-        return broadcast_tensor_dict(None, 0, group)
-
-    def send(value: Dict[str, Any]) -> None:
-        broadcast_tensor_dict(value, 0, group)
-
-    return receive if me.rank else send
+    broadcast = Group(me.group).broadcast_tensor_dict
+    return (lambda: broadcast(None, 0)) if me.rank else (lambda value: broadcast(value, 0))
 
 
 ringcast_pyobj = ringcast_object
