@@ -18,7 +18,7 @@ from ringcast.vllm._wire import Address, Malformed
 
 # Bytes after which a relay acknowledges, even if more is there.
 _ACK_BYTES = 4 << 20
-_GOODBYE_MILLISECONDS = 1000
+_GOODBYE_SECONDS = 1.0
 # A connection that was lost is not made anew: the writer's side has forgotten this one by then.
 _NEVER_MILLISECONDS = 24 * 3600 * 1000
 _MONITORED = (
@@ -73,10 +73,10 @@ class Connection:
                     "ended? Is the address that of this run?"
                 )
 
-    def close(self, linger: int = 0) -> None:
+    def close(self) -> None:
         self.sock.disable_monitor()
         self.monitor.close()
-        self._context.destroy(linger)
+        self._context.destroy(0)
 
 
 def _understand(parts: Any) -> Tuple[bytes, Dict[str, Any]]:
@@ -86,7 +86,7 @@ def _understand(parts: Any) -> Tuple[bytes, Dict[str, Any]]:
     if letter == b"W":
         words = _wire.unpack_words(body, relays=list, capacity=int, spill=int, readers=int, pid=int, host=str)
         return letter, words
-    if letter in (b"N", b"E"):
+    if letter in (b"E", b"N"):
         return letter, _wire.unpack_words(body, why=str)
     raise Malformed("a message that is no answer")
 
@@ -211,10 +211,12 @@ class Relay:
                 self._published = self._taken
                 if self._published - self._acknowledged >= _ACK_BYTES:
                     self._acknowledge()
-            else:
+            elif [part.bytes for part in parts] != [b"C"]:  # at which the new one is looked for, as ever
                 letter, words = _understand([part.bytes for part in parts])
-                if letter in (b"E", b"N"):
-                    self._why = _wire.printable(words["why"], 1000)
+                if letter not in (b"E", b"N"):
+                    raise Malformed("a message out of turn")
+                self._lost = letter == b"N"  # it has forgotten this one: no goodbye
+                self._why = _wire.printable(words["why"], 400)  # fits the smallest of rings in UTF-8
         return True
 
     def _acknowledge(self) -> None:
@@ -242,9 +244,21 @@ class Relay:
             pass  # it is the ring that has failed, and they hear that from the ring
         finally:
             self._writer.close()
-            self._sock.send(b"B")
-            self._connection.close(_GOODBYE_MILLISECONDS)
+            self._say_goodbye()
+            self._connection.close()
             self._wake.close()
+
+    def _say_goodbye(self) -> None:
+        """Wait until it is heard: else it would be a death."""
+        self._sock.send(b"B")
+        deadline = time.monotonic() + _GOODBYE_SECONDS
+        while not self._lost and (left := deadline - time.monotonic()) > 0:
+            zmq.zmq_poll([(self._sock, zmq.POLLIN), (self._connection.monitor, zmq.POLLIN)], int(left * 1000) + 1)
+            self._lost = self._connection.lost()
+            with contextlib.suppress(zmq.Again):
+                while self._sock.recv_multipart(zmq.NOBLOCK, copy=False)[0].bytes != b"D":
+                    pass
+                return
 
     def _send_last(self, text: str) -> None:
         while True:

@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import time
+import types
 import weakref
 from typing import Any, Callable, Deque, Dict, List, Optional, Set
 
@@ -62,7 +63,7 @@ class Core:
         self.changed = threading.Condition()
         self.complete = self.over = False
         self.trouble = ""
-        self._lost = weakref.WeakMethod(lost) if hasattr(lost, "__self__") else lambda: lost
+        self._lost = weakref.WeakMethod(lost) if isinstance(lost, types.MethodType) else lambda: lost
         self._pid = os.getpid()
         self._peers: Dict[bytes, _Peer] = {}
         self._line: Deque[_Peer] = collections.deque()
@@ -312,6 +313,7 @@ class Core:
             self._report(_wire.printable(_wire.unpack_words(body, text=str)["text"], 1000))
         elif letter == b"B" and peer.handle:
             peer.left = True
+            self._say(peer, b"D")
             self._forget(peer)
         elif letter in (b"S", b"R") and peer is self._deciding:
             self._count(peer, letter, _wire.unpack_words(body, handle=str)["handle"])
@@ -325,6 +327,7 @@ class Core:
             return
         if letter == b"S":
             by_handle[handle].served.append(peer.person)
+            self._say(by_handle[handle], b"C")
             del self._peers[peer.identity]  # it has nothing more to say
         elif handle and handle not in by_handle:
             peer.handle = handle

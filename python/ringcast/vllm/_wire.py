@@ -5,11 +5,11 @@ A message is one letter, then:
 
     reader's side -> writer's side                      writer's side -> reader's side
     H  hello: token, who I am                           W  welcome: the relays that there are, the ring's size
-    S  I am served by that relay's ring                 D  done: you are counted
-    R  I have become a relay, this is my ring           N  no: why not
+    S  I am served by that relay's ring                 D  done: you are counted, or goodbye
+    R  I have become a relay, this is my ring           C  one more reader is on your ring
     A  so much has arrived in my ring                   F  frames, or a piece of a large one
     L  a reader that I serve has died                   E  the end, and why
-    B  goodbye
+    B  goodbye                                          N  no: why not
 
 Frames are told apart by heads of 16 bytes: their kind, the bytes of theirs that are in this message, and the bytes of
 the whole frame. Whatever comes in is checked; what is not understood raises Malformed.
@@ -140,6 +140,7 @@ def prepare(sock: Any, ipv6: bool) -> None:
         (zmq.HEARTBEAT_IVL, max(1, milliseconds // 5)),
         (zmq.HEARTBEAT_TIMEOUT, milliseconds),
         (zmq.HEARTBEAT_TTL, min(milliseconds, 6553500)),  # ZeroMQ's most
+        (zmq.TCP_MAXRT, milliseconds),  # no heartbeat is sent while data waits to be
     ):
         sock.setsockopt(option, value)
 
