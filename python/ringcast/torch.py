@@ -12,8 +12,8 @@ slowest rank is a whole ring behind.
 All ranks must make the same calls in the same order, as with every collective; a frame carries the operation and the
 number of the call, and a rank that finds another one than its own raises RuntimeError. When the source can't send what
 it was given, it raises what was wrong, every other rank raises ringcast.SendError with the same text, and the next call
-works again. When the source closes its ring, or exits, the others get ringcast.WriterGone; when another rank dies, the
-source gets ringcast.ReaderDied.
+works again. When the source closes its ring, exits or dies, the others get ringcast.WriterGone, which names it; when
+another rank dies, all others get ringcast.ReaderDied, which names that one, also those that wait in a call.
 
 A group's rings go when it is destroyed, or by close(). In a forked child they raise ringcast.ForkedError.
 
@@ -27,10 +27,9 @@ RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (defaul
 RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere by raising
 ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
 
-RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what a broadcast does when another rank has died.
-"fail" (the default) raises ringcast.ReaderDied, which names the rank, and ringcast.SendError on the other ranks, at
-this and all later calls; "evict" warns once, and goes on without that rank. The source looks at most every 50 ms, when
-it is called; while it waits for room, the ring does.
+RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what becomes of the broadcasts when another rank has
+died. "fail" (the default): this and all later calls raise ringcast.ReaderDied on all ranks; "evict": the source warns
+once, and goes on without that rank. A thread of the source's process hears of it at once, whatever the source does.
 """
 
 from typing import Any, Dict, List, Optional, Union

@@ -2,6 +2,7 @@
 """ringcast.torch among the ranks of gloo groups. A function whose name starts with `ranks_` runs on every rank."""
 
 import contextlib
+import hashlib
 import os
 from dataclasses import dataclass
 from typing import Any, Dict, List
@@ -21,6 +22,7 @@ from values import assert_same, scribble
 
 import ringcast
 import ringcast.torch as rt
+from ringcast._group import ends, rings
 
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
@@ -109,6 +111,26 @@ def ranks_own_memory() -> None:
 
 def test_what_was_received_is_not_touched_by_later_frames(ranks):
     ranks.run(2, ranks_own_memory)
+
+
+def ranks_hashed() -> Any:
+    ring = rings.end_of(None, 0)
+    tensor = torch.arange(5)
+    if isinstance(ring, ends.Source):
+        ring.send({"x": tensor}, ends.SHARE, hash="sha256")
+        ring.send({"x": tensor}, ends.SHARE)
+        ring.send("else", ends.OBJECT)
+        return int.from_bytes(hashlib.sha256(tensor.numpy().tobytes()).digest()[:8], "big")
+    value, hashes = ring.receive_hashed(ends.SHARE)
+    assert torch.equal(value["x"], tensor)
+    assert not ring.receive_hashed(ends.SHARE)[1]
+    assert "was broadcast_object;" in text_of(RuntimeError, lambda: ring.receive_hashed(ends.SHARE))
+    return hashes["x"]
+
+
+def test_a_value_arrives_with_the_hashes_that_it_was_sent_with(ranks):
+    source, other = ranks.run(2, ranks_hashed)
+    assert source == other
 
 
 def ranks_large() -> None:

@@ -2,13 +2,9 @@
 """ringcast.torch when ranks don't agree, or something can't be sent, received or made: an error on every rank that is
 concerned, at once, and afterwards all goes on. A function whose name starts with `ranks_` runs on every rank."""
 
-import contextlib
 import os
-import select
 import signal
 import sys
-import time
-import warnings
 from typing import Any, List
 
 import needs
@@ -24,7 +20,7 @@ from _dist import check_usable, text_of
 
 import ringcast
 import ringcast.torch as rt
-from ringcast._group import ends, rings
+from ringcast._group import rings
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
@@ -256,125 +252,6 @@ def ranks_interrupted() -> None:
 
 def test_an_interrupted_wait_loses_nothing(ranks):
     ranks.run(2, ranks_interrupted)
-
-
-# ---- Ranks that die --------------------------------------------------------------------------------------------------
-
-
-def ranks_dying(on_death: str) -> List[str]:
-    rank = dist.get_rank()
-    if rank == 0:
-        os.environ["RINGCAST_ON_DEATH"] = on_death
-    ends.LOOK_SECONDS = 0  # in this process, which ends with this job
-    check_usable()
-    if rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    while rank == 0 and "dead" not in [reader.state for reader in rt.rings()[0].readers()]:
-        assert select.select([rt.rings()[0]], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
-    if on_death == "fail":
-        error = ringcast.SendError if rank else ringcast.ReaderDied
-        return [text_of(error, lambda: rt.broadcast_object(1)) for _ in range(2)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            check_usable()
-    return [f"{one.category.__name__}, {os.path.basename(one.filename)}: {one.message}" for one in caught]
-
-
-@pytest.fixture
-def mortals():
-    ranks = _dist.Ranks(3)
-    yield ranks
-    ranks.stop()
-
-
-def test_a_rank_that_dies_is_named_on_all_others(mortals):
-    source, other, _ = mortals.run(3, ranks_dying, "fail", dying=2)
-    for text, theirs in zip(source, other):
-        assert text.startswith("rank 2 (pid ") and ") has died: " in text and "RINGCAST_ON_DEATH=evict" in text
-        assert theirs == f"broadcast_object failed at the source, rank 0: ReaderDied: {text}"
-    assert len(source) == len(other) == 2
-
-
-def test_the_others_go_on_without_a_rank_that_dies_if_they_are_to(mortals):
-    source, other, _ = mortals.run(3, ranks_dying, "evict", dying=2)
-    (warning,) = source
-    assert warning.startswith("RuntimeWarning, _dist.py: rank 2 (pid ")
-    assert warning.endswith(") has died: the broadcasts go on without it")
-    assert other == []
-
-
-def ranks_waiting_for_the_dead(next_look: float) -> str:
-    """Rank 1 does not receive, so the ring is full; rank 2, which has received all, dies."""
-    rank = dist.get_rank()
-    if rank == 0:
-        os.environ["RINGCAST_CAPACITY"] = "65536"
-    check_usable()
-    if rank == 2:
-        for _ in rt.rings()[0]:
-            pass
-    if rank == 1:
-        dist.recv(torch.zeros(1), src=0)
-        return ""
-    writer = rt.rings()[0]
-
-    def wait_until_received(*names: str) -> None:
-        while any(reader.lag for reader in writer.readers() if reader.name in names):
-            time.sleep(0)
-
-    wait_until_received("rank 1", "rank 2")  # what is released later makes room
-    for size in (1000, 0):  # then there is no room for the least
-        with contextlib.suppress(TimeoutError):
-            while True:
-                writer.send_bytes(bytes(size), 0)
-    dead = next(reader for reader in writer.readers() if reader.name == "rank 2")
-    wait_until_received("rank 2")
-    os.kill(dead.pid, signal.SIGKILL)
-    while "dead" not in [reader.state for reader in writer.readers()]:
-        assert select.select([writer], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
-    rings._rings[dist.group.WORLD]["broadcast", 0]._next_look = next_look
-    text = text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
-    dist.send(torch.zeros(1), dst=1)
-    return text
-
-
-@pytest.mark.parametrize("next_look", [0.0, float("inf")], ids=["before", "while it waits"])
-def test_a_death_is_told_at_the_source_although_there_is_no_room_to_tell_the_others(mortals, next_look):
-    assert mortals.run(3, ranks_waiting_for_the_dead, next_look, dying=2)[0].startswith("rank 2 (pid ")
-
-
-class Looks:
-    """A Writer that counts how often it was asked who lives."""
-
-    def __init__(self, writer: ringcast.Writer) -> None:
-        self.writer, self.count = writer, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.writer, name)
-
-    def check(self) -> Any:
-        self.count += 1
-        return self.writer.check()
-
-
-def ranks_seldom_look() -> None:
-    check_usable()
-    if dist.get_rank() != 0:
-        for _ in range(30):
-            check_usable()
-        return
-    source = rings._rings[dist.group.WORLD]["broadcast", 0]
-    source.end, source._next_look = looks, now = Looks(source.end), 100.0
-    with pytest.MonkeyPatch.context() as patch:
-        for step in range(30):
-            patch.setattr(ends.time, "monotonic", lambda step=step: now + 0.01 * step)
-            check_usable()
-    assert looks.count == 6
-    source.end = looks.writer
-
-
-def test_the_source_looks_at_most_every_50_ms(ranks):
-    ranks.run(2, ranks_seldom_look)
 
 
 # ---- Rings that can't be made ----------------------------------------------------------------------------------------

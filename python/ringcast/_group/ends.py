@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two ends of a ring among the ranks of a group: each frame carries the operation and the number of the call, so
-that ranks which don't make the same calls hear of it."""
+that ranks which don't make the same calls hear of it.
 
-import contextlib
+Deaths are told while nobody calls. When a rank dies, the source's watching thread sends a notice, a frame beside the
+calls that takes no number of theirs. Where there is no room for it, since the dead hold the ring back perhaps, the ring
+is closed instead, and the others look for themselves who is gone.
+"""
+
 import errno
-import time
 import warnings
-from typing import Any, NoReturn, Optional, Union
+from typing import Any, Callable, Dict, NoReturn, Optional, Tuple, Union
 
 import ringcast
+from ringcast._watch import watch
 
-# How long the source goes on without looking whether the others live: a look is a system call.
-LOOK_SECONDS = 0.05
-# How long it waits for room before it looks again, or gives up telling of a death: who leaves no room may be waiting
-# for the dead, and never make any.
-_TELL_SECONDS = 1.0
 # A tag is the operation's number, then the number of the call.
 _OPERATIONS = (
     None,
@@ -26,6 +25,7 @@ _OPERATIONS = (
     "broadcast",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
+_NOTICE = 255  # of a death: its value is the text
 _CALL_BITS = 24
 _CALL_MASK = (1 << _CALL_BITS) - 1
 # Fits the smallest of rings in UTF-8.
@@ -37,51 +37,51 @@ class Source:
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.end = writer
+        self.lost: Optional[str] = None  # who has died, once and for all
         self._rank = rank
         self._call = 0
         self._goes_on = goes_on
-        self._next_look = 0.0
+        self._alarm = False  # the watching thread came while a call was under way, which is to look when it is done
+        self._unwatch = watch(writer, self._notice)
 
-    def send(self, value: Any, operation: int, kind: type = object) -> None:
+    def send(self, value: Any, operation: int, kind: type = object, hash: Optional[str] = None) -> None:
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         tag = operation << _CALL_BITS | self._call
-        if time.monotonic() >= self._next_look:
-            self._look(operation, tag)
         try:
             if not isinstance(value, kind):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
-            self.end.send(value, tag=tag)
-        except ringcast.ReaderDied:
-            self._look(operation, tag)
-            raise
-        except ringcast.FrameTooLarge as error:
-            named = self._name_knob(error)
-            self._tell(named, operation, tag)
-            raise named from None
-        except ringcast.Error as error:
-            # Of spill memory, or of what was given; the ring goes on.
-            if error.errno in (errno.ENOMEM, errno.ENOSPC) or isinstance(error, ringcast.PickleRefused):
-                self._tell(error, operation, tag)
-            raise  # else it is the ring that fails, and the others hear of that from the ring
+            self.end.send(value, None, tag=tag, hash=hash)
+            self._call = (self._call + 1) & _CALL_MASK
         except Exception as error:
-            self._tell(error, operation, tag)
-            raise
-        self._call = (self._call + 1) & _CALL_MASK
+            raised = self._fail(error, operation, tag)
+            if raised is error:
+                raise
+            raise raised from None
+        finally:
+            if self._alarm:
+                self._catch_up()
 
-    def _look(self, operation: int, tag: int) -> None:
-        """Whether the other ranks live. After a failure the next call looks again."""
-        while (lost := self.end.check()) is not None:
-            who = f"{lost.name} (pid {lost.pid}) "
-            who += "has died" if lost.state == "dead" else "lives, but has written into the ring what it must not"
-            if self._goes_on:
-                warnings.warn(f"{who}: the broadcasts go on without it", RuntimeWarning, stacklevel=4)
-                continue
-            error = ringcast.ReaderDied(
-                errno.EOWNERDEAD, f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
-            )
-            with contextlib.suppress(TimeoutError, ringcast.Error):  # it may hold the ring back already
-                self._tell(error, operation, tag, _TELL_SECONDS)
-            raise error
-        self._next_look = time.monotonic() + LOOK_SECONDS
+    def close(self) -> None:
+        self._unwatch()  # before its descriptor goes
+        self.end.close()
+
+    # ---- What can't be sent ----
+
+    def _fail(self, error: Exception, operation: int, tag: int) -> Exception:
+        """What is to be raised here; the others, who wait for this call, are given it too."""
+        if isinstance(error, ringcast.FrameTooLarge):
+            error = self._name_knob(error)
+        # Else it is the ring that fails, and the others hear of that from the ring. Memory: of spill memory.
+        of_value = not isinstance(error, ringcast.Error) or error.errno in (errno.EMSGSIZE, errno.ENOMEM, errno.ENOSPC)
+        try:
+            if of_value or isinstance(error, ringcast.PickleRefused):
+                self._tell(error, operation, tag)
+        except ringcast.ReaderDied as death:
+            error = death
+        if isinstance(error, ringcast.ReaderDied):
+            self._look()
+        return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _name_knob(self, error: ringcast.FrameTooLarge) -> ringcast.FrameTooLarge:
         """The same error, with the setting that is to be changed here."""
@@ -95,42 +95,99 @@ class Source:
         named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
         return named
 
-    def _tell(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> None:
-        """Give the others, who wait for this call, the error instead."""
+    def _tell(self, error: Exception, operation: int, tag: int) -> None:
+        """Give the others the error instead of what they wait for."""
         text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
         if len(text) > _ERROR_CHARACTERS:
             text = text[: _ERROR_CHARACTERS - 3] + "..."
-        self.end.send_error(text, timeout, tag=tag)
+        self.end.send_error(text, tag=tag)
         self._call = (self._call + 1) & _CALL_MASK
+
+    # ---- Who has died ----
+
+    # The caller and the watching thread share no lock, which would cost each send as much as the rest of it: a Writer
+    # refuses a second thread, and what the watching thread calls of it keeps the GIL, so that it is never the second
+    # one for the caller.
+
+    def _notice(self) -> bool:
+        """Of the watching thread: a reader may have died."""
+        self._alarm = True  # first: the call under way looks at it last
+        try:
+            if not self.end.closed:
+                self._look()
+        except (RuntimeError, ValueError):  # a call is under way; or it is closed just now
+            return False  # for as long as a call waits for room, the descriptor stays readable
+        return self.lost is None
+
+    def _catch_up(self) -> None:
+        self._look()
+        if self.lost is None:
+            self._unwatch()
+            self._unwatch = watch(self.end, self._notice)
+
+    def _look(self) -> None:
+        while self.lost is None and (reader := self.end.check()) is not None:
+            who = f"{reader.name} (pid {reader.pid}) "
+            who += "has died" if reader.state == "dead" else "lives, but has written into the ring what it must not"
+            if self._goes_on:
+                warnings.warn(f"{who}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
+            else:
+                self.lost = f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
+        if self.lost is not None and not self.end.closed:
+            self._send_notice(self.lost)
+        self._alarm = False
+
+    def _send_notice(self, text: str) -> None:
+        try:
+            self.end.send(text, 0, tag=_NOTICE << _CALL_BITS)
+        except (TimeoutError, ringcast.Error):
+            self.end.close()
 
 
 class Receiver:
     """The end of a rank that receives."""
 
-    def __init__(self, reader: ringcast.Reader, rank: int, source: int) -> None:
+    def __init__(self, reader: ringcast.Reader, rank: int, source: int, pids: Dict[int, int]) -> None:
         self.end = reader
         self.source = source
+        self.lost: Optional[str] = None  # who has died, once and for all
         self._rank = rank
+        self._pids = pids  # of all ranks
         self._call: Optional[int] = 0  # None: the last one failed before or after its frame was taken, who knows
 
-    def receive(self, operation: int) -> Any:
+    def receive(self, operation: int, take: Optional[Callable[[], Tuple[Any, int]]] = None) -> Any:
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         expected, self._call = self._call, None
         try:
-            value, tag = self.end.recv_tagged()
+            value, tag = self.end.recv_tagged() if take is None else take()
         except (ringcast.SendError, ringcast.PickleRefused):
             self._call = None if expected is None else (expected + 1) & _CALL_MASK
             raise
         except ringcast.WriterGone:
-            self.end.close()  # the next use makes a new ring
-            raise
+            self._raise_gone()
         call = tag & _CALL_MASK
         self._call = (call + 1) & _CALL_MASK
         if tag >> _CALL_BITS != operation or call != (call if expected is None else expected):
-            self._raise_mismatch(operation, expected, tag)
+            self._raise_mismatch(operation, expected, tag, value)
         return value
 
-    def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int) -> NoReturn:
+    def receive_hashed(self, operation: int) -> Tuple[Any, Any]:
+        """The value, and the hashes that it was sent with, as Frame.hashes."""
+        value: Tuple[Any, Any] = self.receive(operation, self._take_hashed)
+        return value
+
+    def close(self) -> None:
+        self.end.close()
+
+    def _take_hashed(self) -> Tuple[Tuple[Any, Any], int]:
+        with self.end.next() as frame:
+            return (ringcast.unpack(frame), frame.hashes), frame.tag
+
+    def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int, value: Any) -> NoReturn:
         number = tag >> _CALL_BITS
+        if number == _NOTICE:
+            self._raise_lost(value if isinstance(value, str) else value[0])
         theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
         mine = _OPERATIONS[operation]
         raise RuntimeError(
@@ -138,6 +195,30 @@ class Receiver:
             f"{self._rank}, call {'?' if expected is None else expected} is {mine}: all ranks must make the same calls "
             "in the same order"
         )
+
+    def _raise_lost(self, text: str) -> NoReturn:
+        self.lost = text
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, text) from None
+
+    def _raise_gone(self) -> NoReturn:
+        """The next use makes a new ring, unless a rank has died for whom there was no room to tell."""
+        self.end.close()
+        source = f"the source, rank {self.source} (pid {self._pids[self.source]}),"
+        if _is_gone(self._pids[self.source]):
+            raise ringcast.WriterGone(errno.EPIPE, f"{source} has died or exited") from None
+        gone = [f"rank {rank} (pid {pid})" for rank, pid in self._pids.items() if _is_gone(pid)]
+        if gone:
+            have = "has" if len(gone) == 1 else "have"
+            self._raise_lost(f"{', '.join(gone)} {have} died, and {source} has closed the ring: make a new group")
+        raise ringcast.WriterGone(errno.EPIPE, f"{source} has closed the ring") from None
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")  # ended, but nobody has asked how yet
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 End = Union[Source, Receiver]

@@ -36,14 +36,14 @@ def ends(group: Any) -> Dict[Tuple[str, int], End]:
 def close(group: Any) -> None:
     of_group = ends(group)
     for ring in of_group.values():
-        ring.end.close()
+        ring.close()
     of_group.clear()
 
 
 def _close_all() -> None:
     for of_group in list(_rings.values()):
         for ring in of_group.values():
-            ring.end.close()
+            ring.close()
 
 
 atexit.register(_close_all)
@@ -77,7 +77,7 @@ def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broa
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
     made = _rings.get(group)
     ring = made.get((stream, src)) if made else None
-    if ring is not None and not ring.end.closed:
+    if ring is not None and (not ring.end.closed or ring.lost is not None):
         return ring
     size = group.size()
     if size == 1:
@@ -101,7 +101,8 @@ def _make_ring(group: Any, src: int, metadata_group: Any) -> End:
     if everyone[src]["error"]:
         raise RuntimeError(f"the source, rank {ranks[src]}, could not make the ring: {everyone[src]['error']}")
     rank = dist.get_rank()
-    return Receiver(ringcast.Reader(everyone[src]["handle"], name=_reader_name(rank)), rank, ranks[src])
+    reader = ringcast.Reader(everyone[src]["handle"], name=_reader_name(rank))
+    return Receiver(reader, rank, ranks[src], {each: theirs["pid"] for each, theirs in zip(ranks, everyone)})
 
 
 def _make_source(ranks: List[int], src: int, metadata_group: Any) -> Source:

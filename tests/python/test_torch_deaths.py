@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast.torch when a rank dies: all others hear of it at once, whatever they wait for, and who it was. A function
+whose name starts with `ranks_` runs on every rank."""
+
+import contextlib
+import os
+import signal
+import time
+import warnings
+from typing import Any, List
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import _dist
+import torch
+import torch.distributed as dist
+from _dist import check_usable, text_of
+
+import ringcast
+import ringcast.torch as rt
+from ringcast import _watch
+from ringcast._group import ends, rings
+
+
+@pytest.fixture
+def mortals():
+    ranks = _dist.Ranks(3)
+    yield ranks
+    ranks.stop()
+
+
+def ranks_dying(on_death: str) -> List[str]:
+    rank = dist.get_rank()
+    if rank == 0:
+        os.environ["RINGCAST_ON_DEATH"] = on_death
+    check_usable()
+    if on_death == "fail":
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 0:
+            await_told()
+        return [text_of(ringcast.ReaderDied, call) for call in (rt.broadcast_object, lambda: rt.broadcast_object(1))]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while rank == 0 and not caught:
+            time.sleep(0)  # for the watching thread
+        for _ in range(3):
+            check_usable()
+    return [f"{one.category.__name__}, {os.path.basename(one.filename)}: {one.message}" for one in caught]
+
+
+def await_told() -> None:
+    """The watching thread of rank 0 hears of the death, and tells of it."""
+    source = rings._rings[dist.group.WORLD]["broadcast", 0]
+    while source.lost is None:
+        time.sleep(0)
+
+
+def test_a_rank_that_dies_is_named_on_all_others(mortals):
+    source, other, _ = mortals.run(3, ranks_dying, "fail", dying=2)
+    text, _ = source
+    assert text.startswith("rank 2 (pid ") and ") has died: " in text and "RINGCAST_ON_DEATH=evict" in text
+    assert source == other == [text, text]
+
+
+def test_the_others_go_on_without_a_rank_that_dies_if_they_are_to(mortals):
+    source, other, _ = mortals.run(3, ranks_dying, "evict", dying=2)
+    (warning,) = source
+    assert warning.startswith("RuntimeWarning, ends.py: rank 2 (pid ")
+    assert warning.endswith(") has died: the broadcasts go on without it")
+    assert other == []
+
+
+def ranks_of_a_source_that_waits() -> str:
+    """All wait for the source, and the source for the rank that dies."""
+    rank = dist.get_rank()
+    check_usable()
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0:
+        text_of(RuntimeError, lambda: dist.recv(torch.zeros(1), src=1))  # gloo's, when rank 1 ends
+        return text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
+    text = text_of(ringcast.ReaderDied, rt.broadcast_object)
+    dist.destroy_process_group()
+    return text
+
+
+def test_a_death_is_told_while_the_source_calls_nothing(mortals):
+    source, other, _ = mortals.run(3, ranks_of_a_source_that_waits, dying=2)
+    assert source == other and source.startswith("rank 2 (pid ")
+
+
+def ranks_of_a_dying_source() -> str:
+    check_usable()
+    pid = rt.rings()[0].writer_pid if dist.get_rank() else os.getpid()
+    if dist.get_rank() == 0:
+        os.kill(pid, signal.SIGKILL)
+    text = text_of(ringcast.WriterGone, rt.broadcast_object)
+    assert text == f"the source, rank 0 (pid {pid}), has died or exited", text
+    return text
+
+
+def test_a_source_that_dies_is_named_on_all_others(mortals):
+    mortals.run(3, ranks_of_a_dying_source, dying=0)
+
+
+def ranks_without_room(received: bool, watched: bool) -> str:
+    """Rank 1 does not receive, so the ring is full; rank 2, which has received all or nothing, dies."""
+    rank = dist.get_rank()
+    if rank == 0:
+        os.environ["RINGCAST_CAPACITY"] = "65536"
+    check_usable()
+    pids: List[Any] = [None] * 3
+    dist.all_gather_object(pids, os.getpid())
+    if rank == 2:
+        for _ in rt.rings()[0] if received else ():
+            pass
+        dist.recv(torch.zeros(1), src=1)
+    if rank == 1:
+        dist.recv(torch.zeros(1), src=0)
+        os.kill(pids[2], signal.SIGKILL)
+        dist.recv(torch.zeros(1), src=0)
+        text = text_of(ringcast.ReaderDied, lambda: [rt.broadcast_object() for _ in range(100_000)])
+        dist.send(torch.zeros(1), dst=0)
+        return text
+    source = rings._rings[dist.group.WORLD]["broadcast", 0]
+    if not watched:
+        source._unwatch()
+    for size in (1000, 0):  # then there is no room for the least
+        with contextlib.suppress(TimeoutError):
+            while True:
+                source.end.send(bytes(size), 0, tag=ends.OBJECT << 24 | source._call)
+                source._call += 1
+    dist.send(torch.zeros(1), dst=1)
+    text = text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
+    assert text == text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
+    dist.send(torch.zeros(1), dst=1)
+    dist.recv(torch.zeros(1), src=1)  # the ring is still there
+    return text
+
+
+@pytest.mark.parametrize("received, watched", [(True, True), (False, False)], ids=["by the thread", "by the ring"])
+def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals, received, watched):
+    source, other, _ = mortals.run(3, ranks_without_room, received, watched, dying=2)
+    assert source.startswith("rank 2 (pid ")
+    assert other.startswith(source.partition(":")[0] + ", and the source, rank 0 (pid ")
+    assert other.endswith("has closed the ring: make a new group")
+
+
+class Dying:
+    """Its pickling takes until the source's watching thread has heard of a death."""
+
+    def __reduce__(self) -> Any:
+        source = rings._rings[dist.group.WORLD]["broadcast", 0]
+        while not source._alarm:
+            time.sleep(0)
+        assert source.lost is None
+        return int, (1,)
+
+
+def ranks_dying_while_a_call_is_made(on_death: str) -> str:
+    """The watching thread finds the source in a call, which then looks itself."""
+    rank = dist.get_rank()
+    os.environ["RINGCAST_ON_DEATH"] = on_death
+    check_usable()
+    dist.barrier()
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1:
+        assert rt.broadcast_object() == 1
+        return rt.broadcast_object() if on_death == "evict" else text_of(ringcast.ReaderDied, rt.broadcast_object)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rt.broadcast_object(Dying())
+        assert len(caught) == (on_death == "evict")
+    if on_death == "evict":
+        source = rings._rings[dist.group.WORLD]["broadcast", 0]
+        assert not source._alarm and source.end.fileno() in _watch._watcher._methods  # again
+        return rt.broadcast_object("on")
+    return text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(2))
+
+
+@pytest.mark.parametrize("on_death", ["fail", "evict"])
+def test_a_death_while_the_source_sends_is_told_when_it_has_sent(mortals, on_death):
+    source, other, _ = mortals.run(3, ranks_dying_while_a_call_is_made, on_death, dying=2)
+    assert source == other
