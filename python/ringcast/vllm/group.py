@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of vLLM's GroupCoordinator that carry objects and dicts of tensors, through shared memory.
+
+    from ringcast.vllm.group import Group
+    pp = Group(cpu_group, device_group)
+    pp.send_tensor_dict({"hidden": hidden})         # to the next rank
+    inputs = pp.recv_tensor_dict()                  # from the previous one
+
+Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts take the ring of
+(cpu_group, src), as those of ringcast.torch, any src; what one rank sends to another takes a ring of these two alone
+(ringcast._group.pairs).
+
+In a dict, and as broadcast()'s tensor, tensors that the rings can't carry (`travels_apart`: those not on the CPU) go by
+the collectives and the point to point of `device_group`, as in vLLM; the frame in the ring has their device's type, their
+dtype and their shape, and so tells what to expect and where it stands among the keys. All others are in the frame.
+
+Nothing of it looks at vLLM's own queue (mq_broadcaster) or at its CPU communicator's way for dicts: the rings do what
+these do.
+
+Errors beside those of ringcast.torch: AssertionError where vLLM has an assert, a rank out of range or a broadcast of no
+dict; ringcast.ReaderDied when the receiver of what is sent has died or left, ringcast.WriterGone when the sender of what
+is awaited has. Both name the rank and its pid.
+"""
+
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+import ringcast.torch as _broadcasts
+from ringcast._group import pairs as _pairs
+from ringcast._group.ends import TENSOR, TENSOR_DICT, Source
+from ringcast._group.pairs import Handle
+from ringcast._group.rings import end_of
+
+__all__ = ["Group", "GroupOperations", "Handle", "travels_apart"]
+
+# A tensor that travels apart, as the frame has it: key, device type, dtype, shape.
+_Meta = Tuple[Any, str, str, List[int]]
+
+
+def travels_apart(tensor: Any) -> bool:
+    """Whether a tensor goes by the device group instead of the frame. The rings carry what is on the CPU."""
+    return not tensor.is_cpu
+
+
+# ---- Dicts, with and without tensors that travel apart ---------------------------------------------------------------
+
+
+def _split(tensor_dict: Any, device_group: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
+    """What goes into the frame, and the tensors that don't, by key.
+
+    The frame is the dict itself, or (the dict with None for these, what they are). Without a device group all go into the
+    frame, and what is on a device is refused there, by its place. Nested tensors are part of their value, as in vLLM.
+    """
+    if not isinstance(tensor_dict, dict) or device_group is None:
+        return tensor_dict, []
+    apart = [
+        (key, value) for key, value in tensor_dict.items() if isinstance(value, torch.Tensor) and travels_apart(value)
+    ]
+    if not apart:
+        return tensor_dict, apart
+    rest = dict(tensor_dict)
+    metas: List[_Meta] = []
+    for key, tensor in apart:
+        rest[key] = None
+        # The type of the device without its index: where it is put is the receiver's business.
+        metas.append((key, tensor.device.type, str(tensor.dtype), list(tensor.shape)))
+    return (rest, metas), apart
+
+
+def _join(frame: Any) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
+    """The dict, with memory for the tensors that travel apart in their places, and these, by key."""
+    if isinstance(frame, dict):
+        return frame, []
+    tensor_dict, metas = frame
+    for key, device, dtype, shape in metas:
+        tensor_dict[key] = torch.empty(shape, dtype=getattr(torch, dtype.rpartition(".")[2]), device=device)
+    return tensor_dict, [(meta[0], tensor_dict[meta[0]]) for meta in metas]
+
+
+class _Work(Handle):
+    """A work of torch.distributed, which has its tensor kept for it; some can be waited for only once."""
+
+    def __init__(self, work: Any, tensor: Any) -> None:
+        self._work = work
+        self._tensor = tensor
+
+    def is_completed(self) -> bool:
+        return self._work is None or bool(self._work.is_completed())
+
+    def wait(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.wait()
+        self._tensor = None
+
+
+def _is_gathered(key: Any, numel: int, all_gather_group: Any, all_gather_tensors: Optional[Dict[str, bool]]) -> bool:
+    """Whether each rank of `all_gather_group` gets a part of the tensor, and they gather it."""
+    if all_gather_group is None:
+        return False
+    divisible: bool = numel % all_gather_group.world_size == 0
+    return divisible if all_gather_tensors is None else all_gather_tensors.get(key, divisible)
+
+
+def _part(tensor: Any, all_gather_group: Any) -> Any:
+    return tensor.reshape(all_gather_group.world_size, -1)[all_gather_group.rank_in_group]
+
+
+def _check_src(group: Any, src: int) -> None:
+    if not src < group.world_size:
+        raise AssertionError(f"Invalid src rank ({src}): the group has {group.world_size} ranks")
+
+
+def _check_peer(group: Any, peer: int, what: str) -> None:
+    if not 0 <= peer < group.world_size:
+        raise AssertionError(f"Invalid {what} rank ({peer}): the group has {group.world_size} ranks")
+    if peer == group.rank_in_group:
+        raise AssertionError(f"Invalid {what} rank ({peer}): it is the rank that calls")
+
+
+def _sender(group: Any, dst: int) -> _pairs.Sender:
+    return _pairs.sender(group.cpu_group, group.ranks, group.rank_in_group, dst)
+
+
+def _receiver(group: Any, src: int) -> _pairs.Receiver:
+    return _pairs.receiver(group.cpu_group, group.ranks, group.rank_in_group, src)
+
+
+def _forget_completed(beside: Deque[Handle]) -> None:
+    """Tensors under way are kept for callers who drop their handles."""
+    while beside and beside[0].is_completed():
+        beside.popleft()
+
+
+# ---- The operations --------------------------------------------------------------------------------------------------
+
+
+class GroupOperations:
+    """vLLM's functions, for a class with these attributes. Each can be put on another class by itself."""
+
+    rank_in_group: int
+    world_size: int
+    ranks: List[int]
+    cpu_group: Any
+    device_group: Any
+
+    def broadcast(self, input_: Any, src: int = 0) -> Any:
+        """Fill `input_` with the source's in place, and return it.
+
+        ValueError: it has another dtype or number of elements than the source's; it stays as it was.
+        """
+        _check_src(self, src)
+        if self.world_size == 1:
+            return input_
+        if isinstance(input_, torch.Tensor) and travels_apart(input_) and self.device_group is not None:
+            dist.broadcast(input_, src=self.ranks[src], group=self.device_group)
+            return input_
+        ring = end_of(self.cpu_group, src)
+        if ring is None:
+            return input_
+        if isinstance(ring, Source):
+            ring.send(input_, TENSOR, torch.Tensor)
+            return input_
+        received = ring.receive(TENSOR)
+        if input_.dtype != received.dtype or input_.numel() != received.numel():
+            raise ValueError(
+                f"the source, rank {self.ranks[src]}, broadcast {tuple(received.shape)} of {received.dtype}, but the "
+                f"tensor to be filled here is {tuple(input_.shape)} of {input_.dtype}: give one like the source's"
+            )
+        input_.detach().copy_(received.detach().view(input_.shape))
+        return input_
+
+    def broadcast_object(self, obj: Optional[Any] = None, src: int = 0) -> Any:
+        """The source's object on every rank; on the source, the very object."""
+        _check_src(self, src)
+        return obj if self.world_size == 1 else _broadcasts.broadcast_object(obj, src, self.cpu_group)
+
+    def broadcast_object_list(self, obj_list: List[Any], src: int = 0, group: Any = None) -> List[Any]:
+        """Fill `obj_list` with the source's elements in place, and return it. `group` is not looked at, as in vLLM."""
+        _check_src(self, src)
+        return obj_list if self.world_size == 1 else _broadcasts.broadcast_object_list(obj_list, src, self.cpu_group)
+
+    def broadcast_tensor_dict(
+        self,
+        tensor_dict: Optional[Dict[Any, Any]] = None,
+        src: int = 0,
+        group: Any = None,
+        metadata_group: Any = None,
+    ) -> Optional[Dict[Any, Any]]:
+        """The source's dict on every rank, keys in the same order; on the source, the very dict.
+
+        The groups given are not looked at, as in vLLM. A tensor that travels apart arrives on the current device of its
+        device's type.
+        """
+        if self.world_size == 1 or not dist.is_initialized():
+            return tensor_dict
+        _check_src(self, src)
+        ring = end_of(self.cpu_group, src)
+        if ring is None:
+            return tensor_dict
+        if isinstance(ring, Source):
+            frame, apart = _split(tensor_dict, self.device_group)
+            try:
+                ring.send(frame, TENSOR_DICT, tuple if apart else dict)
+            except TypeError:
+                if isinstance(tensor_dict, dict):
+                    raise
+                raise AssertionError(f"Expecting a dictionary, got {type(tensor_dict)}") from None
+        else:
+            tensor_dict, apart = _join(ring.receive(TENSOR_DICT))
+        works = []
+        for _, tensor in apart:
+            if tensor.numel():
+                whole = tensor.contiguous()
+                work = dist.broadcast(whole, src=self.ranks[src], group=self.device_group, async_op=True)
+                works.append(_Work(work, whole))
+        for handle in works:
+            handle.wait()
+        return tensor_dict
+
+    def send_object(self, obj: Any, dst: int) -> None:
+        """Send an object to one rank, and wait until it is where that rank can take it."""
+        _check_peer(self, dst, "destination")
+        _sender(self, dst).isend(self.cpu_group, obj, _pairs.OBJECT).wait()
+
+    def isend_object(self, obj: Any, dst: int) -> Handle:
+        """The same without waiting. What was given is copied: it may change or go at once."""
+        _check_peer(self, dst, "destination")
+        return _sender(self, dst).isend(self.cpu_group, obj, _pairs.OBJECT)
+
+    def recv_object(self, src: int) -> Any:
+        """The next object that rank `src` sends here."""
+        _check_peer(self, src, "source")
+        return _receiver(self, src).recv(self.cpu_group, _pairs.OBJECT)
+
+    def send_tensor_dict(
+        self,
+        tensor_dict: Dict[Any, Any],
+        dst: Optional[int] = None,
+        all_gather_group: Any = None,
+        all_gather_tensors: Optional[Dict[str, bool]] = None,
+    ) -> Optional[Dict[Any, Any]]:
+        """Send a dict to one rank (None: the next), and wait until all of it is where that rank can take it.
+
+        all_gather_group, of tensors that travel apart only: the ranks of it, each of which sends the same dict to one of
+        as many receivers, send a part of each such tensor, and the receivers gather the whole. all_gather_tensors, by
+        key: whether; without it, all that can be divided. Tensors in the frame go whole: it is there at once, in one copy
+        of each, and the gathering would cost a collective to save half a copy.
+
+        In a group of one rank, the dict is returned.
+        """
+        if self.world_size == 1 or not dist.is_initialized():
+            return tensor_dict
+        for handle in _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors):
+            handle.wait()
+        return None
+
+    def isend_tensor_dict(
+        self,
+        tensor_dict: Dict[Any, Any],
+        dst: Optional[int] = None,
+        all_gather_group: Any = None,
+        all_gather_tensors: Optional[Dict[str, bool]] = None,
+    ) -> List[Handle]:
+        """The same without waiting: the frame's handle, then one of each tensor that travels apart, to which nothing may
+        be written before it is waited for. Handles may be dropped."""
+        if self.world_size <= 1:
+            return []
+        return _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors)
+
+    def recv_tensor_dict(
+        self,
+        src: Optional[int] = None,
+        all_gather_group: Any = None,
+        all_gather_tensors: Optional[Dict[str, bool]] = None,
+    ) -> Optional[Dict[Any, Any]]:
+        """The next dict that rank `src` (None: the previous) sends here. In a group of one rank, None."""
+        if self.world_size == 1 or not dist.is_initialized():
+            return None
+        received, handles, postprocess = _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
+        for handle in handles:
+            handle.wait()
+        for function in postprocess:
+            function()
+        return received
+
+    def irecv_tensor_dict(
+        self,
+        src: Optional[int] = None,
+        all_gather_group: Any = None,
+        all_gather_tensors: Optional[Dict[str, bool]] = None,
+    ) -> Tuple[Optional[Dict[Any, Any]], List[Handle], List[Callable[[], None]]]:
+        """The same as soon as the frame is there: the dict, whose tensors that travel apart are whole when the handles
+        have been waited for, and then the functions called."""
+        if self.world_size == 1 or not dist.is_initialized():
+            return None, [], []
+        return _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
+
+
+def _isend_tensor_dict(
+    group: GroupOperations,
+    tensor_dict: Any,
+    dst: Optional[int],
+    all_gather_group: Any,
+    all_gather_tensors: Optional[Dict[str, bool]],
+) -> List[Handle]:
+    dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
+    _check_peer(group, dst, "destination")
+    sender = _sender(group, dst)
+    frame, apart = _split(tensor_dict, group.device_group)
+    handles = [sender.isend(group.cpu_group, frame, _pairs.TENSOR_DICT, tuple if apart else dict)]
+    _forget_completed(sender.beside)
+    for key, tensor in apart:
+        if tensor.numel() == 0:
+            continue
+        if _is_gathered(key, tensor.numel(), all_gather_group, all_gather_tensors):
+            tensor = _part(tensor, all_gather_group)
+        tensor = tensor.contiguous()
+        work = dist.isend(tensor, dst=group.ranks[dst], group=group.device_group)
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        handles.append(_Work(work, tensor))
+    sender.beside.extend(handles[1:])
+    return handles
+
+
+def _irecv_tensor_dict(
+    group: GroupOperations,
+    src: Optional[int],
+    all_gather_group: Any,
+    all_gather_tensors: Optional[Dict[str, bool]],
+) -> Tuple[Dict[Any, Any], List[Handle], List[Callable[[], None]]]:
+    src = (group.rank_in_group - 1) % group.world_size if src is None else src
+    _check_peer(group, src, "source")
+    frame = _receiver(group, src).recv(group.cpu_group, _pairs.TENSOR_DICT)
+    tensor_dict, apart = _join(frame)
+    handles: List[Handle] = []
+    postprocess: List[Callable[[], None]] = []
+    for key, tensor in apart:
+        if tensor.numel() == 0:
+            continue
+        if _is_gathered(key, tensor.numel(), all_gather_group, all_gather_tensors):
+            shape, tensor = tensor.shape, _part(tensor, all_gather_group)
+            tensor_dict[key] = tensor
+            postprocess.append(_gathering(tensor_dict, key, tensor, shape, all_gather_group))
+        work = dist.irecv(tensor, src=group.ranks[src], group=group.device_group)
+        handles.append(_Work(work, tensor))
+    return tensor_dict, handles, postprocess
+
+
+def _gathering(tensor_dict: Any, key: Any, part: Any, shape: Any, all_gather_group: Any) -> Callable[[], None]:
+    def gather() -> None:
+        tensor_dict[key] = all_gather_group.all_gather(part, dim=0).reshape(shape)
+
+    return gather
+
+
+class Group(GroupOperations):
+    """The operations for who has torch.distributed groups, and no GroupCoordinator.
+
+    cpu_group: a group with a backend for the CPU, such as gloo; None: the default group. device_group: one of the same
+    ranks, in the same order, for tensors that are not on the CPU; None: there are none.
+    Drop it, or close() it on all ranks, when the groups are destroyed.
+    """
+
+    def __init__(self, cpu_group: Any = None, device_group: Any = None) -> None:
+        if cpu_group is None:
+            cpu_group = dist.group.WORLD
+        for group, name in (cpu_group, "cpu_group"), (device_group, "device_group"):
+            if group is None and name == "device_group":
+                continue
+            if not isinstance(group, dist.ProcessGroup):
+                if group is None:
+                    raise ValueError("there is no default group: call torch.distributed.init_process_group() first")
+                raise TypeError(f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}")
+        self.cpu_group, self.device_group = cpu_group, device_group
+        self.ranks = dist.get_process_group_ranks(cpu_group)
+        if device_group is not None and dist.get_process_group_ranks(device_group) != self.ranks:
+            raise ValueError("device_group must have the same ranks as cpu_group, in the same order")
+        self.world_size = len(self.ranks)
+        self.rank_in_group = cpu_group.rank()
+
+    def all_gather(self, input_: Any, dim: int = -1) -> Any:
+        """The tensors of all ranks, one after another along `dim`: what a Group is asked for as an all_gather_group."""
+        if self.world_size == 1:
+            return input_
+        group = self.device_group if self.device_group is not None and travels_apart(input_) else self.cpu_group
+        parts = [torch.empty_like(input_) for _ in self.ranks]
+        dist.all_gather(parts, input_.contiguous(), group=group)
+        return torch.cat(parts, dim)
+
+    def close(self) -> None:
+        """Close this process's rings of the group; the next use makes new ones. To be called on all ranks."""
+        _broadcasts.close(self.cpu_group)
+        _pairs.close(self.cpu_group)

@@ -1,0 +1,558 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast.vllm.group among the ranks of gloo groups. "Apart" are tensors that a test has travel as those on a device
+would: by a second group. A function whose name starts with `ranks_` runs on every rank."""
+
+import contextlib
+import os
+import select
+import signal
+from typing import Any, Dict, Iterator, List
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import _dist
+import torch
+import torch.distributed as dist
+from _dist import text_of
+from values import assert_same, scribble
+
+import ringcast
+from ringcast._group import pairs
+from ringcast.vllm import group as groups
+from ringcast.vllm.group import Group
+
+pytestmark = pytest.mark.alike
+
+ranks = pytest.fixture(_dist.four_ranks, scope="module")
+
+
+@pytest.fixture
+def mortals():
+    ranks = _dist.Ranks(2)
+    yield ranks
+    ranks.stop()
+
+
+def payload() -> Dict[Any, Any]:
+    """What vLLM's own test of these functions sends, and more."""
+    return {
+        "a": torch.arange(8, dtype=torch.float32),
+        "b": torch.arange(16, dtype=torch.int8),
+        "c": "test",
+        "d": [1, 2, 3],
+        "e": {"a": 1, "b": 2},
+        "f": torch.tensor([], dtype=torch.float32),
+        "empty rows": torch.empty((0, 5), dtype=torch.float32),
+        "transposed": torch.arange(24, dtype=torch.float32).reshape(4, 6).T,
+        "0-d": torch.tensor(2.5),
+        "bf16": torch.arange(6, dtype=torch.bfloat16),
+        "fp8": torch.arange(6.0).to(torch.float8_e4m3fn),
+        "bool": torch.tensor([True, False]),
+        "i64": torch.arange(5),
+        7: {"nested": [torch.ones(3), (torch.zeros(0),)]},
+        "last": None,
+    }
+
+
+@contextlib.contextmanager
+def group_of_all(apart: bool) -> Iterator[Group]:
+    """With `apart`, what is of float32 travels so."""
+    with pytest.MonkeyPatch.context() as patch:
+        if apart:
+            patch.setattr(groups, "travels_apart", lambda tensor: tensor.dtype == torch.float32)
+        yield Group(dist.group.WORLD, dist.new_group() if apart else None)
+
+
+@pytest.fixture(params=[False, True], ids=["in the frame", "apart"])
+def apart(request):
+    return request.param
+
+
+# ---- Broadcasts ------------------------------------------------------------------------------------------------------
+
+
+def ranks_broadcast(apart: bool) -> None:
+    with group_of_all(apart) as group:
+        for src in list(range(group.world_size)) * 2:
+            mine = group.rank_in_group == src
+            given = payload() if mine else None
+            got = group.broadcast_tensor_dict(given, src)
+            assert got is given if mine else list(got) == list(payload())
+            assert_same(got, payload())
+            if not mine:
+                scribble(got)
+            obj = {"x": src}
+            assert_same(group.broadcast_object(obj if mine else None, src), obj)
+            filled = [src, "two"] if mine else [None, None]
+            assert group.broadcast_object_list(filled, src, group=dist.group.WORLD) is filled and filled == [src, "two"]
+            for dtype in torch.float32, torch.int8, torch.bfloat16:
+                tensor = torch.full((3, 2), src + 1 if mine else 0, dtype=dtype)
+                assert group.broadcast(tensor, src) is tensor and bool((tensor == src + 1).all())
+            assert group.broadcast_tensor_dict({} if mine else None, src) == {}
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_rank_can_broadcast_by_each_function(ranks, world, apart):
+    ranks.run(world, ranks_broadcast, apart)
+
+
+def ranks_apart_is_apart() -> List[int]:
+    with group_of_all(True) as group:
+        sizes = []
+        for dtype in torch.float32, torch.float64:
+            group.broadcast_tensor_dict({"x": torch.zeros(10_000, dtype=dtype)})
+            end = ringcast.torch.rings(group.cpu_group)[0]
+            sizes.append(end.stats().bytes)
+        return sizes
+
+
+def test_what_travels_apart_is_not_in_the_frame(ranks):
+    first, both = ranks.run(2, ranks_apart_is_apart)[0]
+    assert first < 1000 < 80_000 < both
+
+
+def ranks_bad_broadcasts() -> str:
+    group = Group()
+    for function in group.broadcast, group.broadcast_object, group.broadcast_object_list, group.broadcast_tensor_dict:
+        assert text_of(AssertionError, lambda function=function: function([], 2)).startswith("Invalid src rank (2)")
+    mine = group.rank_in_group == 0
+    text = text_of(AssertionError if mine else ringcast.SendError, lambda: group.broadcast_tensor_dict([1]))
+    assert group.broadcast_object(5 if mine else None) == 5
+    tensor = torch.ones(3 if mine else 4)
+    if mine:
+        group.broadcast(tensor)
+    else:
+        assert "(3,) of torch.float32" in text_of(ValueError, lambda: group.broadcast(tensor))
+        assert bool((tensor == 1).all())
+    if mine:
+        group.broadcast(tensor)
+    else:
+        assert "was broadcast; here" in text_of(RuntimeError, group.broadcast_object)
+    refused = {"x": torch.ones(2, device="meta")}
+    assert "meta" in text_of(TypeError if mine else ringcast.SendError, lambda: group.broadcast_tensor_dict(refused))
+    assert group.broadcast_object(6 if mine else None) == 6
+    return text
+
+
+def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works(ranks):
+    source, other = ranks.run(2, ranks_bad_broadcasts)
+    assert source == "Expecting a dictionary, got <class 'list'>"
+    assert other.startswith("broadcast_tensor_dict failed at the source, rank 0: TypeError: ")
+
+
+def ranks_alone() -> None:
+    group = Group()
+    obj: Any = {"x": torch.ones(2)}
+    for function in group.broadcast_tensor_dict, group.broadcast_object, group.broadcast_object_list, group.broadcast:
+        assert function(obj) is obj
+    assert group.send_tensor_dict(obj) is obj and group.isend_tensor_dict(obj) == []
+    assert group.recv_tensor_dict() is None and group.irecv_tensor_dict() == (None, [], [])
+    assert group.all_gather(obj["x"]) is obj["x"]
+    text_of(AssertionError, lambda: group.send_object(obj, 0))
+    assert "same ranks" not in text_of(TypeError, lambda: Group(dist.group.WORLD, "nccl"))
+
+
+def test_a_rank_that_is_alone_gets_its_input_back(ranks):
+    ranks.run(1, ranks_alone)
+
+
+# ---- From one rank to another ----------------------------------------------------------------------------------------
+
+
+def on_ring(group: Group, dst: int) -> bool:
+    return pairs._pairs[group.cpu_group][True, dst]._on_ring
+
+
+def ranks_pairs(apart: bool) -> None:
+    with group_of_all(apart) as group:
+        me, world = group.rank_in_group, group.world_size
+        for step in range(4):
+            for src in range(world):
+                for dst in range(world):
+                    if me == src != dst:
+                        assert group.send_object([src, dst, step], dst) is None
+                        assert group.send_tensor_dict(payload(), dst) is None
+                    elif me == dst != src:
+                        assert group.recv_object(src) == [src, dst, step]
+                        got = group.recv_tensor_dict(src)
+                        assert list(got) == list(payload())
+                        assert_same(got, payload())
+        for dst in range(world):
+            assert dst == me or on_ring(group, dst)
+        assert group.rank_in_group == me
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_rank_can_send_to_every_other(ranks, world, apart):
+    ranks.run(world, ranks_pairs, apart)
+
+
+def ranks_around(apart: bool) -> None:
+    """All send before any receives."""
+    with group_of_all(apart) as group:
+        for step in range(5):
+            given = payload()
+            handles = group.isend_tensor_dict(given)
+            assert len(handles) == (4 if apart else 1)
+            got, waits, postprocess = group.irecv_tensor_dict()
+            assert len(waits) == len(handles) - 1 and postprocess == []
+            for handle in waits + waits + handles + handles:
+                handle.wait()
+                assert handle.is_completed()
+            assert_same(got, payload())
+
+
+def test_dicts_go_around_the_ring_of_ranks(ranks, apart):
+    ranks.run(4, ranks_around, apart)
+
+
+def ranks_isend_first(count: int, size: int, capacity: str) -> List[int]:
+    """Both send all before either receives, three times: before there is a ring, while it begins, and in it."""
+    os.environ["RINGCAST_CAPACITY"] = capacity
+    os.environ["RINGCAST_SPILL_BYTES"] = "0"
+    group = Group()
+    peer = 1 - group.rank_in_group
+    queued = []
+    for turn in range(3):
+        handles = [group.isend_object([turn, step, bytes(size)], peer) for step in range(count)]
+        queued.append(sum(isinstance(handle, pairs._Queued) for handle in handles))
+        if turn == 0:
+            assert not any(handle.is_completed() for handle in handles)
+        for step in range(count):
+            assert group.recv_object(peer)[:2] == [turn, step]
+        for handle in handles if turn else ():  # those of the first turn are dropped
+            handle.wait()
+            handle.wait()
+            assert handle.is_completed()
+        dist.barrier()
+    end = pairs._pairs[group.cpu_group][True, peer]
+    assert end._on_ring and not end.posted and not end._outbox and end._thread is None
+    return queued
+
+
+def test_both_may_send_any_number_before_either_receives(ranks):
+    assert ranks.run(2, ranks_isend_first, 300, 10, str(1 << 20)) == [[0, 0, 0]] * 2
+
+
+def test_a_full_ring_does_not_hold_an_isend_up(ranks):
+    for before, begins, full in ranks.run(2, ranks_isend_first, 100, 5000, "65536"):
+        assert before == 0 and begins > 50 and full > 50
+
+
+def ranks_others_traffic() -> None:
+    """On the same group, and in another with the same ranks."""
+    first, second = Group(), Group(dist.new_group())
+    me = first.rank_in_group
+    for step in range(6):
+        if me == 0:
+            tensor = torch.full((4,), float(step))
+            first.isend_object(("a", step), 1)
+            work = dist.isend(tensor, dst=1)
+            second.isend_object(("b", step), 1)
+            first.isend_object(("c", step), 1)
+            work.wait()
+        else:
+            assert second.recv_object(0) == ("b", step)
+            assert first.recv_object(0) == ("a", step)
+            tensor = torch.zeros(4)
+            dist.recv(tensor, src=0)
+            assert tensor.tolist() == [float(step)] * 4
+            assert first.recv_object(0) == ("c", step)
+    dist.barrier()
+
+
+def test_other_traffic_on_the_group_is_not_disturbed(ranks):
+    ranks.run(2, ranks_others_traffic)
+
+
+def ranks_anew() -> None:
+    """Groups are destroyed with messages under way, and made anew."""
+    for turn in range(3):
+        group = Group(dist.new_group())
+        me = group.rank_in_group
+        for step in range(4):
+            if me == 0:
+                group.send_object((turn, step), 1)
+            else:
+                assert group.recv_object(0) == (turn, step)
+        dist.barrier()
+        if me == 0:
+            group.isend_object("lost", 1)
+            if turn == 2:
+                os.environ["RINGCAST_CAPACITY"] = "65536"
+                other = Group(dist.new_group())
+                handles = [other.isend_object(bytes(5000), 1) for _ in range(100)]
+        elif turn == 2:
+            other = Group(dist.new_group())
+            other.recv_object(0)
+        if turn == 1:  # closed, and used again
+            dist.barrier()
+            if me == 1:
+                assert group.recv_object(0) == "lost"
+            dist.barrier()
+            group.close()
+            dist.barrier()
+            for step in range(4):
+                if me == 0:
+                    group.send_object(step, 1)
+                else:
+                    assert group.recv_object(0) == step
+        dist.destroy_process_group(group.cpu_group)
+        del group
+    if me == 0:
+        assert not handles[-1].is_completed()
+    dist.barrier()
+
+
+def test_groups_may_be_destroyed_and_made_anew(ranks):
+    ranks.run(2, ranks_anew)
+
+
+def ranks_not_attaching() -> None:
+    group = Group()
+    peer = 1 - group.rank_in_group
+    with pytest.MonkeyPatch.context() as patch:
+        if peer == 0:
+
+            def refuse(*_: Any, **__: Any) -> Any:
+                raise ringcast.RingNotFound(2, "no such ring")
+
+            patch.setattr(ringcast, "Reader", refuse)
+        for step in range(5):
+            handle = group.isend_tensor_dict(payload(), peer)[0]
+            assert_same(group.recv_tensor_dict(peer), payload())
+            handle.wait()
+            dist.barrier()
+    end = pairs._pairs[group.cpu_group][True, peer]
+    assert end._on_ring == (peer == 0) and end.end.closed == (peer == 1) and len(end.posted) <= 1
+
+
+def test_who_cannot_attach_receives_all_the_same(ranks):
+    ranks.run(2, ranks_not_attaching)
+
+
+# ---- Gathered ----------------------------------------------------------------------------------------------------------
+
+
+def ranks_gather(apart: bool) -> None:
+    """Two stages of two ranks each: 0 and 1 send to 2 and 3."""
+    with group_of_all(apart):
+        made = {}
+        for pair in (0, 1), (2, 3), (0, 2), (1, 3):
+            cpu, device = dist.new_group(pair), dist.new_group(pair)
+            if dist.get_rank() in pair:
+                made["tp" if pair in ((0, 1), (2, 3)) else "pp"] = Group(cpu, device)
+        tp, pp = made["tp"], made["pp"]
+        tensors = {"even": torch.arange(12.0).reshape(3, 4), "odd": torch.arange(3.0), "own": torch.arange(4.0)}
+        chosen = {"own": False}
+        for step in range(4):
+            if pp.rank_in_group == 0:
+                tensors["own"] += tp.rank_in_group
+                handles = pp.isend_tensor_dict(tensors, all_gather_group=tp, all_gather_tensors=chosen)
+                assert len(handles) == (4 if apart else 1)
+                for handle in handles:
+                    handle.wait()
+            else:
+                got, handles, postprocess = pp.irecv_tensor_dict(all_gather_group=tp, all_gather_tensors=chosen)
+                assert (len(handles), len(postprocess)) == ((3, 1) if apart else (0, 0))
+                if apart:
+                    assert got["even"].shape == (6,)
+                for handle in handles:
+                    handle.wait()
+                for function in postprocess:
+                    function()
+                tensors["own"] += tp.rank_in_group
+                assert list(got) == list(tensors)
+                assert_same(got, tensors)
+        if pp.rank_in_group == 0:
+            pp.send_tensor_dict({"x": torch.ones(4)}, all_gather_group=tp)
+        else:
+            assert_same(pp.recv_tensor_dict(all_gather_group=tp), {"x": torch.ones(4)})
+
+
+def test_parts_are_gathered_where_they_travel_apart(ranks, apart):
+    ranks.run(4, ranks_gather, apart)
+
+
+# ---- What goes wrong -------------------------------------------------------------------------------------------------
+
+
+def ranks_bad_peers() -> None:
+    group = Group()
+    me = group.rank_in_group
+    for peer, word in (me, "it is the rank that calls"), (2, "has 2 ranks"), (-1, "has 2 ranks"):
+        assert word in text_of(AssertionError, lambda peer=peer: group.send_object(1, peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.isend_object(1, peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.recv_object(peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.isend_tensor_dict({}, peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.recv_tensor_dict(peer))
+
+
+def test_a_peer_out_of_range_is_refused(ranks):
+    ranks.run(2, ranks_bad_peers)
+
+
+def ranks_unsendable(warm: int) -> List[str]:
+    """Of what can't be sent both hear, before there is a ring and in it, and the next works."""
+    group = Group()
+    texts = []
+    for step in range(warm):
+        if group.rank_in_group == 0:
+            group.send_object(step, 1)
+        else:
+            assert group.recv_object(0) == step
+        dist.barrier()
+    if group.rank_in_group == 0:
+        texts.append(text_of(AttributeError, lambda: group.send_object({"f": lambda: 0}, 1)))
+        texts.append(text_of(TypeError, lambda: group.isend_tensor_dict([1], 1)))
+        group.send_object("next", 1)
+        group.send_object("mismatch", 1)
+        assert on_ring(group, 1) == (warm > 0)
+        group.send_object("after", 1)
+    else:
+        texts.append(text_of(ringcast.SendError, lambda: group.recv_object(0)))
+        texts.append(text_of(ringcast.SendError, lambda: group.recv_tensor_dict(0)))
+        assert group.recv_object(0) == "next"
+        texts.append(text_of(RuntimeError, lambda: group.recv_tensor_dict(0)))
+        assert group.recv_object(0) == "after"
+    return texts
+
+
+@pytest.mark.parametrize("warm", [0, 3], ids=["first", "in the ring"])
+def test_what_cannot_be_sent_or_is_not_what_is_awaited_is_said_and_the_next_works(ranks, warm):
+    (unpicklable, no_dict), (theirs, theirs_too, mismatch) = ranks.run(2, ranks_unsendable, warm)
+    assert theirs.startswith("send_object failed at the source, rank 0: AttributeError: ") and unpicklable[:40] in theirs
+    assert no_dict == "send_tensor_dict needs a dict, not list"
+    assert theirs_too == f"send_tensor_dict failed at the source, rank 0: TypeError: {no_dict}"
+    call = warm + 3
+    assert f"what rank 0 sent with its call {call} was send_object" in mismatch
+    assert f"on rank 1, call {call} is recv_tensor_dict" in mismatch
+
+
+def ranks_too_large() -> str:
+    os.environ.update(RINGCAST_CAPACITY="65536", RINGCAST_SPILL_BYTES="0")
+    group = Group()
+    text = ""
+    for step in range(3):
+        if group.rank_in_group == 0:
+            group.send_object(step, 1)
+        else:
+            assert group.recv_object(0) == step
+        dist.barrier()
+    if group.rank_in_group == 0:
+        first = text_of(ringcast.FrameTooLarge, lambda: group.send_object(bytes(100_000), 1))
+        handles = [group.isend_object(bytes(5000), 1) for _ in range(50)]
+        handles.append(group.isend_object(bytes(100_000), 1))
+        handles.append(group.isend_object("last", 1))
+        dist.barrier()
+        text = text_of(ringcast.FrameTooLarge, handles[-2].wait)
+        assert text == first
+        handles[-1].wait()
+    else:
+        text_of(ringcast.SendError, lambda: group.recv_object(0))
+        dist.barrier()
+        for _ in range(50):
+            group.recv_object(0)
+        text_of(ringcast.SendError, lambda: group.recv_object(0))
+        assert group.recv_object(0) == "last"
+    dist.barrier()
+    return text
+
+
+def test_what_does_not_fit_is_said_also_from_the_outbox(ranks):
+    assert "RINGCAST_SPILL_BYTES" in ranks.run(2, ranks_too_large)[0]
+
+
+def ranks_receiver_dies(warm: int) -> str:
+    os.environ["RINGCAST_CAPACITY"] = "65536"
+    group = Group()
+    for step in range(warm):
+        if group.rank_in_group == 0:
+            group.send_object(step, 1)
+        else:
+            assert group.recv_object(0) == step
+        dist.barrier()
+    if group.rank_in_group == 1:
+        if not warm:
+            dist.recv(torch.zeros(1), src=0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not warm:
+        handle = group.isend_object("never received", 1)
+        dist.send(torch.zeros(1), dst=1)
+        text = text_of(ringcast.ReaderDied, handle.wait)
+        assert text_of(ringcast.ReaderDied, lambda: group.send_object(1, 1)) == text
+        return text
+    end = pairs._pairs[group.cpu_group][True, 1]
+    assert on_ring(group, 1)
+    assert select.select([end.end], [], [], _dist.JOB_SECONDS)[0], "nobody tells of the death"
+    pid = end._peer_pid
+    end._next_look = float("inf")  # it is found when the ring is full
+    handles = []
+    with pytest.raises(ringcast.ReaderDied):
+        for _ in range(100):
+            handles.append(group.isend_object(bytes(5000), 1))
+        handles[-1].wait()
+    text = text_of(ringcast.ReaderDied, lambda: group.isend_object(1, 1))
+    assert f"(pid {pid})" in text
+    assert text_of(ringcast.ReaderDied, lambda: group.send_tensor_dict({}, 1)) == text
+    return text
+
+
+def test_a_sender_hears_that_the_receiver_died(mortals):
+    text = mortals.run(2, ranks_receiver_dies, 3, dying=1)[0]
+    assert text.startswith("rank 1 (pid ") and "has died: make a new group" in text
+
+
+def test_a_sender_hears_that_the_receiver_died_before_it_came(mortals):
+    text = mortals.run(2, ranks_receiver_dies, 0, dying=1)[0]
+    assert text.startswith("rank 1 (") and "can't be reached" in text
+
+
+def ranks_sender_dies(warm: int) -> List[str]:
+    group = Group()
+    if group.rank_in_group == 0:
+        for step in range(warm):
+            group.send_object(os.getpid(), 1)
+            if step < 3:
+                dist.recv(torch.zeros(1), src=1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pid = None
+    for step in range(warm):
+        pid = group.recv_object(0)
+        if step < 3:
+            dist.send(torch.zeros(1), dst=0)
+    texts = [text_of(ringcast.WriterGone, lambda: group.recv_object(0)) for _ in range(2)]
+    assert all(f"rank 0 (pid {pid}) " in text for text in texts) or not warm
+    return texts
+
+
+@pytest.mark.parametrize("warm", [0, 1, 6])
+def test_a_receiver_hears_that_the_sender_died(mortals, warm):
+    first, second = mortals.run(2, ranks_sender_dies, warm, dying=0)[1]
+    assert ("has died" if warm == 6 else "can't be reached") in first and "can't be reached" in second
+
+
+def ranks_leaving() -> str:
+    """The receiver lives, but its group is gone."""
+    group = Group(dist.new_group())
+    for step in range(3):
+        if group.rank_in_group == 0:
+            group.send_object(step, 1)
+        else:
+            assert group.recv_object(0) == step
+        dist.barrier()
+    if group.rank_in_group == 1:
+        group.close()
+        dist.barrier()
+        return ""
+    dist.barrier()
+    pairs._pairs[group.cpu_group][True, 1]._next_look = 0.0
+    return text_of(ringcast.ReaderDied, lambda: group.send_object(1, 1))
+
+
+def test_a_sender_hears_that_the_receiver_left(ranks):
+    assert "has left" in ranks.run(2, ranks_leaving)[0]
