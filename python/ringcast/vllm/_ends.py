@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two ends of a MessageQueue. Each holds its end of the ring, and the link to other machines if there is one."""
+
+import collections
+import contextlib
+import errno
+import threading
+import time
+from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple
+
+import ringcast
+from ringcast.vllm import _waits
+from ringcast.vllm._waits import Wait
+
+# The first part of a call that has to wait; it takes no clock and gives no warning.
+_FIRST = 0.05
+# How often a writer that waits looks whether the readers live, those in its way and the others.
+_LOOK = 0.05
+# How long it tries to tell of a death, when another reader leaves no room.
+_TELL = 1.0
+# How soon the watching thread tries again when the Writer is taken.
+_TURN = 0.001
+# Tags of frames that are no message: all readers are attached; a reader has died, and the text says who.
+_READY, _DIED = 1, 2
+# Fits the smallest of rings in UTF-8.
+_MOST_CHARACTERS = 400
+
+
+def name_of(rank: int) -> str:
+    """What the reader of a rank is called in the ring, and so in errors and warnings."""
+    return f"rank {rank}"
+
+
+def _first(timeout: Optional[float]) -> float:
+    return _FIRST if timeout is None else max(0.0, min(timeout, _FIRST))
+
+
+class Sender:
+    """The writer's end. names: of the readers of this machine.
+
+    A Writer lets in one thread at a time, and there are two: the caller's and the one that watches for deaths. What is
+    not over at once is done under the lock; a call that finds the Writer taken takes the lock, and has its turn.
+    """
+
+    def __init__(self, writer: ringcast.Writer, names: List[str]) -> None:
+        self.ring = writer
+        self.leg: Any = None  # a bridge.Uplink, which is a reader of the ring itself
+        self._names = names
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._complete = False  # all readers are attached
+        self._told = False  # and they know
+        self._lost: Optional[str] = None  # a remote reader that has died
+        self._died: Optional[str] = None  # a reader whose death was told
+        self._send: Callable[..., None] = _not_complete
+
+    def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
+        try:
+            self._send(obj, _FIRST if timeout is None else _first(timeout))
+            return
+        except (TimeoutError, RuntimeError):
+            pass
+        except ringcast.Cancelled:
+            raise RuntimeError("cancelled") from None
+        except ringcast.FrameTooLarge as error:
+            raise _name_knob(error) from None
+        self._enqueue_slowly(obj, timeout)
+
+    def _enqueue_slowly(self, obj: Any, timeout: Optional[float]) -> None:
+        """There is no room, or not all readers are there, or the Writer was taken; or obj is what fails, again."""
+        wait = Wait(timeout, _first(timeout) if self._complete else 0.0)
+        with self._lock:
+            if not self._complete:
+                self._gather(wait)
+            if not isinstance(obj, ringcast.PackedFrame):
+                obj = ringcast.pack(obj)  # once, and not at each look
+            try:
+                self._send_waiting(obj, wait)
+            except ringcast.FrameTooLarge as error:
+                raise _name_knob(error) from None
+
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
+        raise RuntimeError("Only readers can dequeue")
+
+    def wait_until_ready(self) -> None:
+        with self._lock:
+            if not self._told:
+                wait = Wait(None)
+                self._gather(wait)
+                self._send_waiting(None, wait, _READY)
+                self._told = True
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.ring.cancel()
+
+    def _send_waiting(self, obj: Any, wait: Wait, tag: int = 0) -> None:
+        while True:
+            self._check()
+            wait.warn(self._describe_readers)
+            try:
+                self.ring.send(obj, wait.slice(_LOOK), tag=tag)
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError:
+                if wait.over():
+                    raise
+            else:
+                return
+
+    def _gather(self, wait: Wait) -> None:
+        """Wait for all readers: who attaches later than a message is sent never gets it."""
+        here = len(self._names) + (self.leg is not None)
+        while True:
+            self._check()
+            try:
+                self.ring.wait_readers(here, wait.slice(_LOOK))
+                if self.leg is not None:
+                    self.leg.wait(wait.slice(_LOOK))
+                self._complete = True
+                self._send = self.ring.send
+                return
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError:
+                if self._cancelled:  # while the leg was waited for
+                    raise RuntimeError("cancelled") from None
+                if wait.over():
+                    raise TimeoutError(self._describe_missing()) from None
+            wait.warn(self._describe_missing)
+
+    def _describe_readers(self) -> str:
+        text = _waits.describe_readers(self.ring)
+        return text if self.leg is None else f"{text}; remote readers: {self.leg.describe()}"
+
+    def _describe_missing(self) -> str:
+        text = _waits.describe_missing(self.ring, self._names)
+        return text if self.leg is None else f"{text}; remote readers: {self.leg.describe()}"
+
+    def look(self) -> bool:
+        """For the watching thread: see whether all readers live, and tell the others if not."""
+        with self._lock:
+            while not self.ring.closed:
+                try:
+                    self._check()
+                    return True
+                except ringcast.ReaderDied:
+                    return False
+                except RuntimeError:
+                    time.sleep(_TURN)  # the Writer is in a call, which will wait under the lock if it waits for long
+        return False
+
+    def lose(self, text: str) -> None:
+        """For the bridge's thread. It may hold what a call under the lock waits for, so it does not wait here."""
+        self._lost = text
+        threading.Thread(target=self.look, name="ringcast-lost", daemon=True).start()
+
+    def _check(self) -> None:
+        """Under the lock: raise ReaderDied if a reader has died, once the others were told."""
+        if self._died is None:
+            dead = self.ring.check()
+            if dead is not None:
+                self._died = _waits.name_dead(dead)[:_MOST_CHARACTERS]
+            elif self._lost is not None:
+                self._died = self._lost[:_MOST_CHARACTERS]
+            else:
+                return
+            self._send = _raise_died(self._died)
+            # The dead one is in nobody's way: the Writer's on_death is "evict".
+            with contextlib.suppress(TimeoutError, ringcast.Error):
+                self.ring.send(self._died, _TELL, tag=_DIED)
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, self._died)
+
+
+class Receiver:
+    """A reader's end. leg: a bridge.Downlink, whose reader it is, if the writer is on another machine."""
+
+    def __init__(self, reader: ringcast.Reader, leg: Any = None) -> None:
+        self.ring = reader
+        self.leg = leg
+        self._ready = False
+        self._kept: Deque[Any] = collections.deque()  # what came before that
+        self._recv: Callable[..., Tuple[Any, int]] = reader.recv_tagged
+
+    def enqueue(self, obj: Any, timeout: Optional[float]) -> NoReturn:
+        raise AssertionError("Only writers can enqueue")
+
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
+        if self._kept:
+            return self._kept.popleft()
+        frame = None
+        try:
+            frame = self._recv(_FIRST if timeout is None else _first(timeout))
+            if not frame[1]:
+                return frame[0]
+        except TimeoutError:
+            pass
+        except ringcast.Cancelled:
+            raise RuntimeError("cancelled") from None
+        wait = Wait(timeout, _first(timeout), warns=not indefinite)
+        while frame is None or frame[1]:
+            if frame is not None:
+                self._heed(*frame)
+            frame = self._receive_waiting(wait)
+        return frame[0]
+
+    def wait_until_ready(self) -> None:
+        wait = Wait(None)
+        while not self._ready:
+            obj, tag = self._receive_waiting(wait)
+            if tag:
+                self._heed(obj, tag)
+            else:
+                self._kept.append(obj)
+
+    def cancel(self) -> None:
+        self.ring.cancel()
+
+    def _receive_waiting(self, wait: Wait) -> Tuple[Any, int]:
+        while True:
+            wait.warn(self._describe_writer)
+            try:
+                return self._recv(wait.slice())
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError:
+                if wait.over():
+                    raise
+
+    def _describe_writer(self) -> str:
+        return _waits.describe_writer(self.ring, "the writer" if self.leg is None else "who relays for the writer")
+
+    def _heed(self, obj: Any, tag: int) -> None:
+        """A frame that is no message."""
+        if tag == _READY:
+            self._ready = True
+        elif tag == _DIED:
+            self._recv = _raise_died(obj)  # nothing comes any more
+            self._recv()
+        else:
+            raise ringcast.ProtocolError(
+                errno.EPROTO, f"a frame has the tag {tag}: what is sent here is of another ringcast.vllm.MessageQueue"
+            )
+
+
+class Nobody:
+    """The writer's end of a queue without readers."""
+
+    ring = leg = None
+
+    def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
+        ringcast.pack(obj)  # raises what sending it would
+
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
+        raise RuntimeError("Only readers can dequeue")
+
+    def wait_until_ready(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+def _not_complete(*_: Any) -> NoReturn:
+    raise TimeoutError
+
+
+def _raise_died(text: str) -> Callable[..., NoReturn]:
+    def fail(*_: Any) -> NoReturn:
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, text)
+
+    return fail
+
+
+def _name_knob(error: ringcast.FrameTooLarge) -> ringcast.FrameTooLarge:
+    """The same error, with the setting that is to be changed here."""
+    if error.spill_bytes is None:
+        return error
+    what = str(error).partition(":")[0]
+    how = f"set RINGCAST_SPILL_BYTES to at least {error.spill_bytes} in the writer's process before the queue is made"
+    named = ringcast.FrameTooLarge(error.errno, f"{what}: {how}")
+    named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
+    return named

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's MessageQueue (shm_broadcast.py, 0.33) over a ring: one process sends objects, all others receive each of them.
+
+    queue = MessageQueue(n_reader=2, n_local_reader=2)      # in the writer; hand queue.export_handle() to the others
+    queue = MessageQueue.create_from_handle(handle, rank)   # in each of those
+    queue.wait_until_ready()                                # in all
+    queue.enqueue(obj)                                      # in the writer; every reader's dequeue() gives an equal one
+
+What is different. A message takes what it needs, in one ring of variable-length frames or, if it is large, in spill
+memory beside it; max_chunk_bytes * max_chunks is a budget that makes the ring smaller than it would be, and bounds no
+message. Nothing goes by a socket but what is for other machines. Every array and tensor arrives writable and is the
+receiver's own. The warnings about a long wait say who it is that is waited for.
+
+What goes wrong. When a reader has died, the writer's next enqueue, and one that waits, raises ringcast.ReaderDied; so
+does each other reader when it has received what was sent before; all name the rank and its pid, and the queue is of no
+further use. When the writer dies or exits, the readers get ringcast.WriterGone, which names its pid. A reader that is
+collected, or whose process exits in order, has left, and nobody minds. shutdown() ends waits with
+RuntimeError("cancelled").
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import multiprocessing.util
+import os
+import weakref
+from typing import Any, Callable, List, Optional, Tuple, Union
+
+import ringcast
+from ringcast import _watch
+from ringcast.vllm._ends import Nobody, Receiver, Sender, name_of
+from ringcast.vllm.machines import Ranks, who_attaches
+
+# The smallest ring that a Writer makes unless it is asked for less.
+_LEAST_DEFAULT = 4 << 20
+_SLOTS = 64
+
+
+@dataclasses.dataclass
+class Handle:
+    """What a reader needs to attach; to be pickled, by any means. The fields are vLLM's."""
+
+    local_reader_ranks: List[int] = dataclasses.field(default_factory=list)
+    #: the ring's handle; None: no reader is of the writer's machine
+    buffer_handle: Optional[str] = None
+    #: not used
+    local_subscribe_addr: Optional[str] = None
+    #: not used
+    local_notify_addr: Optional[str] = None
+    #: for the readers of other machines; None: there are none
+    remote_subscribe_addr: Optional[str] = None
+    remote_addr_ipv6: bool = False
+    #: not used
+    tensor_arena_handle: Optional[Any] = None
+
+
+class MessageQueue:
+    """One end of a queue: made by the constructor it is the writer's, by create_from_handle() a reader's.
+
+    n_reader: all readers; n_local_reader: those of this machine. local_reader_ranks: what these give as their rank to
+    create_from_handle(), 0, 1, ... unless told; every other rank is a remote reader. connect_ip: the address of this
+    machine for remote readers; None: the environment's VLLM_HOST_IP, or the one that routes outwards begin at.
+    max_chunk_bytes * max_chunks: the ring has no more bytes than these, rounded up to a power of two, nor than
+    ringcast.Writer's default. How large a message can be is bounded by spill memory alone (RINGCAST_SPILL_BYTES).
+    enable_shm_tensor_arena: without effect: no tensor goes through pickle.
+
+    One thread at a time enqueues, or dequeues (RuntimeError); shutdown() comes from any thread.
+    """
+
+    def __init__(
+        self,
+        n_reader: int,
+        n_local_reader: int,
+        local_reader_ranks: Optional[List[int]] = None,
+        max_chunk_bytes: int = 24 << 20,
+        max_chunks: int = 10,
+        connect_ip: Optional[str] = None,
+        enable_shm_tensor_arena: bool = False,
+    ) -> None:
+        ranks = list(range(n_local_reader) if local_reader_ranks is None else local_reader_ranks)
+        assert len(ranks) == n_local_reader, (
+            f"local_reader_ranks has {len(ranks)} ranks, and n_local_reader is {n_local_reader}"
+        )
+        if not 0 <= n_local_reader <= n_reader:
+            raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
+        if max_chunk_bytes < 1 or max_chunks < 1:
+            raise ValueError(f"max_chunk_bytes and max_chunks must be above 0, not {max_chunk_bytes} and {max_chunks}")
+        self.n_local_reader = n_local_reader
+        self.n_remote_reader = n_reader - n_local_reader
+        self.handle = Handle(ranks)
+        if n_reader == 0:
+            self._own(Nobody())
+            return
+        end = Sender(_make_ring(max_chunk_bytes * max_chunks, n_reader), [name_of(rank) for rank in ranks])
+        if n_local_reader:
+            self.handle.buffer_handle = end.ring.handle
+        if self.n_remote_reader:
+            end.leg = _uplink(end, self.n_remote_reader, connect_ip or os.environ.get("VLLM_HOST_IP") or None)
+            self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.leg.address, end.leg.ipv6
+        self._own(end)
+
+    @classmethod
+    def create_from_handle(cls, handle: Handle, rank: int) -> "MessageQueue":
+        """The reader `rank`. It is attached when this returns, and gets what is sent from then on."""
+        self = cls.__new__(cls)
+        self.handle = handle
+        if rank in handle.local_reader_ranks:
+            if handle.buffer_handle is None:
+                raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
+            end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank)))
+        elif handle.remote_subscribe_addr is not None:
+            leg = _bridge().Downlink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
+            end = Receiver(leg.reader, leg)
+        else:
+            raise ValueError(
+                f"rank {rank} is no reader of this queue: its local_reader_ranks are {handle.local_reader_ranks}, and "
+                "it has no remote readers"
+            )
+        self._own(end, rank)
+        return self
+
+    def _own(self, end: Union[Sender, Receiver, Nobody], rank: Optional[int] = None) -> None:
+        """Whatever the end is of. rank: the reader's."""
+        self._end = end
+        self._is_writer = rank is None
+        self._is_local_reader = rank is not None and end.leg is None
+        self._is_remote_reader = rank is not None and end.leg is not None
+        self.local_reader_rank = (
+            self.handle.local_reader_ranks.index(rank) if rank is not None and self._is_local_reader else -1
+        )
+        self.shutting_down = False
+        #: has close(linger); None: all is on this machine
+        self.remote_socket = end.leg
+        forget = _watch.watch(end.ring, end.look) if isinstance(end, Sender) else None
+        # Nobody closes a MessageQueue of vLLM's. A child of multiprocessing exits without atexit's functions.
+        multiprocessing.util.Finalize(self, _close, args=(end.ring, end.leg, forget), exitpriority=0)
+
+    def export_handle(self) -> Handle:
+        return self.handle
+
+    def enqueue(self, obj: Any, timeout: Optional[float] = None) -> None:
+        """Send `obj` to every reader. timeout: seconds to wait for room, None for ever.
+
+        It also waits for readers that have not attached yet. TimeoutError: nothing was sent; the text says who is in
+        the way. Others as in this module's docstring, or of ringcast.Writer.send.
+        """
+        self._end.enqueue(obj, timeout)
+
+    def dequeue(self, timeout: Optional[float] = None, indefinite: bool = False) -> Any:
+        """Receive the next object. timeout: seconds, None for ever. indefinite: a long wait is no reason to warn.
+
+        TimeoutError: nothing came. Others as in this module's docstring, or of ringcast.Reader.recv.
+        """
+        return self._end.dequeue(timeout, indefinite)
+
+    def broadcast_object(self, obj: Any = None) -> Any:
+        """The writer sends `obj` and gets it back; a reader receives."""
+        if self._is_writer:
+            self._end.enqueue(obj, None)
+            return obj
+        return self._end.dequeue(None, False)
+
+    def wait_until_ready(self) -> None:
+        """Collective: return when all readers are attached. ringcast.ReaderDied, WriterGone: one of them is dead."""
+        self._end.wait_until_ready()
+
+    def shutdown(self) -> None:
+        """End the wait that another thread is in, and every later one, by RuntimeError("cancelled"). What is there can
+        still be received. Any thread, any number of times."""
+        self.shutting_down = True
+        with contextlib.suppress(ValueError):  # it is closed
+            self._end.cancel()
+
+    # ---- In a group --------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create_from_process_group(
+        cls,
+        pg: Any,
+        max_chunk_bytes: int,
+        max_chunks: int,
+        writer_rank: int = 0,
+        external_writer_handle: Optional[Handle] = None,
+        blocking: bool = True,
+    ) -> "MessageQueue":
+        """Collective: this rank's end of a queue whose writer is `writer_rank`, a rank in the group.
+
+        pg: a ProcessGroup for CPU tensors, or what has rank, world_size and broadcast_obj(obj, src).
+        external_writer_handle: of a queue of another process, which `writer_rank` passes on; it is then a reader too.
+        blocking: wait until all are ready; else each is to call wait_until_ready().
+        """
+        ranks = Ranks(pg)
+        everyone = range(ranks.size)
+        if writer_rank not in everyone:
+            raise ValueError(f"writer_rank is a rank in the group, from 0 to {ranks.size - 1}, not {writer_rank}")
+        near = who_attaches(ranks, [writer_rank], everyone)[writer_rank]
+        near.remove(writer_rank)
+
+        def make() -> Optional[MessageQueue]:
+            if ranks.rank != writer_rank:
+                return None
+            if external_writer_handle is not None:
+                return cls.create_from_handle(external_writer_handle, writer_rank)
+            return cls(ranks.size - 1, len(near), near, max_chunk_bytes, max_chunks)
+
+        made, handles = ranks.all_or_none(make, lambda queue: queue and queue.handle)
+        queue, _ = ranks.all_or_none(
+            lambda: made or cls.create_from_handle(handles[writer_rank], ranks.rank), lambda queue: None
+        )
+        if blocking:
+            queue.wait_until_ready()
+        return queue
+
+    @classmethod
+    def create_from_process_group_single_reader(
+        cls, pg: Any, max_chunk_bytes: int, max_chunks: int, reader_rank: int = 0, blocking: bool = False
+    ) -> Tuple["MessageQueue", List[Handle]]:
+        """Collective: each rank of a group is the writer of a queue of its own, all with one reader, a process of the
+        machine that `reader_rank`, a global rank, is on. Returns this rank's queue and, on `reader_rank`, the handles
+        by rank in the group; on the others []. Who reads calls create_from_handle(handle, 0), or with -1 if that has
+        no local_reader_ranks."""
+        ranks = Ranks(pg)
+        if reader_rank not in ranks.globally:
+            raise ValueError(f"reader_rank is a global rank of the group, one of {ranks.globally}, not {reader_rank}")
+        reader = ranks.globally.index(reader_rank)
+        near = len(who_attaches(ranks, range(ranks.size), [reader])[ranks.rank])
+        queue, handles = ranks.all_or_none(
+            lambda: cls(1, near, max_chunk_bytes=max_chunk_bytes, max_chunks=max_chunks), cls.export_handle
+        )
+        if blocking:
+            queue.wait_until_ready()
+        return queue, handles if ranks.rank == reader else []
+
+
+def _make_ring(budget: int, readers: int) -> ringcast.Writer:
+    """A dead reader is evicted, so that there is room to tell the others of it."""
+    slots = max(_SLOTS, readers + 1)
+    if budget > _LEAST_DEFAULT:
+        writer = ringcast.Writer(None, slots, on_death="evict")
+        if writer.capacity <= budget:
+            return writer
+        writer.close()
+    return ringcast.Writer(budget, slots, on_death="evict")
+
+
+def _uplink(end: Sender, readers: int, connect_ip: Optional[str]) -> Any:
+    weak = weakref.WeakMethod(end.lose)
+
+    def lost(text: str) -> None:
+        method = weak()
+        if method is not None:
+            method(text)
+
+    return _bridge().Uplink(end.ring.handle, readers, connect_ip, lost)
+
+
+def _bridge() -> Any:
+    """Loaded for remote readers alone: it needs pyzmq."""
+    try:
+        return importlib.import_module("ringcast.vllm.bridge")
+    except ModuleNotFoundError as error:
+        if error.name != "zmq":
+            raise
+        raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from None
+
+
+def _close(ring: Any, leg: Any, forget: Optional[Callable[[], None]]) -> None:
+    """When the queue is collected, or its process exits."""
+    if forget is not None:
+        forget()
+    if ring is not None:
+        with contextlib.suppress(RuntimeError):  # at exit another thread may be in a call
+            ring.close()
+    if leg is not None:
+        leg.close()

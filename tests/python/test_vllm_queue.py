@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's MessageQueue over a ring: what arrives, what is waited for, and what is told when it goes on for long."""
+
+import contextlib
+import gc
+import logging
+import pickle
+import random
+import sys
+import threading
+import types
+import weakref
+
+import numpy as np
+import pytest
+from needs import torch
+from peers import WATCHDOG
+
+import ringcast
+from ringcast.vllm import Handle, MessageQueue
+
+pytestmark = pytest.mark.alike
+
+SMALL = {"max_chunk_bytes": 32 << 10, "max_chunks": 2}
+PEER = "vllm.distributed.device_communicators.shm_broadcast"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def the_watching_thread():
+    """The first queue of a process starts it, with a descriptor that stays."""
+    MessageQueue(1, 1)
+
+
+def make(readers=1, **options):
+    writer = MessageQueue(readers, readers, **options)
+    return writer, [MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(readers)]
+
+
+def make_ready(readers=1, **options):
+    writer, others = make(readers, **options)
+    writer.wait_until_ready()
+    for reader in others:
+        reader.wait_until_ready()
+    return (writer, *others)
+
+
+@contextlib.contextmanager
+def meanwhile(call, *args):
+    """Run it in a thread during the block, and give what it returned or raised, by the time the block is over."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(call(*args))
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield outcome
+    thread.join(WATCHDOG)
+    assert not thread.is_alive()
+
+
+def fill(queue):
+    """Until there is no room."""
+    with pytest.raises(TimeoutError):
+        for number in range(10_000):
+            queue.enqueue(bytes(1000), timeout=0)
+    return number
+
+
+@contextlib.contextmanager
+def once_it_waits(queue):
+    """The end of the block is reached when a call of another thread has begun to wait."""
+    with ringcast.Tap(queue.handle.buffer_handle) as tap:
+
+        def waits():
+            return tap.stats().waits if queue._is_writer else tap.peers()[0].stats.waits
+
+        before = waits()
+        yield
+        while waits() == before:
+            pass
+
+
+# ---- What arrives ----------------------------------------------------------------------------------------------------
+
+
+def test_every_reader_receives_every_object():
+    writer, one, other = make_ready(2)
+    sent = ("execute_model", ({"ids": [1, 2]},), {"k": np.arange(5)}, None)
+    for value in (sent, None, "text", 7, b"x" * 100):
+        assert writer.broadcast_object(value) is value
+    for reader in (one, other):
+        method, args, kwargs, rank = reader.broadcast_object()
+        assert (method, args, rank) == ("execute_model", ({"ids": [1, 2]},), None)
+        assert kwargs["k"].tolist() == [0, 1, 2, 3, 4]
+        assert [reader.dequeue(timeout=0) for _ in range(4)] == [None, "text", 7, b"x" * 100]
+
+
+def test_what_arrives_is_writable_and_stays_when_the_ring_is_used_again():
+    writer, reader = make_ready(**SMALL)
+    values = [np.full(5000, 17, np.uint16), np.full(1_000_000, 17, np.uint16)]
+    values += [torch.full((5000,), 17), torch.full((1_000_000,), 17)] if torch else []
+    for value in values:
+        writer.enqueue({"nested": [value]})
+        got = reader.dequeue(timeout=WATCHDOG)["nested"][0]
+        for number in range(40):
+            writer.enqueue(np.full(4000, number, np.uint16))
+            assert (reader.dequeue(timeout=WATCHDOG) == number).all()
+        assert type(got) is type(value) and got.dtype == value.dtype and bool((got == value).all())
+        got[0] = 42
+        assert value[0] == 17
+
+
+def test_messages_of_all_sizes_go_through_a_small_ring_in_order():
+    writer, reader = make_ready(**SMALL)
+    assert ringcast.Tap(writer.handle.buffer_handle).info().capacity == 64 << 10
+    sizes = [random.Random(7).choice([0, 10, 1000, 40_000, 300_000, 3_000_000]) for _ in range(200)]
+
+    def send():
+        for number, size in enumerate(sizes):
+            writer.enqueue((number, np.full(size, number, np.uint8)))
+
+    with meanwhile(send) as outcome:
+        for number, size in enumerate(sizes):
+            got, data = reader.dequeue(timeout=WATCHDOG)
+            assert got == number and len(data) == size and (data == number).all()
+    assert outcome == [None]
+
+
+def test_the_budget_only_makes_the_ring_smaller():
+    default = ringcast.Writer().capacity
+    for bytes_, chunks, capacity in ((24 << 20, 10, default), (1 << 20, 1, 1 << 20), (40 << 10, 2, 128 << 10)):
+        writer = MessageQueue(1, 1, max_chunk_bytes=bytes_, max_chunks=chunks)
+        assert ringcast.Tap(writer.handle.buffer_handle).info().capacity == min(default, capacity)
+
+
+def test_what_is_too_large_names_the_setting(monkeypatch):
+    monkeypatch.setenv("RINGCAST_SPILL_BYTES", "0")
+    writer, reader = make_ready(**SMALL)
+    with pytest.raises(ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES to at least [0-9]+ in the writer's"):
+        writer.enqueue(bytes(1 << 20))
+    writer.enqueue("goes on")
+    assert reader.dequeue(timeout=0) == "goes on"
+
+
+def test_what_can_not_be_sent_is_raised_and_nothing_is_sent():
+    writer, reader = make_ready()
+    with pytest.raises(TypeError, match="pickle"):
+        writer.enqueue({"lock": threading.Lock()})
+    with pytest.raises(RecursionError):
+        nested = []
+        for _ in range(100_000):
+            nested = [nested]
+        writer.enqueue(nested)
+    while nested:
+        nested = nested[0]
+    writer.enqueue("goes on")
+    assert reader.dequeue(timeout=0) == "goes on"
+
+
+# ---- The contract ----------------------------------------------------------------------------------------------------
+
+
+def test_the_ends_know_what_they_are():
+    writer, (reader,) = make()
+    assert (writer.n_local_reader, writer.n_remote_reader) == (1, 0)
+    for queue, is_writer in ((writer, True), (reader, False)):
+        assert (queue._is_writer, queue._is_local_reader, queue._is_remote_reader) == (is_writer, not is_writer, False)
+        assert queue.local_reader_rank == (-1 if is_writer else 0)
+        assert queue.shutting_down is False and queue.remote_socket is None
+    with pytest.raises(RuntimeError, match="Only readers can dequeue"):
+        writer.dequeue()
+    with pytest.raises(AssertionError, match="Only writers can enqueue"):
+        reader.enqueue(1)
+
+
+def test_ranks_are_those_that_the_handle_says():
+    writer = MessageQueue(2, 2, local_reader_ranks=[5, 3], enable_shm_tensor_arena=True)
+    readers = [MessageQueue.create_from_handle(writer.handle, rank) for rank in (3, 5)]
+    assert [reader.local_reader_rank for reader in readers] == [1, 0]
+    with pytest.raises(ValueError, match=r"rank 4 is no reader of this queue: its local_reader_ranks are \[5, 3\]"):
+        MessageQueue.create_from_handle(writer.handle, 4)
+
+
+@pytest.mark.parametrize(
+    "args, options, error, text",
+    [
+        ((2, 2, [0]), {}, AssertionError, "local_reader_ranks has 1 ranks, and n_local_reader is 2"),
+        ((1, 2), {}, ValueError, "n_local_reader must be from 0 to n_reader, 1, not 2"),
+        ((1, 1), {"max_chunks": 0}, ValueError, "must be above 0, not 25165824 and 0"),
+    ],
+)
+def test_arguments_that_make_no_queue(args, options, error, text):
+    with pytest.raises(error, match=text):
+        MessageQueue(*args, **options)
+
+
+def test_a_handle_can_be_pickled_and_has_the_fields_of_vllm():
+    writer = MessageQueue(1, 1)
+    handle = pickle.loads(pickle.dumps(writer.export_handle()))
+    assert handle == writer.handle and handle.local_reader_ranks == [0]
+    assert Handle() == Handle([], None, None, None, None, False, None)
+    reader = MessageQueue.create_from_handle(handle, 0)
+    writer.enqueue("here")
+    assert reader.dequeue(timeout=0) == "here"
+
+
+def test_without_readers_what_is_sent_is_only_looked_at():
+    queue = MessageQueue(0, 0)
+    queue.wait_until_ready()
+    queue.enqueue({"x": 1})
+    with pytest.raises(TypeError, match="pickle"):
+        queue.enqueue(threading.Lock())
+    with pytest.raises(RuntimeError, match="Only readers"):
+        queue.dequeue()
+    queue.shutdown()
+    assert queue.handle == Handle()
+
+
+def test_time_outs():
+    writer, reader = make_ready(**SMALL)
+    for timeout in (-1, 0, 0.01, 0.1):
+        with pytest.raises(TimeoutError):
+            reader.dequeue(timeout=timeout)
+    number = fill(writer)
+    with pytest.raises(TimeoutError, match="rank 0, pid|rank 0.*pid"):
+        writer.enqueue(bytes(1000), timeout=0.1)
+    assert [len(reader.dequeue(timeout=0)) for _ in range(number)] == [1000] * number
+    writer.enqueue("goes on", timeout=0)
+    assert reader.dequeue(timeout=0) == "goes on"
+
+
+def test_a_queue_in_a_cycle_is_collected():
+    writer, (reader,) = make()
+    for queue in (writer, reader):
+        queue.cycle = queue
+    weak = [weakref.ref(writer), weakref.ref(reader), weakref.ref(writer._end)]
+    del queue, writer, reader
+    gc.collect()
+    assert [reference() for reference in weak] == [None] * 3  # and conftest looks for memory and descriptors
+
+
+# ---- Being ready -----------------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_ready_before_all_are_there():
+    writer, (reader,) = make()
+    late = MessageQueue(2, 2)
+    first = MessageQueue.create_from_handle(late.handle, 0)
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(first):
+            outcome = stack.enter_context(meanwhile(late.wait_until_ready))
+            heard = stack.enter_context(meanwhile(first.wait_until_ready))
+        assert not outcome and not heard
+        second = MessageQueue.create_from_handle(late.handle, 1)
+    assert outcome == heard == [None]
+    second.wait_until_ready()
+    for queue in (late, first, second):
+        queue.wait_until_ready()  # again
+    late.enqueue("for both")
+    assert first.dequeue(timeout=0) == second.dequeue(timeout=0) == "for both"
+
+
+def test_what_is_sent_before_all_are_ready_waits_for_them():
+    writer = MessageQueue(1, 1)
+    with pytest.raises(TimeoutError, match="0 of 1 readers are attached; missing: rank 0"):
+        writer.enqueue("lost?", timeout=0.01)
+    with meanwhile(writer.enqueue, "first") as outcome:
+        reader = MessageQueue.create_from_handle(writer.handle, 0)
+    assert outcome == [None]
+    writer.enqueue("second")
+    assert reader.dequeue(timeout=0) == "first"
+    writer.wait_until_ready()
+    writer.enqueue("third")
+    reader.wait_until_ready()
+    assert [reader.dequeue(timeout=0) for _ in range(2)] == ["second", "third"]
+
+
+def test_who_does_not_wait_until_ready_is_not_told():
+    writer, (reader,) = make()
+    writer.wait_until_ready()
+    writer.enqueue("message")
+    assert reader.dequeue(timeout=WATCHDOG) == "message"
+
+
+# ---- Shutting down ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, WATCHDOG])
+def test_shutdown_ends_the_wait_of_a_reader(timeout):
+    writer, reader = make_ready()
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(reader):
+            outcome = stack.enter_context(meanwhile(lambda: reader.dequeue(timeout, indefinite=True)))
+        for _ in range(3):
+            reader.shutdown()
+    assert repr(outcome) == "[RuntimeError('cancelled')]" and reader.shutting_down
+    writer.enqueue("still here")
+    assert reader.dequeue() == "still here"
+    with pytest.raises(RuntimeError, match="^cancelled$"):
+        reader.dequeue(timeout=0)
+
+
+@pytest.mark.parametrize("timeout", [None, WATCHDOG])
+def test_shutdown_ends_the_wait_of_a_writer(timeout):
+    writer, reader = make_ready(**SMALL)
+    fill(writer)
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(writer):
+            outcome = stack.enter_context(meanwhile(writer.enqueue, bytes(1000), timeout))
+        writer.shutdown()
+        writer.shutdown()
+    assert repr(outcome) == "[RuntimeError('cancelled')]" and writer.shutting_down
+    with pytest.raises(RuntimeError, match="^cancelled$"):
+        writer.enqueue(bytes(1000))
+    assert len(reader.dequeue(timeout=0)) == 1000  # what was sent is there
+
+
+def test_shutdown_ends_waiting_until_ready():
+    writer, (reader,) = make()
+    other = MessageQueue(1, 1)
+    with meanwhile(reader.wait_until_ready) as heard, meanwhile(other.wait_until_ready) as outcome:
+        reader.shutdown()
+        other.shutdown()
+    assert repr(outcome) == repr(heard) == "[RuntimeError('cancelled')]"
+
+
+# ---- Warnings --------------------------------------------------------------------------------------------------------
+
+
+def warnings_of(caplog):
+    found = [record for record in caplog.records if record.name == "ringcast.vllm"]
+    assert all(record.levelno == logging.WARNING for record in found)
+    caplog.clear()
+    return [record.getMessage() for record in found]
+
+
+@pytest.fixture(params=["environment", "vllm"])
+def every_millisecond(request, monkeypatch):
+    if request.param == "vllm":
+        monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", "1000")
+        module = types.SimpleNamespace(VLLM_RINGBUFFER_WARNING_INTERVAL=0.001)
+        monkeypatch.setitem(sys.modules, PEER, module)
+    else:
+        monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", "0.001")
+
+
+def test_a_reader_that_waits_warns_unless_it_is_told_not_to(every_millisecond, caplog):
+    writer, reader = make_ready()
+    caplog.clear()
+    with pytest.raises(TimeoutError):
+        reader.dequeue(timeout=0.01)
+    pid = reader._end.ring.writer_pid
+    assert warnings_of(caplog)[0] == (
+        f"No available shared memory broadcast block found in 0 seconds: the writer (pid {pid}) is alive, and all that "
+        "it has sent was received"
+    )
+    with pytest.raises(TimeoutError):
+        reader.dequeue(timeout=0.1, indefinite=True)
+    assert warnings_of(caplog) == []
+
+
+def test_a_writer_that_waits_says_for_whom(every_millisecond, caplog):
+    writer, one, other = make_ready(2, **SMALL)
+    number = fill(writer)
+    for _ in range(number):
+        other.dequeue(timeout=0)
+    caplog.clear()
+    with pytest.raises(TimeoutError):
+        writer.enqueue(bytes(1000), timeout=0.1)
+    texts = warnings_of(caplog)
+    start = "No available shared memory broadcast block found in 0 seconds: rank 0 (pid "
+    assert texts and texts[0].startswith(start)
+    assert f") is alive, {one._end.ring.lag} bytes ({number} messages) behind, and has held the writer" in texts[0]
+    assert "rank 1" not in texts[0]
+
+
+def test_who_waits_for_readers_says_who_is_missing(every_millisecond, caplog):
+    writer = MessageQueue(3, 3)
+    reader = MessageQueue.create_from_handle(writer.handle, 1)
+    with pytest.raises(TimeoutError):
+        writer.enqueue(1, timeout=0.1)
+    assert "0 seconds: 1 of 3 readers are attached; missing: rank 0, rank 2" in warnings_of(caplog)[0]
+    del reader
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "soon"])
+def test_an_interval_that_is_none_is_refused(monkeypatch, value):
+    writer, reader = make_ready()
+    monkeypatch.setenv("VLLM_RINGBUFFER_WARNING_INTERVAL", value)
+    with pytest.raises(ValueError, match=f"VLLM_RINGBUFFER_WARNING_INTERVAL is '{value}': it must be a number of sec"):
+        reader.dequeue(timeout=0.01)
