@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts ringcast in place in a running vLLM, and takes it out again.
+
+    import ringcast.vllm.install
+    ringcast.vllm.install.install()      # or, without a line of code: RINGCAST_VLLM=1, which vLLM's plugins look at
+
+vLLM's MessageQueue and Handle are replaced in the module that defines them and in every module that has imported them
+by name; the group functions are replaced on GroupCoordinator. First the signature of each is compared with those that
+ringcast knows (SIGNATURES). If one differs, vLLM is left as it was, and a RuntimeWarning says what differs.
+
+Queues and groups that exist already stay what they are: install before vLLM makes any, in each of its processes. vLLM
+loads its plugins in time in all of them: in an engine core before its executor makes a queue, in a worker before it
+makes a group. A handle of ours that reaches a process of vLLM where nobody has installed, such as a worker of Ray that
+did not inherit RINGCAST_VLLM, installs there as it is unpickled.
+"""
+
+import copyreg
+import dataclasses
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import threading
+import warnings
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+__all__ = ["SIGNATURES", "install", "installed", "plugin", "uninstall"]
+
+_QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
+_GROUPS = "vllm.distributed.parallel_state"
+
+_QUEUE_BASE = (
+    "(self, n_reader, n_local_reader, local_reader_ranks=None, max_chunk_bytes=25165824, max_chunks=10, connect_ip=None"
+)
+_HANDLE_BASE = (
+    "local_reader_ranks, buffer_handle, local_subscribe_addr, local_notify_addr, remote_subscribe_addr, "
+    "remote_addr_ipv6"
+)
+_TENSOR_DICT = "(self, tensor_dict, dst=None, all_gather_group=None, all_gather_tensors=None)"
+_ANY = "vLLM 0.30 to 0.33"
+
+# What is replaced -> the signatures that fit ringcast's, without annotations, each with where it was seen. Of Handle
+# the names of the fields; of GroupCoordinator also the attributes that our functions rely on.
+SIGNATURES: Dict[str, Dict[str, str]] = {
+    "Handle": {
+        f"({_HANDLE_BASE})": "vLLM 0.30 and 0.31",
+        f"({_HANDLE_BASE}, tensor_arena_handle)": "vLLM 0.32 and 0.33",
+    },
+    "MessageQueue.__init__": {
+        f"{_QUEUE_BASE})": "vLLM 0.30 and 0.31",
+        f"{_QUEUE_BASE}, enable_shm_tensor_arena=False)": "vLLM 0.32 and 0.33",
+    },
+    "MessageQueue.export_handle": {"(self)": _ANY},
+    "MessageQueue.create_from_handle": {"(handle, rank)": _ANY},
+    "MessageQueue.wait_until_ready": {"(self)": _ANY},
+    "MessageQueue.shutdown": {"(self)": _ANY},
+    "MessageQueue.enqueue": {"(self, obj, timeout=None)": _ANY},
+    "MessageQueue.dequeue": {"(self, timeout=None, indefinite=False)": _ANY},
+    "MessageQueue.broadcast_object": {"(self, obj=None)": _ANY},
+    "MessageQueue.create_from_process_group": {
+        "(pg, max_chunk_bytes, max_chunks, writer_rank=0, external_writer_handle=None, blocking=True)": _ANY,
+    },
+    "MessageQueue.create_from_process_group_single_reader": {
+        "(pg, max_chunk_bytes, max_chunks, reader_rank=0, blocking=False)": _ANY,
+    },
+    "GroupCoordinator": {"(cpu_group, device_group, rank_in_group, ranks, world_size)": _ANY},
+    "GroupCoordinator.broadcast": {"(self, input_, src=0)": _ANY},
+    "GroupCoordinator.broadcast_object": {"(self, obj=None, src=0)": _ANY},
+    "GroupCoordinator.broadcast_object_list": {"(self, obj_list, src=0, group=None)": _ANY},
+    "GroupCoordinator.broadcast_tensor_dict": {
+        "(self, tensor_dict=None, src=0, group=None, metadata_group=None)": _ANY,
+    },
+    "GroupCoordinator.send_object": {"(self, obj, dst)": _ANY},
+    "GroupCoordinator.recv_object": {"(self, src)": _ANY},
+    "GroupCoordinator.isend_object": {"(self, obj, dst)": _ANY},
+    "GroupCoordinator.send_tensor_dict": {_TENSOR_DICT: _ANY},
+    "GroupCoordinator.isend_tensor_dict": {_TENSOR_DICT: _ANY},
+    "GroupCoordinator.recv_tensor_dict": {_TENSOR_DICT.replace("tensor_dict, dst", "src"): _ANY},
+    "GroupCoordinator.irecv_tensor_dict": {_TENSOR_DICT.replace("tensor_dict, dst", "src"): _ANY},
+}
+
+_NOT_PUT = "ringcast is not put in place, vLLM goes on as it was"
+
+_lock = threading.RLock()
+# What takes out again what is in place, the last first; empty: nothing is.
+_undo: List[Callable[[], None]] = []
+_warned = False
+
+
+def install() -> bool:
+    """Put ringcast in place in this process's vLLM; return whether it is.
+
+    False: this vLLM is not one that ringcast knows. It is left wholly as it was, and the first call warns
+    (RuntimeWarning) of what differs. May be called any number of times, from any thread; imports what it replaces.
+    ImportError: there is no vLLM here.
+    """
+    global _warned
+    if installed():
+        return True
+    # Imports, so not under the lock: a module that another thread is importing may call install() itself.
+    queues, groups, differences = _vllm()
+    if not differences:
+        from ringcast.vllm import group, queue
+    with _lock:
+        if _undo:
+            return True
+        if not differences:
+            _replace(queues, groups, queue, group)
+            return True
+        warn, _warned = not _warned, True
+    if warn:
+        warnings.warn(
+            f"{_NOT_PUT}: {'; '.join(differences)}. Take a vLLM or a ringcast of another version, or leave out install() "
+            "and RINGCAST_VLLM",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return False
+
+
+def installed() -> bool:
+    """Whether ringcast is in place in this process's vLLM."""
+    with _lock:
+        return bool(_undo)
+
+
+def uninstall() -> None:
+    """Take out again what install() put in place. Queues and groups that exist keep what they have.
+
+    So does a module other than vLLM's that imported a name meanwhile.
+    """
+    with _lock:
+        while _undo:
+            _undo.pop()()
+
+
+def plugin() -> None:
+    """What vLLM calls in each of its processes (entry point vllm.general_plugins): install(), if RINGCAST_VLLM is 1."""
+    asked = os.environ.get("RINGCAST_VLLM") or "0"
+    if asked == "1":
+        try:
+            install()
+        except Exception as error:  # or vLLM would end of it
+            warnings.warn(f"{_NOT_PUT}: {error}", RuntimeWarning, stacklevel=2)
+    elif asked != "0":
+        warnings.warn(f"the environment's RINGCAST_VLLM is {asked!r}: it must be 0 or 1", RuntimeWarning, stacklevel=2)
+
+
+# ---- Whether it fits -------------------------------------------------------------------------------------------------
+
+
+def _has_vllm() -> bool:
+    return "vllm" in sys.modules or importlib.util.find_spec("vllm") is not None
+
+
+def _vllm() -> Tuple[Any, Any, List[str]]:
+    """vLLM's two modules, and how they differ from what ringcast knows."""
+    if not _has_vllm():
+        raise ImportError("there is no vLLM in this Python: pip install vllm", name="vllm")
+    modules: List[Any] = [None, None]
+    differences = []
+    for i, name in enumerate((_QUEUES, _GROUPS)):
+        try:
+            modules[i] = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("vllm."):
+                raise  # something that vLLM needs
+            differences.append(f"{name} can't be imported ({error})")
+    if not differences:
+        differences = _differences(*modules)
+    return modules[0], modules[1], differences
+
+
+def _differences(queues: Any, groups: Any) -> List[str]:
+    found = []
+    for name, known in SIGNATURES.items():
+        signature = _signature(queues if name.startswith(("Handle", "MessageQueue")) else groups, name)
+        if signature not in known:
+            has = "is missing" if signature is None else f"has {signature}"
+            found.append(f"{name} {has}, but ringcast knows {' and '.join(known)}")
+    return found
+
+
+def _signature(module: Any, name: str) -> Optional[str]:
+    """As SIGNATURES has it. None: there is no such thing."""
+    owner, _, method = name.partition(".")
+    thing = getattr(module, owner, None)
+    if not isinstance(thing, type):
+        return None
+    if owner == "Handle":
+        return _listed(field.name for field in dataclasses.fields(thing)) if dataclasses.is_dataclass(thing) else "()"
+    if not method:
+        (attributes,) = SIGNATURES[name]
+        needed = attributes[1:-1].split(", ")
+        return _listed(attribute for attribute in needed if attribute in getattr(thing, "__annotations__", {}))
+    function = getattr(thing, method, None)
+    return None if function is None else _bare(inspect.signature(function))
+
+
+def _listed(names: Any) -> str:
+    return f"({', '.join(names)})"
+
+
+def _bare(signature: inspect.Signature) -> str:
+    empty = inspect.Parameter.empty
+    parameters = [parameter.replace(annotation=empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+# ---- Putting it in place ---------------------------------------------------------------------------------------------
+
+
+def _replace(queues: Any, groups: Any, our_queues: Any, our_groups: Any) -> None:
+    """All of it or nothing."""
+    try:
+        _replace_by_name(queues.Handle, our_queues.Handle)
+        _replace_by_name(queues.MessageQueue, our_queues.MessageQueue)
+        _replace_functions(groups.GroupCoordinator, our_groups.GroupOperations)
+        copyreg.pickle(our_queues.Handle, _reduce)
+        _undo.append(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None) and None)
+    except BaseException:
+        uninstall()
+        raise
+
+
+def _replace_by_name(original: type, ours: type) -> None:
+    """In every module that holds it, whatever it calls it; who imports it later gets ours from where it is defined."""
+    places = _places(original)
+
+    def undo() -> None:
+        later = [place for place in _places(ours) if place[0].startswith("vllm.")]
+        for _, names, name in places + later:
+            if names.get(name) is ours:
+                names[name] = original
+
+    _undo.append(undo)
+    for _, names, name in places:
+        names[name] = ours
+
+
+def _places(thing: type) -> List[Tuple[str, Dict[str, Any], str]]:
+    """The modules other than our own that hold it: (module's name, module's names, its name there)."""
+    own = __name__.partition(".")[0]
+    found = []
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and module_name.partition(".")[0] != own:
+            found += [(module_name, names, name) for name, value in list(names.items()) if value is thing]
+    return found
+
+
+def _replace_functions(coordinator: type, operations: type) -> None:
+    """One by one. A subclass that has a transport of its own keeps what it inherited beside it."""
+    ours = {name: value for name, value in vars(operations).items() if not name.startswith("__")}
+    theirs = {name: vars(coordinator)[name] for name in ours if name in vars(coordinator)}
+
+    def keep(subclass: type) -> None:
+        inherited = [name for name in theirs if inspect.getattr_static(subclass, name) is ours[name]]
+        if len(inherited) < len(theirs):
+            for name in inherited:
+                _set(subclass, name, theirs[name])
+
+    def init_subclass(subclass: type, **arguments: Any) -> None:
+        super(coordinator, subclass).__init_subclass__(**arguments)
+        keep(subclass)
+
+    for name, value in ours.items():
+        _set(coordinator, name, value)
+    if "__init_subclass__" not in vars(coordinator):
+        _set(coordinator, "__init_subclass__", classmethod(init_subclass))
+    for subclass in _subclasses(coordinator):
+        keep(subclass)
+
+
+def _subclasses(cls: type) -> List[type]:
+    found = []
+    for subclass in cls.__subclasses__():
+        found += [subclass, *_subclasses(subclass)]
+    return found
+
+
+def _set(cls: type, name: str, value: Any) -> None:
+    before = vars(cls).get(name)
+
+    def undo() -> None:
+        if before is None:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, before)
+
+    setattr(cls, name, value)
+    _undo.append(undo)
+
+
+# ---- Handles that reach a process where nobody has installed ---------------------------------------------------------
+
+
+def _reduce(handle: Any) -> Tuple[Callable[..., Any], Tuple[Dict[str, Any]]]:
+    return _receive, (vars(handle),)
+
+
+def _receive(fields: Dict[str, Any]) -> Any:
+    from ringcast.vllm.queue import Handle
+
+    if not installed() and _has_vllm() and not install():
+        raise RuntimeError(
+            "the handle of a ringcast queue has come to a process where ringcast can't be put in place in vLLM: take "
+            "the same versions of vLLM and ringcast in all processes, or none of ringcast"
+        )
+    return Handle(**fields)
