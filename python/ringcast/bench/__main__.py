@@ -149,7 +149,6 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
             sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
     if options.command == "death":
-        death.preload()
         return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
     facts["seconds_per_case"] = options.seconds
     facts["garbage_collector"] = "on"
