@@ -1,0 +1,544 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leg between machines, on loopback: all processes are of one machine, so the relay's ring is shared."""
+
+import contextlib
+import json
+import os
+import queue
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from peers import WATCHDOG, Peer
+
+import ringcast
+
+zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
+
+from ringcast.vllm import _downlink, _pieces, _uplink, _wire  # noqa: E402
+from ringcast.vllm.bridge import Downlink, Uplink  # noqa: E402
+
+pytestmark = pytest.mark.alike
+
+LOOPBACK = "127.0.0.1"
+
+
+class Leg:
+    """A ring, an uplink, and who was lost."""
+
+    def __init__(self, remote_readers=1, capacity=1 << 22, ip=LOOPBACK):
+        self.told = queue.Queue()
+        self.writer = ringcast.Writer(capacity)
+        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.told.put)
+        self.downlinks = []
+
+    def downlink(self, rank=3):
+        self.downlinks.append(Downlink(self.uplink.address, self.uplink.ipv6, rank))
+        return self.downlinks[-1].reader
+
+    def lost(self):
+        return self.told.get(timeout=WATCHDOG)
+
+    def close(self):
+        self.uplink.close(0)
+        for downlink in self.downlinks:
+            downlink.close()
+        self.writer.close()
+        assert self.told.empty(), f"nobody was told: {self.told.get()}"
+
+
+@pytest.fixture
+def legs():
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Leg(*args, **kwargs)))
+
+
+@pytest.fixture
+def peers():
+    made = [Peer(), Peer()]
+    yield made
+    for peer in made:
+        peer.stop()
+
+
+def call(state, address, ipv6, rank):
+    state["downlink"] = Downlink(address, ipv6, rank)
+    return os.getpid()
+
+
+def receive(state):
+    return state["downlink"].reader.recv(WATCHDOG)
+
+
+def receive_error(state):
+    try:
+        return receive(state)
+    except ringcast.Error as error:
+        return type(error).__name__, str(error)
+
+
+def hang_up(state):
+    state.pop("downlink").close()
+
+
+def join(leg, peers):
+    return [peer.call(call, leg.uplink.address, leg.uplink.ipv6, 3 + i) for i, peer in enumerate(peers)]
+
+
+# ---- What arrives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curve", ["1", "0"])
+def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch, curve):
+    monkeypatch.setenv("RINGCAST_CURVE", curve)
+    leg = legs()
+    assert bool(_wire.parse_address(leg.uplink.address).key) == (curve == "1" and zmq.has("curve"))
+    near, far = ringcast.Reader(leg.writer.handle), leg.downlink()
+    leg.uplink.wait(WATCHDOG)
+    sizes = [0, 1, 63, 64, 1000, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20, 40 << 20, 7, 0]
+    whole = np.random.default_rng(1).bytes(max(sizes))
+    for number, size in enumerate(sizes):
+        leg.writer.send_bytes(whole[:size])
+        leg.writer.send({"number": number, "array": np.frombuffer(whole[: size & ~7], np.int64)}, tag=number)
+        for _ in range(2):
+            with near.next(WATCHDOG) as sent, far.next(WATCHDOG) as came:
+                assert (came.kind, came.tag, len(came)) == (sent.kind, sent.tag, len(sent))
+                assert bytes(came) == bytes(sent)
+    leg.writer.send_error("none today")
+    with pytest.raises(ringcast.SendError, match="none today"):
+        far.recv(WATCHDOG)
+    near.close()
+
+
+def test_what_is_sent_before_all_have_come_arrives_at_all(legs, monkeypatch):
+    monkeypatch.setattr(_downlink, "_attach", lambda handles, name: None)
+    leg = legs(2)
+    leg.writer.send("early")
+    first = leg.downlink(3)
+    leg.writer.send("less early")
+    second = leg.downlink(4)
+    for reader in first, second:
+        assert [reader.recv(WATCHDOG), reader.recv(WATCHDOG)] == ["early", "less early"]
+    assert first.handle != second.handle
+    assert leg.uplink.describe().count("bytes behind") == 2
+
+
+def test_a_machine_that_is_behind_holds_the_writer_back_and_loses_nothing(legs, monkeypatch):
+    monkeypatch.setattr(_uplink, "WINDOW_BYTES", 1 << 18)
+    leg = legs(capacity=1 << 18)
+    reader = leg.downlink()
+    sent = 0
+    with pytest.raises(TimeoutError, match="remote machines"):
+        while True:
+            leg.writer.send_bytes(sent.to_bytes(4, "little") * 1000, 0.2)
+            sent += 1
+    behind = int(re.fullmatch(rf"rank 3 \(pid {os.getpid()} on .*\): (\d+) bytes behind", leg.uplink.describe())[1])
+    assert behind >= 1 << 18
+    more = 200
+    with contextlib.closing(_Thread(lambda: [leg.writer.send_bytes(bytes(4000)) for _ in range(more)])):
+        for number in range(sent):
+            assert reader.recv(WATCHDOG) == number.to_bytes(4, "little") * 1000
+        for _ in range(more):
+            assert reader.recv(WATCHDOG) == bytes(4000)
+
+
+def test_a_frame_that_is_larger_than_the_window_arrives(legs, monkeypatch):
+    monkeypatch.setattr(_uplink, "WINDOW_BYTES", 1)
+    leg = legs()
+    reader = leg.downlink()
+    leg.writer.send(np.arange(1 << 20))
+    assert reader.recv(WATCHDOG).sum() == np.arange(1 << 20).sum()
+
+
+class _Thread:
+    def __init__(self, function):
+        self._outcome = queue.Queue()
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._thread.start()
+
+    def _run(self, function):
+        try:
+            self._outcome.put((function(), None))
+        except BaseException as error:
+            self._outcome.put((None, error))
+
+    def result(self):
+        value, error = self._outcome.get(timeout=WATCHDOG)
+        if error is not None:
+            raise error
+        return value
+
+    def close(self):
+        self._thread.join(WATCHDOG)
+
+
+# ---- Who comes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_readers_of_a_machine_share_one_ring(legs, peers):
+    leg = legs(2)
+    pids = join(leg, peers)
+    leg.uplink.wait(WATCHDOG)
+    text = leg.uplink.describe()
+    assert text.count("bytes behind") == 1
+    assert f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid {pids[1]} on" in text
+    leg.writer.send({"to": "all"})
+    assert [peer.call(receive) for peer in peers] == [{"to": "all"}] * 2
+    for peer in reversed(peers):
+        peer.call(hang_up)
+
+
+def test_newcomers_at_once_make_one_relay(legs):
+    leg = legs(6)
+    threads = [_Thread(lambda rank=rank: leg.downlink(rank)) for rank in range(6)]
+    readers = [thread.result() for thread in threads]
+    leg.uplink.wait(WATCHDOG)
+    assert len({reader.handle for reader in readers}) == 1
+    leg.writer.send(7)
+    assert [reader.recv(WATCHDOG) for reader in readers] == [7] * 6
+
+
+def test_a_newcomer_whose_relay_goes_while_it_decides_becomes_the_relay(legs, monkeypatch):
+    leg = legs(2)
+    leg.downlink(3)
+    attach = _downlink._attach
+
+    def attach_late(handles, name):
+        reader = attach(handles, name)
+        leg.downlinks[0].close()
+        return reader
+
+    monkeypatch.setattr(_downlink, "_attach", attach_late)
+    leg.downlink(4)
+    monkeypatch.undo()
+    leg.downlink(5)
+    leg.uplink.wait(WATCHDOG)
+    assert "rank 4" in leg.uplink.describe() and "rank 3" not in leg.uplink.describe()
+
+
+def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
+    leg = legs(1)
+    connection = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
+    with contextlib.closing(connection), pytest.MonkeyPatch.context() as patch:
+        hello = json.loads(_wire.pack_hello(connection.address, _wire.me(8))[1:])
+        hello["version"] = "0.0.0-old"
+        patch.setattr(_wire, "pack_hello", lambda address, person: b"H" + json.dumps(hello).encode())
+        with pytest.raises(ConnectionRefusedError, match="ringcast is 0.0.0-old there, but"):
+            _downlink.join(connection, 8)
+    leg.downlink(3)
+    with pytest.raises(ConnectionRefusedError, match="all 1 remote readers have come already"):
+        leg.downlink(4)
+
+
+def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
+    leg = legs(3)
+    leg.downlink(5)
+    with pytest.raises(TimeoutError, match=r"1 of 3 .*; 2 are missing, there are: rank 5 \(pid \d+ on "):
+        leg.uplink.wait(0)
+    assert "2 of 3 remote readers have not come yet" in leg.uplink.describe()
+    waiting = _Thread(lambda: leg.uplink.wait(WATCHDOG))
+    leg.uplink.close(0)
+    with pytest.raises(RuntimeError, match="cancelled"):
+        waiting.result()
+
+
+def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
+    with pytest.raises(ValueError, match="not the address of a writer"):
+        Downlink("tcp://127.0.0.1:80", False, 1)
+    with contextlib.closing(socket.create_server((LOOPBACK, 0))) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(ringcast.WriterGone, match=f"no writer at tcp://127.0.0.1:{port}"):
+        Downlink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
+    with ringcast.Writer(1 << 16) as writer:
+        with pytest.raises(zmq.ZMQError):
+            Uplink(writer.handle, 1, "203.0.113.7", print)
+        with pytest.raises(ValueError, match="remote_readers must be 1 or more"):
+            Uplink(writer.handle, 0, LOOPBACK, print)
+        monkeypatch.setenv("RINGCAST_HEARTBEAT", "never")
+        with pytest.raises(ValueError, match="RINGCAST_HEARTBEAT is 'never'"):
+            Uplink(writer.handle, 1, LOOPBACK, print)
+
+
+def test_by_default_it_listens_where_a_route_outwards_begins(legs):
+    leg = legs(ip=None)
+    with socket.create_server((_wire.local_ip(), 0)):
+        pass  # it is one of this machine
+    assert f"//{_wire.local_ip()}:" in leg.uplink.address.replace("[", "").replace("]", "")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="no IPv6 here")
+def test_ipv6(legs):
+    leg = legs(ip="::1")
+    assert leg.uplink.ipv6 and leg.uplink.address.startswith("tcp://[::1]:")
+    reader = leg.downlink()
+    leg.writer.send(6)
+    assert reader.recv(WATCHDOG) == 6
+
+
+# ---- Who goes --------------------------------------------------------------------------------------------------------
+
+
+def test_an_orderly_end_delivers_all_and_is_no_death(legs):
+    leg = legs()
+    reader = leg.downlink()
+    leg.writer.send(np.zeros(1 << 20))
+    leg.writer.send("last")
+    leg.writer.close()
+    leg.uplink.close(WATCHDOG)
+    assert reader.recv(WATCHDOG).size == 1 << 20 and reader.recv(WATCHDOG) == "last"
+    for _ in range(2):
+        with pytest.raises(ringcast.WriterGone):
+            reader.recv(WATCHDOG)
+
+
+def test_a_closed_uplink_ends_it_too_and_lets_the_writer_go_on(legs):
+    leg = legs(capacity=1 << 16)
+    reader = leg.downlink()
+    leg.writer.send("last")
+    leg.uplink.close(WATCHDOG)
+    assert reader.recv(WATCHDOG) == "last"
+    with pytest.raises(ringcast.WriterGone):
+        reader.recv(WATCHDOG)
+    for _ in range(1000):
+        leg.writer.send_bytes(bytes(1000), 0)
+    with pytest.raises(ringcast.WriterGone):
+        leg.downlink(4)
+
+
+def test_a_reader_that_closes_is_no_death_but_a_relay_tells_those_it_received_for(legs):
+    leg = legs(3)
+    relay, second, third = leg.downlink(3), leg.downlink(4), leg.downlink(5)
+    leg.downlinks[1].close()
+    leg.writer.send(1)
+    assert (relay.recv(WATCHDOG), third.recv(WATCHDOG)) == (1, 1)
+    leg.downlinks[0].close()
+    with pytest.raises(ringcast.SendError, match=r"rank 3 \(pid \d+ on .*which received for this machine, has closed"):
+        third.recv(WATCHDOG)
+    leg.writer.send(2)
+    assert second.closed
+
+
+def test_a_relay_that_dies_is_named_with_those_it_received_for(legs, peers):
+    leg = legs(2)
+    pids = join(leg, peers)
+    peers[1].start(receive_error)
+    peers[0].process.kill()
+    text = leg.lost()
+    assert f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid {pids[1]} on" in text
+    assert text.endswith("has died, or its machine can't be reached any more")
+    assert peers[1].finish()[0] == "WriterGone"
+    leg.writer.send("goes on")
+
+
+def test_a_served_reader_that_dies_is_named_and_in_nobodys_way(legs, peers):
+    leg = legs(2, capacity=1 << 16)
+    pids = join(leg, peers)
+    peers[1].process.kill()
+    assert leg.lost() == f"rank 4 (pid {pids[1]} on {socket.gethostname()}) has died"
+    for number in range(500):
+        peers[0].start(receive)
+        leg.writer.send_bytes(bytes(1000), WATCHDOG)
+        assert peers[0].finish() == bytes(1000)
+
+
+def test_waiting_for_a_reader_that_has_died_names_it(legs, peers):
+    leg = legs(3)
+    pids = join(leg, peers)
+    waiting = _Thread(lambda: leg.uplink.wait(WATCHDOG))
+    peers[0].process.kill()
+    with pytest.raises(ringcast.ReaderDied, match=f"rank 3 .pid {pids[0]} "):
+        waiting.result()
+    assert f"pid {pids[0]}" in leg.lost()
+
+
+def make_leg(state):
+    state["leg"] = Leg()
+    return state["leg"].uplink.address
+
+
+def send_and_wait(state, value):
+    state["leg"].uplink.wait(WATCHDOG)
+    state["leg"].writer.send(value)
+
+
+def test_when_the_writer_dies_its_readers_drain_and_hear_of_it(peer):
+    downlink = Downlink(peer.call(make_leg), False, 3)
+    peer.call(send_and_wait, "last")
+    assert downlink.reader.recv(WATCHDOG) == "last"
+    peer.process.kill()
+    with pytest.raises(ringcast.SendError, match=rf"the writer \(pid {peer.pid} on {socket.gethostname()}\) has died"):
+        downlink.reader.recv(WATCHDOG)
+    with pytest.raises(ringcast.WriterGone):
+        downlink.reader.recv(WATCHDOG)
+    downlink.close()
+
+
+# ---- Who sends what it must not --------------------------------------------------------------------------------------
+
+
+def test_who_does_not_know_the_token_gets_no_answer_and_disturbs_nobody(legs, monkeypatch):
+    leg = legs()
+    address = _wire.parse_address(leg.uplink.address)
+    port = int(address.endpoint.rsplit(":", 1)[1])
+    with socket.create_connection((LOOPBACK, port)) as plain:
+        with contextlib.suppress(ConnectionError):
+            plain.sendall(os.urandom(1 << 16))
+    with monkeypatch.context() as patch:
+        patch.setattr(_wire, "ANSWER_SECONDS", 0.3)
+        with pytest.raises(TimeoutError, match="has not answered"):
+            Downlink(str(address._replace(token="0" * 32)), False, 1)
+        if address.key:
+            with pytest.raises((ringcast.WriterGone, TimeoutError)):
+                Downlink(str(address._replace(key=_wire.new_keys()[0].hex()[:64])), False, 1)
+    stranger = _downlink.Connection(address, False)
+    for body in b"", b"H", b"H{", b"H[]", b"H" + b"[" * 10000, b"A" + bytes(8), b"B", b"\xff" * 1000, b"F":
+        stranger.sock.send(body)
+        stranger.sock.send_multipart([body] * 3)
+    reader = leg.downlink()
+    stranger.sock.send(bytes(1 << 20))  # more than it may say: its connection is cut
+    assert _wait_for_loss(stranger)
+    stranger.close()
+    leg.writer.send("still")
+    assert reader.recv(WATCHDOG) == "still"
+
+
+def _wait_for_loss(connection):
+    return connection.monitor.poll(WATCHDOG * 1000) and connection.lost()
+
+
+@pytest.mark.parametrize(
+    "body", [b"A" + b"\xff" * 8, b"A", b"S{}", b"L{}", b'L{"text": 3}', b"H", b"?", b"", b'R{"handle": "x"}']
+)
+def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
+    leg = legs()
+    connection = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
+    _, relay = _downlink.join(connection, 3)
+    with contextlib.closing(_), leg.writer:
+        relay._sock.send(body)  # its thread sleeps: nothing is under way
+        assert re.match(r"rank 3 \(pid \d+ on .*\) has sent what it must not: ", leg.lost())
+        with pytest.raises(ringcast.SendError, match="has sent what it must not"):
+            _.recv(WATCHDOG)
+    relay.stop()
+
+
+@pytest.mark.parametrize(
+    "heads, data",
+    [
+        ([], b""),
+        ([(7, 1, 1)], b"x"),
+        ([(0, 2, 1)], b"xx"),
+        ([(0, 1, 1)], b"xx"),
+        ([(0, 1, 3), (0, 1, 2)], b"xx"),
+        ([(0, 2, 3), (0, 2, 3)], b"xxxx"),
+        ([(0, 1, 2), (1, 1, 2)], b"xx"),
+    ],
+)
+def test_damaged_messages_are_refused(heads, data):
+    with ringcast.Writer(1 << 16) as writer:
+        inlet = _pieces.Inlet(writer)
+        with pytest.raises(_wire.Malformed):
+            inlet.give(_wire.pack_heads(_wire.Head(*head) for head in heads)[1:], data)
+            inlet.publish()
+        inlet.abandon()
+        writer.send("still")
+
+
+def false_writer(state, messages, capacity):
+    """A writer's side that gives each relay what it is told to."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind("tcp://127.0.0.1:*")
+    state["pipe"].send(router.getsockopt_string(zmq.LAST_ENDPOINT) + "#" + "0" * 32)
+    welcome = {"relays": [], "capacity": capacity, "spill": 0, "readers": 1, "pid": 1, "host": "nowhere"}
+    identity, _ = router.recv_multipart()
+    router.send_multipart([identity, b"W" + json.dumps(welcome).encode()])
+    router.recv_multipart()
+    router.send_multipart([identity, b"D"])
+    for message in messages:
+        router.send_multipart([identity, *message])
+    said = []
+    while not said or said[-1][:1] != b"B":
+        said.append(router.recv_multipart()[1])
+    router.send_multipart([identity, b"D"])
+    context.destroy(WATCHDOG * 1000)
+    return said
+
+
+def test_a_writer_that_sends_what_it_must_not_is_named_to_the_readers(crew):
+    head = _wire.pack_heads([_wire.Head(0, 1, 1 << 40)])
+    for messages, text in (
+        ([[b"?"]], r"the writer's side \(pid 1 on nowhere\) has sent what it must not"),
+        ([[b"F12", b""]], "heads of frames of a wrong length"),
+        ([[b"F" + bytes(16), b"", b""]], "what it must not"),
+        ([[head, b"x"]], "rank 3 .* has failed: FrameTooLarge"),
+        ([[b'E{"why": "enough"}']], "enough"),
+    ):
+        crew[0].start(false_writer, messages, 1 << 16)
+        downlink = Downlink(crew[0].message(), False, 3)
+        with pytest.raises(ringcast.SendError, match=text):
+            downlink.reader.recv(WATCHDOG)
+        said = crew[0].finish()
+        assert [one[:1] for one in said] == ([b"L", b"B"] if "failed" in text else [b"B"])
+        downlink.close()
+
+
+# ---- What is left ----------------------------------------------------------------------------------------------------
+
+
+def ours():
+    return [thread.name for thread in threading.enumerate() if thread.name in ("ringcast-uplink", "ringcast-relay")]
+
+
+def test_what_is_dropped_ends_its_threads():
+    leg = Leg()
+    leg.downlink()
+    assert sorted(ours()) == ["ringcast-relay", "ringcast-uplink"]
+    leg.writer.close()
+    del leg
+    assert ours() == []
+
+
+def test_a_forked_child_leaves_its_parents_leg_alone(legs):
+    leg = legs()
+    reader = leg.downlink()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            leg.uplink.close()
+            leg.downlinks[0]._finalizer()
+            code = 0
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    leg.writer.send("still")
+    assert reader.recv(WATCHDOG) == "still"
+
+
+EXITS = """
+import sys, ringcast
+from ringcast.vllm.bridge import Downlink, Uplink
+if sys.argv[1] == "writer":
+    writer = ringcast.Writer(1 << 16)
+    uplink = Uplink(writer.handle, 1, "127.0.0.1", print)
+    print(uplink.address, flush=True)
+    uplink.wait()
+    writer.send("last")
+else:
+    downlink = Downlink(sys.argv[1], False, 3)
+    assert downlink.reader.recv() == "last"
+"""
+
+
+def test_nothing_keeps_a_process_from_exiting_and_an_exit_is_no_death():
+    def start(argument):
+        command = [sys.executable, "-c", EXITS, argument]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    with start("writer") as writer, start(writer.stdout.readline().strip()) as reader:
+        for process in reader, writer:
+            assert process.communicate(timeout=WATCHDOG) == ("", "")
+            assert process.returncode == 0
