@@ -44,15 +44,25 @@ class Source:
         self._alarm = False  # the watching thread came while a call was under way, which is to look when it is done
         self._unwatch = watch(writer, self._notice)
 
-    def send(self, value: Any, operation: int, kind: type = object, hash: Optional[str] = None) -> None:
+    def send(
+        self,
+        value: Any,
+        operation: int,
+        kind: type = object,
+        hash: Optional[str] = None,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """timeout: for room. TimeoutError: nothing was sent, and the call can be made again."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         tag = operation << _CALL_BITS | self._call
         try:
             if not isinstance(value, kind):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
-            self.end.send(value, None, tag=tag, hash=hash)
+            self.end.send(value, timeout, tag=tag, hash=hash)
             self._call = (self._call + 1) & _CALL_MASK
+        except TimeoutError:
+            raise
         except Exception as error:
             raised = self._fail(error, operation, tag)
             if raised is error:
@@ -61,6 +71,23 @@ class Source:
         finally:
             if self._alarm:
                 self._catch_up()
+
+    def refuse(self, error: BaseException, operation: int, timeout: Optional[float] = None) -> None:
+        """Send the others, who wait for this call, that there is no value for it, and why. timeout: as for send()."""
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+        tag = operation << _CALL_BITS | self._call
+        try:
+            self._tell(error, operation, tag, timeout)
+        except ringcast.ReaderDied as death:
+            raise self._fail(death, operation, tag) from None
+        finally:
+            if self._alarm:
+                self._catch_up()
+
+    def number(self, call: int) -> None:
+        """The next call has this number, and not that after the last one's: of who numbers over several rings."""
+        self._call = call & _CALL_MASK
 
     def close(self) -> None:
         self._unwatch()  # before its descriptor goes
@@ -95,12 +122,12 @@ class Source:
         named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
         return named
 
-    def _tell(self, error: Exception, operation: int, tag: int) -> None:
+    def _tell(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
         """Give the others the error instead of what they wait for."""
         text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
         if len(text) > _ERROR_CHARACTERS:
             text = text[: _ERROR_CHARACTERS - 3] + "..."
-        self.end.send_error(text, tag=tag)
+        self.end.send_error(text, timeout, tag=tag)
         self._call = (self._call + 1) & _CALL_MASK
 
     # ---- Who has died ----
@@ -161,6 +188,9 @@ class Receiver:
         expected, self._call = self._call, None
         try:
             value, tag = self.end.recv_tagged() if take is None else take()
+        except TimeoutError:
+            self._call = expected
+            raise
         except (ringcast.SendError, ringcast.PickleRefused):
             self._call = None if expected is None else (expected + 1) & _CALL_MASK
             raise
@@ -172,16 +202,20 @@ class Receiver:
             self._raise_mismatch(operation, expected, tag, value)
         return value
 
-    def receive_hashed(self, operation: int) -> Tuple[Any, Any]:
-        """The value, and the hashes that it was sent with, as Frame.hashes."""
-        value: Tuple[Any, Any] = self.receive(operation, self._take_hashed)
+    def receive_hashed(self, operation: int, timeout: Optional[float] = None) -> Tuple[Any, Any]:
+        """The value, and the hashes that it was sent with, as Frame.hashes. TimeoutError: it can be called again."""
+        value: Tuple[Any, Any] = self.receive(operation, lambda: self._take_hashed(timeout))
         return value
+
+    def number(self, call: int) -> None:
+        """As Source.number(): of the frame that the next call is to receive."""
+        self._call = call & _CALL_MASK
 
     def close(self) -> None:
         self.end.close()
 
-    def _take_hashed(self) -> Tuple[Tuple[Any, Any], int]:
-        with self.end.next() as frame:
+    def _take_hashed(self, timeout: Optional[float]) -> Tuple[Tuple[Any, Any], int]:
+        with self.end.next(timeout) as frame:
             return (ringcast.unpack(frame), frame.hashes), frame.tag
 
     def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int, value: Any) -> NoReturn:
