@@ -10,7 +10,7 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test soak bench bench-docs clean distclean
+.PHONY: help deps build demo test soak bench bench-docs vllm-compat sglang-compat clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
+	@echo 'make vllm-compat, sglang-compat: their own tests or callers, fetched into build/compat, with ringcast in place'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
 
@@ -56,6 +57,13 @@ bench: build
 bench-docs: build
 	$(python) -c 'import matplotlib' 2>/dev/null || $(python) -m pip install -q --disable-pip-version-check matplotlib
 	$(python) bench/report.py $(ARGS)
+
+# Fetches gigabytes the first time. ARGS="--version 0.33.0" takes another.
+vllm-compat: build
+	$(python) tests/compat/vllm.py $(ARGS)
+
+sglang-compat: build
+	$(python) tests/compat/sglang.py $(ARGS)
 
 clean:
 	find build -mindepth 1 -maxdepth 1 -not -name venv -exec rm -rf {} + 2>/dev/null || true

@@ -61,8 +61,8 @@ def pip(*arguments: str, **environment: str) -> None:
 
 def without_lower_bounds(file: pathlib.Path) -> List[str]:
     """The requirements in a file. pip takes the newest there is, which on a mirror may be older than was asked for."""
-    lines = (re.sub(r">= *[0-9.a-z]+ *,? *", "", line.partition("#")[0]).strip() for line in file.read_text().split("\n"))
-    return [line for line in lines if line]
+    lines = (line.partition("#")[0].strip() for line in file.read_text().splitlines())
+    return [re.sub(r">= *[0-9.a-z]+ *,? *", "", line) for line in lines if line]
 
 
 def unpacked(archive: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:

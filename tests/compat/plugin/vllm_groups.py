@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank that calls vLLM's GroupCoordinator over gloo, as vLLM is or with ringcast in place: each of the functions
-that ringcast replaces, with the kinds of values that vLLM's own test of them sends. Prints a line of JSON for each case.
+that ringcast replaces, with the kinds of values that vLLM's own test of them sends. Prints JSON, a line for each case.
 
 python vllm_groups.py ringcast|vllm STORE RANK WORLD
 """
