@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SGLang broadcasts among the ranks of one machine, through shared memory.
+
+    import ringcast.sglang
+    ringcast.sglang.install()          # in each process of SGLang; or RINGCAST_SGLANG=1 in the environment
+
+broadcast_pyobj and broadcast_tensor_dict have the contracts of SGLang's functions of these names (August 2026), and
+install() puts them in their place. share_once is for multimodal inputs: one rank computes, the others get the tensors
+and their hashes, and nobody waits for the group. docs/sglang.md tells all of it.
+"""
+
+try:
+    import torch.distributed  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ImportError("ringcast.sglang needs torch: python -m pip install torch") from error
+
+from ringcast.sglang.hashes import feature_hash
+from ringcast.sglang.install import install, uninstall
+from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict
+from ringcast.sglang.share import Shared, share_once
+
+__all__ = [
+    "Shared",
+    "broadcast_pyobj",
+    "broadcast_tensor_dict",
+    "feature_hash",
+    "install",
+    "share_once",
+    "uninstall",
+]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""broadcast_pyobj and broadcast_tensor_dict, with SGLang's contracts."""
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+
+import ringcast
+from ringcast._group.ends import PYOBJ, TENSOR_DICT, Source
+from ringcast._group.rings import end_of
+from ringcast.sglang.packing import pack
+
+
+def broadcast_pyobj(
+    data: Any,
+    rank: int,
+    dist_group: Any = None,
+    src: int = 0,
+    force_cpu_device: bool = True,
+) -> Any:
+    """Broadcast a list of objects from `src`, a GLOBAL rank, to the ranks of `dist_group`.
+
+    The source gets `data` itself back, every other rank an equal one of its own; what it gave as `data` is not looked
+    at. An empty list arrives as [], as does anything else that is empty, and None. rank: this process's, global too.
+    dist_group: a ProcessGroup, or None for the default group. force_cpu_device: not looked at; it says where SGLang's
+    pickle lies on its way, and here it lies nowhere.
+    What the ring has no form for, such as tensors on a GPU, goes as a pickle, as all of it does in SGLang.
+
+    ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` says that this process is the
+    source, and it is not, or the other way round. TypeError: no list, nor anything else that has a length, on the
+    source. Others as in ringcast.torch. Contract: SGLang's broadcast_pyobj (August 2026), both of srt and of
+    multimodal_gen.
+    """
+    ring = end_of(dist_group, _rank_in(dist_group, src))
+    if ring is None:  # a group of one
+        return data
+    if isinstance(ring, Source) != (rank == src):
+        here = dist.get_rank()
+        wrong = ValueError(
+            f"rank={rank} and src={src} here, on rank {here}: rank must be this process's global rank, {here}"
+        )
+        if isinstance(ring, Source):
+            ring.refuse(wrong, PYOBJ)
+        raise wrong
+    if isinstance(ring, Source):
+        ring.send(_packed(ring, data), PYOBJ)
+        return data
+    return ring.receive(PYOBJ)
+
+
+def _rank_in(group: Any, src: int) -> int:
+    """The rank in the group that the global rank has."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise ValueError("broadcast_pyobj needs torch.distributed: call torch.distributed.init_process_group first")
+    if not isinstance(group, dist.ProcessGroup):
+        return src  # of the default group; or end_of() says what is wrong with it
+    ranks = dist.get_process_group_ranks(group)
+    if src not in ranks:
+        raise ValueError(f"src is a global rank in the group, one of {ranks}, not {src}")
+    return ranks.index(src)
+
+
+def _packed(ring: Source, data: Any) -> ringcast.PackedFrame:
+    try:
+        if data is not None and not isinstance(data, Sized):
+            raise TypeError(f"broadcast_pyobj needs a list, not {type(data).__name__}")
+        if data is None or len(data) == 0:
+            return ringcast.pack([])
+        return pack(data)
+    except Exception as error:
+        ring.refuse(error, PYOBJ)
+        raise
+
+
+# ---- Tensor dicts ----------------------------------------------------------------------------------------------------
+
+
+def broadcast_tensor_dict(
+    tensor_dict: Optional[Dict[Any, Any]] = None,
+    src: int = 0,
+    group: Any = None,
+    metadata_group: Any = None,
+) -> Optional[Dict[Any, Any]]:
+    """Broadcast a dict of tensors and other values from `src`, a rank in `group`, as ringcast.torch's function does.
+
+    Tensors on another device, in the dict or in dicts in it, go by torch.distributed.broadcast over `group`, as
+    SGLang's do; they arrive on the receiver's current device of that type. Contract: SGLang's
+    GroupCoordinator.broadcast_tensor_dict (August 2026).
+    """
+    ring = end_of(group, src, metadata_group)
+    if ring is None:
+        return tensor_dict
+    elsewhere: List[torch.Tensor] = []
+    if isinstance(ring, Source):
+        # What is no dict, or can't be taken apart, is for send() to refuse, so that the others hear of it.
+        parts = _take_out(tensor_dict, elsewhere) if isinstance(tensor_dict, dict) else tensor_dict
+        ring.send(parts, TENSOR_DICT, dict)
+    else:
+        tensor_dict = _put_back(ring.receive(TENSOR_DICT), elsewhere)
+    if elsewhere:
+        source = src if group is None else dist.get_global_rank(group, src)
+        works = [dist.broadcast(tensor, source, group, async_op=True) for tensor in elsewhere if tensor.numel()]
+        for work in works:
+            work.wait()
+    return tensor_dict
+
+
+@dataclass
+class _Elsewhere:
+    """Stands where a tensor on another device is; its type only: the index is the receiver's own."""
+
+    device: str
+    dtype: str
+    shape: List[int]
+
+
+def _is_elsewhere(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "cpu"
+
+
+def _take_out(tensors: Dict[Any, Any], elsewhere: List[torch.Tensor]) -> Dict[Any, Any]:
+    """The dict itself, if all that is in it is in the CPU's memory."""
+    parts = tensors
+    for key, value in tensors.items():
+        part = value
+        if isinstance(value, torch.Tensor) and _is_elsewhere(value):
+            elsewhere.append(value.detach().contiguous())
+            part = _Elsewhere(value.device.type, str(value.dtype), list(value.shape))
+        elif type(value) is dict:
+            part = _take_out(value, elsewhere)
+        if part is not value:
+            parts = dict(tensors) if parts is tensors else parts
+            parts[key] = part
+    return parts
+
+
+def _put_back(parts: Dict[Any, Any], elsewhere: List[torch.Tensor]) -> Dict[Any, Any]:
+    for key, part in parts.items():
+        if type(part) is _Elsewhere:
+            dtype = getattr(torch, part.dtype.rpartition(".")[2])
+            parts[key] = torch.empty(part.shape, dtype=dtype, device=part.device)
+            elsewhere.append(parts[key])
+        elif type(part) is dict:
+            _put_back(part, elsewhere)
+    return parts

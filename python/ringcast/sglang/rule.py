@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether it pays that one rank computes for all: a rule that gives the same answer on every rank.
+
+It weighs a rank's time, since a scheduler's one thread is what there is too little of. What each call costs a rank, on
+the average over N ranks of which each in turn computes:
+
+    every rank for itself    C                                  C = seconds + hash × nbytes
+    shared                   (C + put × nbytes) / N             it computes and sends one call of N,
+                             + (N - 1) / N × get × nbytes       takes in the others,
+                             + HAND_OVER                        and is woken, or polls
+
+Shared it is if that saves at least LEAST_SAVING of C: what is shared is there later by the way through the ring, and no
+sooner than the rank that computes gets round to it. The rates are measured once, by the group's first rank.
+"""
+
+import os
+import time
+from typing import Callable, Dict, NamedTuple, Optional
+
+import numpy as np
+
+import ringcast
+
+# Of C. Two ranks can save half of it at the most, four three quarters.
+LEAST_SAVING = 1 / 4
+# Seconds: to wake a process, or to look several times, and Python's share of it.
+HAND_OVER = 50e-6
+_SAMPLE_BYTES = 4 << 20
+_ROUNDS = 3
+
+HOW = ("auto", "local", "share")
+
+
+class Rates(NamedTuple):
+    """Seconds a byte."""
+
+    hash: Dict[str, float]
+    put: float
+    get: float
+
+
+def measure() -> Rates:
+    """A few dozen milliseconds."""
+    sample = {"sample": np.zeros(_SAMPLE_BYTES, np.uint8)}
+    packed = ringcast.pack(sample)
+    put = _best(lambda: ringcast.pack(sample))
+    hashes = {}
+    for name in "sha256", "xxh3":
+        try:
+            hashes[name] = max(0.0, _best(lambda name=name: ringcast.pack(sample, hash=name)) - put)  # type: ignore[misc]
+        except ValueError:  # a build without it
+            continue
+    return Rates(hashes, put, _best(lambda: ringcast.unpack(packed)))
+
+
+def _best(call: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+    return best / _SAMPLE_BYTES
+
+
+def pays(rates: Rates, ranks: int, nbytes: int, hash: Optional[str], seconds: float) -> bool:
+    alone = seconds + (rates.hash.get(hash, 0.0) * nbytes if hash is not None else 0.0)
+    shared = (alone + rates.put * nbytes + (ranks - 1) * rates.get * nbytes) / ranks + HAND_OVER
+    return alone - shared >= LEAST_SAVING * alone
+
+
+def how_from_environment() -> str:
+    how = os.environ.get("RINGCAST_SHARE_ONCE") or "auto"
+    if how not in HOW:
+        raise ValueError(f"the environment's RINGCAST_SHARE_ONCE is {how!r}: it must be one of {', '.join(HOW)}")
+    return how

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank computes, the others get what it has made: tensors without pickle, hashed once, each at its own pace.
+
+Every rank has a ring to the others, made when it first computes. A call is numbered, and its number goes along, so that
+ranks which don't make the same calls hear of it. A rank that waits, for a value or for room in its own ring, takes in
+meanwhile what the others have sent for the calls that it has made. So of all who wait, the one that has made the fewest
+calls gets its room: the others have made that call too, and take its frame in. Nobody waits in a circle.
+"""
+
+import contextlib
+import operator
+import select
+import time
+import weakref
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Optional, Tuple
+
+import torch.distributed as dist
+
+import ringcast
+from ringcast._group.ends import SHARE, End, Receiver, Source
+from ringcast._group.rings import end_of
+from ringcast.sglang import rule
+from ringcast.sglang.hashes import hashes_of
+from ringcast.sglang.packing import pack
+
+_HASHES = (None, "sha256", "xxh3")
+# After these nothing more comes from that ring.
+_ENDS = (ringcast.WriterGone, ringcast.ReaderDied, ringcast.Evicted, ringcast.ForkedError, ringcast.Cancelled)
+
+
+def share_once(
+    compute: Callable[[], Any],
+    nbytes: int,
+    *,
+    group: Any = None,
+    src: Optional[int] = None,
+    hash: Optional[str] = "sha256",
+    how: str = "auto",
+    seconds: float = 0.0,
+) -> "Shared":
+    """Have one rank of `group` compute a value for all of them; the value and its hashes are fetched by result().
+
+        shared = share_once(lambda: {"feature": load(request)}, request.nbytes, group=cpu_group)
+        ...                                             # other work; shared.done() says whether it would wait
+        value, hashes = shared.result()                 # hashes["feature"] is SGLang's hash of it
+
+    On the rank that computes, compute() is called at once, its value is hashed while it is copied into the ring, and
+    the call is done. It waits only for room, when the slowest rank is behind by all of the memory that the ring may
+    take. On the others the call returns at once, and compute is not called.
+
+    nbytes: of the tensors in the value, as far as it is known; it decides, and limits nothing. src: the rank in the
+    group that computes; None: each in turn, so that N ranks compute N calls at a time. hash: "sha256", whose first 8
+    bytes are SGLang's hash, "xxh3", or None; see docs/python.md for what of a value is hashed, and the form of hashes.
+    seconds: what compute() takes, hashing apart, if that is known. how: "share"; "local", so that every rank computes
+    for itself; or "auto": the environment's RINGCAST_SHARE_ONCE of the group's first rank, by default what the
+    measured rule says (docs/sglang.md).
+
+    All ranks of the group make the same calls in the same order, with the same arguments but for compute, from one
+    thread each; the first call, and the first that a rank computes, is a collective. Without torch.distributed
+    initialised, or in a group of one rank, it is "local".
+    TypeError, ValueError: of the arguments. What else goes wrong is raised by result().
+    """
+    _check(nbytes, src, hash, how)
+    sharing = _sharing_of(group)
+    if sharing is None:
+        return Shared(None, _outcome_of(compute, hash))
+    return sharing.call(compute, nbytes, src, hash, how, seconds)
+
+
+class Shared:
+    """A value that share_once() has been asked for.
+
+    source: the rank in the group that computes it; None: this one has, for itself.
+    """
+
+    def __init__(
+        self, source: Optional[int], outcome: Any = None, sharing: "Optional[_Sharing]" = None, hashed: bool = False
+    ) -> None:
+        self.source = source
+        self._hashed = hashed
+        self._outcome = outcome  # (value, hashes), or an exception; None: it is still to come
+        self._sharing = sharing
+
+    def done(self) -> bool:
+        """Whether result() would not wait. What has come is taken in: copied out of the ring."""
+        if self._outcome is None:
+            assert self._sharing is not None and self.source is not None
+            self._sharing.take(self.source, self)
+        return self._outcome is not None
+
+    def result(self, timeout: Optional[float] = None) -> Tuple[Any, Any]:
+        """(value, hashes). On the rank that has computed the value is the very one, elsewhere one of its own.
+
+        timeout: seconds, None waits for ever; TimeoutError, after which it can be asked again. What compute() raised is
+        raised on the rank that has computed, and ringcast.SendError, which says what and where, on the others; the next
+        call works. ringcast.WriterGone: the rank that computes is gone. ringcast.ReaderDied: another is, by name.
+        RuntimeError: the ranks have not made the same calls.
+        """
+        if not self.done():
+            assert self._sharing is not None
+            self._sharing.wait_for(self, timeout)
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        outcome: Tuple[Any, Any] = self._outcome
+        return outcome
+
+    def __repr__(self) -> str:
+        state = "to come" if self._outcome is None else "failed" if isinstance(self._outcome, Exception) else "there"
+        return f"<Shared: {'local' if self.source is None else f'of rank {self.source}'}, {state}>"
+
+
+def _check(nbytes: int, src: Optional[int], hash: Optional[str], how: str) -> None:
+    operator.index(nbytes)
+    if nbytes < 0:
+        raise ValueError(f"nbytes must be 0 or more, not {nbytes}")
+    if src is not None:
+        operator.index(src)
+    if hash not in _HASHES:
+        raise ValueError(f"hash must be one of {', '.join(map(repr, _HASHES))}, not {hash!r}")
+    if how not in rule.HOW:
+        raise ValueError(f"how must be one of {', '.join(rule.HOW)}, not {how!r}")
+
+
+def _outcome_of(compute: Callable[[], Any], hash: Optional[str]) -> Any:
+    try:
+        value = compute()
+        return value, hashes_of(value, hash)
+    except Exception as error:
+        return error
+
+
+# ---- The ranks of a group --------------------------------------------------------------------------------------------
+
+_all: "weakref.WeakKeyDictionary[Any, _Sharing]" = weakref.WeakKeyDictionary()
+
+
+def _sharing_of(group: Any) -> "Optional[_Sharing]":
+    """None: there is nobody to share with."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    group = dist.group.WORLD if group is None else group
+    sharing = _all.get(group) if isinstance(group, dist.ProcessGroup) else None
+    if sharing is None or sharing.closed():
+        if not isinstance(group, dist.ProcessGroup):
+            end_of(group, 0)  # says what is wrong with it
+        if group.size() == 1:
+            return None
+        sharing = _all[group] = _Sharing(group)
+    return sharing
+
+
+class _Sharing:
+    """This rank's part in what a group shares."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = weakref.ref(group)
+        self._rank, self._size = group.rank(), group.size()
+        self._calls = self._turns = 0
+        self._ends: Dict[int, End] = {}
+        self._pending: Dict[int, Deque[Tuple[int, Shared]]] = {}  # by source: (number of the call, what is to come)
+        self._failed: Dict[int, Exception] = {}
+        self._how, self._rates = self._agree(group)
+
+    def _agree(self, group: Any) -> Tuple[str, rule.Rates]:
+        """What the first rank has measured and been told: all must decide alike."""
+        first: Any = None
+        if self._rank == 0:
+            try:
+                first = (rule.how_from_environment(), rule.measure())
+            except Exception as error:  # the others wait in the exchange
+                first = error
+        everyone = [first] * self._size
+        dist.all_gather_object(everyone, first, group=group)
+        if isinstance(everyone[0], Exception):
+            raise everyone[0]
+        agreed: Tuple[str, rule.Rates] = everyone[0]
+        return agreed
+
+    def closed(self) -> bool:
+        """Whether ringcast.torch.close() has closed its rings, and not a failure."""
+        return not self._failed and any(end.end.closed and end.lost is None for end in self._ends.values())
+
+    def call(
+        self, compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str, seconds: float
+    ) -> Shared:
+        if src is not None and not 0 <= src < self._size:
+            raise ValueError(f"src is a rank in the group, from 0 to {self._size - 1}, not {src}")
+        how = self._how if how == "auto" else how
+        if how == "auto":
+            how = "share" if rule.pays(self._rates, self._size, nbytes, hash, seconds) else "local"
+        number = self._calls
+        self._calls += 1
+        if how == "local":
+            return Shared(None, _outcome_of(compute, hash))
+        if src is None:
+            src = self._turns % self._size
+            self._turns += 1
+        end = self._end(src)
+        if isinstance(end, Source):
+            return Shared(src, self._compute(end, number, compute, hash))
+        shared = Shared(src, self._failed.get(src), self, hash is not None)
+        if src not in self._failed:
+            self._pending[src].append((number, shared))
+        return shared
+
+    def _end(self, src: int) -> End:
+        end = self._ends.get(src)
+        if end is None:
+            # It is made by an exchange of all ranks, in which nobody takes anything in: so all is taken in before.
+            while any(self._pending.values()):
+                self._wait(None)
+            made = end_of(self._group(), src, stream="share_once")
+            assert made is not None
+            end = self._ends[src] = made
+            self._pending[src] = deque()
+        return end
+
+    # ---- Computing ----
+
+    def _compute(self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str]) -> Any:
+        try:
+            value = compute()
+            packed = pack(value, hash)
+        except BaseException as error:
+            failure = error  # the clause's own name is gone when it ends
+            with contextlib.suppress(ringcast.Error):  # of the ring, whose end the others hear of
+                self._send(end, number, lambda: end.refuse(failure, SHARE, 0))
+            if isinstance(error, Exception):
+                return error
+            raise
+        try:
+            self._send(end, number, lambda: end.send(packed, SHARE, timeout=0))
+        except Exception as error:
+            return error
+        return value, None if hash is None else packed.hashes
+
+    def _send(self, end: Source, number: int, attempt: Callable[[], None]) -> None:
+        while True:
+            end.number(number)
+            try:
+                return attempt()
+            except TimeoutError:
+                self._wait(None, end.end.room_fileno())
+
+    # ---- Taking in ----
+
+    def take(self, src: int, until: Optional[Shared] = None) -> bool:
+        """Take in what has come of the calls that `src` computes: all of it, or up to one. Whether there was any."""
+        end, pending = self._ends[src], self._pending[src]
+        assert isinstance(end, Receiver)
+        took = False
+        while pending:
+            number, shared = pending[0]
+            end.number(number)
+            try:
+                value, hashes = end.receive_hashed(SHARE, 0)
+                outcome: Any = value, hashes if shared._hashed else None
+            except TimeoutError:
+                return took
+            except Exception as error:
+                outcome = error
+                if isinstance(error, _ENDS) or end.end.closed:
+                    self._fail(src, error)
+                    return True
+            took = True
+            pending.popleft()
+            shared._outcome = outcome
+            if shared is until:
+                break
+        return took
+
+    def _fail(self, src: int, error: Exception) -> None:
+        self._failed[src] = error
+        while self._pending[src]:
+            self._pending[src].popleft()[1]._outcome = error
+
+    def wait_for(self, shared: Shared, timeout: Optional[float]) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while shared._outcome is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"rank {shared.source} of the group has sent nothing for this call in {timeout} s")
+            self._wait(left)
+
+    def _wait(self, timeout: Optional[float], room: Optional[int] = None) -> None:
+        """Take in what has come. Only if that was nothing, wait until something comes, or there may be room."""
+        took = False
+        poll = select.poll()
+        for src, pending in self._pending.items():
+            took = bool(pending) and self.take(src) or took
+            if pending:
+                poll.register(self._ends[src].end.fileno(), select.POLLIN)
+        if not took:
+            if room is not None:
+                poll.register(room, select.POLLIN)
+            poll.poll(None if timeout is None else timeout * 1000)

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast.sglang as SGLang calls it, and in its place. SGLang itself is not installed: its modules are stubs that have
+its names and signatures of August 2026. A function whose name starts with `ranks_` runs on every rank of a gloo group.
+"""
+
+import os
+import sys
+import warnings
+from typing import Any, List, Optional, Tuple
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import _dist
+import torch
+import torch.distributed as dist
+from _dist import text_of
+from values import assert_same
+
+import ringcast
+from ringcast import _plugin
+from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, pyobj, uninstall
+
+pytestmark = pytest.mark.alike
+
+ranks = pytest.fixture(_dist.four_ranks, scope="module")
+
+
+class Request:
+    """Of a class that only pickle can send, as SGLang's are."""
+
+    def __init__(self, rid: str, feature: Any = None) -> None:
+        self.rid, self.feature = rid, feature
+
+    def __reduce__(self) -> Any:
+        return Request, (self.rid, self.feature)
+
+
+def told(requests: Optional[List[Request]]) -> Any:
+    return requests and [(request.rid, request.feature.tolist()) for request in requests]
+
+
+def some(count: int, name: str = "r") -> List[Request]:
+    return [Request(f"{name}{index}", torch.arange(index + 1)) for index in range(count)]
+
+
+def group_of(*groups: List[int]) -> Tuple[Any, List[int]]:
+    """This rank's group of them, all of which all ranks make; and its ranks."""
+    made = [dist.new_group(members) for members in groups]
+    (mine,) = [index for index, members in enumerate(groups) if dist.get_rank() in members]
+    return made[mine], groups[mine]
+
+
+# ---- As SGLang calls broadcast_pyobj: who has what, and who gets what ------------------------------------------------
+
+
+def ranks_receiving_requests() -> None:
+    """request_receiver: the first rank has polled, the others have None; most polls give nothing."""
+    rank = dist.get_rank()
+    group, _ = group_of([0, 1, 2, 3])
+    for count in 0, 0, 3, 0, 1, 20:
+        sent = some(count) if rank == 0 else None
+        got = broadcast_pyobj(sent, rank, group, src=0)
+        assert type(got) is list and told(got) == told(some(count))
+        assert rank != 0 or got is sent
+        got.append("its own")
+
+
+def ranks_receiving_by_parts() -> None:
+    """request_receiver with data-parallel attention: work along two groups, control over all."""
+    rank = dist.get_rank()
+    attn_tp, tp_ranks = group_of([0, 1], [2, 3])
+    attn_cp, cp_ranks = group_of([0, 2], [1, 3])
+    for count in 2, 0, 1:
+        work, control = (some(count, "w"), some(1 - count % 2, "c")) if rank == 0 else (None, None)
+        if rank in (0, 1):
+            work = broadcast_pyobj(work, rank, attn_tp, src=tp_ranks[0])
+        work = broadcast_pyobj(work, rank, attn_cp, src=cp_ranks[0])
+        control = broadcast_pyobj(control, rank, dist.group.WORLD, src=0)
+        assert told(work + control) == told(some(count, "w") + some(1 - count % 2, "c"))
+
+
+def ranks_in_a_pipeline() -> None:
+    """scheduler_pp_mixin: in each stage from its first rank, whose global rank is not its rank in the group."""
+    rank = dist.get_rank()
+    stage, members = group_of([1, 0], [3, 2])
+    lengths, latencies = broadcast_pyobj([[64, 128], [0.5, 1.5]], rank, stage, src=members[0])
+    assert (lengths, latencies) == ([64, 128], [0.5, 1.5])
+    data = [["rid", members[0]], {"batch": torch.arange(3)}] if rank == members[0] else None
+    got = broadcast_pyobj(data, rank, stage, src=members[0])
+    assert_same(got, [["rid", members[0]], {"batch": torch.arange(3)}])
+
+
+def ranks_with_a_seed() -> None:
+    """tp_worker: every rank has a list, the first one's counts."""
+    seed = broadcast_pyobj([1000 + dist.get_rank()], dist.get_rank(), dist.group.WORLD, src=0)[0]
+    assert seed == 1000
+    assert broadcast_pyobj([2000 + dist.get_rank()], dist.get_rank())[0] == 2000
+
+
+def ranks_of_stages() -> None:
+    """multimodal_gen: None is nothing; keywords; a batch, or what went wrong with it."""
+    rank = dist.get_rank()
+    group, members = group_of([0, 1], [2, 3])
+    assert broadcast_pyobj(None, rank, group, src=members[0]) == (None if rank == members[0] else [])
+    objects = [{"latents": torch.ones(2, 3)}] if rank == members[0] else []
+    got = broadcast_pyobj(objects, rank=rank, dist_group=group, src=members[0], force_cpu_device=False)
+    assert_same(got[0]["latents"], torch.ones(2, 3))
+    worked, error = broadcast_pyobj([False, ValueError("no")] if rank == 0 else [], rank=rank, src=0)
+    assert not worked and type(error) is ValueError and str(error) == "no"
+
+
+CALLERS = [ranks_receiving_requests, ranks_receiving_by_parts, ranks_in_a_pipeline, ranks_with_a_seed, ranks_of_stages]
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_each_caller_gets_what_sglang_gives_it(ranks, caller):
+    ranks.run(4, caller)
+
+
+def ranks_with_odd_data() -> None:
+    rank = dist.get_rank()
+    for empty in (), {}, "", None:
+        got = broadcast_pyobj(empty if rank == 0 else None, rank)
+        assert got is empty if rank == 0 else got == []
+    for odd in ("a", 1), {"a": 1}, "text", {1, 2}, range(3):
+        got = broadcast_pyobj(odd if rank == 0 else [], rank)
+        assert got == odd and type(got) is type(odd)
+    elsewhere = broadcast_pyobj([torch.empty(2, 3, device="meta"), 1], rank)  # ringcast has no form for it
+    assert elsewhere[0].device.type == "meta" and elsewhere[0].shape == (2, 3) and elsewhere[1] == 1
+    for bad, error, words in (7, TypeError, "needs a list, not int"), ([lambda: 1], None, "lambda"):
+        if rank == 0:
+            with pytest.raises(error or Exception, match=words):
+                broadcast_pyobj(bad, rank)
+        else:
+            text = text_of(ringcast.SendError, lambda: broadcast_pyobj(None, rank))
+            assert "broadcast_pyobj failed at the source, rank 0" in text and words in text
+    assert broadcast_pyobj([rank], rank) == [0]
+
+
+def test_odd_data_goes_as_it_does_in_sglang_and_what_cannot_be_sent_is_told(ranks):
+    ranks.run(2, ranks_with_odd_data)
+
+
+def ranks_without_pickles() -> None:
+    os.environ["RINGCAST_ALLOW_PICKLE"] = "0"
+    rank = dist.get_rank()
+    assert broadcast_pyobj(["plain", 1], rank) == ["plain", 1]
+    for refused in [Request("r")], [torch.empty(2, device="meta")]:
+        error = ringcast.PickleRefused if rank == 0 else ringcast.SendError
+        text_of(error, lambda: broadcast_pyobj(refused, rank))  # noqa: B023
+    assert broadcast_pyobj([rank], rank) == [0]
+
+
+def test_what_goes_by_pickle_is_refused_where_pickles_are_off(ranks):
+    ranks.run(2, ranks_without_pickles)
+
+
+def ranks_with_wrong_ranks() -> None:
+    rank = dist.get_rank()
+    group, members = group_of([0, 2], [1, 3])
+    other = 1 - members[0]
+    assert "one of [" in text_of(ValueError, lambda: broadcast_pyobj([], rank, group, src=other))
+    if rank in (0, 2):
+        # Rank 0 takes itself for rank 2, which takes it for the source.
+        text = text_of(
+            ValueError if rank == 0 else ringcast.SendError, lambda: broadcast_pyobj([1], 2, group, src=0)
+        )
+        assert "rank=2 and src=0 here, on rank 0" in text
+        assert broadcast_pyobj([rank], rank, group, src=0) == [0]
+        if rank == 2:
+            assert "on rank 2" in text_of(ValueError, lambda: broadcast_pyobj([1], 0, group, src=0))
+        alone = dist.new_group([rank], use_local_synchronization=True)
+        data = [rank]
+        assert broadcast_pyobj(data, rank, alone, src=rank) is data
+    assert "must be a torch.distributed.ProcessGroup" in text_of(TypeError, lambda: broadcast_pyobj([], rank, "tp"))
+
+
+def test_a_wrong_rank_is_told(ranks):
+    ranks.run(4, ranks_with_wrong_ranks)
+
+
+def test_without_a_group_it_says_what_to_call():
+    with pytest.raises(ValueError, match="init_process_group"):
+        broadcast_pyobj([1], 0)
+
+
+# ---- Tensor dicts ----------------------------------------------------------------------------------------------------
+
+
+def tensors() -> Any:
+    return {"a": torch.arange(6).reshape(2, 3), "deep": {"b": torch.ones(3), "c": {"d": torch.zeros(0, 2), "e": 1}}, "f": {}}
+
+
+def ranks_with_tensor_dicts() -> None:
+    rank, group = dist.get_rank(), dist.new_group([1, 2])
+    if rank in (1, 2):
+        sent = tensors() if rank == 2 else None
+        got = broadcast_tensor_dict(sent, 1, group, dist.new_group([1, 2], use_local_synchronization=True))
+        assert_same(got, tensors())
+        assert rank != 2 or got is sent
+    # As if they were on a device whose own collective is gloo's.
+    pyobj._is_elsewhere = lambda tensor: tensor.dtype is torch.float32
+    sent = tensors() if rank == 1 else None
+    got = broadcast_tensor_dict(sent, 1)
+    assert_same(got, tensors())
+    assert rank != 1 or got is sent
+    error = TypeError if rank == 0 else ringcast.SendError
+    text_of(error, lambda: broadcast_tensor_dict([1], 0))
+    assert broadcast_tensor_dict({"a": rank}, 0) == {"a": 0}
+
+
+def test_tensor_dicts_arrive_and_those_on_a_device_by_the_groups_own_collective(ranks):
+    ranks.run(3, ranks_with_tensor_dicts)
+
+
+# ---- In SGLang's place -----------------------------------------------------------------------------------------------
+
+PYOBJ = "def broadcast_pyobj(data: list, rank: int, dist_group=None, src: int = 0, force_cpu_device: bool = True):\n"
+COORDINATOR = """
+class GroupCoordinator:
+    def __init__(self, group):
+        self.device_group = self.cpu_group = group
+    def broadcast_tensor_dict(self, tensor_dict=None, src: int = 0, group=None, metadata_group=None):
+        return 'original'
+"""
+STUBS = {
+    "srt/utils/common.py": PYOBJ + "    return 'original'\n",
+    "srt/utils/__init__.py": "from sglang.srt.utils.common import *\n",
+    "srt/distributed/parallel_state.py": COORDINATOR,
+    "srt/managers/scheduler_components/request_receiver.py": "from sglang.srt.utils import broadcast_pyobj as send\n",
+    "srt/managers/schedule_batch.py": """
+class MultimodalInputs:
+    made = 0
+    def __init__(self, mm_items):
+        self.mm_items = mm_items
+    @staticmethod
+    def from_processor_output(raw):
+        MultimodalInputs.made += 1
+        if raw == 'bad':
+            raise ValueError('not an image')
+        return MultimodalInputs([raw * 2])
+""",
+    "srt/managers/scheduler.py": """
+from sglang.srt.managers.schedule_batch import MultimodalInputs
+class Scheduler:
+    def __init__(self, group):
+        self.dp_tp_cpu_group = group
+    def _process_and_broadcast_mm_inputs(self, raw_mm_inputs):
+        return 'original'
+""",
+    "multimodal_gen/runtime/utils/distributed.py": PYOBJ + "    return 'original'\n",
+    "multimodal_gen/runtime/distributed/group_coordinator.py": COORDINATOR,
+}
+
+
+def write_stubs(folder: Any, **changes: str) -> None:
+    for path, text in STUBS.items():
+        file = folder / "sglang" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(changes.get(file.stem, text))
+
+
+@pytest.fixture
+def stubs(tmp_path, monkeypatch):
+    write_stubs(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    uninstall()
+    assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("ringcast")]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
+        del sys.modules[name]
+
+
+def load(name: str) -> Any:
+    __import__(f"sglang.{name}")
+    return sys.modules[f"sglang.{name}"]
+
+
+NAMES = [
+    ("srt.utils.common", "broadcast_pyobj"),
+    ("srt.utils", "broadcast_pyobj"),
+    ("srt.managers.scheduler_components.request_receiver", "send"),
+    ("multimodal_gen.runtime.utils.distributed", "broadcast_pyobj"),
+]
+CLASSES = [
+    ("srt.distributed.parallel_state", "GroupCoordinator", "broadcast_tensor_dict"),
+    ("multimodal_gen.runtime.distributed.group_coordinator", "GroupCoordinator", "broadcast_tensor_dict"),
+    ("srt.managers.scheduler", "Scheduler", "_process_and_broadcast_mm_inputs"),
+]
+
+
+def in_place() -> List[bool]:
+    """Of each function, wherever it is: whether it is ringcast's."""
+    functions = [getattr(load(module), name) for module, name in NAMES]
+    functions += [getattr(getattr(load(module), of), name) for module, of, name in CLASSES]
+    return [hasattr(function, "__wrapped__") for function in functions]
+
+
+@pytest.mark.parametrize("loaded", [[], ["srt.utils"], [name for name, *_ in NAMES + CLASSES]])
+def test_install_puts_them_in_whether_loaded_before_or_after(stubs, loaded):
+    for name in loaded:
+        load(name)
+    assert install() and install()
+    assert in_place() == [True] * 7
+    uninstall()
+    uninstall()
+    assert in_place() == [False] * 7
+    assert load("srt.utils").broadcast_pyobj([], 0) == "original"
+    assert load("srt.utils.common").__spec__.loader is load("srt.utils.common").__loader__
+    assert install() and in_place() == [True] * 7
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("common", "def broadcast_pyobj(data, rank, dist_group=None):\n    return 'original'\n"),
+        ("common", "broadcast_pyobj = print\n"),
+        ("scheduler", STUBS["srt/managers/scheduler.py"].replace("raw_mm_inputs)", "raw_mm_inputs, *more)")),
+    ],
+)
+def test_another_signature_leaves_all_as_it_was_with_one_warning(stubs, module, text, when):
+    write_stubs(stubs, **{module: text})
+    if when == "after":
+        in_place()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert install() is (when == "before")
+        assert in_place() == [False] * 7
+    (warning,) = caught
+    assert "leaves SGLang as it is" in str(warning.message) and module in str(warning.message)
+
+
+def test_what_a_version_does_not_have_is_left_out(stubs):
+    write_stubs(stubs, scheduler="MultimodalInputs = None\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert install()
+        assert hasattr(load("srt.utils").broadcast_pyobj, "__wrapped__")
+        load("srt.managers.scheduler")
+
+
+def test_without_sglang_it_says_what_to_install():
+    with pytest.raises(ImportError, match="pip install sglang"):
+        install()
+
+
+@pytest.mark.parametrize(("told", "puts"), [(None, False), ("0", False), ("", False), ("1", True)])
+def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, puts):
+    monkeypatch.delenv("RINGCAST_SGLANG", raising=False)
+    if told is not None:
+        monkeypatch.setenv("RINGCAST_SGLANG", told)
+    _plugin.sglang()
+    assert in_place() == [puts] * 7
+
+
+def ranks_installed(folder: str) -> None:
+    rank = dist.get_rank()
+    sys.path.insert(0, folder)
+    try:
+        install()
+        assert load("srt.managers.scheduler_components.request_receiver").send([rank, 5], rank, None) == [0, 5]
+        coordinator = load("srt.distributed.parallel_state").GroupCoordinator(dist.group.WORLD)
+        assert_same(coordinator.broadcast_tensor_dict({"a": torch.ones(2)} if rank == 1 else None, 1)["a"], torch.ones(2))
+        scheduler = load("srt.managers.scheduler").Scheduler(dist.group.WORLD)
+        inputs = scheduler._process_and_broadcast_mm_inputs(torch.arange(4))
+        assert_same(inputs.mm_items, [torch.arange(4) * 2])
+        text_of(ringcast.SendError if rank else ValueError, lambda: scheduler._process_and_broadcast_mm_inputs("bad"))
+        meta = scheduler._process_and_broadcast_mm_inputs(torch.ones(3, device="meta"))
+        assert meta.mm_items[0].device.type == "meta"
+        assert load("srt.managers.schedule_batch").MultimodalInputs.made == (0 if rank else 3)
+        assert load("srt.managers.scheduler").Scheduler(None)._process_and_broadcast_mm_inputs(1) == "original"
+        uninstall()
+        assert scheduler._process_and_broadcast_mm_inputs(1) == "original"
+    finally:
+        sys.path.remove(folder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:
+            del sys.modules[name]
+
+
+def test_in_place_they_work(ranks, tmp_path):
+    write_stubs(tmp_path)
+    ranks.run(3, ranks_installed, str(tmp_path))

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank computes for all. A function whose name starts with `ranks_` runs on every rank of a gloo group."""
+
+import hashlib
+import os
+import signal
+import warnings
+from dataclasses import dataclass
+from typing import Any, List
+
+import needs
+import numpy as np
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import _dist
+import torch
+import torch.distributed as dist
+from _dist import text_of
+from values import assert_same, scribble
+
+import ringcast
+import ringcast.torch as rt
+from ringcast.sglang import feature_hash, rule, share, share_once
+from ringcast.sglang.hashes import hashes_of
+
+pytestmark = pytest.mark.alike
+
+ranks = pytest.fixture(_dist.four_ranks, scope="module")
+
+
+def feature(seed: int, count: int = 5000) -> Any:
+    return torch.arange(count, dtype=torch.float32) * (seed + 1)
+
+
+def hash_of(tensor: Any) -> int:
+    return int.from_bytes(hashlib.sha256(tensor.contiguous().numpy().tobytes()).digest()[:8], "big")
+
+
+def mm_inputs(seed: int) -> Any:
+    return {"feature": feature(seed), "offsets": [(3, 7)], "parts": [feature(seed + 1), feature(seed + 2).reshape(50, 100).T]}
+
+
+def check(got: Any, seed: int) -> None:
+    value, hashes = got
+    assert_same(value, mm_inputs(seed))
+    parts = [hash_of(part) for part in value["parts"]]
+    assert hashes == {"feature": hash_of(value["feature"]), "parts": parts}
+
+
+# ---- What arrives ----------------------------------------------------------------------------------------------------
+
+
+def ranks_each_in_turn() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    computed: List[int] = []
+
+    def compute(seed: int) -> Any:
+        computed.append(seed)
+        return mm_inputs(seed)
+
+    shared = [share_once(lambda seed=seed: compute(seed), 20_000, how="share") for seed in range(10)]
+    assert [one.source for one in shared] == [seed % size for seed in range(10)]
+    assert computed == list(range(rank, 10, size))
+    for seed, one in reversed(list(enumerate(shared))):  # in any order, and again
+        check(one.result(), seed)
+        assert one.done() and one.result() is one.result()
+    for one in shared:
+        scribble(one.result()[0])
+    check(share_once(lambda: mm_inputs(99), 20_000, how="share").result(_dist.JOB_SECONDS), 99)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_each_rank_in_turn_computes_and_all_get_its_value_and_hashes(ranks, world):
+    if world == 1:
+        check(share_once(lambda: mm_inputs(1), 20_000, how="share").result(), 1)
+    else:
+        ranks.run(world, ranks_each_in_turn)
+
+
+@dataclass
+class Item:
+    modality: str
+    feature: Any
+    hash: Any = None
+
+
+def ranks_with_items() -> None:
+    def compute() -> Any:
+        return {"mm_items": [Item("image", feature(seed)) for seed in range(3)], "im_token_id": 7}
+
+    value, hashes = share_once(compute, 60_000, src=1, how="share").result()
+    for item, item.hash in zip(value["mm_items"], hashes["mm_items"]):
+        assert item.hash == feature_hash(item.feature)
+    alone = share_once(compute, 60_000, how="local").result()
+    assert alone[1] == hashes
+    assert share_once(compute, 60_000, how="share", hash=None).result()[1] is None
+
+
+def test_the_hashes_of_items_come_in_their_order(ranks):
+    ranks.run(2, ranks_with_items)
+
+
+def ranks_in_a_subgroup() -> None:
+    group = dist.new_group([1, 3])
+    if dist.get_rank() not in (1, 3):
+        assert "is not in the group" in text_of(ValueError, lambda: share_once(list, 1, group=group))
+        return
+    for seed in range(4):
+        shared = share_once(lambda seed=seed: mm_inputs(seed), 20_000, group=group, how="share", src=seed % 2)
+        assert shared.source == seed % 2
+        check(shared.result(), seed)
+
+
+def test_a_source_is_a_rank_in_the_group(ranks):
+    ranks.run(4, ranks_in_a_subgroup)
+
+
+def ranks_waiting_for_nobody() -> None:
+    check(share_once(lambda: mm_inputs(0), 20_000, src=0, how="share").result(), 0)
+    if dist.get_rank() == 0:
+        mine = [share_once(lambda seed=seed: mm_inputs(seed), 20_000, src=0, how="share") for seed in range(64)]
+        assert all(one.done() for one in mine)
+    dist.barrier()  # who waited for the others would not come here
+    if dist.get_rank() != 0:
+        theirs = [share_once(lambda: None, 20_000, src=0, how="share") for _ in range(64)]
+        assert not any(one._outcome for one in theirs)
+        assert theirs[-1].done() and all(one._outcome for one in theirs)
+        for seed, one in enumerate(theirs):
+            check(one.result(), seed)
+
+
+def test_who_computes_goes_on_although_nobody_has_come_to_receive(ranks):
+    ranks.run(3, ranks_waiting_for_nobody)
+
+
+def ranks_in_little_memory(calls: int) -> None:
+    """Each ring holds one value: all are blocked in sending, and wait for each other, unless they take in meanwhile."""
+    os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(1 << 17), "0"
+    shared = [share_once(lambda seed=seed: mm_inputs(seed), 60_000, how="share") for seed in range(calls)]
+    for seed, one in enumerate(shared):
+        check(one.result(), seed)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_that_have_no_room_take_in_what_the_others_sent(ranks, world):
+    ranks.run(world, ranks_in_little_memory, 60)
+
+
+def ranks_waiting_a_while() -> None:
+    check(share_once(lambda: mm_inputs(0), 20_000, src=1, how="share").result(), 0)
+    if dist.get_rank() == 0:
+        shared = share_once(lambda: None, 20_000, src=1, how="share")
+        assert not shared.done() and "to come" in repr(shared)
+        assert "rank 1 of the group" in text_of(TimeoutError, lambda: shared.result(0))
+        dist.barrier()
+        check(shared.result(_dist.JOB_SECONDS), 1)
+    else:
+        dist.barrier()
+        check(share_once(lambda: mm_inputs(1), 20_000, src=1, how="share").result(), 1)
+
+
+def test_a_wait_that_ends_in_time_has_lost_nothing(ranks):
+    ranks.run(2, ranks_waiting_a_while)
+
+
+# ---- What goes wrong -------------------------------------------------------------------------------------------------
+
+
+def ranks_failing() -> None:
+    rank = dist.get_rank()
+
+    def fail() -> Any:
+        raise KeyError("no such image")
+
+    def cannot_be_sent() -> Any:
+        return {"feature": feature(1), "later": lambda: None}
+
+    for compute, error, text in (fail, KeyError, "no such image"), (cannot_be_sent, Exception, "lambda"):
+        shared = share_once(compute, 20_000, src=1, how="share")
+        behind = share_once(lambda: mm_inputs(5), 20_000, src=1, how="share")
+        if rank == 1:
+            with pytest.raises(error, match=text):
+                shared.result()
+        else:
+            told = text_of(ringcast.SendError, shared.result)
+            assert "share_once" in told and "rank 1" in told and text in told, told
+        check(behind.result(), 5)
+    shared = share_once(fail, 1, how="local")
+    assert text_of(KeyError, shared.result) == "'no such image'"
+
+
+def test_what_compute_raises_is_raised_on_all_ranks_and_the_next_call_works(ranks):
+    ranks.run(3, ranks_failing)
+
+
+def ranks_interrupted() -> None:
+    def interrupt() -> Any:
+        raise KeyboardInterrupt
+
+    if dist.get_rank() == 0:
+        with pytest.raises(KeyboardInterrupt):
+            share_once(interrupt, 1, src=0, how="share")
+    else:
+        told = text_of(ringcast.SendError, share_once(interrupt, 1, src=0, how="share").result)
+        assert "KeyboardInterrupt" in told
+    check(share_once(lambda: mm_inputs(3), 1, src=0, how="share").result(), 3)
+
+
+def test_a_rank_that_is_interrupted_leaves_nobody_waiting(ranks):
+    ranks.run(2, ranks_interrupted)
+
+
+def ranks_out_of_step() -> None:
+    check(share_once(lambda: mm_inputs(0), 1, src=0, how="share").result(), 0)
+    if dist.get_rank() == 1:
+        share_once(lambda: mm_inputs(1), 1, how="local")  # a call that the others do not make
+    shared = share_once(lambda: mm_inputs(2), 1, src=0, how="share")
+    if dist.get_rank() == 1:
+        text = text_of(RuntimeError, shared.result)
+        assert "call 1 of the source, rank 0, was share_once; here, on rank 1, call 2" in text
+    else:
+        check(shared.result(), 2)
+
+
+def test_ranks_that_make_other_calls_hear_of_it(ranks):
+    ranks.run(3, ranks_out_of_step)
+
+
+def ranks_with_bad_arguments() -> None:
+    for error, arguments in [
+        (TypeError, dict(nbytes="10")),
+        (ValueError, dict(nbytes=-1)),
+        (ValueError, dict(nbytes=1, src=2)),
+        (TypeError, dict(nbytes=1, src="0")),
+        (ValueError, dict(nbytes=1, hash="md5")),
+        (ValueError, dict(nbytes=1, how="once")),
+        (TypeError, dict(nbytes=1, group="world")),
+    ]:
+        text_of(error, lambda: share_once(list, **arguments))  # noqa: B023
+    os.environ["RINGCAST_SHARE_ONCE"] = "never"
+    assert "RINGCAST_SHARE_ONCE" in text_of(ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1])))
+    check(share_once(lambda: mm_inputs(3), 1, how="share").result(), 3)
+
+
+def test_bad_arguments_are_refused_on_each_rank(ranks):
+    ranks.run(2, ranks_with_bad_arguments)
+
+
+def ranks_closing() -> None:
+    for seed in range(3):
+        check(share_once(lambda seed=seed: mm_inputs(seed), 1, how="share").result(), seed)
+        assert _dist.memory_of_rings()
+        dist.barrier()
+        rt.close()
+        assert not _dist.memory_of_rings()
+
+
+def test_close_closes_them_and_the_next_call_makes_new_ones(ranks):
+    ranks.run(2, ranks_closing)
+
+
+@pytest.fixture
+def mortals():
+    mortals = _dist.Ranks(3)
+    yield mortals
+    mortals.stop()
+
+
+def ranks_dying(victim: int) -> Any:
+    rank = dist.get_rank()
+    for src in range(3):
+        check(share_once(lambda: mm_inputs(1), 1, src=src, how="share").result(), 1)
+    pids: List[Any] = [None] * 3
+    dist.all_gather_object(pids, os.getpid())
+    if rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    who = f"rank {victim} (pid {pids[victim]})"
+    waiting = [share_once(lambda: None, 1, src=src, how="share") for src in (victim, 1 - rank)]
+    assert who in text_of(ringcast.WriterGone, waiting[0].result)
+    assert who in text_of(ringcast.ReaderDied, waiting[1].result)
+    mine = share_once(lambda: mm_inputs(1), 1, src=rank, how="share")
+    assert who in text_of(ringcast.ReaderDied, mine.result)
+    return True
+
+
+def test_a_rank_that_dies_is_named_to_all_the_others(mortals):
+    assert mortals.run(3, ranks_dying, 2, dying=2) == [True, True, None]
+
+
+# ---- When it pays ----------------------------------------------------------------------------------------------------
+
+# Seconds a byte: what 10 MB take is 6, 0.4 and 0.6 ms.
+RATES = rule.Rates({"sha256": 6e-10, "xxh3": 6e-11}, 4e-11, 6e-11)
+
+
+@pytest.mark.parametrize(
+    ("ranks_", "nbytes", "hash_", "seconds", "pays"),
+    [
+        (4, 10_000_000, "sha256", 0, True),
+        (8, 10_000_000, "sha256", 0, True),
+        (4, 10_000, "sha256", 0, False),  # small
+        (4, 0, "sha256", 0, False),
+        (4, 10_000_000, None, 0, False),  # nothing is saved
+        (4, 10_000_000, "xxh3", 0, False),  # it costs as much as the way
+        (4, 10_000_000, None, 0.01, True),
+        (2, 250_000, "sha256", 0, False),  # two ranks save half at the most
+        (4, 250_000, "sha256", 0, True),
+        (2, 10_000_000, "sha256", 0, True),
+    ],
+)
+def test_the_rule(ranks_, nbytes, hash_, seconds, pays):
+    assert rule.pays(RATES, ranks_, nbytes, hash_, seconds) is pays
+
+
+def test_what_is_measured_is_of_the_right_size():
+    rates = rule.measure()
+    assert 0 < rates.put < rates.hash["sha256"] < 1e-6 and 0 < rates.get < 1e-6
+
+
+def ranks_deciding(told: str) -> Any:
+    """The first rank's rates and environment count, whatever the others' are."""
+    if dist.get_rank() == 0:
+        os.environ["RINGCAST_SHARE_ONCE"] = told
+    else:
+        os.environ["RINGCAST_SHARE_ONCE"] = "local"
+    original, share.rule.measure = rule.measure, lambda: RATES if dist.get_rank() == 0 else None
+    try:
+        found = [share_once(lambda: 1, nbytes).source for nbytes in (10_000, 10_000_000, 0, 10_000_000)]
+        assert share_once(lambda: 1, 0, how="share").source is not None
+        assert share_once(lambda: 1, 10_000_000, how="local").source is None
+        return found
+    finally:
+        rule.measure = original
+
+
+@pytest.mark.parametrize(
+    ("told", "sources"), [("auto", [None, 0, None, 1]), ("local", [None] * 4), ("share", [0, 1, 2, 0])]
+)
+def test_all_ranks_decide_as_the_first_one_has_measured(ranks, told, sources):
+    assert ranks.run(3, ranks_deciding, told) == [sources] * 3
+
+
+# ---- Hashes ----------------------------------------------------------------------------------------------------------
+
+
+VALUES = {
+    "a tensor": feature(1),
+    "an array": np.arange(12.0).reshape(3, 4).T,
+    "a list": [feature(1), 2, np.arange(3)],
+    "nothing to hash": [1, "two"],
+    "plain": 7,
+    "a dict": {"a": feature(1), "b": [feature(2), None], "c": "text", "d": [], "e": [1], "f": (feature(3),)},
+    "strided": {"a": feature(1)[::2], "b": torch.arange(6).reshape(2, 3).T},
+    "other dtypes": {"a": torch.ones(4, dtype=torch.bfloat16), "b": np.array(["x"], object), "c": np.longdouble([1])},
+    "deeper": {"a": {"b": feature(1)}, "c": [[feature(2)]]},
+    "items": {"a": [Item("image", feature(1))], "b": feature(2)},
+    "many": {str(key): feature(key, 3) for key in range(100)},
+    "many plain": {str(key): key for key in range(100)},
+    "other keys": {1: feature(1)},
+    "empty": {"a": torch.empty(0, 4), "b": np.empty((3, 0))},
+    "scalars": {"a": torch.tensor(7), "b": np.array(2.5)},
+    "conjugated": {"a": torch.tensor([1 + 2j]).conj()},
+    "a parameter": {"a": torch.nn.Parameter(feature(1))},
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_hashes_of_one_that_computes_for_itself_are_those_that_would_be_sent(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert hashes_of(VALUES[name], "sha256") == ringcast.pack(VALUES[name], hash="sha256").hashes
+
+
+def test_feature_hash_is_that_of_the_bytes():
+    tensor = feature(3).reshape(50, 100)
+    joined = hash_of(torch.cat([tensor.flatten(), feature(4)]))
+    assert feature_hash(tensor) == feature_hash(tensor.numpy()) == hash_of(tensor)
+    assert feature_hash(tensor.T) == hash_of(tensor.T) != hash_of(tensor)
+    assert feature_hash([tensor, feature(4)]) == feature_hash([[tensor], [feature(4).numpy()]]) == joined
+    assert feature_hash(tensor.numpy().tobytes()) == hash_of(tensor)
+    assert feature_hash(tensor.to(torch.bfloat16)) == hash_of(tensor.to(torch.bfloat16).view(torch.int16))
+    for wrong in "text", None, torch.empty(3, device="meta"):
+        with pytest.raises(TypeError, match="feature_hash takes"):
+            feature_hash(wrong)
