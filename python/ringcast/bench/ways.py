@@ -179,4 +179,8 @@ def ringcast_tensor_dict(me: Member) -> Call:
     return (lambda: broadcast(None, 0)) if me.rank else (lambda value: broadcast(value, 0))
 
 
-ringcast_pyobj = ringcast_object
+def ringcast_pyobj(me: Member) -> Call:
+    from ringcast.sglang import broadcast_pyobj
+
+    group, rank = me.group, me.rank
+    return (lambda: broadcast_pyobj([], rank, group)) if rank else (lambda value: broadcast_pyobj(value, 0, group))
