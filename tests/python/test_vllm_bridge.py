@@ -220,6 +220,26 @@ def test_a_newcomer_whose_relay_goes_while_it_decides_becomes_the_relay(legs, mo
     assert "rank 4" in leg.uplink.describe() and "rank 3" not in leg.uplink.describe()
 
 
+def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
+    monkeypatch.setattr(_wire, "ANSWER_SECONDS", 0.3)
+    leg = legs(2)
+    idle = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
+    idle.sock.send(_wire.pack_hello(idle.address, _wire.me(7)))
+    parts = idle.sock.recv_multipart()
+    assert parts[0][:1] == b"W"
+    monkeypatch.setattr(_wire, "ANSWER_SECONDS", WATCHDOG)
+    leg.downlink(3)
+    assert b"has not answered within" in idle.sock.recv_multipart()[0]
+    gone = _downlink.Connection(idle.address, False)
+    gone.sock.send(_wire.pack_hello(idle.address, _wire.me(8)))
+    gone.sock.recv_multipart()
+    joining = _Thread(lambda: leg.downlink(4))
+    gone.close()
+    joining.result()
+    leg.uplink.wait(WATCHDOG)
+    idle.close()
+
+
 def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
     leg = legs(1)
     connection = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
@@ -329,7 +349,7 @@ def test_a_relay_that_dies_is_named_with_those_it_received_for(legs, peers):
     peers[0].process.kill()
     text = leg.lost()
     assert f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid {pids[1]} on" in text
-    assert text.endswith("has died, or its machine can't be reached any more")
+    assert text.endswith(" too, has died, or its machine can't be reached any more")
     assert peers[1].finish()[0] == "WriterGone"
     leg.writer.send("goes on")
 
@@ -516,6 +536,12 @@ def test_a_forked_child_leaves_its_parents_leg_alone(legs):
     assert os.waitpid(child, 0)[1] == 0
     leg.writer.send("still")
     assert reader.recv(WATCHDOG) == "still"
+
+
+def test_without_pyzmq_it_is_said_what_to_install():
+    script = "import sys; sys.modules['zmq'] = None; import ringcast.vllm.bridge"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1].endswith("its Python package is not here: pip install pyzmq")
 
 
 EXITS = """

@@ -36,6 +36,7 @@ class Connection:
 
     def __init__(self, address: Address, ipv6: bool) -> None:
         self.address = address
+        self._lost = False
         self._context = zmq.Context()
         try:
             self.sock = self._context.socket(zmq.DEALER)
@@ -51,7 +52,8 @@ class Connection:
             raise
 
     def lost(self) -> bool:
-        return any(True for _ in _wire.connection_events(self.monitor))
+        self._lost = len(list(_wire.connection_events(self.monitor))) > 0 or self._lost
+        return self._lost
 
     def ask(self, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
         """Send it, and wait for the answer: its letter and words."""
@@ -63,7 +65,7 @@ class Connection:
                     f"the writer at {self.address.endpoint} has not answered within {_wire.ANSWER_SECONDS} s: is it "
                     "stopped, or does a firewall stand between?"
                 )
-            zmq.zmq_poll([(self.sock, zmq.POLLIN), (self.monitor, zmq.POLLIN)], int(left * 1000) + 1)
+            _wire.wait_for([self.sock, self.monitor], int(left * 1000) + 1)
             lost = self.lost()
             with contextlib.suppress(zmq.Again):
                 return _understand(self.sock.recv_multipart(zmq.NOBLOCK))
@@ -185,11 +187,10 @@ class Relay:
         self._look_for_deaths()
         if room and self._why is not None:
             return True
-        ways = [(self._wake.fileno(), zmq.POLLIN), (self._deaths, zmq.POLLIN)]
+        ways = [self._wake.fileno(), self._deaths, self._sock if room else self._room]
         if not self._lost:
-            ways.append((self._connection.monitor, zmq.POLLIN))
-        ways.append((self._sock if room else self._room, zmq.POLLIN))
-        zmq.zmq_poll(ways, -1)
+            ways.append(self._connection.monitor)
+        _wire.wait_for(ways)
         self._wake.clear()
         # What came before the connection was lost is taken in first.
         self._lost = self._lost or self._connection.lost()
@@ -204,7 +205,7 @@ class Relay:
                 if self._lost:
                     self._why = f"the writer ({self._source}) has died, or its machine can't be reached any more"
                 break
-            if len(parts) == 2 and parts[0].buffer[:1] == b"F":
+            if len(parts) == 2 and parts[0].bytes[:1] == b"F":
                 self._taken += self._inlet.give(parts[0].buffer[1:], parts[1].buffer)
                 if not self._inlet.publish():
                     return False
@@ -253,7 +254,7 @@ class Relay:
         self._sock.send(b"B")
         deadline = time.monotonic() + _GOODBYE_SECONDS
         while not self._lost and (left := deadline - time.monotonic()) > 0:
-            zmq.zmq_poll([(self._sock, zmq.POLLIN), (self._connection.monitor, zmq.POLLIN)], int(left * 1000) + 1)
+            _wire.wait_for([self._sock, self._connection.monitor], int(left * 1000) + 1)
             self._lost = self._connection.lost()
             with contextlib.suppress(zmq.Again):
                 while self._sock.recv_multipart(zmq.NOBLOCK, copy=False)[0].bytes != b"D":
@@ -267,6 +268,6 @@ class Relay:
                 return
             if self._stopping:
                 return
-            zmq.zmq_poll([(self._wake.fileno(), zmq.POLLIN), (self._room, zmq.POLLIN), (self._deaths, zmq.POLLIN)], -1)
+            _wire.wait_for([self._wake.fileno(), self._room, self._deaths])
             self._wake.clear()
             self._look_for_deaths()

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import hmac
 import json
+import operator
 import os
 import re
 import secrets
@@ -27,13 +28,8 @@ import struct
 import threading
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-try:
-    import zmq
-    from zmq.utils.monitor import recv_monitor_message
-except ImportError as error:
-    raise ImportError(
-        "readers on other machines are reached over ZeroMQ, and its Python package is not here: pip install pyzmq"
-    ) from error
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 import ringcast
 
@@ -70,7 +66,7 @@ class Person(NamedTuple):
 
 
 def me(rank: int) -> Person:
-    return Person(rank, os.getpid(), socket.gethostname())
+    return Person(operator.index(rank), os.getpid(), socket.gethostname())
 
 
 class Address(NamedTuple):
@@ -150,6 +146,11 @@ def connection_events(monitor_socket: Any) -> Iterator[Tuple[int, int]]:
     while monitor_socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
         told = recv_monitor_message(monitor_socket, zmq.NOBLOCK)
         yield int(told["event"]), int(told["value"])
+
+
+def wait_for(ways: List[Any], milliseconds: int = -1) -> None:
+    """Until one of these sockets and descriptors is readable."""
+    zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)
 
 
 class Wake:
