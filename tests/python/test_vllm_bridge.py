@@ -33,8 +33,11 @@ class Leg:
     def __init__(self, remote_readers=1, capacity=1 << 22, ip=LOOPBACK):
         self.told = queue.Queue()
         self.writer = ringcast.Writer(capacity)
-        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.told.put)
+        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.tell)
         self.downlinks = []
+
+    def tell(self, text):
+        self.told.put(text)
 
     def downlink(self, rank=3):
         self.downlinks.append(Downlink(self.uplink.address, self.uplink.ipv6, rank))
@@ -101,13 +104,19 @@ def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch
     leg.uplink.wait(WATCHDOG)
     sizes = [0, 1, 63, 64, 1000, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20, 40 << 20, 7, 0]
     whole = np.random.default_rng(1).bytes(max(sizes))
-    for number, size in enumerate(sizes):
-        leg.writer.send_bytes(whole[:size])
-        leg.writer.send({"number": number, "array": np.frombuffer(whole[: size & ~7], np.int64)}, tag=number)
-        for _ in range(2):
-            with near.next(WATCHDOG) as sent, far.next(WATCHDOG) as came:
-                assert (came.kind, came.tag, len(came)) == (sent.kind, sent.tag, len(sent))
-                assert bytes(came) == bytes(sent)
+
+    def send_all():
+        for number, size in enumerate(sizes):
+            leg.writer.send_bytes(whole[:size], WATCHDOG)
+            value = {"number": number, "array": np.frombuffer(whole[: size & ~7], np.int64)}
+            leg.writer.send(value, WATCHDOG, tag=number)
+
+    sending = _Thread(send_all)
+    for _ in range(2 * len(sizes)):
+        with near.next(WATCHDOG) as sent, far.next(WATCHDOG) as came:
+            assert (came.kind, came.tag, len(came)) == (sent.kind, sent.tag, len(sent))
+            assert bytes(came) == bytes(sent)
+    sending.result()
     leg.writer.send_error("none today")
     with pytest.raises(ringcast.SendError, match="none today"):
         far.recv(WATCHDOG)
@@ -117,12 +126,13 @@ def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch
 def test_what_is_sent_before_all_have_come_arrives_at_all(legs, monkeypatch):
     monkeypatch.setattr(_downlink, "_attach", lambda handles, name: None)
     leg = legs(2)
-    leg.writer.send("early")
     first = leg.downlink(3)
-    leg.writer.send("less early")
+    values = ["early", "and small", bytes(3 << 19), "between", bytes(3 << 19), "last"]
+    for value in values:
+        leg.writer.send(value, 0)
     second = leg.downlink(4)
     for reader in first, second:
-        assert [reader.recv(WATCHDOG), reader.recv(WATCHDOG)] == ["early", "less early"]
+        assert [reader.recv(WATCHDOG) for _ in values] == values
     assert first.handle != second.handle
     assert leg.uplink.describe().count("bytes behind") == 2
 
