@@ -16,8 +16,10 @@ from ringcast.vllm import _wire
 from ringcast.vllm._pieces import Inlet
 from ringcast.vllm._wire import Address, Malformed
 
-# Bytes after which a relay acknowledges, even if more is there.
-_ACK_BYTES = 4 << 20
+# A relay acknowledges so many bytes, or what there is when it has had no message for so long: each acknowledgement wakes
+# the writer's side.
+_ACK_BYTES = 1 << 20
+_ACK_MILLISECONDS = 50
 _GOODBYE_SECONDS = 1.0
 # A connection that was lost is not made anew: the writer's side has forgotten this one by then.
 _NEVER_MILLISECONDS = 24 * 3600 * 1000
@@ -182,16 +184,19 @@ class Relay:
         if room:
             self._published = self._taken
             room = self._take_in()
-        if self._published - self._acknowledged and (not room or self._why is None):
-            self._acknowledge()
-        self._look_for_deaths()
         if room and self._why is not None:
             return True
-        ways = [self._wake.fileno(), self._deaths, self._sock if room else self._room]
+        ways = [self._wake.descriptor, self._deaths, self._sock if room else self._room]
         if not self._lost:
             ways.append(self._connection.monitor)
-        _wire.wait_for(ways)
-        self._wake.clear()
+        behind = self._published != self._acknowledged
+        ready = _wire.wait_for(ways, _ACK_MILLISECONDS if behind else -1)
+        if behind and not ready:
+            self._acknowledge()
+        if self._deaths in ready:
+            self._look_for_deaths()
+        if self._wake.descriptor in ready:
+            self._wake.clear()
         # What came before the connection was lost is taken in first.
         self._lost = self._lost or self._connection.lost()
         return False
@@ -212,7 +217,9 @@ class Relay:
                 self._published = self._taken
                 if self._published - self._acknowledged >= _ACK_BYTES:
                     self._acknowledge()
-            elif [part.bytes for part in parts] != [b"C"]:  # at which the new one is looked for, as ever
+            elif [part.bytes for part in parts] == [b"C"]:
+                self._look_for_deaths()  # from then on the new one is watched, too
+            else:
                 letter, words = _understand([part.bytes for part in parts])
                 if letter not in (b"E", b"N"):
                     raise Malformed("a message out of turn")
@@ -268,6 +275,6 @@ class Relay:
                 return
             if self._stopping:
                 return
-            _wire.wait_for([self._wake.fileno(), self._room, self._deaths])
+            _wire.wait_for([self._wake.descriptor, self._room, self._deaths])
             self._wake.clear()
             self._look_for_deaths()

@@ -166,13 +166,16 @@ class Core:
 
     def _turn(self) -> None:
         more = self._forward()
-        ways = [self._wake.fileno(), self._router, self._monitor]
+        ways = [self._wake.descriptor, self._router, self._monitor]
         if self._may_forward():
             ways.append(self._ring)
-        _wire.wait_for(ways, 0 if more else self._patience())
-        self._wake.clear()
-        self._look_at_connections()
-        self._hear()
+        ready = _wire.wait_for(ways, 0 if more else self._patience())
+        if self._wake.descriptor in ready:
+            self._wake.clear()
+        if self._monitor in ready:
+            self._look_at_connections()
+        if self._router in ready or self._gone:
+            self._hear()
         for peer in self._gone:
             self._forget(peer)
         self._gone.clear()

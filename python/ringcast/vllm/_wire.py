@@ -148,9 +148,9 @@ def connection_events(monitor_socket: Any) -> Iterator[Tuple[int, int]]:
         yield int(told["event"]), int(told["value"])
 
 
-def wait_for(ways: List[Any], milliseconds: int = -1) -> None:
-    """Until one of these sockets and descriptors is readable."""
-    zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)
+def wait_for(ways: List[Any], milliseconds: int = -1) -> List[Any]:
+    """Until one of these sockets and descriptors is readable; those that are."""
+    return [way for way, _ in zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)]
 
 
 class Wake:
@@ -163,7 +163,8 @@ class Wake:
         os.set_blocking(self._far, False)
         os.set_blocking(self._near, False)
 
-    def fileno(self) -> int:
+    @property
+    def descriptor(self) -> int:
         return self._far
 
     def set(self) -> None:
