@@ -33,8 +33,11 @@ class Leg:
     def __init__(self, remote_readers=1, capacity=1 << 22, ip=LOOPBACK):
         self.told = queue.Queue()
         self.writer = ringcast.Writer(capacity)
-        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.told.put)
+        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.tell)
         self.downlinks = []
+
+    def tell(self, text):
+        self.told.put(text)
 
     def downlink(self, rank=3):
         self.downlinks.append(Downlink(self.uplink.address, self.uplink.ipv6, rank))
@@ -101,13 +104,19 @@ def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch
     leg.uplink.wait(WATCHDOG)
     sizes = [0, 1, 63, 64, 1000, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20, 40 << 20, 7, 0]
     whole = np.random.default_rng(1).bytes(max(sizes))
-    for number, size in enumerate(sizes):
-        leg.writer.send_bytes(whole[:size])
-        leg.writer.send({"number": number, "array": np.frombuffer(whole[: size & ~7], np.int64)}, tag=number)
-        for _ in range(2):
-            with near.next(WATCHDOG) as sent, far.next(WATCHDOG) as came:
-                assert (came.kind, came.tag, len(came)) == (sent.kind, sent.tag, len(sent))
-                assert bytes(came) == bytes(sent)
+
+    def send_all():
+        for number, size in enumerate(sizes):
+            leg.writer.send_bytes(whole[:size], WATCHDOG)
+            value = {"number": number, "array": np.frombuffer(whole[: size & ~7], np.int64)}
+            leg.writer.send(value, WATCHDOG, tag=number)
+
+    sending = _Thread(send_all)
+    for _ in range(2 * len(sizes)):
+        with near.next(WATCHDOG) as sent, far.next(WATCHDOG) as came:
+            assert (came.kind, came.tag, len(came)) == (sent.kind, sent.tag, len(sent))
+            assert bytes(came) == bytes(sent)
+    sending.result()
     leg.writer.send_error("none today")
     with pytest.raises(ringcast.SendError, match="none today"):
         far.recv(WATCHDOG)
@@ -117,12 +126,13 @@ def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch
 def test_what_is_sent_before_all_have_come_arrives_at_all(legs, monkeypatch):
     monkeypatch.setattr(_downlink, "_attach", lambda handles, name: None)
     leg = legs(2)
-    leg.writer.send("early")
     first = leg.downlink(3)
-    leg.writer.send("less early")
+    values = ["early", "and small", bytes(3 << 19), "between", bytes(3 << 19), "last"]
+    for value in values:
+        leg.writer.send(value, 0)
     second = leg.downlink(4)
     for reader in first, second:
-        assert [reader.recv(WATCHDOG), reader.recv(WATCHDOG)] == ["early", "less early"]
+        assert [reader.recv(WATCHDOG) for _ in values] == values
     assert first.handle != second.handle
     assert leg.uplink.describe().count("bytes behind") == 2
 
@@ -218,6 +228,26 @@ def test_a_newcomer_whose_relay_goes_while_it_decides_becomes_the_relay(legs, mo
     leg.downlink(5)
     leg.uplink.wait(WATCHDOG)
     assert "rank 4" in leg.uplink.describe() and "rank 3" not in leg.uplink.describe()
+
+
+def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
+    monkeypatch.setattr(_wire, "ANSWER_SECONDS", 0.3)
+    leg = legs(2)
+    idle = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
+    idle.sock.send(_wire.pack_hello(idle.address, _wire.me(7)))
+    parts = idle.sock.recv_multipart()
+    assert parts[0][:1] == b"W"
+    monkeypatch.setattr(_wire, "ANSWER_SECONDS", WATCHDOG)
+    leg.downlink(3)
+    assert b"has not answered within" in idle.sock.recv_multipart()[0]
+    gone = _downlink.Connection(idle.address, False)
+    gone.sock.send(_wire.pack_hello(idle.address, _wire.me(8)))
+    gone.sock.recv_multipart()
+    joining = _Thread(lambda: leg.downlink(4))
+    gone.close()
+    joining.result()
+    leg.uplink.wait(WATCHDOG)
+    idle.close()
 
 
 def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
@@ -329,7 +359,7 @@ def test_a_relay_that_dies_is_named_with_those_it_received_for(legs, peers):
     peers[0].process.kill()
     text = leg.lost()
     assert f"rank 3 (pid {pids[0]} on {socket.gethostname()}), which receives for rank 4 (pid {pids[1]} on" in text
-    assert text.endswith("has died, or its machine can't be reached any more")
+    assert text.endswith(" too, has died, or its machine can't be reached any more")
     assert peers[1].finish()[0] == "WriterGone"
     leg.writer.send("goes on")
 
@@ -516,6 +546,12 @@ def test_a_forked_child_leaves_its_parents_leg_alone(legs):
     assert os.waitpid(child, 0)[1] == 0
     leg.writer.send("still")
     assert reader.recv(WATCHDOG) == "still"
+
+
+def test_without_pyzmq_it_is_said_what_to_install():
+    script = "import sys; sys.modules['zmq'] = None; import ringcast.vllm.bridge"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1].endswith("its Python package is not here: pip install pyzmq")
 
 
 EXITS = """
