@@ -2,6 +2,7 @@
 """What the tests of vLLM's MessageQueue have in common. It imports no torch, which the peers would wait for."""
 
 import contextlib
+import faulthandler
 import threading
 
 import pytest
@@ -17,6 +18,14 @@ SMALL = {"max_chunk_bytes": 32 << 10, "max_chunks": 2}
 def the_watching_thread():
     """The first queue of a process starts it, with a descriptor that stays."""
     MessageQueue(1, 1)
+
+
+@pytest.fixture(autouse=True)
+def watchdog():
+    """Says where the test hangs, and ends it."""
+    faulthandler.dump_traceback_later(WATCHDOG, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 def make(readers=1, **options):

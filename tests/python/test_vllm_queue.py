@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from needs import torch
 from peers import WATCHDOG
-from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread  # noqa: F401
+from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
 from ringcast.vllm import Handle, MessageQueue
@@ -71,7 +71,9 @@ def test_messages_of_all_sizes_go_through_a_small_ring_in_order():
     assert outcome == [None]
 
 
-def test_the_budget_only_makes_the_ring_smaller():
+@pytest.mark.parametrize("least", [0, 4 << 20])
+def test_the_budget_only_makes_the_ring_smaller(monkeypatch, least):
+    monkeypatch.setattr("ringcast.vllm.queue._LEAST_DEFAULT", least)
     default = ringcast.Writer().capacity
     for bytes_, chunks, capacity in ((24 << 20, 10, default), (1 << 20, 1, 1 << 20), (40 << 10, 2, 128 << 10)):
         writer = MessageQueue(1, 1, max_chunk_bytes=bytes_, max_chunks=chunks)

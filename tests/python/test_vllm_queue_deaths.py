@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from peers import WATCHDOG, Peer
-from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thread  # noqa: F401
+from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
 from ringcast import _watch
