@@ -27,8 +27,9 @@ Environment, looked at by the source when it makes a ring: RINGCAST_CAPACITY, it
 RINGCAST_MEMORY, the kind of its memory (hugetlb, shmem-huge or pages; default: the first that can be had);
 RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's). In a group
 that spans machines the first rank of each other machine looks at its own when it makes the ring of that machine. Looked
-at by every rank: RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere by raising
-ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
+at by every rank: RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere
+by raising ringcast.PickleRefused, after which the next call works. (The exchanges of the first call are
+torch.distributed's own.)
 
 RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what becomes of the broadcasts when another rank has
 died. "fail" (the default): this and all later calls raise ringcast.ReaderDied on all ranks; "evict": the source warns

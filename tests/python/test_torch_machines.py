@@ -6,8 +6,10 @@ Ranks that refuse to attach to each other's rings stand for machines first; then
 
 import contextlib
 import datetime
+import gc
 import os
 import signal
+import threading
 from typing import Any, Dict, Iterator, List, Tuple
 
 import needs
@@ -132,6 +134,23 @@ def ranks_source_leaves() -> None:
 
 def test_when_the_source_closes_all_machines_drain_their_rings_and_are_told(ranks):
     ranks.run(4, ranks_source_leaves)
+
+
+def ranks_destroyed() -> None:
+    with on_machines(PAIRS), pytest.MonkeyPatch.context() as patch:
+        check_usable()
+        patch.setattr(rt, "close", lambda: None)
+        dist.barrier()
+        dist.destroy_process_group()
+        gc.collect()
+        for thread in threading.enumerate():
+            if thread.name in ("ringcast-leg", "ringcast-leg-up", "ringcast-relay"):
+                thread.join(_dist.JOB_SECONDS)
+                assert not thread.is_alive(), thread.name
+
+
+def test_a_group_that_is_destroyed_leaves_nothing(ranks):
+    ranks.run(4, ranks_destroyed)
 
 
 def ranks_no_cpu_backend() -> str:

@@ -233,7 +233,8 @@ class Relay(Watched):
         if not self._over.is_set():
             self._over.set()
             with contextlib.suppress(RuntimeError, ValueError, ringcast.Error, TimeoutError):
-                self.end.send(f"the source, {self._source_name}, can't be reached from {self._leader}: {why}", self._seconds, tag=GONE)
+                text = f"the source, {self._source_name}, can't be reached from {self._leader}: {why}"
+                self.end.send(text, self._seconds, tag=GONE)
             self._unwatch()
             with contextlib.suppress(RuntimeError):
                 self.end.close()
