@@ -28,8 +28,9 @@ from ringcast.bench.exchange import Failed, percentile
 from ringcast.bench.turns import in_turns
 
 RANKS = (2, 4)
-# How long the source looks for an answer before it sleeps, where each rank has a CPU: longer than what is small takes, so
-# that no receiver waits for a source that is to be woken; not longer, since on a busy machine it keeps out the receiver.
+# How long the source looks for an answer before it sleeps, where each rank has a CPU: longer than what is small takes,
+# so that no receiver waits for a source that is to be woken; not longer, since on a busy machine it keeps out the
+# receiver.
 SPIN = 100e-6
 START = 300.0  # seconds: importing vLLM takes some, on each rank
 
