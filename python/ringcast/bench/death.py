@@ -20,6 +20,7 @@ from ringcast.bench.exchange import Failed
 
 WATCHDOG = 60.0  # seconds
 PAUSE = 0.001  # seconds between the calls of a source
+WARM_UP = 20  # calls; the first few of a pair go by another way
 
 # A way: called once in each process with its rank; what it returns is called until it raises.
 Way = Callable[[int, int, Any], Callable[[], Any]]
@@ -93,7 +94,8 @@ def work(way: Way, rank: int, world: int, store: str, handles: Any, pipe: Any) -
 
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     call = way(rank, world, handles)
-    call()
+    for _ in range(WARM_UP):
+        call()
     pipe.send(os.getpid())
     try:
         while True:
