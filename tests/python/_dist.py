@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that run a function as the ranks of a torch.distributed group.
 
-Importing torch takes seconds, so the processes are kept from test to test; each job makes a group of its own and
-destroys it again. After each job no memory and no descriptor of a ring may be left. A rank that hangs is killed and
+Importing torch takes seconds, so one process does it and the ranks are forked from that; they are kept from test to
+test. Each job makes a group of its own and destroys it again. After each job no memory and no descriptor of a ring may be left. A rank that hangs is killed and
 shows where it hung.
 """
 
@@ -39,7 +39,8 @@ class Ranks:
             return self._collect(world, dying)
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch.distributed", "numpy", "ringcast.torch", "ringcast.vllm.group"])
         for _ in range(self._most):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs,), daemon=True)
