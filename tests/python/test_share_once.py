@@ -40,7 +40,8 @@ def hash_of(tensor: Any) -> int:
 
 
 def mm_inputs(seed: int) -> Any:
-    return {"feature": feature(seed), "offsets": [(3, 7)], "parts": [feature(seed + 1), feature(seed + 2).reshape(50, 100).T]}
+    parts = [feature(seed + 1), feature(seed + 2).reshape(50, 100).T]
+    return {"feature": feature(seed), "offsets": [(3, 7)], "parts": parts}
 
 
 def check(got: Any, seed: int) -> None:
