@@ -192,7 +192,8 @@ def test_without_a_group_it_says_what_to_call():
 
 
 def tensors() -> Any:
-    return {"a": torch.arange(6).reshape(2, 3), "deep": {"b": torch.ones(3), "c": {"d": torch.zeros(0, 2), "e": 1}}, "f": {}}
+    deep = {"b": torch.ones(3), "c": {"d": torch.zeros(0, 2), "e": 1}}
+    return {"a": torch.arange(6).reshape(2, 3), "deep": deep, "f": {}}
 
 
 def ranks_with_tensor_dicts() -> None:
@@ -367,7 +368,8 @@ def ranks_installed(folder: str) -> None:
         install()
         assert load("srt.managers.scheduler_components.request_receiver").send([rank, 5], rank, None) == [0, 5]
         coordinator = load("srt.distributed.parallel_state").GroupCoordinator(dist.group.WORLD)
-        assert_same(coordinator.broadcast_tensor_dict({"a": torch.ones(2)} if rank == 1 else None, 1)["a"], torch.ones(2))
+        got = coordinator.broadcast_tensor_dict({"a": torch.ones(2)} if rank == 1 else None, 1)
+        assert_same(got, {"a": torch.ones(2)})
         scheduler = load("srt.managers.scheduler").Scheduler(dist.group.WORLD)
         inputs = scheduler._process_and_broadcast_mm_inputs(torch.arange(4))
         assert_same(inputs.mm_items, [torch.arange(4) * 2])

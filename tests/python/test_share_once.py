@@ -23,6 +23,7 @@ from values import assert_same, scribble
 
 import ringcast
 import ringcast.torch as rt
+from ringcast._group.rings import ends
 from ringcast.sglang import feature_hash, rule, share, share_once
 from ringcast.sglang.hashes import hashes_of
 
@@ -40,7 +41,8 @@ def hash_of(tensor: Any) -> int:
 
 
 def mm_inputs(seed: int) -> Any:
-    return {"feature": feature(seed), "offsets": [(3, 7)], "parts": [feature(seed + 1), feature(seed + 2).reshape(50, 100).T]}
+    parts = [feature(seed + 1), feature(seed + 2).reshape(50, 100).T]
+    return {"feature": feature(seed), "offsets": [(3, 7)], "parts": parts}
 
 
 def check(got: Any, seed: int) -> None:
@@ -278,11 +280,12 @@ def ranks_dying(victim: int) -> Any:
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     who = f"rank {victim} (pid {pids[victim]})"
-    waiting = [share_once(lambda: None, 1, src=src, how="share") for src in (victim, 1 - rank)]
-    assert who in text_of(ringcast.WriterGone, waiting[0].result)
-    assert who in text_of(ringcast.ReaderDied, waiting[1].result)
-    mine = share_once(lambda: mm_inputs(1), 1, src=rank, how="share")
-    assert who in text_of(ringcast.ReaderDied, mine.result)
+    assert who in text_of(ringcast.WriterGone, share_once(lambda: None, 1, src=victim, how="share").result)
+    while ends(None)["share_once", rank].lost is None:
+        os.sched_yield()  # to the thread that hears of it
+    for src in 0, 1:  # this rank's own ring, and the other's, whose notice it waits for
+        shared = share_once(lambda: mm_inputs(1), 1, src=src, how="share")
+        assert who in text_of(ringcast.ReaderDied, shared.result)
     return True
 
 

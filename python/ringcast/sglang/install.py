@@ -113,8 +113,8 @@ def install() -> bool:
     """Put ringcast's functions in the place of SGLang's, in this process; whether they are there now.
 
     Call it in each process, before or after SGLang is imported; RINGCAST_SGLANG=1 in the environment has SGLang call it
-    (docs/sglang.md). To call it again changes nothing. If a function of SGLang's has other parameters than expected, all
-    of SGLang stays as it was, and a RuntimeWarning says why. All ranks must have it, or none.
+    (docs/sglang.md). To call it again changes nothing. If a function of SGLang's has other parameters than expected,
+    all of SGLang stays as it was, and a RuntimeWarning says why. All ranks must have it, or none.
 
     ImportError: SGLang is not installed.
     """

@@ -13,6 +13,8 @@ Shared it is if that saves at least LEAST_SAVING of C: what is shared is there l
 sooner than the rank that computes gets round to it. The rates are measured once, by the group's first rank.
 """
 
+import contextlib
+import functools
 import os
 import time
 from typing import Callable, Dict, NamedTuple, Optional
@@ -46,10 +48,8 @@ def measure() -> Rates:
     put = _best(lambda: ringcast.pack(sample))
     hashes = {}
     for name in "sha256", "xxh3":
-        try:
-            hashes[name] = max(0.0, _best(lambda name=name: ringcast.pack(sample, hash=name)) - put)  # type: ignore[misc]
-        except ValueError:  # a build without it
-            continue
+        with contextlib.suppress(ValueError, ringcast.Error):  # of a build without it
+            hashes[name] = max(0.0, _best(functools.partial(ringcast.pack, sample, hash=name)) - put)
     return Rates(hashes, put, _best(lambda: ringcast.unpack(packed)))
 
 
