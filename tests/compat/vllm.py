@@ -12,7 +12,6 @@ python tests/compat/vllm.py [--version 0.33.0] [--source FOLDER] [TEST...]
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -136,7 +135,10 @@ def run(source, which, options, **more):
                 timeout=SECONDS,
                 check=False,
             )
-        return read(outcomes.read_text())
+        found = read(outcomes.read_text())
+    if not found:
+        raise SystemExit(f"compat: no test ran; see {log}")
+    return found
 
 
 def read(lines):
@@ -145,8 +147,6 @@ def read(lines):
         if line.startswith("{"):
             entry = json.loads(line)
             found[entry["test"].rpartition("/")[2]] = entry["outcome"], entry["why"]
-    if not found:
-        raise SystemExit("compat: no test ran; see the log")
     return found
 
 
@@ -154,26 +154,14 @@ def groups(source, which):
     """Each function of GroupCoordinator, 2 and 4 ranks; the worst of the ranks."""
     worst = {}
     for world in 2, 4:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [fetch.python(), fetch.PLUGIN / "vllm_groups.py", which, os.path.join(folder, "store")]
-            fetch.say(f"vLLM's GroupCoordinator, {world} ranks, with {which}")
-            ranks = [
-                subprocess.Popen(
-                    [*map(str, command), str(rank), str(world)],
-                    env=environment(source),
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-                for rank in range(world)
-            ]
-            for rank, process in enumerate(ranks):
-                out, errors = process.communicate(timeout=SECONDS)
-                for test, (outcome, why) in read(out or "").items() if out else ():
-                    if worst.get(test, ("passed", ""))[0] == "passed":
-                        worst[test] = outcome, why
-                if process.returncode:
-                    worst[f"rank {rank} of {world}"] = "failed", errors
+        fetch.say(f"vLLM's GroupCoordinator, {world} ranks, with {which}")
+        ranks = fetch.run_ranks("vllm_groups.py", which, world, SECONDS, **environment(source))
+        for rank, (status, out, errors) in enumerate(ranks):
+            for test, (outcome, why) in read(out).items():
+                if worst.get(test, ("passed", ""))[0] == "passed":
+                    worst[test] = outcome, why
+            if status:
+                worst[f"rank {rank} of {world}"] = "failed", errors
     return worst
 
 
