@@ -64,7 +64,8 @@ PAYLOADS = {
 def summary(value):
     """The same text for equal values, whatever process they are in."""
     if isinstance(value, torch.Tensor):
-        return f"tensor {value.dtype} {list(value.shape)} {hashlib.sha256(repr(value.tolist()).encode()).hexdigest()[:12]}"
+        digest = hashlib.sha256(repr(value.tolist()).encode()).hexdigest()[:12]
+        return f"tensor {value.dtype} {list(value.shape)} {digest}"
     if isinstance(value, np.ndarray):
         return f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()[:12]}"
     if isinstance(value, (list, tuple, set)):
