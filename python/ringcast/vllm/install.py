@@ -275,7 +275,8 @@ def _replace_functions(coordinator: Any, operations: type) -> None:
 
 def _subclasses(cls: type) -> List[type]:
     found: List[type] = []
-    for below in cls.__subclasses__():
+    children: List[type] = cls.__subclasses__()
+    for below in children:
         found += [below, *_subclasses(below)]
     return found
 
