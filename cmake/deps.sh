@@ -14,9 +14,9 @@ say() { echo "deps: $*"; }
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
-# memcheck, 64-bit Arm.
+# memcheck, 64-bit Arm, machines (network namespaces).
 want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
-want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package
@@ -65,7 +65,7 @@ fi
 # ---- build/venv ----
 
 requirements="scikit-build-core>=0.11 numpy pytest hypothesis mypy"
-extras="uvloop msgspec xxhash" # their tests are left out without them
+extras="uvloop msgspec xxhash pyzmq" # their tests are left out without them
 key="$requirements $extras | $torch | $(python3 -c 'import sys; print(sys.version, sys.base_prefix)' | tr '\n' ' ')"
 
 if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; } 2>/dev/null ||

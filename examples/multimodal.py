@@ -79,6 +79,11 @@ def make_requests(seed: int, nbytes: int) -> List[Request]:
     return [Request(feature, hash_of(feature), sample_of(feature).clone()) for feature in features]
 
 
+def check(who: str, request: Request, feature: torch.Tensor, hash_: int) -> None:
+    if hash_ != request.hash or not torch.equal(sample_of(feature), request.sample):
+        raise SystemExit(f"{who}: received something else than was sent")
+
+
 def hash_once_more(request: Request, wait: Optional[float]) -> int:
     if wait is None:
         return hash_of(request.feature)
@@ -157,8 +162,7 @@ def run_block(way: Way, requests: List[Request], count: int, window: int) -> Blo
         request, since, begun = in_flight.popleft()
         feature, hash_ = way.end(begun)
         latencies.append(time.perf_counter() - since)
-        if hash_ != request.hash or not torch.equal(sample_of(feature), request.sample):
-            raise SystemExit(f"rank {dist.get_rank()}: received something else than was sent")
+        check(f"rank {dist.get_rank()}", request, feature, hash_)
 
     dist.barrier(way.group)
     began, cpu = time.perf_counter(), time.process_time()
@@ -166,8 +170,8 @@ def run_block(way: Way, requests: List[Request], count: int, window: int) -> Blo
         if len(in_flight) == window:
             finish()
         request = requests[index % len(requests)]
-        in_flight.append((request, time.perf_counter(), None))
-        in_flight[-1] = (*in_flight[-1][:2], way.begin(request))
+        since = time.perf_counter()
+        in_flight.append((request, since, way.begin(request)))
     while in_flight:
         finish()
     return Block(began, time.perf_counter(), time.process_time() - cpu, latencies, way.shared)

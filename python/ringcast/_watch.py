@@ -36,7 +36,8 @@ def watch(writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], N
 
 class _Watcher:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Whoever holds it may be the one that collects an owner, which is then forgotten under it.
+        self._lock = threading.RLock()
         self._epoll = select.epoll()
         self._methods: Dict[int, Any] = {}
         threading.Thread(target=self._run, name="ringcast-watch", daemon=True).start()

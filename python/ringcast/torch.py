@@ -5,7 +5,7 @@
     inputs = broadcast_tensor_dict(inputs if rank == 0 else None, src=0, group=tp_group)
 
 The functions have the contracts of vLLM's GroupCoordinator (parallel_state.py, August 2026). Each (group, src) has a
-ring of its own, made when it is first used, by one exchange over the group itself; every rank of the group must take
+ring of its own, made when it is first used, by two exchanges over the group itself; every rank of the group must take
 part in that call. From then on torch.distributed is not touched. The source goes on at once; it waits only when the
 slowest rank is a whole ring behind.
 
@@ -15,6 +15,9 @@ it was given, it raises what was wrong, every other rank raises ringcast.SendErr
 works again. When the source closes its ring, exits or dies, the others get ringcast.WriterGone, which names it; when
 another rank dies, all others get ringcast.ReaderDied, which names that one, also those that wait in a call.
 
+A group may span machines: each has a ring, and what is sent goes to each other machine once, by torch.distributed's
+point to point (docs/machines.md).
+
 A group's rings go when it is destroyed, or by close(). In a forked child they raise ringcast.ForkedError.
 
 None of the calls takes a timeout: a rank that is stopped, or a source that skips a call, blocks those who wait for it,
@@ -22,10 +25,11 @@ as in any collective.
 
 Environment, looked at by the source when it makes a ring: RINGCAST_CAPACITY, its bytes (default: the Writer's);
 RINGCAST_MEMORY, the kind of its memory (hugetlb, shmem-huge or pages; default: the first that can be had);
-RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's);
-RINGCAST_ATTACH_TIMEOUT, the seconds that the other ranks have to attach (default 60). Looked at by every rank:
-RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere by raising
-ringcast.PickleRefused, after which the next call works. (The exchange of the first call is torch.distributed's own.)
+RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's). In a group
+that spans machines the first rank of each other machine looks at its own when it makes the ring of that machine. Looked
+at by every rank: RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere
+by raising ringcast.PickleRefused, after which the next call works. (The exchanges of the first call are
+torch.distributed's own.)
 
 RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what becomes of the broadcasts when another rank has
 died. "fail" (the default): this and all later calls raise ringcast.ReaderDied on all ranks; "evict": the source warns
@@ -55,7 +59,7 @@ def broadcast_tensor_dict(
     writable, and alias nothing. Values may be any object that can be pickled, with tensors in it.
 
     group: a ProcessGroup, or None for the default group. metadata_group: a CPU group of the same ranks, which the
-    exchange of the first call takes instead of `group`.
+    first call takes instead of `group`, and what goes to other machines.
     Without torch.distributed initialised, or in a group of one rank, the input is returned.
 
     TypeError: not a dict on the source, or a tensor in it that is not on the CPU. ValueError: `src` is no rank of the

@@ -129,6 +129,11 @@ def test_each_command_is_documented():
         (["object", "--seconds", "nan"], "takes seconds, more than 0, and not 'nan'"),
         (["object", "--seconds", "long"], "takes seconds, more than 0, and not 'long'"),
         (["asyncio", "--rounds", "0"], "takes a whole number from 1 on, and not '0'"),
+        (["dropin", "--case", "features-numpy"], "'features-numpy'.*scheduler-256"),
+        (["dropin", "--ranks", "1"], "takes a number of ranks, 2 to 64, and not '1'"),
+        (["dropin", "--ranks", "two"], "takes a number of ranks, 2 to 64, and not 'two'"),
+        (["dropin", "--gap", "-1"], "takes milliseconds, 0 to 1000, and not '-1'"),
+        (["dropin", "--gap", "some"], "takes milliseconds, 0 to 1000, and not 'some'"),
         ([], "COMMAND"),
     ],
 )
@@ -236,7 +241,16 @@ def test_a_percentile_is_one_of_the_values(share, wanted):
 
 @pytest.mark.parametrize(
     "value, text",
-    [(7, "7"), (1234567, "1,234,567"), (0.1234, "0.12"), (9.999, "10.0"), (99.96, "100"), (1234.5, "1,234")],
+    [
+        (None, ""),
+        (7, "7"),
+        (1234567, "1,234,567"),
+        (0.0123, "0.012"),
+        (0.1234, "0.12"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (1234.5, "1,234"),
+    ],
 )
 def test_numbers_are_short(value, text):
     assert report.number(value) == text

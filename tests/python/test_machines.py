@@ -91,8 +91,8 @@ def test_each_machine_has_one_ring_whatever_it_is_called():
             assert [reader.recv() for _ in values] == values
         writer.send(("describe", None))
         assert re.fullmatch(
-            r"rank (\d) \(pid \d+ on same\), which receives for rank \d \(pid \d+ on same\) too,: \d+ bytes behind; "
-            r"rank (\d) \(pid \d+ on same\), which receives for rank \d \(pid \d+ on same\) too,: \d+ bytes behind",
+            r"rank (\d) \(pid \d+ on same\), which receives for rank \d \(pid \d+ on same\) too: \d+ bytes behind; "
+            r"rank (\d) \(pid \d+ on same\), which receives for rank \d \(pid \d+ on same\) too: \d+ bytes behind",
             writer.recv(),
         )
         writer.send(("close", WATCHDOG))

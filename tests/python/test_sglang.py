@@ -295,6 +295,8 @@ CLASSES = [
 
 def in_place() -> List[bool]:
     """Of each function, wherever it is: whether it is ringcast's."""
+    for module, *_ in NAMES + CLASSES:
+        load(module)
     functions = [getattr(load(module), name) for module, name in NAMES]
     functions += [getattr(getattr(load(module), of), name) for module, of, name in CLASSES]
     return [hasattr(function, "__wrapped__") for function in functions]
@@ -370,9 +372,7 @@ def ranks_installed(folder: str) -> None:
         inputs = scheduler._process_and_broadcast_mm_inputs(torch.arange(4))
         assert_same(inputs.mm_items, [torch.arange(4) * 2])
         text_of(ringcast.SendError if rank else ValueError, lambda: scheduler._process_and_broadcast_mm_inputs("bad"))
-        meta = scheduler._process_and_broadcast_mm_inputs(torch.ones(3, device="meta"))
-        assert meta.mm_items[0].device.type == "meta"
-        assert load("srt.managers.schedule_batch").MultimodalInputs.made == (0 if rank else 3)
+        assert load("srt.managers.schedule_batch").MultimodalInputs.made == (0 if rank else 2)
         assert load("srt.managers.scheduler").Scheduler(None)._process_and_broadcast_mm_inputs(1) == "original"
         uninstall()
         assert scheduler._process_and_broadcast_mm_inputs(1) == "original"

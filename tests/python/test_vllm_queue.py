@@ -15,73 +15,14 @@ import numpy as np
 import pytest
 from needs import torch
 from peers import WATCHDOG
+from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
 from ringcast.vllm import Handle, MessageQueue
 
 pytestmark = pytest.mark.alike
 
-SMALL = {"max_chunk_bytes": 32 << 10, "max_chunks": 2}
 PEER = "vllm.distributed.device_communicators.shm_broadcast"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def the_watching_thread():
-    """The first queue of a process starts it, with a descriptor that stays."""
-    MessageQueue(1, 1)
-
-
-def make(readers=1, **options):
-    writer = MessageQueue(readers, readers, **options)
-    return writer, [MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(readers)]
-
-
-def make_ready(readers=1, **options):
-    writer, others = make(readers, **options)
-    writer.wait_until_ready()
-    for reader in others:
-        reader.wait_until_ready()
-    return (writer, *others)
-
-
-@contextlib.contextmanager
-def meanwhile(call, *args):
-    """Run it in a thread during the block, and give what it returned or raised, by the time the block is over."""
-    outcome = []
-
-    def run():
-        try:
-            outcome.append(call(*args))
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield outcome
-    thread.join(WATCHDOG)
-    assert not thread.is_alive()
-
-
-def fill(queue):
-    """Until there is no room."""
-    with pytest.raises(TimeoutError):
-        for number in range(10_000):
-            queue.enqueue(bytes(1000), timeout=0)
-    return number
-
-
-@contextlib.contextmanager
-def once_it_waits(queue):
-    """The end of the block is reached when a call of another thread has begun to wait."""
-    with ringcast.Tap(queue.handle.buffer_handle) as tap:
-
-        def waits():
-            return tap.stats().waits if queue._is_writer else tap.peers()[0].stats.waits
-
-        before = waits()
-        yield
-        while waits() == before:
-            pass
 
 
 # ---- What arrives ----------------------------------------------------------------------------------------------------
@@ -130,7 +71,9 @@ def test_messages_of_all_sizes_go_through_a_small_ring_in_order():
     assert outcome == [None]
 
 
-def test_the_budget_only_makes_the_ring_smaller():
+@pytest.mark.parametrize("least", [0, 4 << 20])
+def test_the_budget_only_makes_the_ring_smaller(monkeypatch, least):
+    monkeypatch.setattr("ringcast.vllm.queue._LEAST_DEFAULT", least)
     default = ringcast.Writer().capacity
     for bytes_, chunks, capacity in ((24 << 20, 10, default), (1 << 20, 1, 1 << 20), (40 << 10, 2, 128 << 10)):
         writer = MessageQueue(1, 1, max_chunk_bytes=bytes_, max_chunks=chunks)

@@ -13,7 +13,7 @@ import types
 import numpy as np
 import pytest
 from peers import WATCHDOG
-from test_vllm_queue import meanwhile, the_watching_thread  # noqa: F401
+from queues import meanwhile, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
 from ringcast.vllm import MessageQueue

@@ -9,7 +9,8 @@ is closed instead, and the others look for themselves who is gone.
 
 import errno
 import warnings
-from typing import Any, Callable, Dict, NoReturn, Optional, Tuple, Union
+import weakref
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
 
 import ringcast
 from ringcast._watch import watch
@@ -25,24 +26,74 @@ _OPERATIONS = (
     "broadcast",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
-_NOTICE = 255  # of a death: its value is the text
 _CALL_BITS = 24
 _CALL_MASK = (1 << _CALL_BITS) - 1
+# Tags beside the calls, the value is the text: a rank has died; the source is out of reach.
+NOTICE, GONE = 255 << _CALL_BITS, 254 << _CALL_BITS
 # Fits the smallest of rings in UTF-8.
 _ERROR_CHARACTERS = 400
 
 
-class Source:
+class Watched:
+    """Who sends into a ring, and hears of the deaths of its readers while it is not called.
+
+    The caller and the watching thread share no lock, which would cost each send as much as the rest of it: a Writer
+    refuses a second thread, and what the watching thread calls of it keeps the GIL, so that it is never the second one
+    for the caller.
+    """
+
+    def __init__(self, writer: ringcast.Writer, goes_on: bool) -> None:
+        self.end = writer
+        self._goes_on = goes_on  # without the dead; else the first is the last
+        self._has_heard = False
+        self._alarm = False  # the watching thread came while a call was under way, which is to look when it is done
+        self._unwatch = watch(writer, self._notice)
+
+    def _hear(self, who: str) -> None:
+        """Of a death, in words."""
+        raise NotImplementedError
+
+    def _notice(self) -> bool:
+        """Of the watching thread: a reader may have died."""
+        self._alarm = True  # first: the call under way looks at it last
+        try:
+            if not self.end.closed:
+                self._look()
+        except (RuntimeError, ValueError):  # a call is under way; or it is closed just now
+            return False  # for as long as a call waits for room, the descriptor stays readable
+        return not self._has_heard
+
+    def _catch_up(self) -> None:
+        self._look()
+        if not self._has_heard and not self.end.closed:
+            self._unwatch()
+            self._unwatch = watch(self.end, self._notice)
+
+    def _look(self) -> None:
+        while not self._has_heard and (reader := self.end.check()) is not None:
+            who = f"{reader.name} (pid {reader.pid}) "
+            who += "has died" if reader.state == "dead" else "lives, but has written into the ring what it must not"
+            self._has_heard = not self._goes_on
+            self._hear(who)
+        self._pass_on()
+        self._alarm = False
+
+    def _pass_on(self) -> None:
+        """What was heard. RuntimeError: a call is under way."""
+
+
+class Source(Watched):
     """The end of the rank that sends."""
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
-        self.end = writer
         self.lost: Optional[str] = None  # who has died, once and for all
         self._rank = rank
         self._call = 0
-        self._goes_on = goes_on
-        self._alarm = False  # the watching thread came while a call was under way, which is to look when it is done
-        self._unwatch = watch(writer, self._notice)
+        self._legs: Sequence[Any] = ()  # to other machines
+        super().__init__(writer, goes_on)
+
+    def reach(self, legs: Sequence[Any]) -> None:
+        self._legs = legs
 
     def send(
         self,
@@ -92,6 +143,8 @@ class Source:
     def close(self) -> None:
         self._unwatch()  # before its descriptor goes
         self.end.close()
+        for leg in self._legs:
+            leg.join()
 
     # ---- What can't be sent ----
 
@@ -132,41 +185,31 @@ class Source:
 
     # ---- Who has died ----
 
-    # The caller and the watching thread share no lock, which would cost each send as much as the rest of it: a Writer
-    # refuses a second thread, and what the watching thread calls of it keeps the GIL, so that it is never the second
-    # one for the caller.
-
-    def _notice(self) -> bool:
-        """Of the watching thread: a reader may have died."""
-        self._alarm = True  # first: the call under way looks at it last
+    def lose(self, who: str) -> None:
+        """Of a leg's thread: a rank of another machine has died, or can't be reached."""
+        self._hear(who)
+        self._has_heard = not self._goes_on
+        self._alarm = True
         try:
             if not self.end.closed:
                 self._look()
-        except (RuntimeError, ValueError):  # a call is under way; or it is closed just now
-            return False  # for as long as a call waits for room, the descriptor stays readable
-        return self.lost is None
+        except RuntimeError:
+            if not self._goes_on:
+                self.end.cancel()  # the call under way may wait for room that who waits for the dead will not make
+        except ValueError:
+            pass  # it is closed just now
 
-    def _catch_up(self) -> None:
-        self._look()
-        if self.lost is None:
-            self._unwatch()
-            self._unwatch = watch(self.end, self._notice)
+    def _hear(self, who: str) -> None:
+        if self._goes_on:
+            warnings.warn(f"{who}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
+        elif self.lost is None:
+            self.lost = f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
 
-    def _look(self) -> None:
-        while self.lost is None and (reader := self.end.check()) is not None:
-            who = f"{reader.name} (pid {reader.pid}) "
-            who += "has died" if reader.state == "dead" else "lives, but has written into the ring what it must not"
-            if self._goes_on:
-                warnings.warn(f"{who}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
-            else:
-                self.lost = f"{who}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
-        if self.lost is not None and not self.end.closed:
-            self._send_notice(self.lost)
-        self._alarm = False
-
-    def _send_notice(self, text: str) -> None:
+    def _pass_on(self) -> None:
+        if self.lost is None or self.end.closed:
+            return
         try:
-            self.end.send(text, 0, tag=_NOTICE << _CALL_BITS)
+            self.end.send(self.lost, 0, tag=NOTICE)
         except (TimeoutError, ringcast.Error):
             self.end.close()
 
@@ -174,13 +217,20 @@ class Source:
 class Receiver:
     """The end of a rank that receives."""
 
-    def __init__(self, reader: ringcast.Reader, rank: int, source: int, pids: Dict[int, int]) -> None:
+    def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
         self.end = reader
         self.source = source
         self.lost: Optional[str] = None  # who has died, once and for all
         self._rank = rank
-        self._pids = pids  # of all ranks
+        self._sender = sender  # into the ring of this machine
+        self._pids = pids  # of the ranks of this machine
         self._call: Optional[int] = 0  # None: the last one failed before or after its frame was taken, who knows
+        self._relay: Any = None
+
+    def relay(self, relay: Any) -> None:
+        """This is the rank that sends into the ring, what comes from the source."""
+        self._relay = relay
+        weakref.finalize(self, relay.leave).atexit = False  # type: ignore[misc]
 
     def receive(self, operation: int, take: Optional[Callable[[], Tuple[Any, int]]] = None) -> Any:
         if self.lost is not None:
@@ -213,6 +263,8 @@ class Receiver:
 
     def close(self) -> None:
         self.end.close()
+        if self._relay is not None:
+            self._relay.close()
 
     def _take_hashed(self, timeout: Optional[float]) -> Tuple[Tuple[Any, Any], int]:
         with self.end.next(timeout) as frame:
@@ -220,8 +272,12 @@ class Receiver:
 
     def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int, value: Any) -> NoReturn:
         number = tag >> _CALL_BITS
-        if number == _NOTICE:
-            self._raise_lost(value if isinstance(value, str) else value[0])
+        if tag in (NOTICE, GONE):
+            text = value if isinstance(value, str) else value[0]
+            if tag == NOTICE:
+                self._raise_lost(text)
+            self.end.close()
+            raise ringcast.WriterGone(errno.EPIPE, text)
         theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
         mine = _OPERATIONS[operation]
         raise RuntimeError(
@@ -237,14 +293,19 @@ class Receiver:
     def _raise_gone(self) -> NoReturn:
         """The next use makes a new ring, unless a rank has died for whom there was no room to tell."""
         self.end.close()
-        source = f"the source, rank {self.source} (pid {self._pids[self.source]}),"
-        if _is_gone(self._pids[self.source]):
-            raise ringcast.WriterGone(errno.EPIPE, f"{source} has died or exited") from None
+        pid = self._pids[self._sender]
+        who = f"rank {self._sender} (pid {pid}),"
+        if self._sender == self.source:
+            who = f"the source, {who}"
+        else:
+            who += f" which passes on what the source, rank {self.source}, sends from another machine,"
+        if _is_gone(pid):
+            raise ringcast.WriterGone(errno.EPIPE, f"{who} has died or exited") from None
         gone = [f"rank {rank} (pid {pid})" for rank, pid in self._pids.items() if _is_gone(pid)]
         if gone:
             have = "has" if len(gone) == 1 else "have"
-            self._raise_lost(f"{', '.join(gone)} {have} died, and {source} has closed the ring: make a new group")
-        raise ringcast.WriterGone(errno.EPIPE, f"{source} has closed the ring") from None
+            self._raise_lost(f"{', '.join(gone)} {have} died, and {who} has closed the ring: make a new group")
+        raise ringcast.WriterGone(errno.EPIPE, f"{who} has closed the ring") from None
 
 
 def _is_gone(pid: int) -> bool:

@@ -125,11 +125,24 @@ class _Queued(Handle):
 
 
 def _is_of_value(error: Exception) -> bool:
-    """Whether it is what was given that can't be sent, or memory that lacks; else it is the ring or the peer that fails,
-    and there is nobody to tell."""
+    """Whether it is what was given that can't be sent, or memory that lacks; else it is the ring or the peer that
+    fails, and there is nobody to tell."""
     if isinstance(error, ringcast.Error):
         return isinstance(error, ringcast.PickleRefused) or error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EMSGSIZE)
     return not isinstance(error, TimeoutError)
+
+
+def _name_knob(error: Exception, rank: int) -> Exception:
+    """The same error; if it is one of size, with the setting that is to be changed here."""
+    if not isinstance(error, ringcast.FrameTooLarge) or error.spill_bytes is None:
+        return error
+    what = str(error).partition(":")[0]
+    how = f"set RINGCAST_SPILL_BYTES on rank {rank} to at least {error.spill_bytes}"
+    if error.capacity is not None:
+        how += f", or RINGCAST_CAPACITY to at least {error.capacity},"
+    named = ringcast.FrameTooLarge(error.errno, f"{what}: {how} before the ring is made")
+    named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
+    return named
 
 
 # ---- The end that sends ----------------------------------------------------------------------------------------------
@@ -147,7 +160,7 @@ class Sender:
         self._call = 0
         self._on_ring = False
         self._next_look = 0.0
-        self._failure: Optional[ringcast.Error] = None
+        self._failure: Optional[str] = None  # once and for all
         self._greeted = False
         self.posted: Deque[_Posted] = deque()
         self._outbox: Deque[_Queued] = deque()
@@ -163,15 +176,18 @@ class Sender:
                     raise TypeError(f"{_OPERATIONS[operation]} needs a dict, not {type(value).__name__}")
                 handle = self._isend(group, value, tag)
             except Exception as error:
-                if _is_of_value(error):
-                    self._tell(group, error, operation, tag)
-                raise
+                named = _name_knob(error, self._rank)
+                if _is_of_value(named):
+                    self._tell(group, named, operation, tag)
+                if named is error:
+                    raise
+                raise named from None
             self._call = (self._call + 1) & _CALL_MASK
             return handle
 
     def _isend(self, group: Any, value: Any, tag: int) -> Handle:
         if self._failure is not None:
-            raise self._failure
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self._failure)
         if self.posted:
             self._look_for_answers(group)
         if not self._on_ring:
@@ -191,14 +207,16 @@ class Sender:
 
     def _tell(self, group: Any, error: Exception, operation: int, tag: int) -> None:
         """Give the receiver, who waits for this call, the error instead."""
-        text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
-        if len(text) > _ERROR_CHARACTERS:
-            text = text[: _ERROR_CHARACTERS - 3] + "..."
+        text = self._text(error, operation)
         if self._on_ring:
             self._queue(_Queued(text, tag))
         else:
             self._isend_far(group, _ERROR, tag, text.encode())
         self._call = (self._call + 1) & _CALL_MASK
+
+    def _text(self, error: Exception, operation: int) -> str:
+        text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
+        return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 3] + "..."
 
     def _look(self) -> None:
         """Whether the receiver lives, and is there."""
@@ -210,9 +228,8 @@ class Sender:
 
     def _fail(self, what: str) -> NoReturn:
         pid = f"pid {self._peer_pid}" if self._peer_pid else "its pid was never known"
-        text = f"rank {self._peer} ({pid}) {what}: make a new group without it"
-        self._failure = ringcast.ReaderDied(errno.EOWNERDEAD, text)
-        raise self._failure
+        self._failure = f"rank {self._peer} ({pid}) {what}: make a new group without it"
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, self._failure)
 
     def raise_unreachable(self, error: Exception) -> NoReturn:
         if "imed out" in str(error):
@@ -272,30 +289,26 @@ class Sender:
                 else:
                     self.end.send(item.what, tag=item.tag)
             except Exception as raised:
-                error = raised
+                error = _name_knob(raised, self._rank)
             with self._lock:
                 if error is not None:
-                    error = self._outbox_error(error, item)
+                    error = self._judge(error, item)
                 self._outbox.popleft().end(error)
-                if self._failure is not None:
-                    while self._outbox:
-                        self._outbox.popleft().end(self._failure)
+                while self._outbox and self._failure is not None:
+                    self._outbox.popleft().end(error)
                 if not self._outbox:
                     self._thread = None
                     return
 
-    def _outbox_error(self, error: Exception, item: _Queued) -> Exception:
+    def _judge(self, error: Exception, item: _Queued) -> Exception:
+        """What the handle raises: the error of this frame, of which the receiver is told, or the end of all."""
         if _is_of_value(error):
-            text = f"{_OPERATIONS[item.tag >> _CALL_BITS]} failed at the source, rank {self._rank}: {error}"
-            self._outbox.insert(1, _Queued(text[:_ERROR_CHARACTERS], item.tag))
+            self._outbox.insert(1, _Queued(self._text(error, item.tag >> _CALL_BITS), item.tag))
             return error
-        if isinstance(error, ringcast.ReaderDied):
-            with contextlib.suppress(ringcast.ReaderDied):
-                self._fail("has died")
-            assert self._failure is not None
-        else:
-            self._failure = error if isinstance(error, ringcast.Error) else ringcast.Error(errno.EIO, str(error))
-        return self._failure
+        try:
+            self._fail("has died" if isinstance(error, ringcast.ReaderDied) else f"is not sent to any more ({error})")
+        except ringcast.ReaderDied as death:
+            return death
 
     def close(self) -> None:
         if self.end.closed:
@@ -338,7 +351,8 @@ class Receiver:
                 self._check(operation, expected, tag)
                 return value
         if self.end is None:
-            raise ringcast.Error(errno.EPIPE, f"rank {self._peer} sends into a ring that was closed here: close both ends")
+            what = f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
+            raise ringcast.Error(errno.EPIPE, what)
         try:
             value, tag = self.end.recv_tagged()
         except (ringcast.SendError, ringcast.PickleRefused):
@@ -457,7 +471,7 @@ def _close(ends: Dict[Tuple[bool, int], Union[Sender, Receiver]]) -> None:
 
 
 def close(group: Any) -> None:
-    """Close this process's ends; what waits in an outbox is lost. To be called on both sides, with nothing under way."""
+    """Close this process's ends; what waits in an outbox is lost. For both sides to call, with nothing under way."""
     ends = _pairs.get(group, {})
     for end in ends.values():
         if isinstance(end, Sender):  # answers will still arrive in their memory

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rings of torch.distributed groups: one for each (group, stream, src), made when it is first used.
 
-The exchange that makes one is a collective of all ranks of the group; from then on torch.distributed is not touched.
+The exchanges that make one are collectives of all ranks of the group; from then on torch.distributed is not touched,
+unless the group spans machines.
 A group's rings go when it is destroyed.
 """
 
@@ -10,15 +11,17 @@ import contextlib
 import operator
 import os
 import platform
+import secrets
+import warnings
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 import torch.distributed as dist
 
 import ringcast
+from ringcast._group import legs
 from ringcast._group.ends import End, Receiver, Source
 
-_ATTACH_TIMEOUT = 60.0
 _SLOTS = 64
 
 _Number = TypeVar("_Number", int, float)
@@ -95,41 +98,142 @@ def _make_ring(group: Any, src: int, metadata_group: Any) -> End:
         metadata_group = group
     elif dist.get_process_group_ranks(metadata_group) != ranks:
         raise ValueError("metadata_group must have the same ranks as group, in the same order")
-    if group.rank() == src:
-        return _make_source(ranks, src, metadata_group)
-    everyone = _exchange(ranks, src, metadata_group)
-    if everyone[src]["error"]:
-        raise RuntimeError(f"the source, rank {ranks[src]}, could not make the ring: {everyone[src]['error']}")
-    rank = dist.get_rank()
-    reader = ringcast.Reader(everyone[src]["handle"], name=_reader_name(rank))
-    return Receiver(reader, rank, ranks[src], {each: theirs["pid"] for each, theirs in zip(ranks, everyone)})
+    making = _Making(ranks, group.rank(), src, metadata_group)
+    try:
+        return making.run()
+    except BaseException:
+        making.undo()
+        raise
 
 
-def _make_source(ranks: List[int], src: int, metadata_group: Any) -> Source:
-    """Whatever goes wrong before the exchange is told in it: the others wait there."""
-    writer = failure = None
-    on_death = "fail"
-    try:
-        timeout = _from_environment("RINGCAST_ATTACH_TIMEOUT", float, 0, "seconds, 0 or more, such as 60")
-        timeout = _ATTACH_TIMEOUT if timeout is None else timeout
-        capacity = _from_environment("RINGCAST_CAPACITY", int, 1, "a whole number of bytes, such as 16777216")
-        on_death = os.environ.get("RINGCAST_ON_DEATH") or "fail"
-        if on_death not in ("fail", "evict"):
-            raise ValueError(f"the environment's RINGCAST_ON_DEATH is {on_death!r}: it must be fail or evict")
-        writer = ringcast.Writer(capacity, max(_SLOTS, len(ranks) - 1), on_death=on_death)
-    except Exception as error:
-        failure = error
-    try:
-        _exchange(ranks, src, metadata_group, writer, failure)
+class _Making:
+    """All ranks try to attach to the source's ring; those who can't are of another machine, and do the same among
+    themselves, until everyone has a ring. Whatever goes wrong is told to all: they wait in the exchanges."""
+
+    def __init__(self, ranks: List[int], me: int, src: int, group: Any) -> None:
+        self._ranks = ranks
+        self._me = me  # as all numbers here but those in `ranks`, a rank in the group
+        self._src = src
+        self._group = group
+        self._everyone: List[Dict[str, Any]] = []  # what the ranks have told when the source made its ring
+        self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's comes first
+        self._writer: Optional[ringcast.Writer] = None
+        self._reader: Optional[ringcast.Reader] = None
+
+    def run(self) -> End:
+        left = list(range(len(self._ranks)))
+        while left:
+            leader = left[0] if self._machines else self._src
+            handle = self._offer(leader)
+            attached = self._attach(handle, leader, self._me in left)
+            left = [rank for rank in left if rank != leader and not attached[rank]]
+            self._machines.append([leader] + [rank for rank in range(len(attached)) if attached[rank]])
+        return self._end()
+
+    def undo(self) -> None:
+        for end in self._reader, self._writer:
+            if end is not None:
+                end.close()
+
+    def _offer(self, leader: int) -> str:
+        """The handle of the ring that `leader` makes."""
+        failure = None
+        if self._me == leader:
+            try:
+                policy = _on_death() if leader == self._src else self._everyone[self._src]["on_death"] or "fail"
+                self._writer = _make_writer(len(self._ranks), policy)
+            except Exception as error:
+                failure = error
+        told = _exchange(self._ranks, self._src, self._group, self._writer, failure)
         if failure is not None:
             raise failure
-        assert writer is not None
-        _wait_readers(writer, [rank for rank in ranks if rank != ranks[src]], timeout)
-    except BaseException:
-        if writer is not None:
-            writer.close()
-        raise
-    return Source(writer, ranks[src], on_death == "evict")
+        if told[leader]["error"]:
+            who = "the source" if leader == self._src else "the first of another machine"
+            raise RuntimeError(f"{who}, rank {self._ranks[leader]}, could not make the ring: {told[leader]['error']}")
+        self._everyone = self._everyone or told
+        handle: str = told[leader]["handle"]
+        return handle
+
+    def _attach(self, handle: str, leader: int, left: bool) -> List[bool]:
+        """Who could attach to it, of those who are left."""
+        failure = None
+        if left and self._me != leader:
+            try:
+                self._reader = ringcast.Reader(handle, name=_reader_name(self._ranks[self._me]))
+            except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
+                self._warn(leader, error)
+            except Exception as error:
+                failure = error
+        attached = left and self._me != leader and self._reader is not None
+        mine = attached, f"{type(failure).__name__}: {failure}" if failure is not None else None
+        came: List[Any] = [None] * len(self._ranks)
+        dist.all_gather_object(came, mine, group=self._group)
+        if failure is not None:
+            raise failure
+        failed = [f"rank {rank} could not attach: {error}" for rank, (_, error) in zip(self._ranks, came) if error]
+        if failed:
+            raise RuntimeError(f"the ring of rank {self._ranks[leader]} is given up: {'; '.join(failed)}")
+        return [theirs for theirs, _ in came]
+
+    def _warn(self, leader: int, error: Exception) -> None:
+        if self._everyone[leader]["machine"] == self._everyone[self._me]["machine"]:
+            warnings.warn(
+                f"rank {self._ranks[self._me]} is on the machine of rank {self._ranks[leader]}, but can't attach to "
+                f"its ring, so that broadcasts go through torch.distributed: {error}",
+                RuntimeWarning,
+                stacklevel=1,
+            )
+
+    def _end(self) -> End:
+        rank, source = self._ranks[self._me], self._ranks[self._src]
+        goes_on = self._everyone[self._src]["on_death"] == "evict"
+        backend, seconds = self._find_backend() if len(self._machines) > 1 else (None, 0.0)
+        if self._me == self._src:
+            assert self._writer is not None
+            end = Source(self._writer, rank, goes_on)
+            leaders = [machine[0] for machine in self._machines[1:]]
+            end.reach([legs.Leg(end, self._wire(backend, each), self._name(each), seconds) for each in leaders])
+            return end
+        machine = next(machine for machine in self._machines if self._me in machine)
+        if self._writer is not None:
+            self._reader = ringcast.Reader(self._writer.handle, name=_reader_name(rank))
+        assert self._reader is not None
+        pids = {self._ranks[each]: self._everyone[each]["pid"] for each in machine}
+        receiver = Receiver(self._reader, rank, source, self._ranks[machine[0]], pids)
+        if self._writer is not None:
+            wire, names = self._wire(backend, self._src), (self._name(self._me), self._name(self._src))
+            receiver.relay(legs.Relay(self._writer, goes_on, wire, *names, seconds))
+        return receiver
+
+    def _name(self, rank: int) -> str:
+        theirs = self._everyone[rank]
+        return f"rank {self._ranks[rank]} (pid {theirs['pid']} on {theirs['host']})"
+
+    def _wire(self, backend: Any, peer: int) -> Any:
+        tag = self._everyone[self._src]["tag"]
+        return legs.Wire(backend, peer, (tag, tag + 1) if self._me == self._src else (tag + 1, tag))
+
+    def _find_backend(self) -> Tuple[Any, float]:
+        backend = legs.cpu_backend(self._group)
+        if backend is None:
+            parts = "; ".join(", ".join(self._name(rank) for rank in machine) for machine in self._machines)
+            raise RuntimeError(
+                f"the group spans machines ({parts}), between which its backend, {dist.get_backend(self._group)}, "
+                "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
+            )
+        return backend, legs.seconds_of(backend)
+
+
+def _make_writer(size: int, on_death: str) -> ringcast.Writer:
+    capacity = _from_environment("RINGCAST_CAPACITY", int, 1, "a whole number of bytes, such as 16777216")
+    return ringcast.Writer(capacity, max(_SLOTS, size - 1), on_death=on_death)
+
+
+def _on_death() -> str:
+    on_death = os.environ.get("RINGCAST_ON_DEATH") or "fail"
+    if on_death not in ("fail", "evict"):
+        raise ValueError(f"the environment's RINGCAST_ON_DEATH is {on_death!r}: it must be fail or evict")
+    return on_death
 
 
 def _from_environment(name: str, convert: Callable[[str], _Number], least: int, what: str) -> Optional[_Number]:
@@ -156,13 +260,16 @@ def _exchange(
         "src": src,
         "version": ringcast.__version__,
         "machine": _machine(),
+        "host": platform.node(),
+        "on_death": os.environ.get("RINGCAST_ON_DEATH"),
+        "tag": secrets.randbelow(1 << 29) * 2,
         "pid": os.getpid(),
         "handle": writer.handle if writer is not None else None,
         "error": f"{type(failure).__name__}: {failure}" if failure is not None else None,
     }
     everyone: List[Any] = [None] * len(ranks)
     dist.all_gather_object(everyone, mine, group=group)
-    for key, what in ("version", "ringcast is version"), ("src", "src is"), ("machine", "the machine (its boot id) is"):
+    for key, what in ("version", "ringcast is version"), ("src", "src is"):
         _check_same(key, what, ranks, everyone)
     return everyone
 
@@ -190,15 +297,3 @@ def _check_same(key: str, what: str, ranks: List[int], everyone: List[Dict[str, 
 
 def _reader_name(rank: int) -> str:
     return f"rank {rank}"
-
-
-def _wait_readers(writer: ringcast.Writer, ranks: List[int], timeout: Optional[float]) -> None:
-    try:
-        writer.wait_readers(len(ranks), timeout)
-    except TimeoutError:
-        came = {reader.name for reader in writer.readers() if reader.state == "active"}
-        missing = [name for name in map(_reader_name, ranks) if name not in came]
-        raise TimeoutError(
-            f"{len(ranks) - len(missing)} of {len(ranks)} ranks attached to the ring within {timeout} s; missing: "
-            f"{', '.join(missing)}. What kept them is in their own output"
-        ) from None

@@ -9,7 +9,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, exchange, report
+from ringcast.bench import cases, codec, death, dropin, exchange, report
 
 EXAMPLES = """
 EXAMPLES
@@ -18,15 +18,19 @@ EXAMPLES
   python -m ringcast.bench object --format json > object.json
   python -m ringcast.bench tensors --case features
   python -m ringcast.bench asyncio --rounds 1000
+  python -m ringcast.bench death --rounds 20
+  python -m ringcast.bench dropin --vllm vllm-0.33.0 --format json
 
-Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than pickle. Nothing else should run
-meanwhile. docs/benchmarks.md tells what is measured, and how.
+Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than what stands beside it. Nothing
+else should run meanwhile. docs/benchmarks.md tells what is measured, and how.
 """
 COMMANDS = {
     "codec": "encoding and decoding in one process, beside pickle 5",
     "object": "from object to object between two processes, beside pickle 5 on the same rings",
     "tensors": "the same for what holds tensors or arrays, with GB/s",
+    "death": "how soon the others know when one process is killed, under each drop-in",
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
+    "dropin": "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them, with 2 and 4 ranks",
 }
 
 
@@ -50,7 +54,26 @@ def rounds(text: str) -> int:
     return value
 
 
+def milliseconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"takes milliseconds, 0 to 1000, and not {text!r}")
+    return value
+
+
+def ranks(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 2 <= value <= 64:
+        raise argparse.ArgumentTypeError(f"takes a number of ranks, 2 to 64, and not {text!r}")
+    return value
+
+
 def names(command: str) -> List[str]:
+    if command == "dropin":
+        return list(dropin.CASES)
     return cases.WITH_TENSORS if command == "tensors" else list(cases.CASES)
 
 
@@ -70,6 +93,9 @@ def parser() -> argparse.ArgumentParser:
         if command == "asyncio":
             one.add_argument("--rounds", type=rounds, default=300, metavar="N", help="wake-ups of each; default: 300")
             continue
+        if command == "death":
+            one.add_argument("--rounds", type=rounds, default=5, metavar="N", help="kills of each; default: 5")
+            continue
         one.add_argument(
             "--case",
             action="append",
@@ -79,7 +105,23 @@ def parser() -> argparse.ArgumentParser:
             help=f"only this one; may be repeated. {', '.join(names(command))}",
         )
         one.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="for each case; default: 2")
+        if command == "dropin":
+            add_dropin(one)
     return made
+
+
+def add_dropin(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--ranks",
+        action="append",
+        type=ranks,
+        metavar="N",
+        help="processes, the source among them; may be repeated. Default: 2 and 4",
+    )
+    one.add_argument(
+        "--gap", type=milliseconds, default=0.0, metavar="MS", help="milliseconds before each message; default: 0"
+    )
+    one.add_argument("--vllm", metavar="PATH", help="an unpacked source of vLLM; default: the installed one")
 
 
 def measure(options: argparse.Namespace, one: Callable[[str, Any, float], Dict[str, Any]]) -> Dict[str, Any]:
@@ -106,10 +148,17 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         except ModuleNotFoundError as error:
             sys.exit(f"ringcast.bench: asyncio can't be measured by this installation: {error}")
         return {**facts, "rounds": options.rounds, **wakeup.run(options.rounds)}
+    if options.command == "death":
+        return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
     facts["seconds_per_case"] = options.seconds
     facts["garbage_collector"] = "on"
     if options.command == "codec":
         return {**facts, **measure(options, lambda name, value, seconds: codec.measure(value, seconds))}
+    if options.command == "dropin":
+        facts["gap_ms"] = options.gap
+        sizes = sorted(set(options.ranks or dropin.RANKS))
+        chosen = options.cases or names("dropin")
+        return {**facts, **dropin.run(chosen, sizes, options.seconds, options.gap / 1e3, options.vllm)}
     with exchange.Pair() as pair:
         return {**facts, "processes": pair.facts(), **measure(options, pair.measure)}
 
@@ -119,8 +168,14 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
         return json.dumps(found, indent=1)
     if options.command == "asyncio":
         return "\n".join(report.flat({key: value for key, value in found.items() if key != "command"}))
+    if options.command == "death":
+        return death.text(found)
     if options.command == "codec":
         return report.text(found, report.CODEC, "One process, the garbage collector on; ratio: of both, to pickle's.")
+    if options.command == "dropin":
+        gap = f", a gap of {found['gap_ms']:g} ms before each" if found["gap_ms"] else ""
+        note = f"From the call at the source until the last has it{gap}; ratio: of p50, ringcast's to this one's."
+        return report.text({**found, "cases": dropin.rows(found["cases"])}, report.DROPIN, note)
     processes = found["processes"]
     pinned = "a CPU each" if None not in processes["cpus"] else "one CPU for both"
     spin = f"waits spin for {processes['spin_s'] * 1e3:.0f} ms" if processes["spin_s"] else "waits spin as they see fit"

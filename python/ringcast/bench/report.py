@@ -6,6 +6,7 @@ import platform
 import re
 import sys
 from importlib import metadata
+from operator import itemgetter
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import ringcast
@@ -50,15 +51,19 @@ def say(text: str) -> None:
 # ---- As text ---------------------------------------------------------------------------------------------------------
 
 
-def number(value: float) -> str:
-    """Three digits that count; all of a whole number."""
+def number(value: Optional[float]) -> str:
+    """Three digits that count, or three behind the point; all of a whole number; nothing of None."""
+    if value is None:
+        return ""
     if isinstance(value, int) or value >= 99.95:
         return f"{value:,.0f}"
+    if value < 0.0995:
+        return f"{value:.3f}"
     return f"{value:.{2 if value < 9.995 else 1}f}"
 
 
 # Its title; that of the group which begins with it; its width; its value.
-Column = Tuple[str, str, int, Callable[[Dict[str, Any]], float]]
+Column = Tuple[str, str, int, Callable[[Dict[str, Any]], Optional[float]]]
 
 
 def of(way: str, what: str) -> Callable[[Dict[str, Any]], float]:
@@ -97,6 +102,13 @@ TENSORS: List[Column] = [
     *ONE_WAY,
     ("ringcast", "GB/s", 10, of("ringcast", "gb_per_s")),
     ("pickle", "", 8, of("pickle", "gb_per_s")),
+]
+DROPIN: List[Column] = [
+    ("p50", "one way, us", 11, itemgetter("p50_us")),
+    ("p99", "", 9, itemgetter("p99_us")),
+    ("source", "CPU, us", 11, itemgetter("cpu_source_us")),
+    ("a reader", "", 10, itemgetter("cpu_reader_us")),
+    ("ratio", "", 9, itemgetter("ratio")),
 ]
 
 

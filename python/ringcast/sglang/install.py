@@ -127,7 +127,7 @@ def install() -> bool:
             _finder = _Finder()
             sys.meta_path.insert(0, _finder)
             for target in _TARGETS:
-                if target.module in sys.modules:
+                if target.module in sys.modules and _finder is not None:  # None: one did not match
                     _put(target)
         return _finder is not None
 

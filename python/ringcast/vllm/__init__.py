@@ -1,9 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM has for its workers, over ringcast: the same names, arguments and results.
+"""What vLLM's users install: its MessageQueue, and its GroupCoordinator's functions, over rings. docs/vllm.md."""
 
-    from ringcast.vllm import MessageQueue      # for vllm.distributed.device_communicators.shm_broadcast's
-"""
+import importlib
+from typing import TYPE_CHECKING, Any, List
 
 from ringcast.vllm.queue import Handle, MessageQueue
 
-__all__ = ["Handle", "MessageQueue"]
+if TYPE_CHECKING:
+    from ringcast.vllm.group import Group, GroupOperations
+    from ringcast.vllm.install import install, uninstall
+
+__all__ = ["Group", "GroupOperations", "Handle", "MessageQueue", "install", "uninstall"]
+
+# A MessageQueue needs no torch, and vLLM's plugins are imported by whoever starts it.
+_LATER = {"Group": "group", "GroupOperations": "group", "install": "install", "uninstall": "install"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+
+
+def __dir__() -> List[str]:
+    return sorted([*globals(), *_LATER])

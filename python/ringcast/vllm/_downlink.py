@@ -16,8 +16,10 @@ from ringcast.vllm import _wire
 from ringcast.vllm._pieces import Inlet
 from ringcast.vllm._wire import Address, Malformed
 
-# Bytes after which a relay acknowledges, even if more is there.
-_ACK_BYTES = 4 << 20
+# A relay acknowledges so many bytes, or what there is when it has had no message for so long: each acknowledgement wakes
+# the writer's side.
+_ACK_BYTES = 1 << 20
+_ACK_MILLISECONDS = 50
 _GOODBYE_SECONDS = 1.0
 # A connection that was lost is not made anew: the writer's side has forgotten this one by then.
 _NEVER_MILLISECONDS = 24 * 3600 * 1000
@@ -36,6 +38,7 @@ class Connection:
 
     def __init__(self, address: Address, ipv6: bool) -> None:
         self.address = address
+        self._lost = False
         self._context = zmq.Context()
         try:
             self.sock = self._context.socket(zmq.DEALER)
@@ -51,7 +54,8 @@ class Connection:
             raise
 
     def lost(self) -> bool:
-        return any(True for _ in _wire.connection_events(self.monitor))
+        self._lost = len(list(_wire.connection_events(self.monitor))) > 0 or self._lost
+        return self._lost
 
     def ask(self, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
         """Send it, and wait for the answer: its letter and words."""
@@ -63,7 +67,7 @@ class Connection:
                     f"the writer at {self.address.endpoint} has not answered within {_wire.ANSWER_SECONDS} s: is it "
                     "stopped, or does a firewall stand between?"
                 )
-            zmq.zmq_poll([(self.sock, zmq.POLLIN), (self.monitor, zmq.POLLIN)], int(left * 1000) + 1)
+            _wire.wait_for([self.sock, self.monitor], int(left * 1000) + 1)
             lost = self.lost()
             with contextlib.suppress(zmq.Again):
                 return _understand(self.sock.recv_multipart(zmq.NOBLOCK))
@@ -180,17 +184,19 @@ class Relay:
         if room:
             self._published = self._taken
             room = self._take_in()
-        if self._published - self._acknowledged and (not room or self._why is None):
-            self._acknowledge()
-        self._look_for_deaths()
         if room and self._why is not None:
             return True
-        ways = [(self._wake.fileno(), zmq.POLLIN), (self._deaths, zmq.POLLIN)]
+        ways = [self._wake.descriptor, self._deaths, self._sock if room else self._room]
         if not self._lost:
-            ways.append((self._connection.monitor, zmq.POLLIN))
-        ways.append((self._sock if room else self._room, zmq.POLLIN))
-        zmq.zmq_poll(ways, -1)
-        self._wake.clear()
+            ways.append(self._connection.monitor)
+        behind = self._published != self._acknowledged
+        ready = _wire.wait_for(ways, _ACK_MILLISECONDS if behind else -1)
+        if behind and not ready:
+            self._acknowledge()
+        if self._deaths in ready:
+            self._look_for_deaths()
+        if self._wake.descriptor in ready:
+            self._wake.clear()
         # What came before the connection was lost is taken in first.
         self._lost = self._lost or self._connection.lost()
         return False
@@ -204,14 +210,16 @@ class Relay:
                 if self._lost:
                     self._why = f"the writer ({self._source}) has died, or its machine can't be reached any more"
                 break
-            if len(parts) == 2 and parts[0].buffer[:1] == b"F":
+            if len(parts) == 2 and parts[0].bytes[:1] == b"F":
                 self._taken += self._inlet.give(parts[0].buffer[1:], parts[1].buffer)
                 if not self._inlet.publish():
                     return False
                 self._published = self._taken
                 if self._published - self._acknowledged >= _ACK_BYTES:
                     self._acknowledge()
-            elif [part.bytes for part in parts] != [b"C"]:  # at which the new one is looked for, as ever
+            elif [part.bytes for part in parts] == [b"C"]:
+                self._look_for_deaths()  # from then on the new one is watched, too
+            else:
                 letter, words = _understand([part.bytes for part in parts])
                 if letter not in (b"E", b"N"):
                     raise Malformed("a message out of turn")
@@ -253,7 +261,7 @@ class Relay:
         self._sock.send(b"B")
         deadline = time.monotonic() + _GOODBYE_SECONDS
         while not self._lost and (left := deadline - time.monotonic()) > 0:
-            zmq.zmq_poll([(self._sock, zmq.POLLIN), (self._connection.monitor, zmq.POLLIN)], int(left * 1000) + 1)
+            _wire.wait_for([self._sock, self._connection.monitor], int(left * 1000) + 1)
             self._lost = self._connection.lost()
             with contextlib.suppress(zmq.Again):
                 while self._sock.recv_multipart(zmq.NOBLOCK, copy=False)[0].bytes != b"D":
@@ -267,6 +275,6 @@ class Relay:
                 return
             if self._stopping:
                 return
-            zmq.zmq_poll([(self._wake.fileno(), zmq.POLLIN), (self._room, zmq.POLLIN), (self._deaths, zmq.POLLIN)], -1)
+            _wire.wait_for([self._wake.descriptor, self._room, self._deaths])
             self._wake.clear()
             self._look_for_deaths()

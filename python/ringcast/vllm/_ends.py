@@ -6,6 +6,7 @@ import contextlib
 import errno
 import threading
 import time
+import weakref
 from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple
 
 import ringcast
@@ -16,8 +17,6 @@ from ringcast.vllm._waits import Wait
 _FIRST = 0.05
 # How often a writer that waits looks whether the readers live, those in its way and the others.
 _LOOK = 0.05
-# How long it tries to tell of a death, when another reader leaves no room.
-_TELL = 1.0
 # How soon the watching thread tries again when the Writer is taken.
 _TURN = 0.001
 # Tags of frames that are no message: all readers are attached; a reader has died, and the text says who.
@@ -38,8 +37,9 @@ def _first(timeout: Optional[float]) -> float:
 class Sender:
     """The writer's end. names: of the readers of this machine.
 
-    A Writer lets in one thread at a time, and there are two: the caller's and the one that watches for deaths. What is
-    not over at once is done under the lock; a call that finds the Writer taken takes the lock, and has its turn.
+    A Writer lets in one thread at a time, and there are two: the caller's and the one that watches for deaths. A call
+    that is not over at once goes on under the lock, looks for deaths itself, and so does one that finds the Writer
+    taken. Who watches and finds it taken sees to it that the next call does.
     """
 
     def __init__(self, writer: ringcast.Writer, names: List[str]) -> None:
@@ -52,7 +52,7 @@ class Sender:
         self._told = False  # and they know
         self._lost: Optional[str] = None  # a remote reader that has died
         self._died: Optional[str] = None  # a reader whose death was told
-        self._send: Callable[..., None] = _not_complete
+        self._send: Callable[..., None] = _go_slowly
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
@@ -78,6 +78,7 @@ class Sender:
                 self._send_waiting(obj, wait)
             except ringcast.FrameTooLarge as error:
                 raise _name_knob(error) from None
+            self._send = self.ring.send
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
         raise RuntimeError("Only readers can dequeue")
@@ -139,16 +140,18 @@ class Sender:
 
     def look(self) -> bool:
         """For the watching thread: see whether all readers live, and tell the others if not."""
-        with self._lock:
-            while not self.ring.closed:
+        while True:
+            with self._lock:
+                if self.ring.closed:
+                    return False
                 try:
                     self._check()
                     return True
                 except ringcast.ReaderDied:
                     return False
                 except RuntimeError:
-                    time.sleep(_TURN)  # the Writer is in a call, which will wait under the lock if it waits for long
-        return False
+                    self._send = _go_slowly
+            time.sleep(_TURN)
 
     def lose(self, text: str) -> None:
         """For the bridge's thread. It may hold what a call under the lock waits for, so it does not wait here."""
@@ -166,10 +169,33 @@ class Sender:
             else:
                 return
             self._send = _raise_died(self._died)
-            # The dead one is in nobody's way: the Writer's on_death is "evict".
-            with contextlib.suppress(TimeoutError, ringcast.Error):
-                self.ring.send(self._died, _TELL, tag=_DIED)
+            if not self._tell(0):
+                weak = weakref.ref(self)
+                threading.Thread(target=_keep_telling, args=(weak,), name="ringcast-tell", daemon=True).start()
         raise ringcast.ReaderDied(errno.EOWNERDEAD, self._died)
+
+
+    def _tell(self, timeout: float) -> bool:
+        """Under the lock. The dead one is in nobody's way, for the Writer's on_death is "evict"; others may be."""
+        with contextlib.suppress(ringcast.Error):
+            try:
+                self.ring.send(self._died, timeout, tag=_DIED)
+            except TimeoutError:
+                return False
+        return True
+
+    def keep_telling(self) -> bool:
+        with self._lock:
+            return self.ring.closed or self._tell(_LOOK)
+
+
+def _keep_telling(weak: "weakref.ref[Sender]") -> None:
+    """For a thread: until there was room. It keeps no queue alive."""
+    while True:
+        sender = weak()
+        if sender is None or sender.keep_telling():
+            return
+        del sender
 
 
 class Receiver:
@@ -261,7 +287,8 @@ class Nobody:
         pass
 
 
-def _not_complete(*_: Any) -> NoReturn:
+def _go_slowly(*_: Any) -> NoReturn:
+    """In place of Writer.send()."""
     raise TimeoutError
 
 

@@ -50,7 +50,7 @@ class _Peer:
         self.left = False
 
     def __str__(self) -> str:
-        others = f", which receives for {', '.join(map(str, self.served))} too," if self.served else ""
+        others = f", which receives for {', '.join(map(str, self.served))} too" if self.served else ""
         return f"{self.person}{others}"
 
 
@@ -80,8 +80,8 @@ class Core:
             self._context = zmq.Context()
             undo.callback(self._context.destroy, 0)
             self._listen(ip)
-            self._wake = _wire.Wake()
             self._ring = self._reader.fileno()
+            self._wake = _wire.Wake()
             undo.pop_all()
         self._thread = threading.Thread(target=self._run, name="ringcast-uplink", daemon=True)
         self._thread.start()
@@ -166,13 +166,16 @@ class Core:
 
     def _turn(self) -> None:
         more = self._forward()
-        ways = [(self._wake.fileno(), zmq.POLLIN), (self._router, zmq.POLLIN), (self._monitor, zmq.POLLIN)]
+        ways = [self._wake.descriptor, self._router, self._monitor]
         if self._may_forward():
-            ways.append((self._ring, zmq.POLLIN))
-        zmq.zmq_poll(ways, 0 if more else self._patience())
-        self._wake.clear()
-        self._look_at_connections()
-        self._hear()
+            ways.append(self._ring)
+        ready = _wire.wait_for(ways, 0 if more else self._patience())
+        if self._wake.descriptor in ready:
+            self._wake.clear()
+        if self._monitor in ready:
+            self._look_at_connections()
+        if self._router in ready or self._gone:
+            self._hear()
         for peer in self._gone:
             self._forget(peer)
         self._gone.clear()
@@ -355,7 +358,7 @@ class Core:
         if peer in self._relays:
             self._relays.remove(peer)
             if not peer.left and not self._ended:
-                self._report(f"{peer} {why}")
+                self._report(f"{peer}{',' if peer.served else ''} {why}")
         if peer is self._deciding:
             self._deciding = None
             self._serve_next()

@@ -19,6 +19,7 @@ import contextlib
 import errno
 import hmac
 import json
+import operator
 import os
 import re
 import secrets
@@ -27,13 +28,8 @@ import struct
 import threading
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-try:
-    import zmq
-    from zmq.utils.monitor import recv_monitor_message
-except ImportError as error:
-    raise ImportError(
-        "readers on other machines are reached over ZeroMQ, and its Python package is not here: pip install pyzmq"
-    ) from error
+import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 import ringcast
 
@@ -70,7 +66,7 @@ class Person(NamedTuple):
 
 
 def me(rank: int) -> Person:
-    return Person(rank, os.getpid(), socket.gethostname())
+    return Person(operator.index(rank), os.getpid(), socket.gethostname())
 
 
 class Address(NamedTuple):
@@ -152,6 +148,11 @@ def connection_events(monitor_socket: Any) -> Iterator[Tuple[int, int]]:
         yield int(told["event"]), int(told["value"])
 
 
+def wait_for(ways: List[Any], milliseconds: int = -1) -> List[Any]:
+    """Until one of these sockets and descriptors is readable; those that are."""
+    return [way for way, _ in zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)]
+
+
 class Wake:
     """Ends a poll of another thread."""
 
@@ -162,7 +163,8 @@ class Wake:
         os.set_blocking(self._far, False)
         os.set_blocking(self._near, False)
 
-    def fileno(self) -> int:
+    @property
+    def descriptor(self) -> int:
         return self._far
 
     def set(self) -> None:

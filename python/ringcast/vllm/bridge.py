@@ -12,7 +12,8 @@ all, and in their order; a machine that is behind holds the writer back, by a re
 
 Who listens and who calls know each other by what is in the address: a token, and the listener's public key. With CURVE,
 ZeroMQ's encryption, nobody else can read or forge what passes. RINGCAST_CURVE=0, in the environment of the writer,
-turns it off, for a network of one's own.
+turns it off, for a network of one's own: encrypting takes a core about 2 ms for each MiB on either side, seven times
+what it takes to send it as it is, and 4 µs for a small message.
 
 A process that is killed is noticed at once, a machine that falls silent after the heartbeat's time: RINGCAST_HEARTBEAT,
 in seconds (default 5), in the environment of each side. A process that is stopped for so long is taken for dead.
@@ -20,6 +21,13 @@ in seconds (default 5), in the environment of each side. A process that is stopp
 
 import weakref
 from typing import Callable, Optional
+
+try:
+    import zmq  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "readers on other machines are reached over ZeroMQ, and its Python package is not here: pip install pyzmq"
+    ) from error
 
 from ringcast.vllm import _downlink, _uplink, _wire
 

@@ -6,20 +6,21 @@
     pp.send_tensor_dict({"hidden": hidden})         # to the next rank
     inputs = pp.recv_tensor_dict()                  # from the previous one
 
-Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts take the ring of
-(cpu_group, src), as those of ringcast.torch, any src; what one rank sends to another takes a ring of these two alone
+Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts take the ring
+of (cpu_group, src), as those of ringcast.torch, any src; what one rank sends to another takes a ring of these two alone
 (ringcast._group.pairs).
 
 In a dict, and as broadcast()'s tensor, tensors that the rings can't carry (`travels_apart`: those not on the CPU) go by
-the collectives and the point to point of `device_group`, as in vLLM; the frame in the ring has their device's type, their
-dtype and their shape, and so tells what to expect and where it stands among the keys. All others are in the frame.
+the collectives and the point to point of `device_group`, as in vLLM; the frame in the ring has their device's type,
+their dtype and their shape, and so tells what to expect and where it stands among the keys. All others are in the
+frame.
 
 Nothing of it looks at vLLM's own queue (mq_broadcaster) or at its CPU communicator's way for dicts: the rings do what
 these do.
 
 Errors beside those of ringcast.torch: AssertionError where vLLM has an assert, a rank out of range or a broadcast of no
-dict; ringcast.ReaderDied when the receiver of what is sent has died or left, ringcast.WriterGone when the sender of what
-is awaited has. Both name the rank and its pid.
+dict; ringcast.ReaderDied when the receiver of what is sent has died or left, ringcast.WriterGone when the sender of
+what is awaited has. Both name the rank and its pid.
 """
 
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -50,8 +51,8 @@ def travels_apart(tensor: Any) -> bool:
 def _split(tensor_dict: Any, device_group: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
     """What goes into the frame, and the tensors that don't, by key.
 
-    The frame is the dict itself, or (the dict with None for these, what they are). Without a device group all go into the
-    frame, and what is on a device is refused there, by its place. Nested tensors are part of their value, as in vLLM.
+    The frame is the dict itself, or (the dict with None for these, what they are). Without a device group all go into
+    the frame, and what is on a device is refused there, by its place. Nested tensors are part of their value.
     """
     if not isinstance(tensor_dict, dict) or device_group is None:
         return tensor_dict, []
@@ -164,6 +165,8 @@ class GroupOperations:
             ring.send(input_, TENSOR, torch.Tensor)
             return input_
         received = ring.receive(TENSOR)
+        if not isinstance(input_, torch.Tensor):
+            raise TypeError(f"broadcast needs a tensor to fill, not {type(input_).__name__}")
         if input_.dtype != received.dtype or input_.numel() != received.numel():
             raise ValueError(
                 f"the source, rank {self.ranks[src]}, broadcast {tuple(received.shape)} of {received.dtype}, but the "
@@ -244,10 +247,10 @@ class GroupOperations:
     ) -> Optional[Dict[Any, Any]]:
         """Send a dict to one rank (None: the next), and wait until all of it is where that rank can take it.
 
-        all_gather_group, of tensors that travel apart only: the ranks of it, each of which sends the same dict to one of
-        as many receivers, send a part of each such tensor, and the receivers gather the whole. all_gather_tensors, by
-        key: whether; without it, all that can be divided. Tensors in the frame go whole: it is there at once, in one copy
-        of each, and the gathering would cost a collective to save half a copy.
+        all_gather_group, of tensors that travel apart only: its ranks, each of which sends the same dict to another
+        receiver, send a part of each such tensor, and the receivers gather the whole. all_gather_tensors, by key:
+        whether; without it, all that can be divided. Tensors in the frame go whole: they are there with it, and to save
+        a part of their copy would take a collective, which copies more.
 
         In a group of one rank, the dict is returned.
         """
@@ -264,8 +267,8 @@ class GroupOperations:
         all_gather_group: Any = None,
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> List[Handle]:
-        """The same without waiting: the frame's handle, then one of each tensor that travels apart, to which nothing may
-        be written before it is waited for. Handles may be dropped."""
+        """The same without waiting: the frame's handle, then one of each tensor that travels apart, which may not be
+        written to before it is waited for. Handles may be dropped."""
         if self.world_size <= 1:
             return []
         return _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors)
@@ -368,12 +371,10 @@ class Group(GroupOperations):
     def __init__(self, cpu_group: Any = None, device_group: Any = None) -> None:
         if cpu_group is None:
             cpu_group = dist.group.WORLD
-        for group, name in (cpu_group, "cpu_group"), (device_group, "device_group"):
-            if group is None and name == "device_group":
-                continue
+            if cpu_group is None:
+                raise ValueError("there is no default group: call torch.distributed.init_process_group() first")
+        for name, group in ("cpu_group", cpu_group), ("device_group", device_group or cpu_group):
             if not isinstance(group, dist.ProcessGroup):
-                if group is None:
-                    raise ValueError("there is no default group: call torch.distributed.init_process_group() first")
                 raise TypeError(f"{name} must be a torch.distributed.ProcessGroup, not {type(group).__name__}")
         self.cpu_group, self.device_group = cpu_group, device_group
         self.ranks = dist.get_process_group_ranks(cpu_group)

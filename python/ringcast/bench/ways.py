@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways of getting an object from rank 0 to the others that the drop-ins are measured with: ringcast's, and those
+that they stand in for.
+
+Each is made on all ranks of a group at once. It gives rank 0 what sends, a call with the object, and the others what
+receives, a call that returns it.
+"""
+
+import importlib
+import os
+import pickle
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from ringcast.bench.cases import LeftOut
+
+VLLM_QUEUE = "vllm.distributed.device_communicators.shm_broadcast"
+
+Call = Callable[..., Any]
+
+
+class Member(NamedTuple):
+    """One of the ranks of a group."""
+
+    rank: int
+    ranks: int
+    group: Any
+    vllm: Optional[str]  # a folder with vLLM's source
+
+
+def needs(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise LeftOut(f"needs {module.partition('.')[0]}, which can't be imported here: {error}") from None
+
+
+# ---- gloo ------------------------------------------------------------------------------------------------------------
+
+
+def gloo_object(me: Member) -> Call:
+    import torch.distributed as dist
+
+    broadcast, group = dist.broadcast_object_list, me.group
+
+    def send(value: Any) -> None:
+        broadcast([value], 0, group)
+
+    def receive() -> Any:
+        box = [None]
+        broadcast(box, 0, group)
+        return box[0]
+
+    return receive if me.rank else send
+
+
+class Blank(NamedTuple):
+    """Stands in the metadata where a tensor goes."""
+
+    dtype: Any
+    shape: Tuple[int, ...]
+
+
+def gloo_tensor_dict(me: Member) -> Call:
+    """As vLLM does it: what is no tensor, and what the tensors are like, as an object; then a broadcast for each
+    tensor, all begun before the first is waited for."""
+    import torch
+    import torch.distributed as dist
+
+    group = me.group
+
+    def send(value: Dict[str, Any]) -> None:
+        tensors = [item for item in value.values() if isinstance(item, torch.Tensor)]
+        plan = [
+            (key, Blank(item.dtype, tuple(item.shape)) if isinstance(item, torch.Tensor) else item)
+            for key, item in value.items()
+        ]
+        dist.broadcast_object_list([plan], 0, group)
+        share(tensors)
+
+    def receive() -> Dict[str, Any]:
+        box: List[Any] = [None]
+        dist.broadcast_object_list(box, 0, group)
+        value = {
+            key: torch.empty(item.shape, dtype=item.dtype) if isinstance(item, Blank) else item for key, item in box[0]
+        }
+        share([item for item in value.values() if isinstance(item, torch.Tensor)])
+        return value
+
+    def share(tensors: List[Any]) -> None:
+        for work in [dist.broadcast(tensor, 0, group, async_op=True) for tensor in tensors if tensor.numel()]:
+            work.wait()
+
+    return receive if me.rank else send
+
+
+def gloo_pickle(me: Member) -> Call:
+    """As SGLang does it: the pickle's length, then the pickle, each by a broadcast."""
+    import numpy
+    import torch
+    import torch.distributed as dist
+
+    group = me.group
+
+    def send(value: List[Any]) -> None:
+        data = pickle.dumps(value)
+        bytes_of = torch.from_numpy(numpy.frombuffer(data, numpy.uint8).copy())
+        dist.broadcast(torch.tensor([len(data)]), 0, group)
+        dist.broadcast(bytes_of, 0, group)
+
+    def receive() -> Any:
+        size = torch.zeros(1, dtype=torch.long)
+        dist.broadcast(size, 0, group)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, 0, group)
+        return pickle.loads(data.numpy().tobytes())
+
+    return receive if me.rank else send
+
+
+# ---- Queues ----------------------------------------------------------------------------------------------------------
+
+
+def vllm_class(path: Optional[str]) -> Any:
+    """vLLM's own MessageQueue, of the source at `path` or else the one that is installed."""
+    if path is not None and path not in sys.path:
+        sys.path.insert(0, path)
+    found = needs(VLLM_QUEUE).MessageQueue
+    if found.__module__ != VLLM_QUEUE:
+        raise LeftOut(f"vLLM's MessageQueue is not its own here, but that of {found.__module__}")
+    return found
+
+
+# Of the queues that vLLM makes: (max_chunk_bytes, max_chunks).
+EXECUTOR = (16 << 20, 10)  # from the engine to its workers
+GROUP = (4 << 20, 6)  # in a group of ranks; what is larger than a chunk goes through a socket
+
+
+def queue(me: Member, message_queue: Any, chunks: Tuple[int, int]) -> Call:
+    import torch.distributed as dist
+
+    readers = me.ranks - 1
+    made = None if me.rank else message_queue(readers, readers, list(range(1, me.ranks)), *chunks)
+    handle = [made.export_handle() if made else None]
+    dist.broadcast_object_list(handle, 0, me.group)
+    made = made or message_queue.create_from_handle(handle[0], me.rank)
+    made.wait_until_ready()
+    return made.dequeue if me.rank else made.enqueue  # type: ignore[no-any-return]
+
+
+def vllm_queue(me: Member) -> Call:
+    return queue(me, vllm_class(me.vllm), EXECUTOR)
+
+
+def vllm_group_queue(me: Member) -> Call:
+    return queue(me, vllm_class(me.vllm), GROUP)
+
+
+def ringcast_queue(me: Member) -> Call:
+    from ringcast.vllm import MessageQueue
+
+    return queue(me, MessageQueue, EXECUTOR)
+
+
+# ---- ringcast's functions of groups ----------------------------------------------------------------------------------
+
+
+def ringcast_object(me: Member) -> Call:
+    from ringcast.vllm.group import Group
+
+    broadcast = Group(me.group).broadcast_object
+    return (lambda: broadcast(None, 0)) if me.rank else (lambda value: broadcast(value, 0))
+
+
+def ringcast_tensor_dict(me: Member) -> Call:
+    from ringcast.vllm.group import Group
+
+    broadcast = Group(me.group).broadcast_tensor_dict
+    return (lambda: broadcast(None, 0)) if me.rank else (lambda value: broadcast(value, 0))
+
+
+def ringcast_pyobj(me: Member) -> Call:
+    from ringcast.sglang import broadcast_pyobj
+
+    group, rank = me.group, me.rank
+    return (lambda: broadcast_pyobj([], rank, group)) if rank else (lambda value: broadcast_pyobj(value, 0, group))

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The leg between machines when somebody sends what he must not: an error that names him, or nothing, never a crash."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+
+import pytest
+from peers import WATCHDOG
+
+import ringcast
+
+zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
+
+import uplinks  # noqa: E402
+from uplinks import LOOPBACK  # noqa: E402
+
+from ringcast.vllm import _downlink, _pieces, _wire  # noqa: E402
+from ringcast.vllm.bridge import Downlink  # noqa: E402
+
+pytestmark = pytest.mark.alike
+
+legs = pytest.fixture(uplinks.legs)
+
+
+def test_who_does_not_know_the_token_gets_no_answer_and_disturbs_nobody(legs, monkeypatch):
+    leg = legs()
+    address = _wire.parse_address(leg.uplink.address)
+    port = int(address.endpoint.rsplit(":", 1)[1])
+    with socket.create_connection((LOOPBACK, port)) as plain:
+        with contextlib.suppress(ConnectionError):
+            plain.sendall(os.urandom(1 << 16))
+    with monkeypatch.context() as patch:
+        patch.setattr(_wire, "ANSWER_SECONDS", 0.3)
+        with pytest.raises(TimeoutError, match="has not answered"):
+            Downlink(str(address._replace(token="0" * 32)), False, 1)
+        if address.key:
+            with pytest.raises((ringcast.WriterGone, TimeoutError)):
+                Downlink(str(address._replace(key=_wire.new_keys()[0].hex()[:64])), False, 1)
+    stranger = _downlink.Connection(address, False)
+    for body in b"", b"H", b"H{", b"H[]", b"H" + b"[" * 10000, b"A" + bytes(8), b"B", b"\xff" * 1000, b"F":
+        stranger.sock.send(body)
+        stranger.sock.send_multipart([body] * 3)
+    reader = leg.downlink()
+    stranger.sock.send(bytes(1 << 20))  # more than it may say: its connection is cut
+    assert _wait_for_loss(stranger)
+    stranger.close()
+    leg.writer.send("still")
+    assert reader.recv(WATCHDOG) == "still"
+
+
+def _wait_for_loss(connection):
+    return connection.monitor.poll(WATCHDOG * 1000) and connection.lost()
+
+
+@pytest.mark.parametrize(
+    "body", [b"A" + b"\xff" * 8, b"A", b"S{}", b"L{}", b'L{"text": 3}', b"H", b"?", b"", b'R{"handle": "x"}']
+)
+def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
+    leg = legs()
+    connection = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
+    reader, relay = _downlink.join(connection, 3)
+    with reader:
+        relay._sock.send(body)  # its thread sleeps: nothing is under way
+        assert re.match(r"rank 3 \(pid \d+ on .*\) has sent what it must not: ", leg.lost())
+        with pytest.raises(ringcast.SendError, match="has sent what it must not"):
+            reader.recv(WATCHDOG)
+    relay.stop()
+
+
+@pytest.mark.parametrize(
+    "heads, data",
+    [
+        ([], b""),
+        ([(7, 1, 1)], b"x"),
+        ([(0, 2, 1)], b"xx"),
+        ([(0, 1, 1)], b"xx"),
+        ([(0, 1, 3), (0, 1, 2)], b"xx"),
+        ([(0, 2, 3), (0, 2, 3)], b"xxxx"),
+        ([(0, 1, 2), (1, 1, 2)], b"xx"),
+    ],
+)
+def test_damaged_messages_are_refused(heads, data):
+    with ringcast.Writer(1 << 16) as writer:
+        inlet = _pieces.Inlet(writer)
+        with pytest.raises(_wire.Malformed):
+            inlet.give(_wire.pack_heads(_wire.Head(*head) for head in heads)[1:], data)
+            inlet.publish()
+        inlet.abandon()
+        writer.send("still")
+
+
+def false_writer(state, messages, capacity):
+    """A writer's side that gives each relay what it is told to."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.bind("tcp://127.0.0.1:*")
+    state["pipe"].send(router.getsockopt_string(zmq.LAST_ENDPOINT) + "#" + "0" * 32)
+    welcome = {"relays": [], "capacity": capacity, "spill": 0, "readers": 1, "pid": 1, "host": "nowhere"}
+    identity, _ = router.recv_multipart()
+    router.send_multipart([identity, b"W" + json.dumps(welcome).encode()])
+    router.recv_multipart()
+    router.send_multipart([identity, b"D"])
+    for message in messages:
+        router.send_multipart([identity, *message])
+    said = []
+    while not said or said[-1][:1] != b"B":
+        said.append(router.recv_multipart()[1])
+    router.send_multipart([identity, b"D"])
+    context.destroy(WATCHDOG * 1000)
+    return said
+
+
+def test_a_writer_that_sends_what_it_must_not_is_named_to_the_readers(crew):
+    head = _wire.pack_heads([_wire.Head(0, 1, 1 << 40)])
+    for messages, text in (
+        ([[b"?"]], r"the writer's side \(pid 1 on nowhere\) has sent what it must not"),
+        ([[b"F12", b""]], "heads of frames of a wrong length"),
+        ([[b"F" + bytes(16), b"", b""]], "what it must not"),
+        ([[head, b"x"]], "rank 3 .* has failed: FrameTooLarge"),
+        ([[b'E{"why": "enough"}']], "enough"),
+    ):
+        crew[0].start(false_writer, messages, 1 << 16)
+        downlink = Downlink(crew[0].message(), False, 3)
+        with pytest.raises(ringcast.SendError, match=text):
+            downlink.reader.recv(WATCHDOG)
+        said = crew[0].finish()
+        assert [one[:1] for one in said] == ([b"L", b"B"] if "failed" in text else [b"B"])
+        downlink.close()

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's MessageQueue when one of its processes dies: all others are told who, at once. One that leaves is no death."""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+
+import pytest
+from peers import WATCHDOG, Peer
+from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
+
+import ringcast
+from ringcast import _watch
+from ringcast.vllm import MessageQueue
+
+# ---- What peers do ---------------------------------------------------------------------------------------------------
+
+
+def attach(state, handle, rank):
+    state["queue"] = MessageQueue.create_from_handle(handle, rank)
+
+
+def make_writer(state):
+    state["queue"] = MessageQueue(1, 1)
+    return state["queue"].export_handle()
+
+
+def wait_until_ready(state):
+    state["queue"].wait_until_ready()
+
+
+def enqueue(state, value):
+    state["queue"].enqueue(value)
+
+
+def dequeue(state, timeout=WATCHDOG):
+    return state["queue"].dequeue(timeout)
+
+
+def drop(state):
+    state.clear()
+    gc.collect()
+
+
+# ---- Readers that die ------------------------------------------------------------------------------------------------
+
+
+def with_a_peer(peer, **options):
+    """A writer and a reader, rank 0, here; rank 1 is the peer."""
+    writer = MessageQueue(2, 2, **options)
+    reader = MessageQueue.create_from_handle(writer.handle, 0)
+    peer.call(attach, writer.handle, 1)
+    writer.wait_until_ready()
+    reader.wait_until_ready()
+    return writer, reader
+
+
+def kill(peer):
+    """Its number stays its own: nobody has waited for it."""
+    os.kill(peer.pid, signal.SIGKILL)
+
+
+def assert_told(peer, *calls):
+    text = rf"rank 1 \(pid {peer.pid}\), a reader of the message queue of pid {os.getpid()}, has died"
+    for call in calls:
+        for _ in range(2):
+            with pytest.raises(ringcast.ReaderDied, match=text):
+                call()
+
+
+def test_a_death_is_told_to_who_waits_for_a_message(peer):
+    writer, reader = with_a_peer(peer)
+    writer.enqueue("before")
+    assert reader.dequeue() == "before"
+    with meanwhile(reader.dequeue) as outcome:
+        kill(peer)
+    assert isinstance(outcome[0], ringcast.ReaderDied)
+    assert_told(peer, reader.dequeue, lambda: writer.enqueue(1), lambda: reader.dequeue(timeout=0))
+
+
+def test_what_was_sent_before_a_death_is_received_first(peer):
+    writer, reader = with_a_peer(peer)
+    for number in range(3):
+        writer.enqueue(number)
+    kill(peer)
+    with pytest.raises(ringcast.ReaderDied):
+        while True:
+            writer.enqueue("as long as nobody knows", timeout=WATCHDOG)
+            reader.dequeue()
+    assert_told(peer, lambda: writer.enqueue(1))
+
+
+@pytest.mark.parametrize("timeout", [None, WATCHDOG])
+def test_a_death_ends_the_wait_for_room_that_the_dead_has_taken(peer, timeout):
+    writer, reader = with_a_peer(peer, **SMALL)
+    for _ in range(fill(writer)):
+        reader.dequeue()
+
+    def send():
+        while True:
+            writer.enqueue(bytes(10_000), timeout)
+
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(writer):
+            outcome = stack.enter_context(meanwhile(send))
+        kill(peer)
+        with pytest.raises(ringcast.ReaderDied):
+            while True:
+                reader.dequeue()
+    assert isinstance(outcome[0], ringcast.ReaderDied)
+    assert_told(peer, reader.dequeue, lambda: writer.enqueue(1))
+
+
+def test_a_death_ends_the_wait_for_room_that_another_has_taken(peer):
+    writer, reader = with_a_peer(peer, **SMALL)
+    sent = fill(writer)
+    for _ in range(sent):
+        peer.call(dequeue)
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(writer):
+            outcome = stack.enter_context(meanwhile(writer.enqueue, bytes(10_000)))
+        kill(peer)
+    assert isinstance(outcome[0], ringcast.ReaderDied)
+    for _ in range(sent):  # which makes room to tell this one
+        assert len(reader.dequeue()) == 1000
+    assert_told(peer, reader.dequeue, lambda: writer.enqueue(1))
+
+
+def test_a_death_ends_waiting_until_ready(peer):
+    writer = MessageQueue(3, 3)
+    reader = MessageQueue.create_from_handle(writer.handle, 0)
+    peer.call(attach, writer.handle, 1)
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(reader):
+            outcomes = [stack.enter_context(meanwhile(queue.wait_until_ready)) for queue in (writer, reader)]
+        kill(peer)
+    for outcome in outcomes:
+        assert isinstance(outcome[0], ringcast.ReaderDied) and f"rank 1 (pid {peer.pid})" in str(outcome[0])
+    assert_told(peer, writer.wait_until_ready, reader.wait_until_ready, lambda: writer.enqueue(1))
+
+
+def test_several_deaths_are_told_once():
+    peers = [Peer() for _ in range(2)]
+    writer = MessageQueue(3, 3)
+    reader = MessageQueue.create_from_handle(writer.handle, 0)
+    for rank, peer in enumerate(peers, 1):
+        peer.call(attach, writer.handle, rank)
+    writer.wait_until_ready()
+    for peer in peers:
+        kill(peer)
+    with pytest.raises(ringcast.ReaderDied, match="rank [12]"):
+        reader.dequeue()
+    for peer in peers:
+        peer.stop()
+    with pytest.raises(ringcast.ReaderDied, match="rank [12]"):
+        writer.enqueue(1)
+
+
+# ---- Writers that die ------------------------------------------------------------------------------------------------
+
+
+def test_the_death_of_the_writer_is_told_to_its_readers(peer):
+    reader = MessageQueue.create_from_handle(peer.call(make_writer), 0)
+    peer.call(wait_until_ready)
+    peer.call(enqueue, "before")
+    reader.wait_until_ready()
+    assert reader.dequeue() == "before"
+    with meanwhile(reader.dequeue) as outcome:
+        kill(peer)
+    assert isinstance(outcome[0], ringcast.WriterGone) and f"pid {peer.pid}" in str(outcome[0])
+
+
+def test_the_death_of_the_writer_ends_waiting_until_ready(peer):
+    reader = MessageQueue.create_from_handle(peer.call(make_writer), 0)
+    with meanwhile(reader.wait_until_ready) as outcome:
+        kill(peer)
+    assert isinstance(outcome[0], ringcast.WriterGone) and f"pid {peer.pid}" in str(outcome[0])
+
+
+# ---- Who leaves ------------------------------------------------------------------------------------------------------
+
+
+def goes_on(writer, reader):
+    for _ in range(2):
+        writer.enqueue("goes on")
+        assert reader.dequeue() == "goes on"
+    assert writer._end.look()
+    return True
+
+
+def test_a_reader_that_is_collected_has_left(crew):
+    peer = crew[0]
+    writer, reader = with_a_peer(peer, **SMALL)
+    peer.call(drop)
+    assert goes_on(writer, reader)
+    for _ in range(fill(writer)):  # nobody is in the way
+        reader.dequeue()
+    assert goes_on(writer, reader)
+
+
+def attach_and_end(handle, rank):
+    queue = MessageQueue.create_from_handle(handle, rank)
+    queue.wait_until_ready()
+    queue.cycle = queue  # nothing collects it
+    gc.disable()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_reader_whose_process_ends_has_left(method):
+    writer = MessageQueue(2, 2)
+    reader = MessageQueue.create_from_handle(writer.handle, 0)
+    process = multiprocessing.get_context(method).Process(target=attach_and_end, args=(writer.handle, 1))
+    process.start()
+    writer.wait_until_ready()
+    process.join(WATCHDOG)
+    assert process.exitcode == 0
+    process.close()
+    assert goes_on(writer, reader)
+
+
+def test_a_writer_whose_process_ends_has_left(peer):
+    reader = MessageQueue.create_from_handle(peer.call(make_writer), 0)
+    peer.call(wait_until_ready)
+    peer.call(enqueue, "before")
+    pid = peer.pid
+    peer.stop()
+    assert reader.dequeue() == "before"
+    with pytest.raises(ringcast.WriterGone, match=f"pid {pid}"):
+        reader.dequeue()
+    peer.__init__()  # for its fixture
+
+
+def test_a_child_leaves_its_parents_queue_alone():
+    writer, (reader,) = make()
+    writer.wait_until_ready()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            try:
+                writer.enqueue("from the child")
+            except ringcast.ForkedError:
+                status = 0
+            del writer, reader
+            gc.collect()
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert goes_on(writer, reader)
+
+
+def test_a_queue_may_be_collected_in_the_midst_of_the_watching_threads_work():
+    def collect():
+        writer, _ = make()
+        writer.cycle = writer
+        del writer
+        with _watch._watcher._lock:
+            gc.collect()
+
+    with meanwhile(collect) as outcome:
+        pass
+    assert outcome == [None]

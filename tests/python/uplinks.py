@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both sides of the leg between machines in one process, for the tests of ringcast.vllm.bridge."""
+
+import contextlib
+import queue
+import threading
+
+import pytest
+from peers import WATCHDOG
+
+import ringcast
+
+pytest.importorskip("zmq", reason="pyzmq is not installed here")
+
+from ringcast.vllm.bridge import Downlink, Uplink  # noqa: E402
+
+LOOPBACK = "127.0.0.1"
+
+
+class Leg:
+    """A ring, an uplink, and who was lost."""
+
+    def __init__(self, remote_readers=1, capacity=1 << 22, ip=LOOPBACK):
+        self.told = queue.Queue()
+        self.writer = ringcast.Writer(capacity)
+        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.tell)
+        self.downlinks = []
+
+    def tell(self, text):
+        self.told.put(text)
+
+    def downlink(self, rank=3):
+        self.downlinks.append(Downlink(self.uplink.address, self.uplink.ipv6, rank))
+        return self.downlinks[-1].reader
+
+    def lost(self):
+        return self.told.get(timeout=WATCHDOG)
+
+    def close(self):
+        self.uplink.close(0)
+        for downlink in self.downlinks:
+            downlink.close()
+        self.writer.close()
+        assert self.told.empty(), f"nobody was told: {self.told.get()}"
+
+
+def legs():
+    """A fixture: makes Legs that are closed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Leg(*args, **kwargs)))
+
+
+class Thread:
+    """Calls a function; result() gives what it gave, or raises what it raised."""
+
+    def __init__(self, function):
+        self._outcome = queue.Queue()
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._thread.start()
+
+    def _run(self, function):
+        try:
+            self._outcome.put((function(), None))
+        except BaseException as error:
+            self._outcome.put((None, error))
+
+    def result(self):
+        value, error = self._outcome.get(timeout=WATCHDOG)
+        if error is not None:
+            raise error
+        return value
+
+    def close(self):
+        self._thread.join(WATCHDOG)
