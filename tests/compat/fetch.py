@@ -13,8 +13,9 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import zipfile
-from typing import Dict, Iterable, List
+from typing import Dict, Iterable, List, Tuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "compat"
@@ -95,3 +96,26 @@ def environment(*first: pathlib.Path, **more: str) -> Dict[str, str]:
         "OMP_NUM_THREADS": "1",
         **more,
     }
+
+
+def run_ranks(script: str, which: str, world: int, seconds: int, **variables: str) -> List[Tuple[int, str, str]]:
+    """A script of the plugin's folder as each rank of a group: status, output, errors, by rank. Into files: a rank that
+    nobody reads from would stop at a full pipe, and the others wait for it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        ranks = []
+        for rank in range(world):
+            command = [str(python()), str(PLUGIN / script), which, str(folder / "store"), str(rank), str(world)]
+            with open(folder / f"{rank}.out", "w") as out, open(folder / f"{rank}.err", "w") as errors:
+                ranks.append(subprocess.Popen(command, env=variables, stdout=out, stderr=errors))
+        try:
+            for process in ranks:
+                process.wait(seconds)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        return [
+            (process.returncode, (folder / f"{rank}.out").read_text(), (folder / f"{rank}.err").read_text())
+            for rank, process in enumerate(ranks)
+        ]

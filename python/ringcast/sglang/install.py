@@ -77,6 +77,7 @@ _SRT, _GEN = "sglang.srt.", "sglang.multimodal_gen.runtime."
 _TARGETS = (
     _Target(_SRT + "utils.common", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "utils.distributed", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
+    _Target(_GEN + "distributed.utils", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),  # where 0.5.23 has it
     _Target(
         _SRT + "distributed.parallel_state", "GroupCoordinator.broadcast_tensor_dict", _DICT, _instead_of_tensor_dict
     ),

@@ -111,8 +111,8 @@ def install() -> bool:
         warn, _warned = not _warned, True
     if warn:
         warnings.warn(
-            f"{_NOT_PUT}: {'; '.join(differences)}. Take a vLLM or a ringcast of another version, or leave out install() "
-            "and RINGCAST_VLLM",
+            f"{_NOT_PUT}: {'; '.join(differences)}. Take a vLLM or a ringcast of another version, or leave out "
+            "install() and RINGCAST_VLLM",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -250,7 +250,7 @@ def _places(thing: type) -> List[Tuple[str, Dict[str, Any], str]]:
     return found
 
 
-def _replace_functions(coordinator: type, operations: type) -> None:
+def _replace_functions(coordinator: Any, operations: type) -> None:
     """One by one. A subclass that has a transport of its own keeps what it inherited beside it."""
     ours = {name: value for name, value in vars(operations).items() if not name.startswith("__")}
     theirs = {name: vars(coordinator)[name] for name in ours if name in vars(coordinator)}
@@ -261,22 +261,23 @@ def _replace_functions(coordinator: type, operations: type) -> None:
             for name in inherited:
                 _set(subclass, name, theirs[name])
 
-    def init_subclass(subclass: type, **arguments: Any) -> None:
+    def init_subclass(subclass: Any, **arguments: Any) -> None:
         super(coordinator, subclass).__init_subclass__(**arguments)
         keep(subclass)
 
     for name, value in ours.items():
         _set(coordinator, name, value)
     if "__init_subclass__" not in vars(coordinator):
-        _set(coordinator, "__init_subclass__", classmethod(init_subclass))
-    for subclass in _subclasses(coordinator):
-        keep(subclass)
+        _set(coordinator, "__init_subclass__", classmethod(init_subclass))  # type: ignore[arg-type]
+    for known in _subclasses(coordinator):
+        keep(known)
 
 
 def _subclasses(cls: type) -> List[type]:
-    found = []
-    for subclass in cls.__subclasses__():
-        found += [subclass, *_subclasses(subclass)]
+    found: List[type] = []
+    children: List[type] = cls.__subclasses__()
+    for below in children:
+        found += [below, *_subclasses(below)]
     return found
 
 
