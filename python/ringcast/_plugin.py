@@ -1,11 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang calls in each of its processes, by the entry point sglang.srt.plugins; it costs nothing unless asked."""
+"""What vLLM and SGLang call in each of their processes, by entry points; it costs nothing unless it is asked for."""
 
 import os
+import warnings
+from typing import Callable
+
+
+def vllm() -> None:
+    """Of the entry point vllm.general_plugins: install(), if RINGCAST_VLLM is 1."""
+    if _is_asked("RINGCAST_VLLM"):
+        from ringcast.vllm import install
+
+        _install("vLLM", install)
 
 
 def sglang() -> None:
-    if os.environ.get("RINGCAST_SGLANG", "0") not in ("", "0"):
-        from ringcast.sglang.install import install
+    """Of the entry point sglang.srt.plugins: install(), if RINGCAST_SGLANG is 1."""
+    if _is_asked("RINGCAST_SGLANG"):
+        from ringcast.sglang import install
 
+        _install("SGLang", install)
+
+
+def _is_asked(variable: str) -> bool:
+    asked = os.environ.get(variable) or "0"
+    if asked not in ("0", "1"):
+        warnings.warn(f"the environment's {variable} is {asked!r}: it must be 0 or 1", RuntimeWarning, stacklevel=3)
+    return asked == "1"
+
+
+def _install(whose: str, install: Callable[[], bool]) -> None:
+    try:
         install()
+    except Exception as error:  # or the process would end of it
+        text = f"ringcast is not put in place, {whose} goes on as it was: {error}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.install, in modules that have vLLM's names and signatures and nothing else. `make vllm-compat` has the
+"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else. `make vllm-compat` has the
 real ones."""
 
 import importlib
@@ -17,7 +17,8 @@ import warnings
 import pytest
 from needs import needs_torch
 
-import ringcast.vllm.install as ins
+import ringcast.vllm._install as ins
+from ringcast import _plugin
 
 pytestmark = [pytest.mark.alike, needs_torch]
 
@@ -329,7 +330,11 @@ def python(folder, code, **environment):
     return result
 
 
-PLUGIN = "import sys\nfrom ringcast.vllm.install import installed, plugin\nplugin()\n"
+PLUGIN = """import sys
+from ringcast import _plugin
+from ringcast.vllm._install import installed
+_plugin.vllm()
+"""
 
 
 @pytest.mark.parametrize("asked", ["", "0"])
@@ -358,7 +363,7 @@ def test_vllm_finds_the_plugin():
     text = pathlib.Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8")
     section = text.partition('[project.entry-points."vllm.general_plugins"]\n')[2]
     name, module, function = re.match(r'(\w+) = "([\w.]+):(\w+)"', section).groups()
-    assert name == "ringcast" and getattr(importlib.import_module(module), function) is ins.plugin
+    assert name == "ringcast" and getattr(importlib.import_module(module), function) is _plugin.vllm
 
 
 # ---- A handle that reaches a process where nobody has installed ------------------------------------------------------

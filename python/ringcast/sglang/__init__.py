@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
     raise ImportError("ringcast.sglang needs torch: python -m pip install torch") from error
 
 from ringcast.sglang.hashes import feature_hash
-from ringcast.sglang.install import install, uninstall
+from ringcast.sglang._install import install, uninstall
 from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict
 from ringcast.sglang.share import Shared, share_once
 

@@ -8,12 +8,12 @@ from ringcast.vllm.queue import Handle, MessageQueue
 
 if TYPE_CHECKING:
     from ringcast.vllm.group import Group, GroupOperations
-    from ringcast.vllm.install import install, uninstall
+    from ringcast.vllm._install import install, uninstall
 
 __all__ = ["Group", "GroupOperations", "Handle", "MessageQueue", "install", "uninstall"]
 
 # A MessageQueue needs no torch, and vLLM's plugins are imported by whoever starts it.
-_LATER = {"Group": "group", "GroupOperations": "group", "install": "install", "uninstall": "install"}
+_LATER = {"Group": "group", "GroupOperations": "group", "install": "_install", "uninstall": "_install"}
 
 
 def __getattr__(name: str) -> Any:

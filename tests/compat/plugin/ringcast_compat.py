@@ -20,7 +20,7 @@ def pytest_configure(config):
     if os.environ["COMPAT_WITH"] != "ringcast":
         return
     from ringcast.vllm import MessageQueue
-    from ringcast.vllm.install import install
+    from ringcast.vllm import install
 
     if not install():
         pytest.exit("install() left vLLM as it was", 3)

@@ -6,6 +6,6 @@ import os
 import sys
 
 if os.environ.get("COMPAT_WITH") == "ringcast" and "--multiprocessing-fork" in sys.orig_argv:
-    from ringcast.vllm.install import install
+    from ringcast.vllm import install
 
     install()

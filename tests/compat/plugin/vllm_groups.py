@@ -118,7 +118,7 @@ def main():
     which, store, rank, world = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     faulthandler.dump_traceback_later(120, exit=True)
     if which == "ringcast":
-        from ringcast.vllm.install import install
+        from ringcast.vllm import install
 
         assert install()
     if ON_GPU:

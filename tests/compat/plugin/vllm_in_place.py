@@ -16,7 +16,7 @@ HOLDERS = (shm_broadcast, multiproc_executor, ray_executor_v2)
 
 def check_who_holds_what():
     from ringcast.vllm import Handle, MessageQueue
-    from ringcast.vllm.install import SIGNATURES, install, uninstall
+    from ringcast.vllm._install import SIGNATURES, install, uninstall
 
     coordinator = parallel_state.GroupCoordinator
     names = [name.partition(".")[2] for name in SIGNATURES if name.startswith("GroupCoordinator.")]
@@ -40,12 +40,12 @@ def check_who_holds_what():
 def check_plugin():
     """What vLLM does at the start of each of its processes."""
     points = [point.value for point in importlib.metadata.entry_points(group="vllm.general_plugins")]
-    if "ringcast.vllm.install:plugin" not in points:
+    if "ringcast._plugin:vllm" not in points:
         print("SKIPPED plugin: ringcast is not installed here with its entry points, only found on the path")
         return
     import vllm.plugins
 
-    from ringcast.vllm.install import installed, uninstall
+    from ringcast.vllm._install import installed, uninstall
 
     for asked in "0", "1":
         os.environ["RINGCAST_VLLM"] = asked
@@ -67,7 +67,7 @@ def answer(handle, pipe):
 
 
 def check_a_process_that_has_not_installed():
-    from ringcast.vllm.install import install, uninstall
+    from ringcast.vllm import install, uninstall
 
     assert install()
     requests = multiproc_executor.MessageQueue(1, 1)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts ringcast in place in a running vLLM, and takes it out again.
 
-    import ringcast.vllm.install
-    ringcast.vllm.install.install()      # or, without a line of code: RINGCAST_VLLM=1, which vLLM's plugins look at
+    import ringcast.vllm
+    ringcast.vllm.install()      # or, without a line of code: RINGCAST_VLLM=1, which vLLM's plugins look at
 
 vLLM's MessageQueue and Handle are replaced in the module that defines them and in every module that has imported them
 by name; the group functions are replaced on GroupCoordinator. First the signature of each is compared with those that
@@ -19,13 +19,12 @@ import dataclasses
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 import threading
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-__all__ = ["SIGNATURES", "install", "installed", "plugin", "uninstall"]
+__all__ = ["SIGNATURES", "install", "installed", "uninstall"]
 
 _QUEUES = "vllm.distributed.device_communicators.shm_broadcast"
 _GROUPS = "vllm.distributed.parallel_state"
@@ -133,18 +132,6 @@ def uninstall() -> None:
     with _lock:
         while _undo:
             _undo.pop()()
-
-
-def plugin() -> None:
-    """What vLLM calls in each of its processes (entry point vllm.general_plugins): install(), if RINGCAST_VLLM is 1."""
-    asked = os.environ.get("RINGCAST_VLLM") or "0"
-    if asked == "1":
-        try:
-            install()
-        except Exception as error:  # or vLLM would end of it
-            warnings.warn(f"{_NOT_PUT}: {error}", RuntimeWarning, stacklevel=2)
-    elif asked != "0":
-        warnings.warn(f"the environment's RINGCAST_VLLM is {asked!r}: it must be 0 or 1", RuntimeWarning, stacklevel=2)
 
 
 # ---- Whether it fits -------------------------------------------------------------------------------------------------
