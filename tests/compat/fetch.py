@@ -46,6 +46,7 @@ def install(requirements: Iterable[str], marker: str) -> None:
     if done.exists() and done.read_text() == wanted:
         return
     say(f"installing what {marker} needs; some minutes, some GiB")
+    BUILD.mkdir(parents=True, exist_ok=True)
     file = BUILD / f"{marker}.txt"
     file.write_text(wanted)
     pip("install", "-q", "-r", str(file))

@@ -230,7 +230,7 @@ class Receiver:
     def relay(self, relay: Any) -> None:
         """This is the rank that sends into the ring, what comes from the source."""
         self._relay = relay
-        weakref.finalize(self, relay.leave).atexit = False  # type: ignore[misc]
+        weakref.finalize(self, relay.leave).atexit = False
 
     def receive(self, operation: int, take: Optional[Callable[[], Tuple[Any, int]]] = None) -> Any:
         if self.lost is not None:
