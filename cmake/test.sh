@@ -73,12 +73,9 @@ fi
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
 
 # What memory a ring is made of does not reach Python: with-hugetlb, no-extras and the plain run differ in it enough.
-# Nor does how a CPU waits, or whether it spins first; without pidfds Python sleeps and is told as without io_uring, and
-# without membarrier (io_uring is not used then) as without all of them; dlpack_api is one of these.
-reaches_python() {
-  [[ $1 != no-hugetlb && $1 != no-shmem-huge && $1 != no-numa && $1 != no-pidfd-cpu_wait && $1 != no-spin &&
-    $1 != no-membarrier-dlpack_api ]]
-}
+# Nor does how a CPU waits, or whether it spins first; without io_uring, membarrier (io_uring is not used then) or pidfds
+# Python sleeps and is told as without all of them; dlpack_api is one of these.
+reaches_python() { [[ $1 == with-hugetlb ]]; }
 
 # again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop
 again() {
@@ -149,9 +146,7 @@ left_out | awk -F '\t' '
   }'
 echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
 echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages."
-echo "Not repeated with no-hugetlb, no-shmem-huge and no-numa: Python, which does not see what a ring's memory is;"
-echo "nor with no-pidfd-cpu_wait, where it waits as with no-io_uring; with no-membarrier-dlpack_api, as with no-extras;"
-echo "nor with no-spin."
+echo "Python is repeated with no-extras and with-hugetlb: it does not see which one of the others is missing."
 echo "Under valgrind and for aarch64 only what has the labels memcheck and arm; make soak runs the rest."
 if [ -e build/venv/.without-torch ]; then
   echo "Not tested: what needs torch ($(cat build/venv/.without-torch))."
