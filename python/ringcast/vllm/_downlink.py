@@ -44,6 +44,7 @@ class Connection:
             self.sock = self._context.socket(zmq.DEALER)
             _wire.prepare(self.sock, ipv6)
             self.sock.setsockopt(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
+            self.sock.setsockopt(zmq.SNDTIMEO, 0)
             if address.key:
                 self.sock.curve_serverkey = z85.encode(bytes.fromhex(address.key))
                 self.sock.curve_publickey, self.sock.curve_secretkey = zmq.curve_keypair()
@@ -57,9 +58,14 @@ class Connection:
         self._lost = len(list(_wire.connection_events(self.monitor))) > 0 or self._lost
         return self._lost
 
+    def say(self, body: bytes) -> None:
+        """Whom it does not reach any more, the monitor tells of: after damage there may be nothing left to send on."""
+        with contextlib.suppress(zmq.Again):
+            self.sock.send(body)
+
     def ask(self, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
         """Send it, and wait for the answer: its letter and words."""
-        self.sock.send(body)
+        self.say(body)
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -229,7 +235,7 @@ class Relay:
 
     def _acknowledge(self) -> None:
         self._acknowledged = self._published
-        self._sock.send(_wire.pack_ack(self._published))
+        self._connection.say(_wire.pack_ack(self._published))
 
     def _look_for_deaths(self) -> None:
         while True:
@@ -240,7 +246,7 @@ class Relay:
             self._tell(f"{lost.name} (pid {lost.pid} on {self._me.host}) {what}")
 
     def _tell(self, text: str) -> None:
-        self._sock.send(_wire.pack_words(b"L", text=text))
+        self._connection.say(_wire.pack_words(b"L", text=text))
 
     def _leave(self) -> None:
         """The readers of this machine receive what came, then hear why nothing more does."""
@@ -258,7 +264,7 @@ class Relay:
 
     def _say_goodbye(self) -> None:
         """Wait until it is heard: else it would be a death."""
-        self._sock.send(b"B")
+        self._connection.say(b"B")
         deadline = time.monotonic() + _GOODBYE_SECONDS
         while not self._lost and (left := deadline - time.monotonic()) > 0:
             _wire.wait_for([self._sock, self._connection.monitor], int(left * 1000) + 1)
