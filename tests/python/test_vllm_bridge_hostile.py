@@ -121,17 +121,20 @@ def test_a_relay_survives_damage_on_the_way(legs, monkeypatch, curve):
 class Endless:
     """A socket on which there is always one more message."""
 
-    def __init__(self):
+    def __init__(self, message):
         self.left = 100_000
+        self._message = [zmq.Frame(part) for part in message]
 
     def recv_multipart(self, *_, **__):
         self.left -= 1
         assert self.left, "it listens for ever"
-        return [zmq.Frame(b"somebody"), zmq.Frame(b"noise")]
+        return self._message
 
 
 def test_who_does_not_stop_talking_keeps_nobody_from_other_work():
-    assert not _uplink.Core._hear(types.SimpleNamespace(_router=Endless(), _peers={}))
+    assert not _uplink.Core._hear(types.SimpleNamespace(_router=Endless([b"somebody", b"noise"]), _peers={}))
+    relay = types.SimpleNamespace(_sock=Endless([b"C"]), _why=None, _look_for_deaths=lambda: None)
+    assert _downlink.Relay._take_in(relay)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from ringcast.vllm._wire import Address, Malformed
 # the writer's side.
 _ACK_BYTES = 1 << 20
 _ACK_MILLISECONDS = 50
+# Messages that are taken in before it looks at all else.
+_TURN_MESSAGES = 64
 _GOODBYE_SECONDS = 1.0
 # A connection that was lost is not made anew: the writer's side has forgotten this one by then.
 _NEVER_MILLISECONDS = 24 * 3600 * 1000
@@ -208,8 +210,10 @@ class Relay:
         return False
 
     def _take_in(self) -> bool:
-        """All that is there; False: there is no room for it."""
-        while self._why is None:
+        """What is there, or a part; False: there is no room for it."""
+        for _ in range(_TURN_MESSAGES):
+            if self._why is not None:
+                break
             try:
                 parts = self._sock.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:

@@ -103,8 +103,9 @@ class Downlink:
                 connection.close()
         self._finalizer = weakref.finalize(self, relay.stop if relay is not None else _nothing)
 
-    def close(self) -> None:
-        """If this process relays for its machine, the others there raise SendError once they have drained."""
+    def close(self, linger: Optional[float] = None) -> None:
+        """If this process relays for its machine, the others there raise SendError once they have drained. linger: as
+        of Uplink, and without effect."""
         self.reader.close()
         self._finalizer()
 
