@@ -152,9 +152,9 @@ class Sender:
             time.sleep(_TURN)
 
     def lose(self, text: str) -> None:
-        """For the bridge's thread. It may hold what a call under the lock waits for, so it does not wait here."""
+        """For the thread in which an Uplink tells it: this waits for calls under the lock."""
         self._lost = text
-        threading.Thread(target=self.look, name="ringcast-lost", daemon=True).start()
+        self.look()
 
     def _check(self) -> None:
         """Under the lock: raise ReaderDied if a reader has died, once the others were told."""

@@ -24,7 +24,6 @@ import importlib
 import multiprocessing.util
 import os
 import time
-import weakref
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 import ringcast
@@ -99,7 +98,8 @@ class MessageQueue:
         if n_local_reader:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
-            end.leg = _uplink(end, self.n_remote_reader, connect_ip or os.environ.get("VLLM_HOST_IP") or None)
+            connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
+            end.leg = _bridge().Uplink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
             self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.leg.address, end.leg.ipv6
         self._own(end)
 
@@ -245,17 +245,6 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
             return writer
         writer.close()
     return ringcast.Writer(budget, slots, on_death="evict")
-
-
-def _uplink(end: Sender, readers: int, connect_ip: Optional[str]) -> Any:
-    weak = weakref.WeakMethod(end.lose)
-
-    def lost(text: str) -> None:
-        method = weak()
-        if method is not None:
-            method(text)
-
-    return _bridge().Uplink(end.ring.handle, readers, connect_ip, lost)
 
 
 def _bridge() -> Any:
