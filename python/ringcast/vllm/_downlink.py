@@ -16,8 +16,8 @@ from ringcast.vllm import _wire
 from ringcast.vllm._pieces import Inlet
 from ringcast.vllm._wire import Address, Malformed
 
-# A relay acknowledges so many bytes, or what there is when it has had no message for so long: each acknowledgement wakes
-# the writer's side.
+# A relay acknowledges so many bytes, or what there is when it has had no message for so long: each of these wakes the
+# writer's side.
 _ACK_BYTES = 1 << 20
 _ACK_MILLISECONDS = 50
 # Messages that are taken in before it looks at all else.
