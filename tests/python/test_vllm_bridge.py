@@ -291,7 +291,7 @@ def test_a_reader_that_closes_is_no_death_but_a_relay_tells_those_it_received_fo
     leg.downlinks[1].close()
     leg.writer.send(1)
     assert (relay.recv(WATCHDOG), third.recv(WATCHDOG)) == (1, 1)
-    leg.downlinks[0].close()
+    leg.downlinks[0].close(linger=0)
     with pytest.raises(ringcast.SendError, match=r"rank 3 \(pid \d+ on .*which received for this machine, has closed"):
         third.recv(WATCHDOG)
     leg.writer.send(2)

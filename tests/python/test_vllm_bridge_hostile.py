@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import types
 
 import pytest
 from peers import WATCHDOG
@@ -15,9 +16,9 @@ import ringcast
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
 import uplinks  # noqa: E402
-from uplinks import LOOPBACK  # noqa: E402
+from uplinks import LOOPBACK, Thread  # noqa: E402
 
-from ringcast.vllm import _downlink, _pieces, _wire  # noqa: E402
+from ringcast.vllm import _downlink, _pieces, _uplink, _wire  # noqa: E402
 from ringcast.vllm.bridge import Downlink  # noqa: E402
 
 pytestmark = pytest.mark.alike
@@ -68,6 +69,72 @@ def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
         with pytest.raises(ringcast.SendError, match="has sent what it must not"):
             reader.recv(WATCHDOG)
     relay.stop()
+
+
+class Damage:
+    """Stands between a writer's side and a reader's, and can send the reader's what is none of ZeroMQ's."""
+
+    def __init__(self, port):
+        self._port = port
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads = [Thread(self._serve)]
+
+    def _serve(self):
+        self.reader = self._listener.accept()[0]
+        self.writer = socket.create_connection((LOOPBACK, self._port))
+        for ways in (self.reader, self.writer), (self.writer, self.reader):
+            self._threads.append(Thread(lambda ways=ways: self._pass_on(*ways)))
+
+    def _pass_on(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        for end in self.reader, self.writer, self._listener:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        for thread in self._threads:
+            thread.close()
+
+
+@pytest.mark.parametrize("curve", ["1", "0"])
+def test_a_relay_survives_damage_on_the_way(legs, monkeypatch, curve):
+    monkeypatch.setenv("RINGCAST_CURVE", curve)
+    leg = legs()
+    address = _wire.parse_address(leg.uplink.address)
+    with contextlib.closing(Damage(int(address.endpoint.rsplit(":", 1)[1]))) as between:
+        address = address._replace(endpoint=f"tcp://{LOOPBACK}:{between.port}")
+        downlink = Downlink(str(address), False, 3)
+        leg.writer.send("before")
+        assert downlink.reader.recv(WATCHDOG) == "before"
+        between.reader.sendall(b"\x02" + b"\xff" * 8)  # a message of 2**64 - 1 bytes
+        with pytest.raises(ringcast.SendError, match="has died, or its machine can't be reached any more"):
+            downlink.reader.recv(WATCHDOG)
+        Thread(downlink.close).result()
+    assert "rank 3" in leg.lost()
+
+
+class Endless:
+    """A socket on which there is always one more message."""
+
+    def __init__(self, message):
+        self.left = 100_000
+        self._message = [zmq.Frame(part) for part in message]
+
+    def recv_multipart(self, *_, **__):
+        self.left -= 1
+        assert self.left, "it listens for ever"
+        return self._message
+
+
+def test_who_does_not_stop_talking_keeps_nobody_from_other_work():
+    assert not _uplink.Core._hear(types.SimpleNamespace(_router=Endless([b"somebody", b"noise"]), _peers={}))
+    relay = types.SimpleNamespace(_sock=Endless([b"C"]), _why=None, _look_for_deaths=lambda: None)
+    assert _downlink.Relay._take_in(relay)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from peers import WATCHDOG
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
-from ringcast.vllm import Handle, MessageQueue
+from ringcast.vllm import Handle, MessageQueue, _ends, _waits
 
 pytestmark = pytest.mark.alike
 
@@ -174,6 +174,56 @@ def test_time_outs():
     assert [len(reader.dequeue(timeout=0)) for _ in range(number)] == [1000] * number
     writer.enqueue("goes on", timeout=0)
     assert reader.dequeue(timeout=0) == "goes on"
+
+
+def test_a_time_out_that_is_no_number_of_seconds_is_refused():
+    writer, reader = make_ready(**SMALL)
+    fill(writer)
+    with pytest.raises(ValueError, match="timeout must be a number of seconds, or None, not nan"):
+        writer.enqueue(bytes(1000), timeout=float("nan"))
+    other, reader = make_ready()
+    with pytest.raises(ValueError, match="timeout must be a number of seconds, or None, not nan"):
+        reader.dequeue(timeout=float("nan"))
+
+
+def test_a_frame_that_is_no_message_takes_no_time_from_a_wait(monkeypatch):
+    writer, (reader,) = make()
+    writer.wait_until_ready()
+    over = []
+
+    class Seen(_waits.Wait):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            over.append(self.over())
+
+    monkeypatch.setattr(_ends, "Wait", Seen)
+    monkeypatch.setattr(_ends, "_FIRST", WATCHDOG)
+    reader.shutdown()
+    with pytest.raises(RuntimeError, match="cancelled"):
+        reader.dequeue(timeout=WATCHDOG)
+    assert over == [False]
+
+
+class LateMessage:
+    def __reduce__(self):
+        return give_up, ()
+
+
+def give_up():
+    raise TimeoutError("what a message waited for")
+
+
+def test_a_time_out_of_a_message_itself_is_no_wait():
+    writer, reader = make_ready()
+    for timeout in (None, 0, WATCHDOG):
+        writer.enqueue(LateMessage())
+        with pytest.raises(TimeoutError, match="what a message waited for"):
+            reader.dequeue(timeout)
+    with contextlib.ExitStack() as stack:
+        with once_it_waits(reader):
+            outcome = stack.enter_context(meanwhile(reader.dequeue))
+        writer.enqueue(LateMessage())
+    assert repr(outcome) == "[TimeoutError('what a message waited for')]"
 
 
 def test_a_queue_in_a_cycle_is_collected():

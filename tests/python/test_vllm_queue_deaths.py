@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 
 import pytest
 from peers import WATCHDOG, Peer
@@ -13,7 +14,7 @@ from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thr
 
 import ringcast
 from ringcast import _watch
-from ringcast.vllm import MessageQueue
+from ringcast.vllm import MessageQueue, _ends, _waits
 
 # ---- What peers do ---------------------------------------------------------------------------------------------------
 
@@ -141,6 +142,28 @@ def test_a_death_ends_waiting_until_ready(peer):
     assert_told(peer, writer.wait_until_ready, reader.wait_until_ready, lambda: writer.enqueue(1))
 
 
+def test_a_death_is_told_though_a_call_has_the_writer(peer, monkeypatch):
+    writer, reader = with_a_peer(peer, **SMALL)
+    sent = fill(writer)
+    for _ in range(sent):
+        peer.call(dequeue)
+    name_dead, overtaken = _waits.name_dead, threading.Event()
+
+    def name_and_be_overtaken(dead):
+        with once_it_waits(writer):
+            stack.enter_context(meanwhile(writer._end.ring.send, bytes(10_000)))
+        overtaken.set()
+        return name_dead(dead)
+
+    monkeypatch.setattr(_waits, "name_dead", name_and_be_overtaken)
+    with contextlib.ExitStack() as stack:
+        kill(peer)
+        assert overtaken.wait(WATCHDOG)
+        for _ in range(sent + 1):
+            reader.dequeue()
+        assert_told(peer, reader.dequeue)
+
+
 def test_several_deaths_are_told_once():
     peers = [Peer() for _ in range(2)]
     writer = MessageQueue(3, 3)
@@ -200,18 +223,22 @@ def test_a_reader_that_is_collected_has_left(crew):
     assert goes_on(writer, reader)
 
 
-def attach_and_end(handle, rank):
+def attach_and_end(handle, rank, waiting):
     queue = MessageQueue.create_from_handle(handle, rank)
     queue.wait_until_ready()
     queue.cycle = queue  # nothing collects it
     gc.disable()
+    if waiting:
+        threading.excepthook = print  # "cancelled" is no news here
+        with once_it_waits(queue):
+            threading.Thread(target=queue.dequeue, daemon=True).start()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_reader_whose_process_ends_has_left(method):
+@pytest.mark.parametrize("method, waiting", [("fork", False), ("spawn", False), ("spawn", True)])
+def test_a_reader_whose_process_ends_has_left(method, waiting):
     writer = MessageQueue(2, 2)
     reader = MessageQueue.create_from_handle(writer.handle, 0)
-    process = multiprocessing.get_context(method).Process(target=attach_and_end, args=(writer.handle, 1))
+    process = multiprocessing.get_context(method).Process(target=attach_and_end, args=(writer.handle, 1, waiting))
     process.start()
     writer.wait_until_ready()
     process.join(WATCHDOG)
@@ -248,6 +275,12 @@ def test_a_child_leaves_its_parents_queue_alone():
         os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert goes_on(writer, reader)
+
+
+def test_who_watches_a_queue_that_is_closed_meanwhile_says_nothing():
+    end = _ends.Sender(ringcast.Writer(4096), [])
+    end.ring.close()
+    assert not end.look() and end.keep_telling()
 
 
 def test_a_queue_may_be_collected_in_the_midst_of_the_watching_threads_work():

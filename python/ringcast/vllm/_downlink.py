@@ -16,10 +16,12 @@ from ringcast.vllm import _wire
 from ringcast.vllm._pieces import Inlet
 from ringcast.vllm._wire import Address, Malformed
 
-# A relay acknowledges so many bytes, or what there is when it has had no message for so long: each acknowledgement wakes
-# the writer's side.
+# A relay acknowledges so many bytes, or what there is when it has had no message for so long: each of these wakes the
+# writer's side.
 _ACK_BYTES = 1 << 20
 _ACK_MILLISECONDS = 50
+# Messages that are taken in before it looks at all else.
+_TURN_MESSAGES = 64
 _GOODBYE_SECONDS = 1.0
 # A connection that was lost is not made anew: the writer's side has forgotten this one by then.
 _NEVER_MILLISECONDS = 24 * 3600 * 1000
@@ -44,6 +46,7 @@ class Connection:
             self.sock = self._context.socket(zmq.DEALER)
             _wire.prepare(self.sock, ipv6)
             self.sock.setsockopt(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
+            self.sock.setsockopt(zmq.SNDTIMEO, 0)
             if address.key:
                 self.sock.curve_serverkey = z85.encode(bytes.fromhex(address.key))
                 self.sock.curve_publickey, self.sock.curve_secretkey = zmq.curve_keypair()
@@ -57,9 +60,14 @@ class Connection:
         self._lost = len(list(_wire.connection_events(self.monitor))) > 0 or self._lost
         return self._lost
 
+    def say(self, body: bytes) -> None:
+        """Whom it does not reach any more, the monitor tells of: after damage there may be nothing left to send on."""
+        with contextlib.suppress(zmq.Again):
+            self.sock.send(body)
+
     def ask(self, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
         """Send it, and wait for the answer: its letter and words."""
-        self.sock.send(body)
+        self.say(body)
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -202,8 +210,10 @@ class Relay:
         return False
 
     def _take_in(self) -> bool:
-        """All that is there; False: there is no room for it."""
-        while self._why is None:
+        """What is there, or a part; False: there is no room for it."""
+        for _ in range(_TURN_MESSAGES):
+            if self._why is not None:
+                break
             try:
                 parts = self._sock.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -229,7 +239,7 @@ class Relay:
 
     def _acknowledge(self) -> None:
         self._acknowledged = self._published
-        self._sock.send(_wire.pack_ack(self._published))
+        self._connection.say(_wire.pack_ack(self._published))
 
     def _look_for_deaths(self) -> None:
         while True:
@@ -240,7 +250,7 @@ class Relay:
             self._tell(f"{lost.name} (pid {lost.pid} on {self._me.host}) {what}")
 
     def _tell(self, text: str) -> None:
-        self._sock.send(_wire.pack_words(b"L", text=text))
+        self._connection.say(_wire.pack_words(b"L", text=text))
 
     def _leave(self) -> None:
         """The readers of this machine receive what came, then hear why nothing more does."""
@@ -258,7 +268,7 @@ class Relay:
 
     def _say_goodbye(self) -> None:
         """Wait until it is heard: else it would be a death."""
-        self._sock.send(b"B")
+        self._connection.say(b"B")
         deadline = time.monotonic() + _GOODBYE_SECONDS
         while not self._lost and (left := deadline - time.monotonic()) > 0:
             _wire.wait_for([self._sock, self._connection.monitor], int(left * 1000) + 1)

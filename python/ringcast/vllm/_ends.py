@@ -142,21 +142,19 @@ class Sender:
         """For the watching thread: see whether all readers live, and tell the others if not."""
         while True:
             with self._lock:
-                if self.ring.closed:
-                    return False
                 try:
                     self._check()
                     return True
-                except ringcast.ReaderDied:
+                except (ringcast.ReaderDied, ValueError):  # or the Writer is closed
                     return False
                 except RuntimeError:
                     self._send = _go_slowly
             time.sleep(_TURN)
 
     def lose(self, text: str) -> None:
-        """For the bridge's thread. It may hold what a call under the lock waits for, so it does not wait here."""
+        """For the thread in which an Uplink tells it: this waits for calls under the lock."""
         self._lost = text
-        threading.Thread(target=self.look, name="ringcast-lost", daemon=True).start()
+        self.look()
 
     def _check(self) -> None:
         """Under the lock: raise ReaderDied if a reader has died, once the others were told."""
@@ -174,19 +172,19 @@ class Sender:
                 threading.Thread(target=_keep_telling, args=(weak,), name="ringcast-tell", daemon=True).start()
         raise ringcast.ReaderDied(errno.EOWNERDEAD, self._died)
 
-
     def _tell(self, timeout: float) -> bool:
         """Under the lock. The dead one is in nobody's way, for the Writer's on_death is "evict"; others may be."""
         with contextlib.suppress(ringcast.Error):
             try:
                 self.ring.send(self._died, timeout, tag=_DIED)
-            except TimeoutError:
+            except (TimeoutError, RuntimeError):  # a call that had begun before has the Writer
                 return False
         return True
 
     def keep_telling(self) -> bool:
-        with self._lock:
-            return self.ring.closed or self._tell(_LOOK)
+        with self._lock, contextlib.suppress(ValueError):  # it is closed
+            return self._tell(_LOOK)
+        return True
 
 
 def _keep_telling(weak: "weakref.ref[Sender]") -> None:
@@ -196,6 +194,7 @@ def _keep_telling(weak: "weakref.ref[Sender]") -> None:
         if sender is None or sender.keep_telling():
             return
         del sender
+        time.sleep(_TURN)
 
 
 class Receiver:
@@ -214,21 +213,24 @@ class Receiver:
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
         if self._kept:
             return self._kept.popleft()
-        frame = None
+        spent = 0.0
         try:
-            frame = self._recv(_FIRST if timeout is None else _first(timeout))
-            if not frame[1]:
-                return frame[0]
-        except TimeoutError:
-            pass
+            obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
+            if not tag:
+                return obj
+            self._heed(obj, tag)
+        except TimeoutError as error:
+            if _is_of_a_message(error):
+                raise
+            spent = _first(timeout)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
-        wait = Wait(timeout, _first(timeout), warns=not indefinite)
-        while frame is None or frame[1]:
-            if frame is not None:
-                self._heed(*frame)
-            frame = self._receive_waiting(wait)
-        return frame[0]
+        wait = Wait(timeout, spent, warns=not indefinite)
+        while True:
+            obj, tag = self._receive_waiting(wait)
+            if not tag:
+                return obj
+            self._heed(obj, tag)
 
     def wait_until_ready(self) -> None:
         wait = Wait(None)
@@ -249,8 +251,8 @@ class Receiver:
                 return self._recv(wait.slice())
             except ringcast.Cancelled:
                 raise RuntimeError("cancelled") from None
-            except TimeoutError:
-                if wait.over():
+            except TimeoutError as error:
+                if wait.over() or _is_of_a_message(error):
                     raise
 
     def _describe_writer(self) -> str:
@@ -290,6 +292,11 @@ class Nobody:
 def _go_slowly(*_: Any) -> NoReturn:
     """In place of Writer.send()."""
     raise TimeoutError
+
+
+def _is_of_a_message(error: TimeoutError) -> bool:
+    """Whether unpickling a message has raised it, which is then gone: Python code has, and a Reader is none."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 def _raise_died(text: str) -> Callable[..., NoReturn]:

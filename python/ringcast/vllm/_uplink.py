@@ -31,8 +31,11 @@ from ringcast.vllm._wire import Malformed, Person
 
 WINDOW_BYTES = 64 << 20
 LINGER_SECONDS = 5.0
-# Messages that are forwarded before the relays are heard again.
+# Messages that are forwarded before the relays are heard again, and that are heard before more is forwarded.
 _TURN_MESSAGES = 16
+_TURN_HEARD = 256
+# How many are kept of who sends more than is heard, and he waits.
+_KEPT_MESSAGES = 128
 _MONITORED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
@@ -90,6 +93,7 @@ class Core:
         self._router = self._context.socket(zmq.ROUTER)
         _wire.prepare(self._router, self.ipv6)
         self._router.setsockopt(zmq.MAXMSGSIZE, _wire.SMALL_BYTES)
+        self._router.setsockopt(zmq.RCVHWM, _KEPT_MESSAGES)
         keys = _wire.new_keys()
         if keys is not None:
             self._router.curve_server = True
@@ -169,16 +173,15 @@ class Core:
         ways = [self._wake.descriptor, self._router, self._monitor]
         if self._may_forward():
             ways.append(self._ring)
-        ready = _wire.wait_for(ways, 0 if more else self._patience())
+        ready = _wire.wait_for(ways, 0 if more or self._gone else self._patience())
         if self._wake.descriptor in ready:
             self._wake.clear()
         if self._monitor in ready:
             self._look_at_connections()
-        if self._router in ready or self._gone:
-            self._hear()
-        for peer in self._gone:
-            self._forget(peer)
-        self._gone.clear()
+        if (self._router in ready or self._gone) and self._hear():
+            for peer in self._gone:
+                self._forget(peer)
+            self._gone.clear()
         if self._deciding is not None and time.monotonic() >= self._deadline:
             self._refuse(self._deciding, f"has not answered within {_wire.ANSWER_SECONDS} s")
 
@@ -249,12 +252,13 @@ class Core:
             # What it has said before is heard first.
             self._gone += [peer for peer in self._peers.values() if peer.descriptor == descriptor]
 
-    def _hear(self) -> None:
-        while True:
+    def _hear(self) -> bool:
+        """Whether that was all."""
+        for _ in range(_TURN_HEARD):
             try:
                 parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                return True
             if len(parts) != 2:
                 continue
             identity, body = parts[0].bytes, parts[1].bytes
@@ -267,6 +271,7 @@ class Core:
             except Malformed as error:
                 if peer is not None:
                     self._refuse(peer, f"has sent what it must not: {error}")
+        return False
 
     def _welcome(self, identity: bytes, body: bytes, descriptor: int) -> None:
         person, why_not = _wire.unpack_hello(body, self.address.token)

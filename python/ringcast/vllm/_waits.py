@@ -38,6 +38,8 @@ class Wait:
     """The wait of one call. timeout: seconds, None for ever. spent: how many have passed. warns: whether it does."""
 
     def __init__(self, timeout: Optional[float], spent: float = 0.0, warns: bool = True) -> None:
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, or None, not nan")
         self._began = time.monotonic() - spent
         self._deadline = math.inf if timeout is None else self._began + timeout
         self._interval = warning_interval() if warns else math.inf

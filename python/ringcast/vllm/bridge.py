@@ -16,7 +16,8 @@ turns it off, for a network of one's own: encrypting takes a core about 2 ms for
 what it takes to send it as it is, and 4 µs for a small message.
 
 A process that is killed is noticed at once, a machine that falls silent after the heartbeat's time: RINGCAST_HEARTBEAT,
-in seconds (default 5), in the environment of each side. A process that is stopped for so long is taken for dead.
+in seconds (default 5), in the environment of each side. So is one that is killed but has forked a child, which still
+has its connections. A process that is stopped for so long is taken for dead.
 """
 
 import weakref
@@ -103,8 +104,9 @@ class Downlink:
                 connection.close()
         self._finalizer = weakref.finalize(self, relay.stop if relay is not None else _nothing)
 
-    def close(self) -> None:
-        """If this process relays for its machine, the others there raise SendError once they have drained."""
+    def close(self, linger: Optional[float] = None) -> None:
+        """If this process relays for its machine, the others there raise SendError once they have drained. linger: as
+        of Uplink, and without effect."""
         self.reader.close()
         self._finalizer()
 

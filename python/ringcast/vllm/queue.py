@@ -15,7 +15,7 @@ What goes wrong. When a reader has died, the writer's next enqueue, and one that
 does each other reader when it has received what was sent before; all name the rank and its pid, and the queue is of no
 further use. When the writer dies or exits, the readers get ringcast.WriterGone, which names its pid. A reader that is
 collected, or whose process exits in order, has left, and nobody minds. shutdown() ends waits with
-RuntimeError("cancelled").
+RuntimeError("cancelled"), and so does the exit of a process whose other threads still wait.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import dataclasses
 import importlib
 import multiprocessing.util
 import os
-import weakref
+import time
 from typing import Any, Callable, List, Optional, Tuple, Union
 
 import ringcast
@@ -34,6 +34,9 @@ from ringcast.vllm.machines import Ranks, who_attaches
 # The smallest ring that a Writer makes unless it is asked for less.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
+# How long an exit waits for calls of other threads to end, and how often it looks.
+_AT_EXIT_SECONDS = 1.0
+_TURN = 0.001
 
 
 @dataclasses.dataclass
@@ -95,7 +98,8 @@ class MessageQueue:
         if n_local_reader:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
-            end.leg = _uplink(end, self.n_remote_reader, connect_ip or os.environ.get("VLLM_HOST_IP") or None)
+            connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
+            end.leg = _bridge().Uplink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
             self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.leg.address, end.leg.ipv6
         self._own(end)
 
@@ -243,17 +247,6 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
     return ringcast.Writer(budget, slots, on_death="evict")
 
 
-def _uplink(end: Sender, readers: int, connect_ip: Optional[str]) -> Any:
-    weak = weakref.WeakMethod(end.lose)
-
-    def lost(text: str) -> None:
-        method = weak()
-        if method is not None:
-            method(text)
-
-    return _bridge().Uplink(end.ring.handle, readers, connect_ip, lost)
-
-
 def _bridge() -> Any:
     """Loaded for remote readers alone: it needs pyzmq."""
     try:
@@ -269,7 +262,20 @@ def _close(ring: Any, leg: Any, forget: Optional[Callable[[], None]]) -> None:
     if forget is not None:
         forget()
     if ring is not None:
-        with contextlib.suppress(RuntimeError):  # at exit another thread may be in a call
-            ring.close()
+        _close_ring(ring)
     if leg is not None:
         leg.close()
+
+
+def _close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
+    """At exit another thread may be in a call, which ends as by shutdown(). To leave it would look like a death."""
+    deadline = time.monotonic() + _AT_EXIT_SECONDS
+    while True:
+        try:
+            ring.close()
+            return
+        except RuntimeError:
+            ring.cancel()
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_TURN)
