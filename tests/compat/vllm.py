@@ -21,7 +21,7 @@ import fetch
 
 TESTS = ["test_shm_broadcast.py", "test_mq_connect_ip.py", "test_comm_ops.py"]
 MORE_FOR_TESTS = ["httpx", "multiprocess", "pytest-asyncio", "ray", "tblib"]
-TO_BUILD = ["jinja2", "packaging", "setuptools<81", "setuptools-rust", "setuptools_scm", "wheel"]
+TO_BUILD = ["jinja2", "packaging", "setuptools>=77,<81", "setuptools-rust", "setuptools_scm", "wheel"]
 SECONDS = 1800
 
 # Test -> (an error that it must fail of, the reason). Without its parameters: all of them.
