@@ -102,8 +102,8 @@ class Source(Watched):
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> None:
-        """timeout: for room, also for the error that is sent instead. With one, `value` is what pack() made. TimeoutError
-        for that: nothing was sent, and the call can be made again."""
+        """timeout: for room, also for the error that is sent instead; with one, `value` is what pack() made. Its
+        TimeoutError: nothing was sent, and the call can be made again."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         tag = operation << CALL_BITS | self._call
