@@ -137,7 +137,10 @@ class _Making:
         failure = None
         if self._me == leader:
             try:
-                policy = environment.on_death() if leader == self._src else self._everyone[self._src]["on_death"] or "fail"
+                if leader == self._src:
+                    policy = environment.on_death()
+                else:
+                    policy = self._everyone[self._src]["on_death"] or "fail"
                 self._writer = _make_writer(len(self._ranks), policy)
             except Exception as error:
                 failure = error
