@@ -2,8 +2,8 @@
 """Processes that run a function as the ranks of a torch.distributed group.
 
 Importing torch takes seconds, so one process does it and the ranks are forked from that; they are kept from test to
-test. Each job makes a group of its own and destroys it again. After each job no memory and no descriptor of a ring may be left. A rank that hangs is killed and
-shows where it hung.
+test. Each job makes a group of its own and destroys it again. After each job no memory and no descriptor of a ring may
+be left. A rank that hangs is killed and shows where it hung.
 """
 
 import contextlib

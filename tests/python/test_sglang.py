@@ -159,6 +159,19 @@ def test_what_goes_by_pickle_is_refused_where_pickles_are_off(ranks):
     ranks.run(2, ranks_without_pickles)
 
 
+def ranks_with_one_wrong_rank() -> None:
+    rank = dist.get_rank()
+    for step in range(3):
+        if (rank, step) == (1, 1):
+            assert "on rank 1" in text_of(ValueError, lambda: broadcast_pyobj([], 0))
+        else:
+            assert broadcast_pyobj([step] if rank == 0 else [], rank) == [step]
+
+
+def test_after_a_wrong_rank_the_next_call_gets_its_own_data(ranks):
+    ranks.run(2, ranks_with_one_wrong_rank)
+
+
 def ranks_with_wrong_ranks() -> None:
     rank = dist.get_rank()
     group, members = group_of([0, 2], [1, 3])
@@ -173,6 +186,8 @@ def ranks_with_wrong_ranks() -> None:
         assert broadcast_pyobj([rank], rank, group, src=0) == [0]
         if rank == 2:
             assert "on rank 2" in text_of(ValueError, lambda: broadcast_pyobj([1], 0, group, src=0))
+        else:
+            broadcast_pyobj([1], 0, group, src=0)
         alone = dist.new_group([rank], use_local_synchronization=True)
         data = [rank]
         assert broadcast_pyobj(data, rank, alone, src=rank) is data

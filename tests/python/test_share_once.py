@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank computes for all. A function whose name starts with `ranks_` runs on every rank of a gloo group."""
 
+import contextlib
 import hashlib
 import os
 import signal
+import traceback
 import warnings
 from dataclasses import dataclass
 from typing import Any, List
@@ -192,10 +194,87 @@ def ranks_failing() -> None:
         check(behind.result(), 5)
     shared = share_once(fail, 1, how="local")
     assert text_of(KeyError, shared.result) == "'no such image'"
+    assert length_of_traceback(shared) == length_of_traceback(shared)
+    with pytest.raises(KeyError) as raised:
+        shared.result()
+    assert any(frame.f_code is fail.__code__ for frame, _ in traceback.walk_tb(raised.value.__traceback__))
 
 
 def test_what_compute_raises_is_raised_on_all_ranks_and_the_next_call_works(ranks):
     ranks.run(3, ranks_failing)
+
+
+def room_for(value: Any) -> int:
+    """How many frames of this fit the ring."""
+    count = 0
+    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle):
+        with contextlib.suppress(TimeoutError):
+            while True:
+                writer.send(value, 0, tag=1)
+                count += 1
+    return count
+
+
+def ranks_failing_without_room() -> None:
+    """Rank 0 has no room for the error, and rank 1 none for its values, until rank 0 takes them in."""
+    os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = str(1 << 16), "0"
+
+    def call(src: int, value: Any) -> Any:
+        return share_once(lambda: value, 1, src=src, how="share", hash=None)
+
+    for src in 0, 1:
+        assert call(src, b"").result()[0] == b""
+    dist.barrier()
+    many = room_for(b"")
+    shared = [call(1, bytes(5000)) for _ in range(20)]
+    shared += [call(0, b"") for _ in range(many)]
+    failing = call(0, bytes(1 << 20))
+    behind = call(0, b"behind")
+    text_of(ringcast.FrameTooLarge if dist.get_rank() == 0 else ringcast.SendError, failing.result)
+    assert [len(one.result()[0]) for one in shared] == [5000] * 20 + [0] * many
+    assert behind.result()[0] == b"behind"
+
+
+def test_who_has_no_room_for_an_error_takes_in_what_the_others_sent(ranks):
+    ranks.run(2, ranks_failing_without_room)
+
+
+class Late:
+    """Its unpickling fails as a wait does that has taken too long."""
+
+    def __reduce__(self) -> Any:
+        return late, ()
+
+
+def late() -> None:
+    raise TimeoutError("of its own")
+
+
+def ranks_taking_too_long() -> None:
+    failing = share_once(Late, 1, src=0, how="share")
+    behind = share_once(lambda: mm_inputs(1), 20_000, src=0, how="share")
+    if dist.get_rank() == 0:
+        failing.result()
+    else:
+        assert text_of(TimeoutError, failing.result) == "of its own"
+    check(behind.result(), 1)
+
+
+def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(ranks):
+    ranks.run(2, ranks_taking_too_long)
+
+
+kept: List[Any] = []  # by the ranks
+
+
+def ranks_keeping() -> None:
+    kept.extend(share_once(lambda: mm_inputs(1), 20_000, src=src, how="share") for src in (0, 1))
+    for shared in kept:
+        check(shared.result(), 1)
+
+
+def test_who_keeps_what_was_shared_keeps_no_ring(ranks):
+    ranks.run(2, ranks_keeping)  # which sees that none is left
 
 
 def ranks_interrupted() -> None:
@@ -271,6 +350,12 @@ def mortals():
     mortals.stop()
 
 
+def length_of_traceback(shared: Any) -> int:
+    with pytest.raises(Exception) as raised:
+        shared.result()
+    return len(list(traceback.walk_tb(raised.value.__traceback__)))
+
+
 def ranks_dying(victim: int) -> Any:
     rank = dist.get_rank()
     for src in range(3):
@@ -286,6 +371,11 @@ def ranks_dying(victim: int) -> Any:
     for src in 0, 1:  # this rank's own ring, and the other's, whose notice it waits for
         shared = share_once(lambda: mm_inputs(1), 1, src=src, how="share")
         assert who in text_of(ringcast.ReaderDied, shared.result)
+    lengths = []
+    for _ in range(3):
+        shared = share_once(lambda: None, 1, src=victim, how="share")
+        lengths += [length_of_traceback(shared) for _ in range(2)]
+    assert len(set(lengths)) == 1, lengths
     return True
 
 

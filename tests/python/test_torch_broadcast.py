@@ -117,14 +117,19 @@ def ranks_hashed() -> Any:
     ring = rings.end_of(None, 0)
     tensor = torch.arange(5)
     if isinstance(ring, ends.Source):
+        dist.barrier()
         ring.send({"x": tensor}, ends.SHARE, hash="sha256")
         ring.send({"x": tensor}, ends.SHARE)
         ring.send("else", ends.OBJECT)
+        dist.barrier()
         return int.from_bytes(hashlib.sha256(tensor.numpy().tobytes()).digest()[:8], "big")
-    value, hashes = ring.receive_hashed(ends.SHARE)
+    assert ring.take_hashed(ends.SHARE) is None
+    dist.barrier()
+    dist.barrier()
+    value, hashes = ring.take_hashed(ends.SHARE)
     assert torch.equal(value["x"], tensor)
-    assert not ring.receive_hashed(ends.SHARE)[1]
-    assert "was broadcast_object;" in text_of(RuntimeError, lambda: ring.receive_hashed(ends.SHARE))
+    assert not ring.take_hashed(ends.SHARE)[1]
+    assert "was broadcast_object;" in text_of(RuntimeError, lambda: ring.take_hashed(ends.SHARE))
     return hashes["x"]
 
 

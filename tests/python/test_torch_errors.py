@@ -179,21 +179,25 @@ def test_what_is_larger_than_spill_memory_or_the_machine_is_an_error_on_all_rank
 class Explosive:
     """Its unpickling fails."""
 
+    def __init__(self, error: type = LookupError) -> None:
+        self._error = error
+
     def __reduce__(self) -> Any:
-        return explode, ()
+        return explode, (self._error,)
 
 
-def explode() -> None:
-    raise LookupError("boom")
+def explode(error: type) -> None:
+    raise error("boom")
 
 
 def ranks_failing_receive() -> None:
-    check_usable()
-    if dist.get_rank() == 0:
-        rt.broadcast_object(Explosive())
-    else:
-        assert text_of(LookupError, rt.broadcast_object) == "boom"
-    check_usable()
+    for error in LookupError, TimeoutError:
+        check_usable()
+        if dist.get_rank() == 0:
+            rt.broadcast_object(Explosive(error))
+        else:
+            assert text_of(error, rt.broadcast_object) == "boom"
+        check_usable()
 
 
 def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(ranks):
@@ -222,7 +226,29 @@ def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(r
     assert source.startswith("value[0] is of type test_torch_errors.Explosive, which only pickle can send")
     assert other.startswith(f"broadcast_object_list failed at the source, rank 0: PickleRefused: {source[:60]}")
     _, other = ranks.run(2, ranks_without_pickles, "others")
-    assert other.startswith("the frame holds a pickle, which asks for test_torch_errors.explode; ")
+    which = "test_torch_errors.explode and builtins.LookupError"
+    assert other.startswith(f"the frame holds a pickle, which asks for {which}; ")
+
+
+class Late:
+    """Its pickling fails with what a send raises that has waited for too long."""
+
+    def __reduce__(self) -> Any:
+        raise TimeoutError("of its own")
+
+
+def ranks_late() -> None:
+    check_usable()
+    if dist.get_rank() == 0:
+        assert "of its own" in text_of(TimeoutError, lambda: rt.broadcast_object(Late()))
+        rt.broadcast_object("next")
+    else:
+        assert "TimeoutError: value: of its own" in text_of(ringcast.SendError, rt.broadcast_object)
+        assert rt.broadcast_object() == "next"
+
+
+def test_a_value_whose_pickling_takes_too_long_is_told_as_any_other(ranks):
+    ranks.run(2, ranks_late)
 
 
 class InterruptError(Exception):

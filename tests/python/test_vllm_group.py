@@ -4,7 +4,6 @@ would: by a second group. A function whose name starts with `ranks_` runs on eve
 
 import contextlib
 import os
-import signal
 from typing import Any, Dict, Iterator, List
 
 import needs
@@ -17,9 +16,11 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import text_of
+from sending import end_to
 from values import assert_same, scribble
 
 import ringcast
+from ringcast import sglang
 from ringcast._group import pairs
 from ringcast.vllm import group as groups
 from ringcast.vllm.group import Group
@@ -27,13 +28,6 @@ from ringcast.vllm.group import Group
 pytestmark = pytest.mark.alike
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
-
-
-@pytest.fixture
-def mortals():
-    ranks = _dist.Ranks(2)
-    yield ranks
-    ranks.stop()
 
 
 def payload() -> Dict[Any, Any]:
@@ -114,6 +108,35 @@ def test_what_travels_apart_is_not_in_the_frame(ranks):
     assert first < 1000 < 80_000 < both
 
 
+class Defaults(Dict[str, Any]):
+    """What no receiver could make."""
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError
+
+
+def ranks_dicts_of_a_class(apart: bool) -> None:
+    with group_of_all(apart) as group:
+        given = Defaults(payload())
+        for function in group.broadcast_tensor_dict, ringcast.torch.broadcast_tensor_dict, sglang.broadcast_tensor_dict:
+            got = function(given if group.rank_in_group == 0 else None)
+            if group.rank_in_group == 0:
+                assert got is given
+            else:
+                assert type(got) is dict and list(got) == list(payload())
+                assert_same(got, payload())
+        for _ in range(3):
+            if group.rank_in_group == 0:
+                group.send_tensor_dict(given, 1)
+            else:
+                assert_same(group.recv_tensor_dict(0), payload())
+            dist.barrier()
+
+
+def test_of_a_dict_of_a_class_its_items_are_sent(ranks, apart):
+    ranks.run(2, ranks_dicts_of_a_class, apart)
+
+
 def ranks_bad_broadcasts() -> str:
     group = Group()
     for function in group.broadcast, group.broadcast_object, group.broadcast_object_list, group.broadcast_tensor_dict:
@@ -162,10 +185,6 @@ def test_a_rank_that_is_alone_gets_its_input_back(ranks):
 # ---- From one rank to another ----------------------------------------------------------------------------------------
 
 
-def on_ring(group: Group, dst: int) -> bool:
-    return pairs._pairs[group.cpu_group][True, dst]._on_ring
-
-
 def ranks_pairs(apart: bool) -> None:
     with group_of_all(apart) as group:
         me, world = group.rank_in_group, group.world_size
@@ -181,7 +200,7 @@ def ranks_pairs(apart: bool) -> None:
                         assert list(got) == list(payload())
                         assert_same(got, payload())
             dist.barrier()
-        assert world > 2 or on_ring(group, 1 - me)  # with more ranks, an answer may come later than the barrier
+        assert world > 2 or end_to(group, 1 - me)._on_ring  # with more ranks, an answer may come later than the barrier
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -228,7 +247,7 @@ def ranks_isend_first(count: int, size: int, capacity: str) -> List[int]:
             handle.wait()
             assert handle.is_completed()
         dist.barrier()
-    end = pairs._pairs[group.cpu_group][True, peer]
+    end = end_to(group, peer)
     with end._lock:
         assert end._on_ring and not end.posted and not end._outbox and end._thread is None
     return queued
@@ -324,7 +343,7 @@ def ranks_not_attaching() -> None:
             assert_same(group.recv_tensor_dict(peer), payload())
             handle.wait()
             dist.barrier()
-    end = pairs._pairs[group.cpu_group][True, peer]
+    end = end_to(group, peer)
     assert end._on_ring == (peer == 0) and end.end.closed == (peer == 1) and len(end.posted) <= 1
 
 
@@ -373,195 +392,3 @@ def ranks_gather(apart: bool) -> None:
 
 def test_parts_are_gathered_where_they_travel_apart(ranks, apart):
     ranks.run(4, ranks_gather, apart)
-
-
-# ---- What goes wrong -------------------------------------------------------------------------------------------------
-
-
-def ranks_bad_peers() -> None:
-    group = Group()
-    me = group.rank_in_group
-    for peer, word in (me, "it is the rank that calls"), (2, "has 2 ranks"), (-1, "has 2 ranks"):
-        assert word in text_of(AssertionError, lambda peer=peer: group.send_object(1, peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.isend_object(1, peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.recv_object(peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.isend_tensor_dict({}, peer))
-        assert word in text_of(AssertionError, lambda peer=peer: group.recv_tensor_dict(peer))
-
-
-def test_a_peer_out_of_range_is_refused(ranks):
-    ranks.run(2, ranks_bad_peers)
-
-
-def ranks_unsendable(warm: int) -> List[str]:
-    """Of what can't be sent both hear, before there is a ring and in it, and the next works."""
-    group = Group()
-    texts = []
-    for step in range(warm):
-        if group.rank_in_group == 0:
-            group.send_object(step, 1)
-        else:
-            assert group.recv_object(0) == step
-        dist.barrier()
-    if group.rank_in_group == 0:
-        texts.append(text_of(AttributeError, lambda: group.send_object({"f": lambda: 0}, 1)))
-        texts.append(text_of(TypeError, lambda: group.isend_tensor_dict([1], 1)))
-        group.send_object("next", 1)
-        group.send_object("mismatch", 1)
-        assert on_ring(group, 1) or not warm
-        group.send_object("after", 1)
-    else:
-        texts.append(text_of(ringcast.SendError, lambda: group.recv_object(0)))
-        texts.append(text_of(ringcast.SendError, lambda: group.recv_tensor_dict(0)))
-        assert group.recv_object(0) == "next"
-        texts.append(text_of(RuntimeError, lambda: group.recv_tensor_dict(0)))
-        assert group.recv_object(0) == "after"
-    return texts
-
-
-@pytest.mark.parametrize("warm", [0, 3], ids=["first", "in the ring"])
-def test_what_cannot_be_sent_or_is_not_what_is_awaited_is_said_and_the_next_works(ranks, warm):
-    (unpicklable, no_dict), (theirs, theirs_too, mismatch) = ranks.run(2, ranks_unsendable, warm)
-    assert theirs.startswith(f"send_object failed at the source, rank 0: AttributeError: {unpicklable[:40]}")
-    assert no_dict == "send_tensor_dict needs a dict, not list"
-    assert theirs_too == f"send_tensor_dict failed at the source, rank 0: TypeError: {no_dict}"
-    call = warm + 3
-    assert f"what rank 0 sent with its call {call} was send_object" in mismatch
-    assert f"on rank 1, call {call} is recv_tensor_dict" in mismatch
-
-
-def ranks_too_large() -> str:
-    os.environ.update(RINGCAST_CAPACITY="65536", RINGCAST_SPILL_BYTES="0")
-    group = Group()
-    text = ""
-    for step in range(3):
-        if group.rank_in_group == 0:
-            group.send_object(step, 1)
-        else:
-            assert group.recv_object(0) == step
-        dist.barrier()
-    if group.rank_in_group == 0:
-        first = text_of(ringcast.FrameTooLarge, lambda: group.send_object(bytes(100_000), 1))
-        handles = [group.isend_object(bytes(5000), 1) for _ in range(50)]
-        handles.append(group.isend_object(bytes(100_000), 1))
-        handles.append(group.isend_object("last", 1))
-        dist.barrier()
-        text = text_of(ringcast.FrameTooLarge, handles[-2].wait)
-        assert text == first
-        handles[-1].wait()
-    else:
-        text_of(ringcast.SendError, lambda: group.recv_object(0))
-        dist.barrier()
-        for _ in range(50):
-            group.recv_object(0)
-        text_of(ringcast.SendError, lambda: group.recv_object(0))
-        assert group.recv_object(0) == "last"
-    dist.barrier()
-    return text
-
-
-def test_what_does_not_fit_is_said_also_from_the_outbox(ranks):
-    assert "RINGCAST_SPILL_BYTES" in ranks.run(2, ranks_too_large)[0]
-
-
-def ranks_one_dies() -> Dict[str, List[str]]:
-    """Rank 1 dies: with a ring in use each way; with a message on its way to it, and one from it received; and where
-    nothing was ever sent."""
-    os.environ["RINGCAST_CAPACITY"] = "65536"
-    ring, begun, unused = Group(), Group(dist.new_group()), Group(dist.new_group())
-    me, peer = ring.rank_in_group, 1 - ring.rank_in_group
-    pid = None
-    for step in range(4):
-        ring.isend_object(os.getpid(), peer)
-        pid = ring.recv_object(peer)
-        dist.barrier()
-    handle = begun.isend_object("begun", peer)
-    if me == 0:
-        assert begun.recv_object(1) == "begun"
-        handles = [ring.isend_object(bytes(5000), 1) for _ in range(100)]
-        assert on_ring(ring, 1) and isinstance(handles[-1], pairs._Queued)
-    dist.barrier()
-    if me == 1:
-        ring.isend_object("last", 0)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    texts: Dict[str, List[str]] = {"pid": [str(pid)]}
-    assert ring.recv_object(1) == "last"
-    for name, group in ("ring", ring), ("begun", begun), ("unused", unused):
-        texts[f"received, {name}"] = [
-            text_of(ringcast.WriterGone, lambda group=group: group.recv_object(1)),
-            text_of(ringcast.WriterGone, lambda group=group: group.recv_tensor_dict(1)),
-        ]
-    texts["sent, begun"] = [text_of(ringcast.ReaderDied, handle.wait)]
-    texts["sent, unused"] = []
-    for name, group in ("begun", begun), ("unused", unused):
-        texts[f"sent, {name}"] += [text_of(ringcast.ReaderDied, lambda group=group: group.send_object(1, 1))] * 2
-    texts["sent, ring"] = [text_of(ringcast.ReaderDied, handle.wait) for handle in handles[-2:]]
-    texts["sent, ring"] += [text_of(ringcast.ReaderDied, lambda: ring.isend_tensor_dict({}, 1))]
-    return texts
-
-
-def test_one_that_dies_is_named_to_who_sends_to_it_and_who_receives_from_it(mortals):
-    texts = mortals.run(2, ranks_one_dies, dying=1)[0]
-    who = f"rank 1 (pid {texts.pop('pid')[0]}) "
-    ended, gone = texts["received, ring"]
-    assert ended == who + "has died, or its group was destroyed; all that it sent was received"
-    assert gone.startswith(who + "can't be reached (")
-    assert all(text.startswith(who + "can't be reached (") for text in texts["received, begun"])
-    assert all(text.startswith("rank 1 (its pid is not known: ") for text in texts["received, unused"])
-    for name in "begun", "unused":
-        for text in texts[f"sent, {name}"]:
-            assert text.startswith("rank 1 (its pid was never known) can't be reached ("), text
-            assert text.endswith("): make a new group without it")
-    assert texts["sent, ring"] == [who + "has died: make a new group without it"] * 3
-
-
-def ranks_seldom_look() -> str:
-    """Nobody waits, and yet a death is found, by looking now and then."""
-    group = Group()
-    for step in range(3):
-        if group.rank_in_group == 0:
-            group.send_object(step, 1)
-        else:
-            assert group.recv_object(0) == step
-        dist.barrier()
-    if group.rank_in_group == 1:
-        for _ in range(30):
-            group.recv_object(0)
-        return ""
-    end = pairs._pairs[group.cpu_group][True, 1]
-    looks, now = [], 100.0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(end, "_look", lambda look=end._look: (looks.append(1), look()))
-        end._next_look = now
-        for step in range(30):
-            patch.setattr(pairs.time, "monotonic", lambda step=step: now + 0.01 * step)
-            group.send_object(step, 1)
-    assert len(looks) == 6, looks
-    return ""
-
-
-def test_a_sender_looks_at_most_every_50_ms(ranks):
-    ranks.run(2, ranks_seldom_look)
-
-
-def ranks_leaving() -> str:
-    """The receiver lives, but its group is gone."""
-    group = Group(dist.new_group())
-    for step in range(3):
-        if group.rank_in_group == 0:
-            group.send_object(step, 1)
-        else:
-            assert group.recv_object(0) == step
-        dist.barrier()
-    if group.rank_in_group == 1:
-        group.close()
-        dist.barrier()
-        return ""
-    dist.barrier()
-    pairs._pairs[group.cpu_group][True, 1]._next_look = 0.0
-    return text_of(ringcast.ReaderDied, lambda: group.send_object(1, 1))
-
-
-def test_a_sender_hears_that_the_receiver_left(ranks):
-    assert "has left" in ranks.run(2, ranks_leaving)[0]

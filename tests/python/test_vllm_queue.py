@@ -83,7 +83,7 @@ def test_the_budget_only_makes_the_ring_smaller(monkeypatch, least):
 def test_what_is_too_large_names_the_setting(monkeypatch):
     monkeypatch.setenv("RINGCAST_SPILL_BYTES", "0")
     writer, reader = make_ready(**SMALL)
-    with pytest.raises(ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES to at least [0-9]+ in the writer's"):
+    with pytest.raises(ringcast.FrameTooLarge, match="set RINGCAST_SPILL_BYTES in the writer's process to at "):
         writer.enqueue(bytes(1 << 20))
     writer.enqueue("goes on")
     assert reader.dequeue(timeout=0) == "goes on"

@@ -13,11 +13,12 @@ import weakref
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
 
 import ringcast
+from ringcast._group import failures
 from ringcast._watch import watch
 
 # A tag is the operation's number, then the number of the call.
 _OPERATIONS = (
-    None,
+    "",
     "broadcast_tensor_dict",
     "broadcast_object",
     "broadcast_object_list",
@@ -26,12 +27,10 @@ _OPERATIONS = (
     "broadcast",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
-_CALL_BITS = 24
-_CALL_MASK = (1 << _CALL_BITS) - 1
+CALL_BITS = 24
+CALL_MASK = (1 << CALL_BITS) - 1
 # Tags beside the calls, the value is the text: a rank has died; the source is out of reach.
-NOTICE, GONE = 255 << _CALL_BITS, 254 << _CALL_BITS
-# Fits the smallest of rings in UTF-8.
-_ERROR_CHARACTERS = 400
+NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
 
 
 class Watched:
@@ -103,19 +102,22 @@ class Source(Watched):
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> None:
-        """timeout: for room. TimeoutError: nothing was sent, and the call can be made again."""
+        """timeout: for room, also for the error that is sent instead; with one, `value` is what pack() made. Its
+        TimeoutError: nothing was sent, and the call can be made again."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
-        tag = operation << _CALL_BITS | self._call
+        tag = operation << CALL_BITS | self._call
         try:
             if not isinstance(value, kind):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
+            if kind is dict and type(value) is not dict:
+                value = dict(value)  # a class of the caller's, which perhaps nothing can send
             self.end.send(value, timeout, tag=tag, hash=hash)
-            self._call = (self._call + 1) & _CALL_MASK
-        except TimeoutError:
-            raise
+            self._call = (self._call + 1) & CALL_MASK
         except Exception as error:
-            raised = self._fail(error, operation, tag)
+            if timeout is not None and isinstance(error, TimeoutError):
+                raise
+            raised = self._fail(error, operation, tag, timeout)
             if raised is error:
                 raise
             raise raised from None
@@ -127,10 +129,10 @@ class Source(Watched):
         """Send the others, who wait for this call, that there is no value for it, and why. timeout: as for send()."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
-        tag = operation << _CALL_BITS | self._call
+        tag = operation << CALL_BITS | self._call
         try:
             self._tell(error, operation, tag, timeout)
-        except ringcast.ReaderDied as death:
+        except (ringcast.ReaderDied, ringcast.Cancelled) as death:
             raise self._fail(death, operation, tag) from None
         finally:
             if self._alarm:
@@ -138,7 +140,7 @@ class Source(Watched):
 
     def number(self, call: int) -> None:
         """The next call has this number, and not that after the last one's: of who numbers over several rings."""
-        self._call = call & _CALL_MASK
+        self._call = call & CALL_MASK
 
     def close(self) -> None:
         self._unwatch()  # before its descriptor goes
@@ -148,40 +150,23 @@ class Source(Watched):
 
     # ---- What can't be sent ----
 
-    def _fail(self, error: Exception, operation: int, tag: int) -> Exception:
+    def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
         """What is to be raised here; the others, who wait for this call, are given it too."""
-        if isinstance(error, ringcast.FrameTooLarge):
-            error = self._name_knob(error)
-        # Else it is the ring that fails, and the others hear of that from the ring. Memory: of spill memory.
-        of_value = not isinstance(error, ringcast.Error) or error.errno in (errno.EMSGSIZE, errno.ENOMEM, errno.ENOSPC)
+        error = failures.name_knob(error, f"on rank {self._rank}")
         try:
-            if of_value or isinstance(error, ringcast.PickleRefused):
-                self._tell(error, operation, tag)
-        except ringcast.ReaderDied as death:
+            if failures.is_of_value(error):
+                self._tell(error, operation, tag, timeout)
+        except (ringcast.ReaderDied, ringcast.Cancelled) as death:  # lose() cancels
             error = death
         if isinstance(error, ringcast.ReaderDied):
             self._look()
         return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
-    def _name_knob(self, error: ringcast.FrameTooLarge) -> ringcast.FrameTooLarge:
-        """The same error, with the setting that is to be changed here."""
-        if error.spill_bytes is None:
-            return error
-        what = str(error).partition(":")[0]
-        how = f"set RINGCAST_SPILL_BYTES on rank {self._rank} to at least {error.spill_bytes}"
-        if error.capacity is not None:
-            how += f", or RINGCAST_CAPACITY to at least {error.capacity},"
-        named = ringcast.FrameTooLarge(error.errno, f"{what}: {how} before the ring is made")
-        named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
-        return named
-
     def _tell(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
         """Give the others the error instead of what they wait for."""
-        text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
-        if len(text) > _ERROR_CHARACTERS:
-            text = text[: _ERROR_CHARACTERS - 3] + "..."
+        text = failures.told(_OPERATIONS[operation], self._rank, error)
         self.end.send_error(text, timeout, tag=tag)
-        self._call = (self._call + 1) & _CALL_MASK
+        self._call = (self._call + 1) & CALL_MASK
 
     # ---- Who has died ----
 
@@ -232,46 +217,52 @@ class Receiver:
         self._relay = relay
         weakref.finalize(self, relay.leave).atexit = False
 
-    def receive(self, operation: int, take: Optional[Callable[[], Tuple[Any, int]]] = None) -> Any:
+    def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
+        """take: instead of a wait for the next value; None if `take` gives none."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         expected, self._call = self._call, None
         try:
-            value, tag = self.end.recv_tagged() if take is None else take()
-        except TimeoutError:
-            self._call = expected
-            raise
+            taken = self.end.recv_tagged() if take is None else take()
         except (ringcast.SendError, ringcast.PickleRefused):
-            self._call = None if expected is None else (expected + 1) & _CALL_MASK
+            self._call = None if expected is None else (expected + 1) & CALL_MASK
             raise
         except ringcast.WriterGone:
             self._raise_gone()
-        call = tag & _CALL_MASK
-        self._call = (call + 1) & _CALL_MASK
-        if tag >> _CALL_BITS != operation or call != (call if expected is None else expected):
+        if taken is None:
+            self._call = expected
+            return None
+        value, tag = taken
+        call = tag & CALL_MASK
+        self._call = (call + 1) & CALL_MASK
+        if tag >> CALL_BITS != operation or call != (call if expected is None else expected):
             self._raise_mismatch(operation, expected, tag, value)
         return value
 
-    def receive_hashed(self, operation: int, timeout: Optional[float] = None) -> Tuple[Any, Any]:
-        """The value, and the hashes that it was sent with, as Frame.hashes. TimeoutError: it can be called again."""
-        value: Tuple[Any, Any] = self.receive(operation, lambda: self._take_hashed(timeout))
+    def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
+        """The value, and the hashes that it was sent with, as Frame.hashes. None: nothing has come."""
+        value: Optional[Tuple[Any, Any]] = self.receive(operation, self._take_hashed)
         return value
 
     def number(self, call: int) -> None:
         """As Source.number(): of the frame that the next call is to receive."""
-        self._call = call & _CALL_MASK
+        self._call = call & CALL_MASK
 
     def close(self) -> None:
         self.end.close()
         if self._relay is not None:
             self._relay.close()
 
-    def _take_hashed(self, timeout: Optional[float]) -> Tuple[Tuple[Any, Any], int]:
-        with self.end.next(timeout) as frame:
+    def _take_hashed(self) -> Optional[Tuple[Tuple[Any, Any], int]]:
+        try:
+            taken = self.end.next(0)
+        except TimeoutError:  # and not that of a value's own unpickling
+            return None
+        with taken as frame:
             return (ringcast.unpack(frame), frame.hashes), frame.tag
 
     def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int, value: Any) -> NoReturn:
-        number = tag >> _CALL_BITS
+        number = tag >> CALL_BITS
         if tag in (NOTICE, GONE):
             text = value if isinstance(value, str) else value[0]
             if tag == NOTICE:
@@ -281,7 +272,7 @@ class Receiver:
         theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
         mine = _OPERATIONS[operation]
         raise RuntimeError(
-            f"mismatched ranks: call {tag & _CALL_MASK} of the source, rank {self.source}, was {theirs}; here, on rank "
+            f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {theirs}; here, on rank "
             f"{self._rank}, call {'?' if expected is None else expected} is {mine}: all ranks must make the same calls "
             "in the same order"
         )

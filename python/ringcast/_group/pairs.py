@@ -30,7 +30,8 @@ from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 import torch
 
 import ringcast
-from ringcast._group import rings as _rings
+from ringcast._group import environment, failures
+from ringcast._group.ends import CALL_BITS, CALL_MASK
 
 # Of torch.distributed, for messages and for answers.
 _TAG, _ANSWER_TAG = 0x52494E47, 0x52494E48
@@ -41,13 +42,9 @@ _HELLO, _FRAME, _ERROR, _RING = range(1, 5)
 # How long a sender goes on without looking whether the receiver lives: a look is a system call.
 LOOK_SECONDS = 0.05
 # A frame's tag is the operation's number, then the number of the call.
-_OPERATIONS = (None, "send_object", "send_tensor_dict")
-_COUNTERPARTS = (None, "recv_object", "recv_tensor_dict")
+_OPERATIONS = ("", "send_object", "send_tensor_dict")
+_COUNTERPARTS = ("", "recv_object", "recv_tensor_dict")
 OBJECT, TENSOR_DICT = range(1, 3)
-_CALL_BITS = 24
-_CALL_MASK = (1 << _CALL_BITS) - 1
-# Fits the smallest of rings in UTF-8.
-_ERROR_CHARACTERS = 400
 
 
 # ---- Handles ---------------------------------------------------------------------------------------------------------
@@ -64,6 +61,10 @@ class Handle:
 
 
 _SENT = Handle()
+
+
+class _NotReceived(TimeoutError):
+    """By the group's timeout. Any other TimeoutError is what the pickling of a value has raised."""
 
 
 class _Posted(Handle):
@@ -124,27 +125,6 @@ class _Queued(Handle):
             raise self._error
 
 
-def _is_of_value(error: Exception) -> bool:
-    """Whether it is what was given that can't be sent, or memory that lacks; else it is the ring or the peer that
-    fails, and there is nobody to tell."""
-    if isinstance(error, ringcast.Error):
-        return isinstance(error, ringcast.PickleRefused) or error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EMSGSIZE)
-    return not isinstance(error, TimeoutError)
-
-
-def _name_knob(error: Exception, rank: int) -> Exception:
-    """The same error; if it is one of size, with the setting that is to be changed here."""
-    if not isinstance(error, ringcast.FrameTooLarge) or error.spill_bytes is None:
-        return error
-    what = str(error).partition(":")[0]
-    how = f"set RINGCAST_SPILL_BYTES on rank {rank} to at least {error.spill_bytes}"
-    if error.capacity is not None:
-        how += f", or RINGCAST_CAPACITY to at least {error.capacity},"
-    named = ringcast.FrameTooLarge(error.errno, f"{what}: {how} before the ring is made")
-    named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
-    return named
-
-
 # ---- The end that sends ----------------------------------------------------------------------------------------------
 
 
@@ -154,8 +134,7 @@ class Sender:
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        capacity = _rings._from_environment("RINGCAST_CAPACITY", int, 1, "a whole number of bytes, such as 16777216")
-        self.end: ringcast.Writer = ringcast.Writer(capacity, 1)
+        self.end: ringcast.Writer = ringcast.Writer(environment.capacity(), 1)
         self._lock = threading.Lock()
         self._call = 0
         self._on_ring = False
@@ -170,19 +149,21 @@ class Sender:
 
     def isend(self, group: Any, value: Any, operation: int, kind: Any = object) -> Handle:
         with self._lock:
-            tag = operation << _CALL_BITS | self._call
+            tag = operation << CALL_BITS | self._call
             try:
                 if not isinstance(value, kind):
                     raise TypeError(f"{_OPERATIONS[operation]} needs a dict, not {type(value).__name__}")
+                if kind is dict and type(value) is not dict:
+                    value = dict(value)  # a class of the caller's, which perhaps nothing can send
                 handle = self._isend(group, value, tag)
             except Exception as error:
-                named = _name_knob(error, self._rank)
-                if _is_of_value(named):
+                named = failures.name_knob(error, f"on rank {self._rank}")
+                if failures.is_of_value(named) and not isinstance(named, _NotReceived):
                     self._tell(group, named, operation, tag)
                 if named is error:
                     raise
                 raise named from None
-            self._call = (self._call + 1) & _CALL_MASK
+            self._call = (self._call + 1) & CALL_MASK
             return handle
 
     def _isend(self, group: Any, value: Any, tag: int) -> Handle:
@@ -212,11 +193,10 @@ class Sender:
             self._queue(_Queued(text, tag))
         else:
             self._isend_far(group, _ERROR, tag, text.encode())
-        self._call = (self._call + 1) & _CALL_MASK
+        self._call = (self._call + 1) & CALL_MASK
 
     def _text(self, error: Exception, operation: int) -> str:
-        text = f"{_OPERATIONS[operation]} failed at the source, rank {self._rank}: {type(error).__name__}: {error}"
-        return text if len(text) <= _ERROR_CHARACTERS else text[: _ERROR_CHARACTERS - 3] + "..."
+        return failures.told(_OPERATIONS[operation], self._rank, error)
 
     def _look(self) -> None:
         """Whether the receiver lives, and is there."""
@@ -233,7 +213,7 @@ class Sender:
 
     def raise_unreachable(self, error: Exception) -> NoReturn:
         if "imed out" in str(error):
-            raise TimeoutError(f"rank {self._peer} has not received within the group's timeout: {error}") from None
+            raise _NotReceived(f"rank {self._peer} has not received within the group's timeout: {error}") from None
         self._fail(f"can't be reached ({str(error).strip()})")
 
     # ---- before the ring
@@ -260,8 +240,10 @@ class Sender:
 
     def _look_for_answers(self, group: Any) -> None:
         answer = 0
-        while self.posted and (answer := self.posted[0].answer()):
-            self.posted.popleft().forget()
+        while self.posted and self.posted[0].answer():
+            posted = self.posted.popleft()
+            posted.forget()
+            answer = posted.answer()  # of which only a part may have been there before
         if not answer:
             return
         self._peer_pid = abs(answer)
@@ -289,7 +271,7 @@ class Sender:
                 else:
                     self.end.send(item.what, tag=item.tag)
             except Exception as raised:
-                error = _name_knob(raised, self._rank)
+                error = failures.name_knob(raised, f"on rank {self._rank}")
             with self._lock:
                 if error is not None:
                     error = self._judge(error, item)
@@ -302,8 +284,8 @@ class Sender:
 
     def _judge(self, error: Exception, item: _Queued) -> Exception:
         """What the handle raises: the error of this frame, of which the receiver is told, or the end of all."""
-        if _is_of_value(error):
-            self._outbox.insert(1, _Queued(self._text(error, item.tag >> _CALL_BITS), item.tag))
+        if failures.is_of_value(error) and not self.end.closed:
+            self._outbox.insert(1, _Queued(self._text(error, item.tag >> CALL_BITS), item.tag))
             return error
         try:
             self._fail("has died" if isinstance(error, ringcast.ReaderDied) else f"is not sent to any more ({error})")
@@ -343,10 +325,10 @@ class Receiver:
             if kind == _RING:
                 self._on_ring = True
             elif kind == _ERROR:
-                self._call = (tag + 1) & _CALL_MASK
+                self._call = (tag + 1) & CALL_MASK
                 raise ringcast.SendError(errno.EREMOTEIO, payload.numpy().tobytes().decode())
             elif kind == _FRAME:
-                self._call = (tag + 1) & _CALL_MASK
+                self._call = (tag + 1) & CALL_MASK
                 value = ringcast.unpack(payload.numpy())
                 self._check(operation, expected, tag)
                 return value
@@ -356,12 +338,12 @@ class Receiver:
         try:
             value, tag = self.end.recv_tagged()
         except (ringcast.SendError, ringcast.PickleRefused):
-            self._call = None if expected is None else (expected + 1) & _CALL_MASK
+            self._call = None if expected is None else (expected + 1) & CALL_MASK
             raise
         except ringcast.WriterGone:
             self.close()  # if the sender lives, and begins anew, it says HELLO
             self._raise_gone("has died, or its group was destroyed; all that it sent was received")
-        self._call = (tag + 1) & _CALL_MASK
+        self._call = (tag + 1) & CALL_MASK
         self._check(operation, expected, tag)
         return value
 
@@ -410,7 +392,7 @@ class Receiver:
         raise ringcast.WriterGone(errno.EPIPE, f"rank {self._peer} ({pid}) {what}") from None
 
     def _check(self, operation: int, expected: Optional[int], tag: int) -> None:
-        number, call = tag >> _CALL_BITS, tag & _CALL_MASK
+        number, call = tag >> CALL_BITS, tag & CALL_MASK
         if number == operation and (expected is None or call == expected):
             return
         theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"

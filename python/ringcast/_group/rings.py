@@ -7,24 +7,21 @@ A group's rings go when it is destroyed.
 """
 
 import atexit
-import contextlib
 import operator
 import os
 import platform
 import secrets
 import warnings
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group import legs
+from ringcast._group import environment, legs
 from ringcast._group.ends import End, Receiver, Source
 
 _SLOTS = 64
-
-_Number = TypeVar("_Number", int, float)
 
 # Group -> (stream, src) -> end. A group's entry goes with the group.
 _rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], End]]" = weakref.WeakKeyDictionary()
@@ -140,7 +137,10 @@ class _Making:
         failure = None
         if self._me == leader:
             try:
-                policy = _on_death() if leader == self._src else self._everyone[self._src]["on_death"] or "fail"
+                if leader == self._src:
+                    policy = environment.on_death()
+                else:
+                    policy = self._everyone[self._src]["on_death"] or "fail"
                 self._writer = _make_writer(len(self._ranks), policy)
             except Exception as error:
                 failure = error
@@ -225,27 +225,7 @@ class _Making:
 
 
 def _make_writer(size: int, on_death: str) -> ringcast.Writer:
-    capacity = _from_environment("RINGCAST_CAPACITY", int, 1, "a whole number of bytes, such as 16777216")
-    return ringcast.Writer(capacity, max(_SLOTS, size - 1), on_death=on_death)
-
-
-def _on_death() -> str:
-    on_death = os.environ.get("RINGCAST_ON_DEATH") or "fail"
-    if on_death not in ("fail", "evict"):
-        raise ValueError(f"the environment's RINGCAST_ON_DEATH is {on_death!r}: it must be fail or evict")
-    return on_death
-
-
-def _from_environment(name: str, convert: Callable[[str], _Number], least: int, what: str) -> Optional[_Number]:
-    """None: it is not set."""
-    text = os.environ.get(name)
-    if not text:
-        return None
-    with contextlib.suppress(ValueError):
-        value = convert(text)
-        if value >= least:  # nor is it NaN
-            return value
-    raise ValueError(f"the environment's {name} is {text!r}: it must be {what}")
+    return ringcast.Writer(environment.capacity(), max(_SLOTS, size - 1), on_death=on_death)
 
 
 def _exchange(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """broadcast_pyobj and broadcast_tensor_dict, with SGLang's contracts."""
 
+import contextlib
 from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
@@ -44,6 +45,9 @@ def broadcast_pyobj(
         )
         if isinstance(ring, Source):
             ring.refuse(wrong, PYOBJ)
+        else:
+            with contextlib.suppress(ringcast.Error):
+                ring.receive(PYOBJ)  # this call's frame is this call's, and not the next one's
         raise wrong
     if isinstance(ring, Source):
         ring.send(_packed(ring, data), PYOBJ)

@@ -79,8 +79,11 @@ class Shared:
     ) -> None:
         self.source = source
         self._hashed = hashed
-        self._outcome = outcome  # (value, hashes), or an exception; None: it is still to come
-        self._sharing = sharing
+        self._outcome: Any = None  # (value, hashes), or an exception; None: it is still to come
+        self._traceback: Any = None
+        self._sharing = sharing  # None when there is an outcome: who keeps a value keeps no rings
+        if outcome is not None:
+            self._settle(outcome)
 
     def done(self) -> bool:
         """Whether result() would not wait. What has come is taken in: copied out of the ring."""
@@ -101,9 +104,14 @@ class Shared:
             assert self._sharing is not None
             self._sharing.wait_for(self, timeout)
         if isinstance(self._outcome, BaseException):
-            raise self._outcome
+            raise self._outcome.with_traceback(self._traceback)  # or it would grow each time
         outcome: Tuple[Any, Any] = self._outcome
         return outcome
+
+    def _settle(self, outcome: Any) -> None:
+        self._outcome, self._sharing = outcome, None
+        if isinstance(outcome, BaseException):
+            self._traceback = outcome.__traceback__
 
     def __repr__(self) -> str:
         state = "to come" if self._outcome is None else "failed" if isinstance(self._outcome, Exception) else "there"
@@ -199,9 +207,11 @@ class _Sharing:
         end = self._end(src)
         if isinstance(end, Source):
             return Shared(src, self._compute(end, number, compute, hash))
-        shared = Shared(src, self._failed.get(src), self, hash is not None)
-        if src not in self._failed:
-            self._pending[src].append((number, shared))
+        failed = self._failed.get(src)
+        if failed is not None:
+            return Shared(src, failed.with_traceback(None))
+        shared = Shared(src, None, self, hash is not None)
+        self._pending[src].append((number, shared))
         return shared
 
     def _end(self, src: int) -> End:
@@ -254,10 +264,10 @@ class _Sharing:
             number, shared = pending[0]
             end.number(number)
             try:
-                value, hashes = end.receive_hashed(SHARE, 0)
-                outcome: Any = value, hashes if shared._hashed else None
-            except TimeoutError:
-                return took
+                taken = end.take_hashed(SHARE)
+                if taken is None:
+                    return took
+                outcome: Any = taken[0], taken[1] if shared._hashed else None
             except Exception as error:
                 outcome = error
                 if isinstance(error, _ENDS) or end.end.closed:
@@ -265,7 +275,7 @@ class _Sharing:
                     return True
             took = True
             pending.popleft()
-            shared._outcome = outcome
+            shared._settle(outcome)
             if shared is until:
                 break
         return took
@@ -273,7 +283,7 @@ class _Sharing:
     def _fail(self, src: int, error: Exception) -> None:
         self._failed[src] = error
         while self._pending[src]:
-            self._pending[src].popleft()[1]._outcome = error
+            self._pending[src].popleft()[1]._settle(error)
 
     def wait_for(self, shared: Shared, timeout: Optional[float]) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -10,6 +10,7 @@ import weakref
 from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple
 
 import ringcast
+from ringcast._group.failures import name_knob
 from ringcast.vllm import _waits
 from ringcast.vllm._waits import Wait
 
@@ -21,6 +22,8 @@ _LOOK = 0.05
 _TURN = 0.001
 # Tags of frames that are no message: all readers are attached; a reader has died, and the text says who.
 _READY, _DIED = 1, 2
+# Of the settings of the ring.
+_WHERE = "in the writer's process"
 # Fits the smallest of rings in UTF-8.
 _MOST_CHARACTERS = 400
 
@@ -63,7 +66,7 @@ class Sender:
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
         except ringcast.FrameTooLarge as error:
-            raise _name_knob(error) from None
+            raise name_knob(error, _WHERE, "queue", capacity=False) from None
         self._enqueue_slowly(obj, timeout)
 
     def _enqueue_slowly(self, obj: Any, timeout: Optional[float]) -> None:
@@ -77,7 +80,7 @@ class Sender:
             try:
                 self._send_waiting(obj, wait)
             except ringcast.FrameTooLarge as error:
-                raise _name_knob(error) from None
+                raise name_knob(error, _WHERE, "queue", capacity=False) from None
             self._send = self.ring.send
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
@@ -304,14 +307,3 @@ def _raise_died(text: str) -> Callable[..., NoReturn]:
         raise ringcast.ReaderDied(errno.EOWNERDEAD, text)
 
     return fail
-
-
-def _name_knob(error: ringcast.FrameTooLarge) -> ringcast.FrameTooLarge:
-    """The same error, with the setting that is to be changed here."""
-    if error.spill_bytes is None:
-        return error
-    what = str(error).partition(":")[0]
-    how = f"set RINGCAST_SPILL_BYTES to at least {error.spill_bytes} in the writer's process before the queue is made"
-    named = ringcast.FrameTooLarge(error.errno, f"{what}: {how}")
-    named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
-    return named

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast.vllm.group when something can't be sent, or a rank dies or leaves: what is sent from one rank to another. A
+function whose name starts with `ranks_` runs on every rank."""
+
+import os
+import signal
+from typing import Any, Dict, List
+
+import needs
+import pytest
+
+if needs.torch is None:
+    pytest.skip("torch is not installed here", allow_module_level=True)
+
+import _dist
+import torch
+import torch.distributed as dist
+from _dist import text_of
+from sending import end_to, send_some
+
+import ringcast
+from ringcast._group import pairs
+from ringcast.vllm.group import Group
+
+pytestmark = pytest.mark.alike
+
+ranks = pytest.fixture(_dist.four_ranks, scope="module")
+
+
+@pytest.fixture
+def mortals():
+    ranks = _dist.Ranks(2)
+    yield ranks
+    ranks.stop()
+
+
+def ranks_bad_peers() -> None:
+    group = Group()
+    me = group.rank_in_group
+    for peer, word in (me, "it is the rank that calls"), (2, "has 2 ranks"), (-1, "has 2 ranks"):
+        assert word in text_of(AssertionError, lambda peer=peer: group.send_object(1, peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.isend_object(1, peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.recv_object(peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.isend_tensor_dict({}, peer))
+        assert word in text_of(AssertionError, lambda peer=peer: group.recv_tensor_dict(peer))
+
+
+def test_a_peer_out_of_range_is_refused(ranks):
+    ranks.run(2, ranks_bad_peers)
+
+
+def ranks_unsendable(warm: int) -> List[str]:
+    """Of what can't be sent both hear, before there is a ring and in it, and the next works."""
+    group = Group()
+    texts = []
+    send_some(group, warm)
+    if group.rank_in_group == 0:
+        texts.append(text_of(AttributeError, lambda: group.send_object({"f": lambda: 0}, 1)))
+        texts.append(text_of(TypeError, lambda: group.isend_tensor_dict([1], 1)))
+        group.send_object("next", 1)
+        group.send_object("mismatch", 1)
+        assert end_to(group, 1)._on_ring or not warm
+        group.send_object("after", 1)
+    else:
+        texts.append(text_of(ringcast.SendError, lambda: group.recv_object(0)))
+        texts.append(text_of(ringcast.SendError, lambda: group.recv_tensor_dict(0)))
+        assert group.recv_object(0) == "next"
+        texts.append(text_of(RuntimeError, lambda: group.recv_tensor_dict(0)))
+        assert group.recv_object(0) == "after"
+    return texts
+
+
+@pytest.mark.parametrize("warm", [0, 3], ids=["first", "in the ring"])
+def test_what_cannot_be_sent_or_is_not_what_is_awaited_is_said_and_the_next_works(ranks, warm):
+    (unpicklable, no_dict), (theirs, theirs_too, mismatch) = ranks.run(2, ranks_unsendable, warm)
+    assert theirs.startswith(f"send_object failed at the source, rank 0: AttributeError: {unpicklable[:40]}")
+    assert no_dict == "send_tensor_dict needs a dict, not list"
+    assert theirs_too == f"send_tensor_dict failed at the source, rank 0: TypeError: {no_dict}"
+    call = warm + 3
+    assert f"what rank 0 sent with its call {call} was send_object" in mismatch
+    assert f"on rank 1, call {call} is recv_tensor_dict" in mismatch
+
+
+class Unsendable:
+    """Its pickling fails with an error like this one, which itself is to keep nothing alive."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __reduce__(self) -> Any:
+        raise type(self._error)(*self._error.args)
+
+
+class Untellable(Exception):
+    def __str__(self) -> str:
+        raise LookupError
+
+
+def ranks_odd_errors(error: BaseException, warm: int) -> str:
+    group = Group()
+    send_some(group, warm)
+    text = ""
+    if group.rank_in_group == 0:
+        with pytest.raises(type(error)):
+            group.send_object(Unsendable(error), 1)
+        group.send_object("next", 1)
+    else:
+        text = text_of(ringcast.SendError, lambda: group.recv_object(0))
+        assert group.recv_object(0) == "next"
+    return text
+
+
+@pytest.mark.parametrize("warm", [0, 3], ids=["first", "in the ring"])
+@pytest.mark.parametrize(
+    "error, told",
+    [
+        (TimeoutError("of the value's own"), "TimeoutError: value: of the value's own"),
+        (FileNotFoundError("\udcff.jpg"), "FileNotFoundError: value: \\udcff.jpg"),
+        (Untellable(), "Untellable: (its text can't be had)"),
+    ],
+    ids=["time", "text", "no text"],
+)
+def test_whatever_the_error_is_the_receiver_hears_of_it(ranks, error, told, warm):
+    assert ranks.run(2, ranks_odd_errors, error, warm)[1] == f"send_object failed at the source, rank 0: {told}"
+
+
+def ranks_too_large() -> str:
+    os.environ.update(RINGCAST_CAPACITY="65536", RINGCAST_SPILL_BYTES="0")
+    group = Group()
+    text = ""
+    send_some(group)
+    if group.rank_in_group == 0:
+        first = text_of(ringcast.FrameTooLarge, lambda: group.send_object(bytes(100_000), 1))
+        handles = [group.isend_object(bytes(5000), 1) for _ in range(50)]
+        handles.append(group.isend_object(bytes(100_000), 1))
+        handles.append(group.isend_object("last", 1))
+        dist.barrier()
+        text = text_of(ringcast.FrameTooLarge, handles[-2].wait)
+        assert text == first
+        handles[-1].wait()
+    else:
+        text_of(ringcast.SendError, lambda: group.recv_object(0))
+        dist.barrier()
+        for _ in range(50):
+            group.recv_object(0)
+        text_of(ringcast.SendError, lambda: group.recv_object(0))
+        assert group.recv_object(0) == "last"
+    dist.barrier()
+    return text
+
+
+def test_what_does_not_fit_is_said_also_from_the_outbox(ranks):
+    assert "RINGCAST_SPILL_BYTES" in ranks.run(2, ranks_too_large)[0]
+
+
+def ranks_closed_under() -> None:
+    """The outbox's thread is the one that collects the group, and so closes the ring that it sends into."""
+    os.environ.update(RINGCAST_CAPACITY="65536", RINGCAST_SPILL_BYTES="0")
+    group = Group()
+    send_some(group)
+    if group.rank_in_group == 0:
+        end = end_to(group, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(end, "_judge", lambda *its, judge=end._judge: (end.close(), judge(*its))[1])
+            handles = [group.isend_object(bytes(5000), 1) for _ in range(50)]
+            handles.append(group.isend_object(bytes(100_000), 1))
+            handles.append(group.isend_object("lost", 1))
+            dist.barrier()
+            for handle in handles[-2:]:
+                assert "is not sent to any more" in text_of(ringcast.ReaderDied, handle.wait)
+    else:
+        dist.barrier()
+        for _ in range(50):
+            group.recv_object(0)
+        text_of(ringcast.WriterGone, lambda: group.recv_object(0))
+
+
+def test_an_outbox_whose_ring_is_closed_ends(ranks):
+    ranks.run(2, ranks_closed_under)
+
+
+class Answered:
+    """Stands for the receive of an answer, of which one byte is there until it is waited for."""
+
+    def __init__(self, answer: Any) -> None:
+        self.tensor = torch.tensor([abs(answer) & 0x7F or 1])
+        self._answer = answer
+
+    def wait(self) -> None:
+        self.tensor[0] = self._answer
+
+
+def ranks_half_answers() -> None:
+    answers = [Answered(-1234), Answered(-1234)]
+    end = pairs.Sender(0, 1, 1)
+    for each in answers:
+        end.posted.append(pairs._Posted([], each.tensor, each, [], end))
+    end._look_for_answers(None)
+    assert not end._on_ring and end.end.closed and end._peer_pid == 1234
+
+
+def test_an_answer_of_which_a_part_is_there_is_not_taken_for_another(ranks):
+    ranks.run(1, ranks_half_answers)
+
+
+def ranks_one_dies() -> Dict[str, List[str]]:
+    """Rank 1 dies: with a ring in use each way; with a message on its way to it, and one from it received; and where
+    nothing was ever sent."""
+    os.environ["RINGCAST_CAPACITY"] = "65536"
+    ring, begun, unused = Group(), Group(dist.new_group()), Group(dist.new_group())
+    me, peer = ring.rank_in_group, 1 - ring.rank_in_group
+    pid = None
+    for step in range(4):
+        ring.isend_object(os.getpid(), peer)
+        pid = ring.recv_object(peer)
+        dist.barrier()
+    handle = begun.isend_object("begun", peer)
+    if me == 0:
+        assert begun.recv_object(1) == "begun"
+        handles = [ring.isend_object(bytes(5000), 1) for _ in range(100)]
+        assert end_to(ring, 1)._on_ring and isinstance(handles[-1], pairs._Queued)
+    dist.barrier()
+    if me == 1:
+        ring.isend_object("last", 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    texts: Dict[str, List[str]] = {"pid": [str(pid)]}
+    assert ring.recv_object(1) == "last"
+    for name, group in ("ring", ring), ("begun", begun), ("unused", unused):
+        texts[f"received, {name}"] = [
+            text_of(ringcast.WriterGone, lambda group=group: group.recv_object(1)),
+            text_of(ringcast.WriterGone, lambda group=group: group.recv_tensor_dict(1)),
+        ]
+    texts["sent, begun"] = [text_of(ringcast.ReaderDied, handle.wait)]
+    texts["sent, unused"] = []
+    for name, group in ("begun", begun), ("unused", unused):
+        texts[f"sent, {name}"] += [text_of(ringcast.ReaderDied, lambda group=group: group.send_object(1, 1))] * 2
+    texts["sent, ring"] = [text_of(ringcast.ReaderDied, handle.wait) for handle in handles[-2:]]
+    texts["sent, ring"] += [text_of(ringcast.ReaderDied, lambda: ring.isend_tensor_dict({}, 1))]
+    return texts
+
+
+def test_one_that_dies_is_named_to_who_sends_to_it_and_who_receives_from_it(mortals):
+    texts = mortals.run(2, ranks_one_dies, dying=1)[0]
+    who = f"rank 1 (pid {texts.pop('pid')[0]}) "
+    ended, gone = texts["received, ring"]
+    assert ended == who + "has died, or its group was destroyed; all that it sent was received"
+    assert gone.startswith(who + "can't be reached (")
+    assert all(text.startswith(who + "can't be reached (") for text in texts["received, begun"])
+    assert all(text.startswith("rank 1 (its pid is not known: ") for text in texts["received, unused"])
+    for name in "begun", "unused":
+        for text in texts[f"sent, {name}"]:
+            assert text.startswith("rank 1 (its pid was never known) can't be reached ("), text
+            assert text.endswith("): make a new group without it")
+    assert texts["sent, ring"] == [who + "has died: make a new group without it"] * 3
+
+
+def ranks_seldom_look() -> str:
+    """Nobody waits, and yet a death is found, by looking now and then."""
+    group = Group()
+    send_some(group)
+    if group.rank_in_group == 1:
+        for _ in range(30):
+            group.recv_object(0)
+        return ""
+    end = end_to(group, 1)
+    looks, now = [], 100.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(end, "_look", lambda look=end._look: (looks.append(1), look()))
+        end._next_look = now
+        for step in range(30):
+            patch.setattr(pairs.time, "monotonic", lambda step=step: now + 0.01 * step)
+            group.send_object(step, 1)
+    assert len(looks) == 6, looks
+    return ""
+
+
+def test_a_sender_looks_at_most_every_50_ms(ranks):
+    ranks.run(2, ranks_seldom_look)
+
+
+def ranks_leaving() -> str:
+    """The receiver lives, but its group is gone."""
+    group = Group(dist.new_group())
+    send_some(group)
+    if group.rank_in_group == 1:
+        group.close()
+        dist.barrier()
+        return ""
+    dist.barrier()
+    end_to(group, 1)._next_look = 0.0
+    return text_of(ringcast.ReaderDied, lambda: group.send_object(1, 1))
+
+
+def test_a_sender_hears_that_the_receiver_left(ranks):
+    assert "has left" in ranks.run(2, ranks_leaving)[0]
