@@ -73,8 +73,8 @@ fi
 # test_switches, in C and in Python, fails in each of these runs unless what is to be missing is indeed not used.
 
 # What memory a ring is made of does not reach Python: with-hugetlb, no-extras and the plain run differ in it enough.
-# Nor does how a CPU waits, or whether it spins first; without io_uring, membarrier (io_uring is not used then) or pidfds
-# Python sleeps and is told as without all of them; dlpack_api is one of these.
+# Nor does how a CPU waits, or whether it spins first; without io_uring, membarrier (io_uring is not used then) or
+# pidfds Python sleeps and is told as without all of them; dlpack_api is one of these.
 reaches_python() { [[ $1 == with-hugetlb ]]; }
 
 # again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else. `make vllm-compat` has the
-real ones."""
+"""ringcast.vllm.install(), in modules that have vLLM's names and signatures and nothing else. `make vllm-compat` has
+the real ones."""
 
 import importlib
 import inspect
