@@ -225,11 +225,13 @@ static void probe_yama(struct doctor *doctor) {
   doctor_fact(doctor, "scope", scope);
 }
 
-/* The last five are the Python package's. */
+/* From RINGCAST_CAPACITY on they are the Python package's, which a test compares. */
 static bool is_variable(const char *name, size_t length) {
   static const char *const known[] = {"RINGCAST_MEMORY", "RINGCAST_SPIN_US", "RINGCAST_SPILL_BYTES",
                                       "RINGCAST_DISABLE", "RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT",
-                                      "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH"};
+                                      "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH",
+                                      "RINGCAST_VLLM", "RINGCAST_SGLANG", "RINGCAST_SHARE_ONCE", "RINGCAST_CURVE",
+                                      "RINGCAST_HEARTBEAT"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;
@@ -255,7 +257,8 @@ static void probe_environment(struct doctor *doctor) {
              count || unknown ? text : "no RINGCAST_ variable is set", count && unknown ? "; " : "",
              unknown ? "unknown to ringcast: " : "", strange);
   if (count)
-    doctor_mend(doctor, "these change what is said above; unset those that are not meant");
+    doctor_mend(doctor, "these change what is said above, or what the Python package does; unset those that are not "
+                        "meant");
   else if (unknown)
     doctor_mend(doctor, "look how its name is written: it changes nothing");
   doctor_fact(doctor, "variables", count);

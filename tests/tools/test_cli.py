@@ -7,6 +7,7 @@ test_cli.py <path of the tool> [unittest's arguments]
 import json
 import math
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -217,6 +218,14 @@ class Doctor(Case):
         self.assertIn("RINGCAST_MEMORY=pages", known)
         self.assertIn("RINGCAST_MEMROY", unknown)
         self.assertGreaterEqual(line["facts"]["unknown"], 1)
+
+    def test_the_variables_of_the_python_package_are_known(self):
+        package = pathlib.Path(__file__).parents[2] / "python" / "ringcast"
+        names = {name for path in package.rglob("*.py") for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())}
+        self.assertIn("RINGCAST_VLLM", names)
+        done = run("doctor", "--format", "json", **dict.fromkeys(names, "1"))  # which not all of them can be
+        line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "environment")
+        self.assertEqual(line["facts"]["unknown"], 0, line["found"])
 
     def test_the_ring_is_as_the_environment_asks(self):
         facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
