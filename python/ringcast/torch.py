@@ -39,6 +39,12 @@ once, and goes on without that rank. A thread of the source's process hears of i
 from typing import Any, Dict, List, Optional, Union
 
 import ringcast
+
+try:
+    import torch.distributed  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ImportError("ringcast.torch needs torch: python -m pip install torch") from error
+
 from ringcast._group import rings as _rings
 from ringcast._group.ends import OBJECT, OBJECT_LIST, TENSOR_DICT, Source
 from ringcast._group.rings import end_of

@@ -4,6 +4,8 @@
 import copy
 import errno
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -348,3 +350,11 @@ def test_readers_of_a_writer_elsewhere_outlive_it(crew):
         assert reader.recv(60) == {"last": "words"}
         with pytest.raises(ringcast.WriterGone):
             reader.recv(60)
+
+
+@pytest.mark.alike
+@pytest.mark.parametrize("module", ["ringcast.torch", "ringcast.sglang"])
+def test_without_torch_it_is_said_what_to_install(module):
+    script = f"import sys; sys.modules['torch'] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == f"ImportError: {module} needs torch: python -m pip install torch"

@@ -215,7 +215,7 @@ def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
     leg.downlink(5)
     with pytest.raises(TimeoutError, match=r"1 of 3 .*; 2 are missing, there are: rank 5 \(pid \d+ on "):
         leg.uplink.wait(0)
-    assert "2 of 3 remote readers have not come yet" in leg.uplink.describe()
+    assert "2 of 3 have not come yet" in leg.uplink.describe()
     waiting = Thread(lambda: leg.uplink.wait(WATCHDOG))
     leg.uplink.close(0)
     with pytest.raises(RuntimeError, match="cancelled"):
@@ -234,6 +234,10 @@ def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
             Uplink(writer.handle, 1, "203.0.113.7", print)
         with pytest.raises(ValueError, match="remote_readers must be 1 or more"):
             Uplink(writer.handle, 0, LOOPBACK, print)
+        monkeypatch.setenv("RINGCAST_CURVE", "no")
+        with pytest.raises(ValueError, match="RINGCAST_CURVE is 'no': it must be 0 or 1"):
+            Uplink(writer.handle, 1, LOOPBACK, print)
+        monkeypatch.delenv("RINGCAST_CURVE")
         monkeypatch.setenv("RINGCAST_HEARTBEAT", "never")
         with pytest.raises(ValueError, match="RINGCAST_HEARTBEAT is 'never'"):
             Uplink(writer.handle, 1, LOOPBACK, print)
@@ -388,7 +392,7 @@ def test_a_forked_child_leaves_its_parents_leg_alone(legs):
 def test_without_pyzmq_it_is_said_what_to_install():
     script = "import sys; sys.modules['zmq'] = None; import ringcast.vllm.bridge"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert result.stderr.splitlines()[-1].endswith("its Python package is not here: pip install pyzmq")
+    assert result.stderr.splitlines()[-1].endswith("needs pyzmq: pip install pyzmq")
 
 
 EXITS = """

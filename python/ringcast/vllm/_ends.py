@@ -138,8 +138,10 @@ class Sender:
         return text if self.leg is None else f"{text}; remote readers: {self.leg.describe()}"
 
     def _describe_missing(self) -> str:
-        text = _waits.describe_missing(self.ring, self._names)
-        return text if self.leg is None else f"{text}; remote readers: {self.leg.describe()}"
+        texts = [] if self.leg is None else [f"remote readers: {self.leg.describe()}"]
+        if self._names:
+            texts.insert(0, _waits.describe_missing(self.ring, self._names))
+        return "; ".join(texts)
 
     def look(self) -> bool:
         """For the watching thread: see whether all readers live, and tell the others if not."""

@@ -130,7 +130,7 @@ class Core:
         relays = list(self._relays)
         parts = [f"{relay}: {relay.sent - relay.acknowledged} bytes behind" for relay in relays]
         if not self.complete:
-            parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} remote readers have not come yet")
+            parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet")
         return "; ".join(parts) or "no remote reader is connected any more"
 
     def stop(self, linger: float) -> None:

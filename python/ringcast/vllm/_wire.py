@@ -117,9 +117,10 @@ def heartbeat_seconds() -> float:
 
 def new_keys() -> Optional[Tuple[bytes, bytes]]:
     """Public and secret. None: without CURVE."""
-    if os.environ.get("RINGCAST_CURVE") == "0" or not zmq.has("curve"):
-        return None
-    return zmq.curve_keypair()
+    asked = os.environ.get("RINGCAST_CURVE") or "1"
+    if asked not in ("0", "1"):
+        raise ValueError(f"the environment's RINGCAST_CURVE is {asked!r}: it must be 0 or 1")
+    return zmq.curve_keypair() if asked == "1" and zmq.has("curve") else None
 
 
 def new_token() -> str:

@@ -26,9 +26,7 @@ from typing import Callable, Optional
 try:
     import zmq  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        "readers on other machines are reached over ZeroMQ, and its Python package is not here: pip install pyzmq"
-    ) from error
+    raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from error
 
 from ringcast.vllm import _downlink, _uplink, _wire
 

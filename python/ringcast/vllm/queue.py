@@ -249,12 +249,7 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
 
 def _bridge() -> Any:
     """Loaded for remote readers alone: it needs pyzmq."""
-    try:
-        return importlib.import_module("ringcast.vllm.bridge")
-    except ModuleNotFoundError as error:
-        if error.name != "zmq":
-            raise
-        raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from None
+    return importlib.import_module("ringcast.vllm.bridge")
 
 
 def _close(ring: Any, leg: Any, forget: Optional[Callable[[], None]]) -> None:
