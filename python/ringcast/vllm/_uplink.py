@@ -137,7 +137,8 @@ class Core:
         if os.getpid() != self._pid:
             return  # in a child: its parent's
         with self.changed:
-            self._close_by = time.monotonic() + linger
+            # Nothing was forwarded before all had come, and nothing will be.
+            self._close_by = time.monotonic() + (linger if self.complete else 0.0)
             self.changed.notify_all()
         self._wake.set()
         if threading.current_thread() is not self._thread:
