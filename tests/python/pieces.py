@@ -5,6 +5,7 @@ that is there. The library is the one that is built beside the extension, in bui
 import ctypes
 import os
 import pathlib
+import time
 
 import pytest
 from peers import WATCHDOG
@@ -96,11 +97,13 @@ class PieceWriter:
         call("writer_stats", self.writer, ctypes.byref(stats))
         return stats.wakes
 
-    def until_waited_for(self):
+    def until_waited_for(self, receiving=None):
         """Until a reader has seen all that was published, and sleeps. The first wake-up may be for one that was about
-        to sleep before that."""
-        enough = self.wakes() + 2
+        to sleep before that. It may sleep no more, as `receiving` knows."""
+        enough, end = self.wakes() + 2, time.monotonic() + WATCHDOG
         while self.wakes() < enough:
+            assert receiving is None or receiving.is_at_work(), "it has not waited for the rest"
+            assert time.monotonic() < end, "nobody waits"
             self.tell()
 
     def commit(self, size=None):
@@ -137,8 +140,9 @@ class PieceReader:
 
     def read(self, upto):
         """The bytes that are there, at least `upto` of them."""
-        call("reader_await", self.reader, ctypes.byref(self.frame), ctypes.c_size_t(upto), ctypes.c_int64(WATCHDOG * 10**9),
-             ctypes.byref(self.there))
+        timeout = ctypes.c_int64(WATCHDOG * 10**9)
+        frame, there = ctypes.byref(self.frame), ctypes.byref(self.there)
+        call("reader_await", self.reader, frame, ctypes.c_size_t(upto), timeout, there)
         return ctypes.string_at(self.frame.data, self.there.value)
 
     def close(self):

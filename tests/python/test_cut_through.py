@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large frames are copied out while they are written: nothing is read too early, and nothing lost if the writer stops."""
+"""Large frames are copied out while they are written: nothing is read too early, nothing lost if the writer stops."""
 
 import asyncio
 import contextlib
@@ -31,8 +31,8 @@ LARGE = numbers(70_000)
 VALUES = {
     "array": {"x": LARGE},
     "text behind arrays": {
-        "x": LARGE, "text": "spät" * 900, "y": numbers(30_000, 2, np.float32).reshape(-1, 3), "n": 5, "raw": b"r" * 3000,
-        "short": "é", "z": numbers(9_000, 3), "none": None,
+        "x": LARGE, "text": "spät" * 900, "y": numbers(30_000, 2, np.float32).reshape(-1, 3), "n": 5,
+        "raw": b"r" * 3000, "short": "é", "z": numbers(9_000, 3), "none": None,
     },
     "nested": {"a": [1, {"k": LARGE, "t": "t" * 5000}, (numbers(20_000, 4, np.int16), "u" * 2500)], "b": [b"b" * 4000]},
     "value": [LARGE, ["v" * 3000, numbers(300, 5)], 7],
@@ -57,6 +57,9 @@ class Receiving:
             self.outcome = receive()
         except BaseException as error:
             self.error = error
+
+    def is_at_work(self):
+        return self.thread.is_alive()
 
     def finish(self):
         self.thread.join(WATCHDOG)
@@ -83,7 +86,7 @@ def cuts_of(frame, seed=0):
 def send_in_pieces(writer, receiving, cuts):
     for cut in cuts:
         writer.publish(cut)
-        writer.until_waited_for()
+        writer.until_waited_for(receiving)
     writer.commit()
     return receiving.finish()
 
@@ -132,7 +135,7 @@ def test_a_frame_that_is_shorter_than_it_says_is_refused(pair):
         writer.begin(ringcast.pack({"x": LARGE, "text": "behind" * 50}))
         receiving = Receiving(reader.recv)
         writer.publish(size - 20_000)
-        writer.until_waited_for()
+        writer.until_waited_for(receiving)
         writer.publish(size)
         writer.commit(size)
         with pytest.raises(ringcast.ProtocolError):
@@ -204,10 +207,10 @@ def test_a_frame_that_is_taken_back_was_never_sent(pair, receive):
     writer, reader = pair
     begin_half(writer, numbers(70_000, 9))
     receiving = Receiving(lambda: receive(reader))
-    writer.until_waited_for()
+    writer.until_waited_for(receiving)
     writer.abort()
     begin_half(writer)
-    writer.until_waited_for()
+    writer.until_waited_for(receiving)
     writer.commit()
     assert np.array_equal(receiving.finish(), LARGE)
 
@@ -217,7 +220,7 @@ def test_a_writer_that_is_gone_in_the_middle_is_told(pair, receive):
     writer, reader = pair
     begin_half(writer)
     receiving = Receiving(lambda: receive(reader))
-    writer.until_waited_for()
+    writer.until_waited_for(receiving)
     writer.close()
     with pytest.raises(StopIteration if receive is next else ringcast.WriterGone):
         receiving.finish()
@@ -255,7 +258,7 @@ def test_a_call_that_gives_up_in_the_middle_loses_nothing(pair, receive):
             with pytest.raises(TimeoutError, match="of the frame"):
                 call(timeout)
     receiving = Receiving(lambda: receive(reader))
-    writer.until_waited_for()
+    writer.until_waited_for(receiving)
     writer.commit()
     assert np.array_equal(receiving.finish(), LARGE)
     begin_half(writer)  # nothing is held
@@ -282,7 +285,7 @@ def test_cancel_ends_the_wait_for_the_rest(pair, receive):
     writer, reader = pair
     begin_half(writer)
     receiving = Receiving(lambda: receive(reader))
-    writer.until_waited_for()
+    writer.until_waited_for(receiving)
     reader.cancel()
     with pytest.raises(ringcast.Cancelled):
         receiving.finish()
@@ -413,7 +416,8 @@ MIB = 1 << 20
 
 
 def stop_where_the_file_ends(state, path, way):
-    """Sends 8 MiB of a file that ends in its middle: there the writer stops, until it is told that the file is longer."""
+    """Sends 8 MiB of a file that ends in its middle: there the writer stops, until it is told that the file is
+    longer."""
     libc = ctypes.CDLL(None)
     libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
     libc.signal(signal.SIGBUS, ctypes.cast(libc.pause, ctypes.c_void_p))

@@ -339,13 +339,12 @@ static PyObject *follow_bytes(struct rc_py_state *state, struct rc_py_follow *fo
   struct rc_py_copy copy = {.to = PyBytes_AS_STRING(bytes), .from = follow->frame->data};
   struct rc_py_decoding decoding = {.state = state, .follow = follow, .copies = &copy, .copy_count = 1};
   copy.bytes = follow->frame->bytes;
-  bool ok = rc_py_follow_copies(&decoding);
-  if (!ok && follow->rc == 0) { /* all of it is there */
-    PyErr_Clear();
-    ok = true;
+  if (!rc_py_follow_copies(&decoding)) {
+    if (follow->rc != 0) Py_CLEAR(bytes);
+    else PyErr_Clear(); /* all of it is there */
   }
-  if (!ok) Py_CLEAR(bytes);
-  else if ((Py_ssize_t)follow->frame->bytes != PyBytes_GET_SIZE(bytes)) _PyBytes_Resize(&bytes, (Py_ssize_t)follow->frame->bytes);
+  Py_ssize_t came = (Py_ssize_t)follow->frame->bytes;
+  if (bytes && came != PyBytes_GET_SIZE(bytes)) _PyBytes_Resize(&bytes, came);
   return bytes;
 }
 
