@@ -83,7 +83,10 @@ def cuts_of(frame, seed=0):
     return sorted(early | {choose.randrange(len(frame)) for _ in range(30)} | {len(frame) - 1})
 
 
-def send_in_pieces(writer, receiving, cuts):
+def send_in_pieces(writer, receive, cuts):
+    """The first piece is there before the reader is."""
+    writer.publish(cuts[0])
+    receiving = Receiving(receive)
     for cut in cuts:
         writer.publish(cut)
         writer.until_waited_for(receiving)
@@ -94,19 +97,28 @@ def send_in_pieces(writer, receiving, cuts):
 # ---- Nothing is read before it is there --------------------------------------------------------------------------
 
 
+def entries_end(frame):
+    count, meta = struct.unpack_from("<I8xQ", frame, 12)
+    return 48 + 64 * count + meta
+
+
+@pytest.mark.parametrize("begin", ["nothing", "header", "entries"])
 @pytest.mark.parametrize("name", VALUES)
-def test_what_is_received_in_pieces_is_what_was_sent(pair, name):
+def test_what_is_received_in_pieces_is_what_was_sent(pair, name, begin):
     writer, reader = pair
-    frame = ringcast.pack(VALUES[name])
+    frame = bytes(ringcast.pack(VALUES[name]))
+    first = {"nothing": 0, "header": 48, "entries": entries_end(frame)}[begin]
     writer.begin(frame)
-    received = send_in_pieces(writer, Receiving(reader.recv), cuts_of(bytes(frame)))
-    assert bytes(ringcast.pack(received)) == bytes(frame)
+    cuts = [first] + [cut for cut in cuts_of(frame, first) if cut > first]
+    received = send_in_pieces(writer, reader.recv, cuts)
+    same = bytes(ringcast.pack(received)) == frame
+    assert same
 
 
 def test_bytes_are_received_in_pieces(pair):
     writer, reader = pair
     writer.begin(LARGE, ringcast.KIND_BYTES)
-    assert send_in_pieces(writer, Receiving(lambda: reader.recv_tagged(None)), cuts_of(LARGE)) == (LARGE.tobytes(), 0)
+    assert send_in_pieces(writer, reader.recv_tagged, cuts_of(LARGE)) == (LARGE.tobytes(), 0)
 
 
 def test_a_tensor_with_strides_is_packed_when_it_is_there(pair):
@@ -116,7 +128,7 @@ def test_a_tensor_with_strides_is_packed_when_it_is_there(pair):
     strided = frame.replace(struct.pack("<4q", 200, 200, 200, 1), struct.pack("<4q", 200, 200, 1, 200))
     assert strided != frame
     writer.begin(strided)
-    received = send_in_pieces(writer, Receiving(reader.recv), cuts_of(strided))
+    received = send_in_pieces(writer, reader.recv, cuts_of(strided)[2:])
     assert np.array_equal(received["x"], array.T) and np.array_equal(received["y"], LARGE)
 
 
@@ -125,7 +137,7 @@ def test_a_frame_that_needs_less_than_was_reserved_arrives(pair, kind):
     writer, reader = pair
     frame = bytes(ringcast.pack({"x": LARGE}))
     writer.begin(frame, kind, room=len(frame) + 50_000)
-    received = send_in_pieces(writer, Receiving(reader.recv), [0, 48, 1000, 60_000])
+    received = send_in_pieces(writer, reader.recv, [0, 48, 1000, 60_000])
     assert (received if kind == ringcast.KIND_BYTES else bytes(ringcast.pack(received))) == frame
 
 
@@ -140,6 +152,16 @@ def test_a_frame_that_is_shorter_than_it_says_is_refused(pair):
         writer.commit(size)
         with pytest.raises(ringcast.ProtocolError):
             receiving.finish()
+    frame = bytearray(ringcast.pack({"x": LARGE}))
+    size = len(frame)
+    frame[16:24] = struct.pack("<Q", size + 1000)  # as much as is reserved, with nothing in the last bytes
+    writer.begin(frame, room=size + 1000)
+    receiving = Receiving(reader.recv)
+    writer.publish(size)
+    writer.until_waited_for(receiving)
+    writer.commit()
+    with pytest.raises(ringcast.ProtocolError):
+        receiving.finish()
     writer.begin(ringcast.pack({"x": LARGE}))
     writer.commit()
     assert np.array_equal(reader.recv(0)["x"], LARGE)
@@ -442,13 +464,19 @@ def test_a_writer_publishes_what_it_has_written(peer, tmp_path, way):
     whole = bytes(ringcast.pack({"before": LARGE, "x": data, "text": "behind", "n": 1, "y": LARGE}))
     whole = whole[:8] + struct.pack("<I", 5) + whole[12:] if way == "send" else data.tobytes()
     peer.start(stop_where_the_file_ends, str(path), way)
-    with PieceReader(peer.message()) as reader:
-        reader.next()
-        there = reader.read(4 * MIB - MIB // 2)
-        assert len(there) < len(whole) and there == whole[: len(there)]
-        path.write_bytes(data)
-        os.kill(peer.pid, signal.SIGUSR1)
-        assert reader.read(2**64 - 1) == whole
+    try:
+        with PieceReader(peer.message()) as reader:
+            reader.next()
+            there = reader.read(4 * MIB - MIB // 2)
+            same = there == whole[: len(there)]
+            assert len(there) < len(whole) and same
+            path.write_bytes(data)
+            os.kill(peer.pid, signal.SIGUSR1)
+            same = reader.read(2**64 - 1) == whole
+            assert same
+    except BaseException:
+        peer.process.kill()  # it may be stopped
+        raise
     peer.finish()
 
 
