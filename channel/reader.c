@@ -233,13 +233,13 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   }
 }
 
-/* Nothing is there: makes the descriptor wait for what comes. As any sleeper, it looks once more after announcing
- * itself; -EAGAIN: nothing is there indeed. */
-static int arm(ringcast_reader *reader, struct reader_wait *wait) {
+/* Nothing is there, as `poll` says: makes the descriptor wait for what comes. As any sleeper, it looks once more after
+ * announcing itself; -EAGAIN: nothing is there indeed. */
+static int arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   rc_notifier_clear(reader->notifier);
   RC_POINT(POLL);
   uint32_t value = rc_waiter_prepare(&reader->waiter);
-  int result = poll_frame(wait);
+  int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
   result = rc_notifier_arm(reader->notifier, value);
@@ -296,7 +296,7 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
                               .sole = true};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->notifier) result = arm(reader, &wait);
+  if (result == -EAGAIN && reader->notifier) result = arm(reader, poll_frame, &wait);
   return result == 0 ? 0 : fail_to_read(reader, result);
 }
 
@@ -378,6 +378,7 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   switch (code) {
   case -EDEADLK: return rc_fail_shared();
   case -EAGAIN: return rc_fail_as(code, "so much of the frame is not there yet");
+  case -ENOBUFS: return code; /* of arm, with its text */
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for more of a frame");
   case -ECANCELED: return rc_fail_as(code, "the wait for more of a frame was cancelled");
   case -EINVAL: return rc_fail(code, "the frame at position %llu is not held by this reader", position);
@@ -408,6 +409,7 @@ int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame,
                                 .sole = true};
     struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
     result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
+    if (result == -EAGAIN && reader->notifier) result = arm(reader, poll_progress, &wait);
   }
   /* It was lent with its largest length: a longer one, or one elsewhere, was not made sure of. */
   if (result == 0 && (wait.found.data != frame->data || wait.found.bytes > frame->bytes)) result = -EPROTO;

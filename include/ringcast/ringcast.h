@@ -382,14 +382,15 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
  * is what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return.
  * Any other frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer
  * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held;
- * -ESTALE. After an error the frame is still held. */
+ * -ESTALE; -ENOBUFS. After an error the frame is still held. */
 RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto,
                                        int64_t timeout_ns, size_t *there);
 
 /* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
- * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again. Poll it,
- * never read or close it: it belongs to the reader, and is the same at each call. It starts readable. Returns it, or
- * -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is needed where io_uring has futex waits (Linux 6.7). */
+ * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again; so does
+ * -EAGAIN of await, for more of that frame. Poll it, never read or close it: it belongs to the reader, and is the same
+ * at each call. It starts readable. Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is needed where
+ * io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back: from here on the writer may overwrite it, and what follows once all older ones are given back

@@ -8,13 +8,14 @@
  *   handles/    what Python's users hold
  *     writer.c    Writer                                  send.c      what it sends: objects, bytes, errors
  *     span.c      Span; how a reservation ends            packed.c    PackedFrame: a frame in memory of its own
- *     reader.c    Reader                                  frame.c     Frame; how a frame is given back
- *     view.c      View: arrays that lie in the ring       tap.c       Tap
- *     loop.c      asyncio's side of Reader and Writer
+ *     reader.c    Reader                                  receive.c   what it receives, whole or while it is written
+ *     frame.c     Frame; how a frame is given back        view.c      View: arrays that lie in the ring
+ *     loop.c      asyncio's side of Reader and Writer     tap.c       Tap
  *   codec/      objects and frames
  *     encode.c    object -> parts -> frame                decode.c, decode_value.c    frame -> object
  *     put.c, put_plain.c   nested values -> tokens        get.c, get_plain.c          tokens -> values
  *     classes.c   classes that travel by name, fields     names.c     torch.dtype and its like
+ *     pieces.c    publishing while it is written          follow.c    reading behind the writer
  *     look.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
  *     path.c      where in a value something is           stack.c     what is left of a thread's stack
  *   tensors/    their memory
@@ -23,7 +24,7 @@
  *     lent.c      arrays over the ring's own memory
  *
  * handles/ stands on codec/, codec/ on tensors/, and not the other way round. Within handles/, writer.c stands on
- * send.c and span.c, reader.c on frame.c.
+ * send.c and span.c, reader.c on receive.c and frame.c.
  *
  * Every wait and every large copy is done without the GIL. A handle is for one thread at a time: `busy` is set for as
  * long as a call may let other Python code run, and a second caller is told so.
@@ -180,6 +181,8 @@ struct rc_py_reader {
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
   PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
   unsigned spent;  /* on tasks that did not have to wait, since one had */
+  bool begun;      /* a call gave up in the middle of `rest`, which is held: it is the next frame */
+  struct ringcast_frame rest;
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
@@ -236,6 +239,8 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
  * RC_PY_TOO_SLOW, or RC_PY_RAISED. */
 typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
+/* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. */
+int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline);
 
 /* Raises RuntimeError if another call is at work on the handle. A child made by fork meanwhile is let through, for the
  * library to refuse it. */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "shm/fence.h"
 #include "tests/support/children.h"
 #include "tests/support/spill.h"
+#include "tests/support/switches.h"
 
 /* ---- Cut-through ------------------------------------------------------------------------------------------------ */
 
@@ -342,6 +344,49 @@ START_TEST(taking_a_frame_back_wakes_readers_and_going_over_it_the_writer) {
 }
 END_TEST
 
+static bool is_readable(int fd, int timeout_ms) {
+  struct pollfd wanted = {.fd = fd, .events = POLLIN};
+  return poll(&wanted, 1, timeout_ms) == 1;
+}
+
+START_TEST(a_descriptor_waits_for_the_rest_of_a_frame) {
+  if (_i == 1) disable_too("io_uring");
+  ringcast_writer *writer = make_writer(16 * MIB);
+  ringcast_reader *follower = attach_follower(writer);
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  size_t there;
+  int fd = ringcast_reader_fd(follower);
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), -EAGAIN);
+  for (int round = 0; round < 3; round++) {
+    ck_assert(!is_readable(fd, 0));
+    ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
+    ck_assert_int_eq(ringcast_writer_publish(writer, 0, 3), 0);
+    ck_assert(is_readable(fd, -1));
+    ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), 0);
+    for (size_t upto = 1; upto < 50; upto++) {
+      ck_assert_int_eq(ringcast_reader_await(follower, &frame, upto, 0, &there), -EAGAIN);
+      ck_assert(!is_readable(fd, 0));
+      ck_assert_int_eq(ringcast_writer_publish(writer, upto, 3), 0);
+      ck_assert(is_readable(fd, -1));
+      ck_assert_int_eq(ringcast_reader_await(follower, &frame, upto, 0, &there), 0);
+    }
+    ck_assert_int_eq(ringcast_reader_await(follower, &frame, SIZE_MAX, 0, &there), -EAGAIN);
+    ck_assert(!is_readable(fd, 0));
+    if (round == 0) ck_assert_int_eq(ringcast_writer_commit(writer, 5 * MIB, 3), 0);
+    else if (round == 1) ck_assert_int_eq(ringcast_writer_abort(writer), 0);
+    else ringcast_writer_close(writer);
+    ck_assert(is_readable(fd, -1));
+    int result = ringcast_reader_await(follower, &frame, SIZE_MAX, 0, &there);
+    ck_assert_int_eq(result, round == 0 ? 0 : -ECONNABORTED);
+    ck_assert_int_eq(ringcast_reader_release(follower, &frame), 0);
+    if (round < 2) ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), -EAGAIN);
+  }
+  ck_assert_int_eq(ringcast_reader_next(follower, 0, &frame), -EPIPE);
+  ringcast_reader_close(follower);
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("spill_others");
   TCase *tests = add_case(suite, "spill_others");
@@ -356,5 +401,6 @@ int main(void) {
   tcase_add_test(tests, a_damaged_word_about_spill_memory_is_refused_at_attach);
   tcase_add_test(tests, taking_a_frame_back_wakes_readers_and_going_over_it_the_writer);
   tcase_add_test(tests, a_forked_child_leaves_an_open_reservation_alone);
+  tcase_add_loop_test(tests, a_descriptor_waits_for_the_rest_of_a_frame, 0, 2);
   return run_suite(suite);
 }

@@ -108,7 +108,8 @@ static bool refuse_pickle(struct rc_py_decoding *decoding, const struct ringcast
   struct rc_py_state *state = decoding->state;
   if (!state->refuse_frame && !(state->refuse_frame = rc_py_import("ringcast._pickling", "refuse_frame"))) return false;
   Py_ssize_t bytes = item->bytes < REFUSED_BYTES ? (Py_ssize_t)item->bytes : REFUSED_BYTES;
-  PyObject *data = PyBytes_FromStringAndSize(item->data, bytes);
+  PyObject *data = rc_py_need(decoding, item->data, (uint64_t)bytes) ? PyBytes_FromStringAndSize(item->data, bytes)
+                                                                     : NULL;
   PyObject *keys = data ? PyList_New(0) : NULL;
   bool ok = keys;
   for (size_t i = 0; ok && i < decoding->leaf_count; i++) ok = PyList_Append(keys, decoding->leaves[i].key) == 0;
@@ -250,13 +251,22 @@ static bool take_all(struct rc_py_decoding *decoding) {
   return ok;
 }
 
-static bool finish(struct rc_py_decoding *decoding) {
+static bool finish_copies(struct rc_py_decoding *decoding) {
+  if (decoding->follow) {
+    if (!rc_py_follow_copies(decoding)) return false;
+    return decoding->follow->frame->bytes == decoding->frame.bytes || rc_py_damaged(decoding, "it was cut short");
+  }
   if (decoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
     copy_all(decoding);
   } else {
     Py_BEGIN_ALLOW_THREADS copy_all(decoding);
     Py_END_ALLOW_THREADS
   }
+  return true;
+}
+
+static bool finish(struct rc_py_decoding *decoding) {
+  if (!finish_copies(decoding)) return false;
   if (!decoding->buffers && decoding->nested_count == 0 && decoding->leaf_count == 0) {
     return decoding->result || rc_py_damaged(decoding, "no value");
   }
@@ -273,9 +283,16 @@ static bool finish(struct rc_py_decoding *decoding) {
   return ok;
 }
 
+/* Makes sure of the entries, too. */
 static bool open_frame(struct rc_py_decoding *decoding, const struct ringcast_frame *frame) {
+  if (!rc_py_need(decoding, frame->data, sizeof(struct ringcast_frame_header))) return false;
   int rc = ringcast_frame_open(&decoding->frame, frame->data, frame->bytes);
-  if (rc == 0) return true;
+  if (rc < 0 && decoding->follow) { /* its length may be but what was reserved */
+    if (!rc_py_follow_copies(decoding)) return false;
+    rc = ringcast_frame_open(&decoding->frame, frame->data, frame->bytes);
+  }
+  uint64_t entries = sizeof(struct ringcast_frame_header) + decoding->frame.count * sizeof(struct ringcast_frame_entry);
+  if (rc == 0) return rc_py_need(decoding, frame->data, entries + decoding->frame.meta_bytes);
   if (rc != -EPROTONOSUPPORT) return rc_py_damaged(decoding, "its header makes no sense");
   rc_py_raise_text(decoding->state, EPROTO,
                    "the frame is of version %d of the layout, and ringcast %s reads up to version %d: this process "
@@ -306,6 +323,7 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                               .classes = decoder->classes,
                               .allow_pickle = decoder->allow_pickle,
                               .hold = decoder->hold,
+                              .follow = decoder->follow,
                               .selection = decoder->selection};
   bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
@@ -314,6 +332,20 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   decoding_clear(&decoding);
   *tag = decoding.frame.tag;
   return decoding.result;
+}
+
+/* Fills `bytes`, which it takes over, as they come. There may come fewer than were reserved. */
+static PyObject *follow_bytes(struct rc_py_state *state, struct rc_py_follow *follow, PyObject *bytes) {
+  struct rc_py_copy copy = {.to = PyBytes_AS_STRING(bytes), .from = follow->frame->data};
+  struct rc_py_decoding decoding = {.state = state, .follow = follow, .copies = &copy, .copy_count = 1};
+  copy.bytes = follow->frame->bytes;
+  if (!rc_py_follow_copies(&decoding)) {
+    if (follow->rc != 0) Py_CLEAR(bytes);
+    else PyErr_Clear(); /* all of it is there */
+  }
+  Py_ssize_t came = (Py_ssize_t)follow->frame->bytes;
+  if (bytes && came != PyBytes_GET_SIZE(bytes)) _PyBytes_Resize(&bytes, came);
+  return bytes;
 }
 
 PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
@@ -327,6 +359,7 @@ PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame
                             frame->kind);
   }
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
+  if (bytes && decoder->follow) return follow_bytes(state, decoder->follow, bytes);
   if (bytes) rc_py_copy(PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
   return bytes;
 }

@@ -11,17 +11,21 @@
  * Write: the entries are built, which only finds each part's place in the ring; then all the data is copied there in
  * one go, without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to
  * find the library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
- * anybody's.
+ * anybody's. What is too large for the ring is published while it is copied: all but the data is there by then. With
+ * hashes it is not, as they stand in the entries.
  */
 #include "python/extension/codec/encode.h"
 
 #include "python/extension/codec/classes.h"
+#include "python/extension/codec/pieces.h"
 
 /* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys
  * of them, and a tensor has one anyway. */
 enum { MOST_ITEMS = 64 };
 /* Memory that is kept from one frame to the next. */
 enum { STREAM_KEPT = 1 << 18, PARTS_KEPT = 256 };
+/* Before the first part of that size, what came before it is published. */
+enum { LARGE_PART = 64 << 10 };
 
 /* Takes over nothing: key and value are referenced anew. */
 struct rc_py_part *rc_py_part_add(struct rc_py_encoding *encoding, PyObject *key, PyObject *value) {
@@ -422,15 +426,23 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   }
 }
 
-static int copy_parts(const struct rc_py_encoding *encoding) {
+static bool is_in_order(const struct ringcast_tensor *tensor) {
+  return tensor->data && (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
+}
+
+/* In the order in which they lie, so that what is behind is there. */
+static int copy_parts(const struct rc_py_encoding *encoding, struct rc_py_pieces *pieces) {
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
+    bool is_tensor = part->kind == RINGCAST_ITEM_TENSOR;
     if (!part->bytes) continue;
-    if (part->kind == RINGCAST_ITEM_TENSOR) {
+    if (part->bytes >= LARGE_PART && !pieces->published) rc_py_pieces_tell(pieces, part->out);
+    if (is_tensor && !is_in_order(&part->source.tensor)) {
       rc = ringcast_tensor_pack(&part->source.tensor, part->out);
+      rc_py_pieces_reach(pieces, (uint8_t *)part->out + part->bytes);
     } else {
-      memcpy(part->out, part->data, part->bytes);
+      rc_py_pieces_copy(pieces, part->out, is_tensor ? part->source.tensor.data : part->data, part->bytes);
     }
   }
   return rc;
@@ -452,19 +464,25 @@ static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_
   return rc;
 }
 
-int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
-                         size_t *out_bytes) {
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
+                         const struct ringcast_span *span, uint32_t tag, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
+  struct rc_py_pieces pieces;
   int rc = ringcast_build_begin(&builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
   for (size_t i = 0; i < encoding->count && rc == 0; i++) rc = build_part(&builder, &encoding->parts[i]);
   if (rc < 0) return rc;
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);
-  } else if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
-    rc = copy_parts(encoding);
+    return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+  }
+  rc = ringcast_build_end(&builder, out_bytes);
+  if (rc < 0) return rc;
+  rc_py_pieces_begin(&pieces, writer, span, RINGCAST_KIND_TENSORS);
+  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
+    rc = copy_parts(encoding, &pieces);
   } else {
-    Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding);
+    Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, &pieces);
     Py_END_ALLOW_THREADS
   }
-  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+  return rc;
 }

@@ -54,9 +54,10 @@ struct rc_py_encoding {
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
                             bool allow_pickle);
-/* Writes the frame; runs no Python code, but hashlib's for SHA-256. 0, -errno, or RC_PY_RAISED. */
-int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct ringcast_span *span, uint32_t tag,
-                         size_t *out_bytes);
+/* Writes the frame; runs no Python code, but hashlib's for SHA-256. `writer` is whose reservation `span` is, so that a
+ * large frame is published as it is written; NULL: nobody's. 0, -errno, or RC_PY_RAISED. */
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
+                         const struct ringcast_span *span, uint32_t tag, size_t *out_bytes);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* A way down into the value, from the inside: one step for each container that is being walked. */

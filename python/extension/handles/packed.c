@@ -26,7 +26,7 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   }
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
-  int rc = rc_py_encoding_write(encoding, &span, 0, &self->bytes);
+  int rc = rc_py_encoding_write(encoding, NULL, &span, 0, &self->bytes);
   if (rc == 0 || rc == RC_PY_RAISED) return rc == 0;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
                    strerror(-rc));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reader: attaches to a ring and receives from it. */
-#include "python/extension/extension.h"
+#include "python/extension/handles/receive.h"
 
 #include <unistd.h>
 
@@ -29,6 +29,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
   if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
   options.leases = (uint32_t)most;
+  options.flags = RINGCAST_READER_CUT_THROUGH;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
@@ -73,38 +74,6 @@ static int reader_clear(PyObject *object) {
 
 /* ---- Receiving -------------------------------------------------------------------------------------------------- */
 
-struct arrival {
-  ringcast_reader *reader;
-  struct ringcast_frame frame;
-};
-
-static int try_next(void *context, int64_t timeout_ns) {
-  struct arrival *call = context;
-  return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
-}
-
-/* `taking`: by _take(), to which it is no error that nothing is there. */
-static PyObject *receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
-  if (!rc_py_reader_enter(self)) return NULL;
-  struct arrival call = {.reader = self->reader};
-  int rc = rc_py_wait(try_next, &call, timeout_ns);
-  PyObject *object = NULL;
-  if (rc == -EAGAIN && taking) {
-    self->spent = 0; /* the task is going to wait */
-    object = rc_py_ref(rc_py_state_of(self)->nothing);
-  } else if (rc < 0) {
-    rc_py_watch_after(self->watch, self->pid, rc);
-    rc_py_raise(rc_py_state_of(self), rc);
-  } else {
-    if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
-    object = rc_py_decode(rc_py_state_of(self), &call.frame, self->reader, &self->classes, self->allow_pickle,
-                          tag);
-    if (!rc_py_reader_give_back(self, &call.frame)) Py_CLEAR(object);
-  }
-  rc_py_reader_leave(self);
-  return object;
-}
-
 PyDoc_STRVAR(recv_doc,
              "recv($self, timeout=None)\n--\n\n"
              "Receive the next object, equal to what was sent and this process's own: writable, and no part of the "
@@ -121,7 +90,7 @@ static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t
   int64_t timeout_ns;
   uint32_t tag;
   if (!rc_py_timeout_argument("recv", args, count, keywords, &timeout_ns)) return NULL;
-  return receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
+  return rc_py_receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
 }
 
 PyDoc_STRVAR(recv_tagged_doc, "recv_tagged($self, timeout=None)\n--\n\n"
@@ -130,14 +99,14 @@ static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_
   int64_t timeout_ns;
   uint32_t tag;
   if (!rc_py_timeout_argument("recv_tagged", args, count, keywords, &timeout_ns)) return NULL;
-  PyObject *received = receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
+  PyObject *received = rc_py_receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
   return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;
 }
 
 static PyObject *reader_iternext(PyObject *object) {
   struct rc_py_state *state = rc_py_state_of(object);
   uint32_t tag;
-  PyObject *received = receive((struct rc_py_reader *)object, RINGCAST_FOREVER, &tag, false);
+  PyObject *received = rc_py_receive((struct rc_py_reader *)object, RINGCAST_FOREVER, &tag, false);
   if (received || !PyErr_ExceptionMatches(state->writer_gone)) return received;
   PyErr_Clear(); /* NULL without an exception: the end */
   return NULL;
@@ -150,7 +119,7 @@ static PyObject *reader_take(PyObject *object, PyObject *tagged) {
   uint32_t tag;
   PyObject *turn = rc_py_pass_turn(state, &self->spent);
   if (turn) return turn;
-  PyObject *received = receive(self, 0, &tag, true);
+  PyObject *received = rc_py_receive(self, 0, &tag, true);
   return received && received != state->nothing && tagged == Py_True ? Py_BuildValue("(NI)", received, (unsigned)tag)
                                                                      : received;
 }
@@ -158,13 +127,13 @@ static PyObject *reader_take(PyObject *object, PyObject *tagged) {
 /* The next frame, as a Frame. */
 static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   if (!rc_py_reader_enter(self)) return NULL;
-  struct arrival call = {.reader = self->reader};
-  int rc = rc_py_wait(try_next, &call, timeout_ns);
+  struct ringcast_frame lent;
+  int rc = rc_py_receive_frame(self, timeout_ns, &lent);
   rc_py_watch_after(self->watch, self->pid, rc);
   rc_py_reader_leave(self);
   if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  PyObject *frame = rc_py_frame_new(self, &call.frame);
-  if (!frame) rc_py_reader_give_back(self, &call.frame);
+  PyObject *frame = rc_py_frame_new(self, &lent);
+  if (!frame) rc_py_reader_give_back(self, &lent);
   return frame;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
 #include "python/extension/codec/encode.h"
+#include "python/extension/codec/pieces.h"
 
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer;
@@ -34,7 +35,7 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   size_t bytes;
-  rc = rc_py_encoding_write(encoding, &call.span, tag, &bytes);
+  rc = rc_py_encoding_write(encoding, self, &call.span, tag, &bytes);
   if (rc == 0) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
   ringcast_writer_abort(self->writer);
   if (rc == RC_PY_RAISED) return rc;
@@ -43,13 +44,31 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
   return RC_PY_RAISED;
 }
 
+/* Fills the span with `data`, but for the first bytes, which are there already. */
+static void copy_pieces(const struct rc_py_writer *self, const struct ringcast_span *span, const void *data,
+                        size_t there, uint16_t kind) {
+  struct rc_py_pieces pieces;
+  uint8_t *to = (uint8_t *)span->data + there;
+  const uint8_t *from = (const uint8_t *)data + there;
+  rc_py_pieces_begin(&pieces, self, span, kind);
+  if (span->bytes <= RC_PY_COPY_WITH_GIL) {
+    rc_py_pieces_copy(&pieces, to, from, span->bytes - there);
+  } else {
+    Py_BEGIN_ALLOW_THREADS rc_py_pieces_copy(&pieces, to, from, span->bytes - there);
+    Py_END_ALLOW_THREADS
+  }
+}
+
 /* The tag belongs to the sending. */
 static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
-  rc_py_copy(call.span.data, packed->data, packed->bytes);
-  memcpy((uint8_t *)call.span.data + offsetof(struct ringcast_frame_header, tag), &tag, sizeof tag);
+  struct ringcast_frame_header header;
+  memcpy(&header, packed->data, sizeof header);
+  header.tag = tag;
+  memcpy(call.span.data, &header, sizeof header);
+  copy_pieces(self, &call.span, packed->data, sizeof header, RINGCAST_KIND_TENSORS);
   return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
@@ -124,9 +143,9 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
   return result;
 }
 
-static int copy_view(void *to, const Py_buffer *view) {
-  if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(to, (Py_buffer *)view, view->len, 'C');
-  rc_py_copy(to, view->buf, (size_t)view->len);
+static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span, const Py_buffer *view) {
+  if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(span->data, (Py_buffer *)view, view->len, 'C');
+  copy_pieces(self, span, view->buf, 0, RINGCAST_KIND_BYTES);
   return 0;
 }
 
@@ -134,7 +153,7 @@ static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t t
   struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
-  if (copy_view(call.span.data, view) == 0) {
+  if (copy_view(self, &call.span, view) == 0) {
     return ringcast_writer_commit(self->writer, call.bytes, RINGCAST_KIND_BYTES);
   }
   ringcast_writer_abort(self->writer);

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Receiving: the next frame, copied out or lent.
+ *
+ * A large frame may be there in part, as every Reader follows. What is copied out is copied behind the writer
+ * (codec/follow.c); what is lent is waited for as a whole. A call that gives up in the middle, since its time is up, it
+ * is cancelled or Ctrl-C was pressed, loses nothing: the frame stays held, as the Reader's `rest`, and is the next one.
+ * It is then waited for as a whole before it is copied; else who asks often would copy its beginning as often.
+ *
+ * A frame that the writer takes back was never sent, and the call goes on. So it does where the writer dies in the
+ * middle: the next look tells that there is no more.
+ */
+#include "python/extension/handles/receive.h"
+
+#include "python/extension/codec/follow.h"
+#include "python/extension/view.h"
+
+/* How long a task lets its loop wait for the rest of a large frame, once: as long as to copy it takes, about. */
+enum { TASK_WAITS_NS = 1000000, TASK_BYTES_PER_NS = 4 };
+
+struct arrival {
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
+};
+
+static int try_next(void *context, int64_t timeout_ns) {
+  struct arrival *call = context;
+  return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
+}
+
+/* The next frame, or the one that an earlier call gave up in the middle of. */
+static int arrive(struct rc_py_reader *self, struct arrival *call) {
+  if (self->begun) {
+    call->frame = self->rest;
+    return 0;
+  }
+  return rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
+}
+
+/* Only such a frame may be there in part. */
+static inline bool is_large(const struct rc_py_reader *self, const struct arrival *call) {
+  return call->frame.bytes > self->info.ring_frame;
+}
+
+/* A frame does not come to its end: the writer took it back, or is gone, which the next one tells. */
+static bool is_lost(int rc) {
+  return rc == -ECONNABORTED || rc == -EPIPE;
+}
+
+/* How reading it has ended. False: it is the next one still. */
+static bool settle(struct rc_py_reader *self, const struct arrival *call, int rc) {
+  self->begun = rc_py_follow_goes_on(rc);
+  self->rest = call->frame;
+  return !self->begun;
+}
+
+static int make_whole(struct rc_py_reader *self, struct arrival *call) {
+  struct rc_py_follow follow = {.reader = self->reader,
+                                .frame = &call->frame,
+                                .timeout_ns = call->timeout_ns,
+                                .deadline = call->deadline};
+  int rc = rc_py_follow_whole(&follow);
+  call->deadline = follow.deadline;
+  return rc;
+}
+
+static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, struct rc_py_follow *follow,
+                        uint32_t *tag) {
+  const struct rc_py_decoder decoder = {.reader = self->reader,
+                                        .classes = &self->classes,
+                                        .allow_pickle = self->allow_pickle,
+                                        .follow = follow};
+  return rc_py_decode_by(rc_py_state_of(self), &call->frame, &decoder, tag);
+}
+
+/* Reads the frame behind the writer. 0, with *object NULL if something was raised that is no matter of waiting; else
+ * what ringcast_reader_await gave, with nothing raised, or RC_PY_RAISED. */
+static int follow_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag,
+                        PyObject **object) {
+  struct rc_py_follow follow = {.reader = self->reader,
+                                .frame = &call->frame,
+                                .timeout_ns = call->timeout_ns,
+                                .deadline = call->deadline};
+  if (taking) follow.timeout_ns = TASK_WAITS_NS + (int64_t)(call->frame.bytes / TASK_BYTES_PER_NS);
+  *object = decode(self, call, &follow, tag);
+  if (!taking) call->deadline = follow.deadline;
+  if (follow.rc == 0 || follow.rc == RC_PY_RAISED) return follow.rc;
+  if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
+  return PyErr_Occurred() ? RC_PY_RAISED : follow.rc;
+}
+
+/* As follow_frame. What is tried for the second time is not followed: it would be copied anew each time. */
+static int receive_large(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag,
+                         PyObject **object) {
+  int rc = -ETIMEDOUT;
+  bool follows = !self->begun && (taking || call->timeout_ns != 0);
+  if (follows) rc = follow_frame(self, call, taking, tag, object);
+  if (!follows || (taking && rc == -ETIMEDOUT)) {
+    rc = make_whole(self, call);
+    if (rc == 0) *object = decode(self, call, NULL, tag);
+  }
+  return rc;
+}
+
+/* The frame that has arrived. -ECONNABORTED: go on with the next one. */
+static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag, PyObject **object) {
+  int rc = 0;
+  if (is_large(self, call)) rc = receive_large(self, call, taking, tag, object);
+  else *object = decode(self, call, NULL, tag);
+  if (rc != 0 && !settle(self, call, rc)) return rc;
+  self->begun = false;
+  if (rc != 0 && !is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
+  if (!rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
+  if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
+  return is_lost(rc) ? -ECONNABORTED : 0;
+}
+
+/* A frame that is lent is there as a whole. As read_frame. */
+static int arrive_whole(struct rc_py_reader *self, struct arrival *call) {
+  int rc = arrive(self, call);
+  if (rc < 0 || !is_large(self, call)) return rc;
+  rc = make_whole(self, call);
+  if (!settle(self, call, rc) || rc == 0) return rc;
+  if (!is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
+  bool is_well = rc_py_reader_give_back(self, &call->frame) && is_lost(rc);
+  return is_well ? -ECONNABORTED : RC_PY_RAISED;
+}
+
+int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
+  struct arrival call = {.reader = self->reader, .timeout_ns = timeout_ns};
+  int rc;
+  do rc = arrive_whole(self, &call);
+  while (rc == -ECONNABORTED);
+  if (rc == 0) *out = call.frame;
+  return rc;
+}
+
+PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
+  if (!rc_py_reader_enter(self)) return NULL;
+  struct arrival call = {.reader = self->reader, .timeout_ns = timeout_ns};
+  PyObject *object = NULL;
+  int rc;
+  do {
+    rc = arrive(self, &call);
+    if (rc < 0) break;
+    if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
+    rc = read_frame(self, &call, taking, tag, &object);
+  } while (rc == -ECONNABORTED);
+  if (rc == -EAGAIN && taking) {
+    self->spent = 0; /* the task is going to wait */
+    object = rc_py_ref(rc_py_state_of(self)->nothing);
+  } else if (rc < 0) {
+    rc_py_watch_after(self->watch, self->pid, rc);
+    rc_py_raise(rc_py_state_of(self), rc);
+  }
+  rc_py_reader_leave(self);
+  return object;
+}

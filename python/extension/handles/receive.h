@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a Reader receives, for the calls that Python has. */
+#ifndef RC_EXTENSION_RECEIVE_H
+#define RC_EXTENSION_RECEIVE_H
+
+#include "python/extension/extension.h"
+
+/* The next object; enters the Reader and leaves it. NULL: raised. `taking`: by _take(), to which it is no error that
+ * nothing is there. */
+PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking);
+/* The next frame, whole, for who has entered the Reader. 0, -errno, or RC_PY_RAISED. */
+int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out);
+
+#endif
