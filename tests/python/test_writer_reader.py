@@ -336,6 +336,7 @@ def test_a_writer_is_not_entered_twice(ring):
 
 def wait_for_interrupt(state, handle):
     """Waits in recv; then in send, with the ring full. Tells when Ctrl-C was heard."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
     with ringcast.Reader(handle) as reader, ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle):
         for wait in (reader.recv, lambda: [writer.send_bytes(bytes(1000)) for _ in range(100)]):
             state["pipe"].send("waiting")
