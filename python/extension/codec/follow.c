@@ -19,8 +19,6 @@
 
 /* As often a wait looks whether Ctrl-C was pressed. */
 #define SLICE_NS INT64_C(50000000)
-/* What is larger is copied past the cache. */
-enum { PAST_CACHE = 1 << 20 };
 /* The frame is there as a whole, and ends before what was asked for. */
 #define RC_SHORT (-ENODATA)
 
@@ -62,8 +60,7 @@ static int copy_more(struct rc_py_decoding *decoding, size_t upto, int64_t until
         if (rc < 0) return rc;
       }
       if (more > follow->there - at) more = follow->there - at;
-      if (copy->bytes >= PAST_CACHE) rc_py_copy_past((uint8_t *)copy->to + done, from + done, more);
-      else memcpy((uint8_t *)copy->to + done, from + done, more);
+      rc_py_copy_piece((uint8_t *)copy->to + done, from + done, more, copy->bytes);
       decoding->copied_bytes += more;
     }
   }

@@ -5,7 +5,7 @@
 
 /* A piece is how far readers stay behind, and each costs a wake-up where they sleep: as many as PIECES, unless these
  * were smaller than LEAST or larger than MOST; and no more than MOST_PIECES. */
-enum { PIECE_LEAST = 256 << 10, PIECE_MOST = 1 << 20, PIECES = 16, MOST_PIECES = 64, LINE = 64 };
+enum { PIECE_LEAST = 256 << 10, PIECE_MOST = 2 << 20, PIECES = 8, MOST_PIECES = 64, LINE = 64 };
 
 static size_t piece_of(size_t bytes) {
   size_t piece = bytes / PIECES;
@@ -37,6 +37,7 @@ void rc_py_pieces_reach(struct rc_py_pieces *pieces, const void *end) {
 }
 
 void rc_py_pieces_copy(struct rc_py_pieces *pieces, void *to, const void *from, size_t bytes) {
+  const size_t whole = bytes;
   uint8_t *at = to;
   const uint8_t *source = from;
   while (bytes > 0) {
@@ -46,7 +47,7 @@ void rc_py_pieces_copy(struct rc_py_pieces *pieces, void *to, const void *from, 
       size_t left = pieces->piece - ((size_t)(at - pieces->base) - pieces->published);
       if (left < more) more = left;
     }
-    if (pieces->writer) rc_py_copy_near(at, source, more);
+    if (pieces->writer) rc_py_copy_piece(at, source, more, whole);
     else memcpy(at, source, more);
     at += more;
     source += more;
