@@ -31,6 +31,8 @@ from ringcast._group import rings
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
+pytestmark = pytest.mark.alike
+
 PAIRS = ((0, 1), (2, 3))
 
 
