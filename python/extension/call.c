@@ -141,7 +141,7 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
   return true;
 }
 
-static int64_t now_ns(void) {
+int64_t rc_py_now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
@@ -151,11 +151,11 @@ static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns,
   int rc = attempt(call, 0);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
-  if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : now_ns() + timeout_ns;
+  if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
   for (;;) {
     /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
-    int64_t left = *deadline - now_ns();
+    int64_t left = *deadline - rc_py_now_ns();
     if (left <= 0) { /* once more, for the sentence that says why */
       rc = attempt(call, 1);
       return rc == -EINTR ? -ETIMEDOUT : rc;

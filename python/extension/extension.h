@@ -241,6 +241,8 @@ typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. */
 int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline);
+/* Of CLOCK_MONOTONIC. */
+int64_t rc_py_now_ns(void);
 
 /* Raises RuntimeError if another call is at work on the handle. A child made by fork meanwhile is let through, for the
  * library to refuse it. */

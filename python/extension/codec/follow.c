@@ -12,8 +12,6 @@
  */
 #include "python/extension/codec/follow.h"
 
-#include <time.h>
-
 #include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 
@@ -21,12 +19,6 @@
 #define SLICE_NS INT64_C(50000000)
 /* The frame is there as a whole, and ends before what was asked for. */
 #define RC_SHORT (-ENODATA)
-
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 bool rc_py_follow_goes_on(int rc) {
   return rc == -EAGAIN || rc == -ETIMEDOUT || rc == -EINTR || rc == -ECANCELED || rc == -ENOBUFS || rc == -ECHILD ||
@@ -37,7 +29,7 @@ bool rc_py_follow_goes_on(int rc) {
 static int await(struct rc_py_follow *follow, size_t upto, int64_t until) {
   if (upto <= follow->there || (upto == SIZE_MAX && follow->whole)) return 0;
   if (follow->whole) return RC_SHORT;
-  int64_t left = until ? until - now_ns() : 0;
+  int64_t left = until ? until - rc_py_now_ns() : 0;
   if (until && left <= 0) left = 1; /* a last look, for the sentence that says why */
   int rc = ringcast_reader_await(follow->reader, follow->frame, upto, left, &follow->there);
   if (rc < 0) return rc;
@@ -70,14 +62,14 @@ static int copy_more(struct rc_py_decoding *decoding, size_t upto, int64_t until
 /* Until when one slice of a wait lasts. 0: it is to wait for nothing. */
 static int64_t slice_end(struct rc_py_follow *follow) {
   if (follow->timeout_ns == 0) return 0;
-  int64_t now = now_ns(), end = now + SLICE_NS;
+  int64_t now = rc_py_now_ns(), end = now + SLICE_NS;
   if (follow->timeout_ns < 0) return end;
   if (follow->deadline == 0) follow->deadline = now + follow->timeout_ns;
   return follow->deadline < end ? follow->deadline : end;
 }
 
 static bool is_over(const struct rc_py_follow *follow) {
-  return follow->timeout_ns == 0 || (follow->timeout_ns > 0 && follow->deadline <= now_ns());
+  return follow->timeout_ns == 0 || (follow->timeout_ns > 0 && follow->deadline <= rc_py_now_ns());
 }
 
 /* copy_more for as long as the call has time, with a look at signals now and then. */
