@@ -76,6 +76,8 @@ static int os_poll(struct pollfd *files, unsigned count, int64_t timeout_ns) {
 
 static int os_membarrier(int command) { return result_of(syscall(SYS_membarrier, command, 0, 0)); }
 
+static void os_yield(void) { sched_yield(); }
+
 static int os_online_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
 static int os_file_limit(uint64_t *out) {
@@ -143,6 +145,7 @@ struct rc_os rc_os = {
     .is_pidfd = os_is_pidfd,
     .pid_namespace = os_pid_namespace,
     .poll = os_poll,
+    .yield = os_yield,
     .online_cpus = os_online_cpus,
     .membarrier = os_membarrier,
     .file_limit = os_file_limit,

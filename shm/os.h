@@ -48,6 +48,7 @@ struct rc_os {
   /* As ppoll, with nanoseconds; how many are ready, 0 when the time is up, -EINTR after a signal handler. Being stopped
    * and continued, or traced, does not end it. */
   int (*poll)(struct pollfd *files, unsigned count, int64_t timeout_ns);
+  void (*yield)(void); /* sched_yield: whoever else is ready to run on this CPU runs first */
   int (*online_cpus)(void);
   int (*membarrier)(int command);
   int (*file_limit)(uint64_t *out); /* the most bytes a file may have; beyond, a signal kills (RLIMIT_FSIZE) */

@@ -3,9 +3,14 @@
  * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if it ends in sleep all the same. So
  * a waiter keeps a credit: each wait that was over within the spin time (or would have been: a sleep has its own cost
  * taken off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt
- * by spinning alone, so a stream that becomes fast again is noticed asleep. With fewer CPUs than parties it never
- * spins: what it waits for needs the CPU. Nor does it call membarrier then, which interrupts whoever runs, if it is one
- * of many and sleeps often: it has the one that signals them fence.
+ * by spinning alone, so a stream that becomes fast again is noticed asleep.
+ *
+ * With fewer CPUs than parties it never spins: what it waits for needs the CPU. It yields instead, for as long as four
+ * wake-ups take and by the same credit: as long as all parties do, they take turns at a microsecond or two each, and
+ * nobody need be woken. Somebody else's process that computes on the same CPU keeps it for milliseconds when it is
+ * yielded to, while it would have been interrupted for one that is woken. So who has lost the CPU by a yield goes
+ * to sleep at once in its next waits, in twice as many each time. Nor does it call membarrier in a crowd, which
+ * interrupts whoever runs, if it is one of many and sleeps often: it has the one that signals them fence.
  *
  * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
  * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond
@@ -29,6 +34,11 @@
 #define MOST_CREDIT 8u
 #define OFTEN    64u /* sleeps, ... */
 #define OFTEN_NS ((int64_t)150 * 1000) /* ... one in this time or sooner */
+#define YIELD_NS   ((int64_t)50 * 1000)  /* how long it yields before it sleeps */
+#define LOST_NS    ((int64_t)250 * 1000) /* a yield that takes longer has given the CPU to one who keeps it */
+#define LEAST_SHUN 16u                   /* waits without yields after such a one, twice as many after each more, ... */
+#define MOST_SHUN  16384u
+#define KEPT       256u /* ... until so many waits with yields went well */
 #define SLEEP_COST_NS ((int64_t)60 * 1000) /* generous: from the signal to running again */
 
 int64_t rc_now_ns(void) {
@@ -59,12 +69,13 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_c
     int result = spin_from_environment(&spin_ns);
     if (result != 0) return result;
   }
-  bool asked = spin_ns != 0;
-  if (!asked) spin_ns = rc_os.online_cpus() > 1 && !rc_disabled("spin") ? RC_DEFAULT_SPIN_NS : 0;
+  bool asked = spin_ns != 0, disabled = rc_disabled("spin");
+  if (!asked) spin_ns = rc_os.online_cpus() > 1 && !disabled ? RC_DEFAULT_SPIN_NS : 0;
   *waiter = (struct rc_waiter){.event = event,
                                .crowd = crowd,
                                .spin_ns = spin_ns > 0 ? spin_ns : 0,
                                .spin_asked = asked,
+                               .may_yield = !asked && !disabled,
                                .cpu_wait = rc_cpu_wait_choose(),
                                .credit = MOST_CREDIT / 2};
   return 0;
@@ -87,9 +98,26 @@ static bool should_spin(struct rc_waiter *waiter) {
   return rc_waiter_is_eager(waiter);
 }
 
+static bool should_yield(struct rc_waiter *waiter) {
+  if (!waiter->may_yield || !waiter->crowded || waiter->credit == 0) return false;
+  if (waiter->shunned == 0) return true;
+  waiter->shunned--;
+  return false;
+}
+
+static void learn_of_yields(struct rc_waiter *waiter, bool lost) {
+  if (lost) {
+    waiter->shun = waiter->shun == 0 ? LEAST_SHUN : waiter->shun < MOST_SHUN ? 2 * waiter->shun : MOST_SHUN;
+    waiter->shunned = waiter->shun;
+    waiter->kept = 0;
+  } else if (waiter->shun != 0 && ++waiter->kept == KEPT) {
+    waiter->shun = waiter->kept = 0;
+  }
+}
+
 static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
   waiter->waited_ns = (uint64_t)waited;
-  if (waited - (slept ? SLEEP_COST_NS : 0) <= waiter->spin_ns)
+  if (waited - (slept ? SLEEP_COST_NS : 0) <= (waiter->crowded ? YIELD_NS : waiter->spin_ns))
     waiter->credit += waiter->credit < MOST_CREDIT;
   else
     waiter->credit -= waiter->credit > 0;
@@ -152,6 +180,22 @@ static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t un
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
   } while (*now < until);
   return -EAGAIN;
+}
+
+/* As spin, but whoever else is ready to run on this CPU runs between two looks. */
+static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
+  int result;
+  bool lost;
+  do {
+    int64_t before = *now;
+    rc_os.yield();
+    result = look(waiter, wait);
+    *now = rc_now_ns();
+    lost = *now - before > LOST_NS;
+    if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
+  } while (result == -EAGAIN && !lost && *now < until);
+  learn_of_yields(waiter, lost);
+  return result;
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -265,9 +309,12 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   if (result != -EAGAIN) return result;
   if (timeout_ns == 0) return check_now_and_then(waiter, wait, rc_now_ns());
   waiter->waits++;
-  int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns), until = after(began, waiter->spin_ns);
+  int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns);
   uint64_t sleeps = waiter->sleeps;
-  if (!wait->dear && should_spin(waiter)) result = spin(waiter, wait, until < deadline ? until : deadline, &now);
+  if (!wait->dear && should_spin(waiter))
+    result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now);
+  else if (!wait->dear && should_yield(waiter))
+    result = yield(waiter, wait, least(after(began, YIELD_NS), deadline), &now);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
   learn(waiter, now - began, waiter->sleeps != sleeps);
   if (result != -EAGAIN) return result;

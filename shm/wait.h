@@ -29,6 +29,7 @@ struct rc_waiter {
   _Atomic uint32_t *shown; /* where others see it; NULL: nowhere */
   int64_t spin_ns;   /* 0: never spins */
   bool spin_asked;   /* by option or environment: then it always spins, learns nothing and minds no crowd */
+  bool may_yield;    /* in a crowd */
   bool crowded;      /* fewer CPUs than parties, when last looked */
   bool alone;        /* nobody else sleeps on the event: fences of many for one cost more than its membarrier */
   bool fences;       /* sleeps without membarrier: all who signal know that they must fence */
@@ -37,6 +38,9 @@ struct rc_waiter {
   uint32_t parties;  /* when last looked */
   uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
+  uint32_t shunned;  /* waits still to be made without yielding, and ... */
+  uint32_t shun;     /* ... how many they were, when a yield last cost the CPU; 0: that is long ago */
+  uint32_t kept;     /* waits with yields that have not, since */
   int64_t checked;   /* when a check last had nothing to say */
   uint64_t waits, sleeps; /* counted */
   enum rc_cpu_wait cpu_wait; /* between two looks, once the first microsecond is over */

@@ -374,19 +374,86 @@ START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
 }
 END_TEST
 
-START_TEST(a_crowd_does_not_spin_unless_asked_to) {
+static int yields;
+
+static void yield_at_once(void) { yields++; }
+
+/* As to a process that computes. */
+static void yield_for_long(void) {
+  yields++;
+  for (int64_t until = rc_now_ns() + 1000000; rc_now_ns() < until;) continue;
+}
+
+static void set_up_crowd(struct target *target, int64_t spin_ns) {
+  yields = 0;
+  rc_os.yield = yield_at_once;
+  set_up(target, spin_ns, -EAGAIN);
+  target->crowd.cpus[0] = 5; /* CPUs 0 and 2, however they are shared out */
+  target->crowd.parties = 3;
+}
+
+/* Polls beside the few of a wait without spinning come of yields alone. */
+static bool yields_in_a_wait(struct target *target) {
+  yields = 0;
+  bool looked = spins(target);
+  ck_assert_int_le(polls, yields + 4);
+  return looked || yields > 0;
+}
+
+START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
   struct target target;
   cpus = 2;
   rc_os.online_cpus = pretended_cpus;
-  set_up(&target, 0, -EAGAIN);
-  target.crowd.cpus[0] = 5; /* CPUs 0 and 2, however they are shared out */
-  target.crowd.parties = 3;
-  ck_assert(!spins(&target));
+  set_up_crowd(&target, 0);
+  ck_assert(yields_in_a_wait(&target));
   target.crowd.parties = 2;
+  yields = 0;
   ck_assert(spins(&target));
-  set_up(&target, 20000, -EAGAIN);
+  ck_assert_int_eq(yields, 0);
+  set_up_crowd(&target, 20000);
   target.crowd.parties = 9;
   ck_assert(spins(&target));
+  set_up_crowd(&target, -1);
+  ck_assert(!spins(&target));
+  setenv("RINGCAST_DISABLE", "spin", 1);
+  set_up_crowd(&target, 0);
+  ck_assert(!spins(&target));
+  ck_assert_int_eq(yields, 0);
+  unsetenv("RINGCAST_DISABLE");
+}
+END_TEST
+
+START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
+  struct target target;
+  set_up_crowd(&target, 0);
+  for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
+  ck_assert(!yields_in_a_wait(&target));
+  target.waiter.credit = 1;
+  ck_assert(yields_in_a_wait(&target));
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time) {
+  struct target target;
+  set_up_crowd(&target, 0);
+  rc_os.yield = yield_for_long;
+  for (int without = 16; without <= 64; without *= 2) {
+    target.waiter.credit = 1;
+    ck_assert(yields_in_a_wait(&target));
+    ck_assert_int_eq(yields, 1);
+    for (int i = 0; i < without; i++) {
+      target.waiter.credit = 1;
+      ck_assert(!yields_in_a_wait(&target));
+    }
+  }
+  rc_os.yield = yield_at_once;
+  do { /* again if the test itself loses the CPU */
+    target.waiter.credit = 1;
+    target.waiter.shunned = 0;
+    ck_assert(yields_in_a_wait(&target));
+  } while (target.waiter.shun != 0);
+  ck_assert_int_eq(target.waiter.shunned, 0);
 }
 END_TEST
 
@@ -457,7 +524,9 @@ int main(void) {
   tcase_add_test(tests, on_one_cpu_spinning_is_done_only_if_asked_for);
   tcase_add_test(tests, the_spin_time_can_be_set_by_environment);
   tcase_add_test(tests, who_waits_long_stops_spinning_and_who_waits_briefly_begins_again);
-  tcase_add_test(tests, a_crowd_does_not_spin_unless_asked_to);
+  tcase_add_test(tests, a_crowd_yields_and_does_not_spin_unless_asked_to);
+  tcase_add_test(tests, who_waits_long_in_a_crowd_sleeps_at_once);
+  tcase_add_test(tests, who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time);
   tcase_add_test(tests, cpus_are_those_of_all_parties_together);
   tcase_add_test(tests, a_wait_can_be_cancelled_by_another_thread);
   return run_suite(suite);

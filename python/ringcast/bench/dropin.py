@@ -10,6 +10,7 @@ All ranks are there from the start; a smaller group is made of some of them, and
 
 import contextlib
 import datetime
+import functools
 import gc
 import multiprocessing
 import multiprocessing.connection
@@ -118,6 +119,16 @@ def receive_all(receive: ways.Call, answer: Callable[[Any], None], rounds: int) 
     return had
 
 
+def await_among_many(reader: ringcast.Reader) -> Any:
+    """Where there are too few CPUs, who waits for an answer must not keep a receiver from running; nor be asleep, for
+    the first to answer would then wake it, in the way of the other receivers."""
+    while True:
+        try:
+            return reader.recv(0)
+        except TimeoutError:
+            os.sched_yield()
+
+
 class Team:
     """This rank's part in the group of the first `ranks` ones."""
 
@@ -126,12 +137,11 @@ class Team:
 
         self.me = me
         self.calls: Dict[Any, ways.Call] = {}
-        # What waits for an answer must not keep a receiver from running, where there are too few CPUs.
-        spin = SPIN if me.ranks <= len(os.sched_getaffinity(0)) else 0.0
+        self.crowded = me.ranks > len(os.sched_getaffinity(0))
         self.writer = ringcast.Writer(1 << 16) if me.rank else None
         handles: List[Any] = [None] * me.ranks
         dist.all_gather_object(handles, self.writer.handle if self.writer else None, me.group)
-        self.readers = [] if me.rank else [ringcast.Reader(handle, spin=spin) for handle in handles[1:]]
+        self.readers = [] if me.rank else [ringcast.Reader(handle, spin=SPIN) for handle in handles[1:]]
         if self.writer:
             self.writer.wait_readers(1, START)
 
@@ -141,8 +151,11 @@ class Team:
         if self.writer:
             times = receive_all(call, self.writer.send, rounds)
         else:
-            times = send_all(call, [reader.recv for reader in self.readers], value, rounds, gap)
+            times = send_all(call, [self.answer(reader) for reader in self.readers], value, rounds, gap)
         return times, (time.process_time() - start) * 1e6 / rounds
+
+    def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
+        return functools.partial(await_among_many, reader) if self.crowded else reader.recv
 
     def is_true(self, call: ways.Call, value: Any) -> bool:
         if self.me.rank:
