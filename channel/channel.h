@@ -61,6 +61,7 @@ struct ringcast_reader {
   struct rc_watch writer;
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
+  struct rc_keeper *keeper; /* NULL: it keeps nothing */
   uint64_t wakes;
   uint32_t forks;
 };
@@ -100,6 +101,9 @@ static inline bool rc_writer_is_open(const ringcast_writer *writer) { return wri
 /* Commits and aborts what is open in spill memory. As rc_spill_commit. */
 int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
 void rc_writer_drop_large(ringcast_writer *writer);
+
+/* Releases a frame that was kept until now. An eviction is for the next call to tell. */
+void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);
 
 /* Counts what only this party counts. Relaxed: numbers to look at. */
 static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {

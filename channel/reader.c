@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reader's side of the public API: attaching, the ring, and waiting for a frame. */
 #include "channel/channel.h"
+#include "channel/keep.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,8 +22,9 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
                             "against the headers of the library in use",
                    given->size, sizeof options);
   if (given) options = *given;
-  if ((options.flags & ~RINGCAST_READER_CUT_THROUGH) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_CUT_THROUGH is known", options.flags);
+  if ((options.flags & ~(RINGCAST_READER_CUT_THROUGH | RINGCAST_READER_KEEP)) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_CUT_THROUGH and _KEEP are known",
+                   options.flags);
   if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
@@ -62,6 +64,7 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
     rc_store_relaxed(&ring.control->slots[slot].wait, RINGCAST_WAIT_NONE); /* relaxed: to look at */
     rc_store_relaxed(&ring.control->slots[slot].follows, follows);         /* relaxed: advice */
+    rc_store_relaxed(&ring.control->slots[slot].keeps, 0);                 /* relaxed: as when it keeps one */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
   } while (result == -EAGAIN || result == -EUSERS);
@@ -97,6 +100,13 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   return 0;
 }
 
+static void open_keeper(ringcast_reader *reader) {
+  struct rc_memory *spill = &reader->segment.spill;
+  reader->keeper = rc_keeper_open(spill->fd, spill->bytes);
+  if (spill->fd >= 0) close(spill->fd);
+  spill->fd = -1;
+}
+
 int ringcast_reader_attach(const char *handle, ringcast_reader **out) {
   return ringcast_reader_attach_ex(handle, NULL, out);
 }
@@ -107,11 +117,14 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (result != 0) return result;
   ringcast_reader *reader = calloc(1, sizeof *reader);
   if (!reader) return rc_fail(-ENOMEM, "out of memory");
-  result = rc_segment_attach(handle, RC_ATTACH_READER, &reader->segment);
+  bool keeps = options.flags & RINGCAST_READER_KEEP;
+  result = rc_segment_attach(handle, keeps ? RC_ATTACH_KEEPER : RC_ATTACH_READER, &reader->segment);
   if (result == 0) {
+    if (keeps) open_keeper(reader);
     result = rc_arena_view_init(&reader->view, &reader->segment.spill);
     if (result == 0) result = set_up(reader, &options);
     if (result != 0) {
+      rc_keeper_put(reader->keeper);
       rc_arena_view_free(&reader->view);
       rc_segment_destroy(&reader->segment);
     }
@@ -127,6 +140,7 @@ void ringcast_reader_leave(ringcast_reader *reader) {
   if (reader->forks == RC_LEFT) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
+    rc_keep_end(reader);
     rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
     RC_POINT(FREED);
     if (reader->ring.follows) rc_ring_count_followers(&reader->ring.ring);
@@ -144,6 +158,7 @@ void ringcast_reader_leave(ringcast_reader *reader) {
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   ringcast_reader_leave(reader);
+  rc_keeper_put(reader->keeper);
   rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
@@ -181,6 +196,7 @@ static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = next_frame(wait);
   if (result != -EAGAIN) return result;
+  rc_keep_heed(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = next_frame(wait); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
@@ -222,7 +238,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
                    reader->segment.writer.pid);
   case -EBUSY:
     return rc_fail(code, "%u frame%s held, as many as may be (options.leases): release one first",
-                   rc_ring_held(&reader->ring), rc_ring_held(&reader->ring) == 1 ? " is" : "s are");
+                   reader->ring.leases, reader->ring.leases == 1 ? " is" : "s are");
   case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
@@ -307,9 +323,12 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 
 static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
+  if (reader->ring.kept > 0 && reader->forks == rc_fork_count()) rc_keep_settle(reader, 0);
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
-  if (result == 0) lend(&frame, out);
+  if (result != 0) return result;
+  if (frame.spilled && reader->keeper) rc_keeper_count(reader->keeper, frame.bytes);
+  lend(&frame, out);
   return result;
 }
 
@@ -321,7 +340,7 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 /* The first microsecond or two of a wait: looks, and little else. */
 static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
   if (rc_ring_is_there(&reader->ring)) return true;
-  if (!rc_waiter_is_eager(&reader->waiter) || rc_ring_held(&reader->ring) == reader->ring.leases) return false;
+  if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_pace_is_away(&reader->pace)))
     rc_pace_stay_away(&reader->pace, &reader->ring);
   for (int i = 0; i < RC_LOOKS; i++) {
@@ -434,6 +453,22 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
                    (unsigned long long)frame->position);
   count_frame(reader, frame);
   if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
+  return 0;
+}
+
+void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  uint64_t cursor = reader->ring.cursor;
+  if (rc_ring_release(&reader->ring, frame->position) != 0) return;
+  count_frame(reader, frame);
+  if (reader->ring.cursor != cursor) wake_for_room(reader);
+}
+
+int ringcast_reader_set_cut_through(ringcast_reader *reader, int on) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0 || reader->ring.follows == (on != 0)) return result;
+  reader->ring.follows = on != 0;
+  rc_store_relaxed(&reader->ring.own->follows, on != 0); /* relaxed: the count's fences order it */
+  rc_ring_count_followers(&reader->ring.ring);
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "channel/channel.h"
+#include "channel/keep.h"
 #include "shm/error.h"
 
 /* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
@@ -79,10 +80,21 @@ static int poll_room(void *context) {
 /* As things are now: what was first lacking may be there, and another thing not. */
 static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
 
+/* What all look at who could make room. Who waits by the descriptor may want less than this call: it is told of the
+ * least that was asked for in vain. */
+static void want(struct writer_wait *wait, uint64_t wanted) {
+  ringcast_writer *writer = wait->writer;
+  if (writer->alarm && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
+  /* K1 -> K3. Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
+  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
+  rc_keep_ask(writer);
+}
+
 /* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, and a wake-up that died with
  * one, is left to a slice. */
 static struct rc_watch *watch_blocker(void *context) {
   struct writer_wait *wait = context;
+  want(wait, wanted_now(wait));
   wait->slice_ns = rc_lost_slice(wait->writer);
   return rc_lost_blocker(wait->writer);
 }
@@ -201,10 +213,7 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
   uint64_t wanted = wanted_now(wait);
   rc_lost_begin(writer, wanted);
-  /* Who waits by the descriptor may want less than this call: it is told of the least that was asked for in vain. */
-  if (writer->alarm && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
-  /* Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
-  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
+  want(wait, wanted);
   struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
   if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
   const struct rc_wait how = {.poll = poll_room,

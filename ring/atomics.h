@@ -14,6 +14,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared
 #define rc_store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 #define rc_store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
 #define rc_add_acq_rel(p, v)   atomic_fetch_add_explicit((p), (v), memory_order_acq_rel)
+#define rc_sub_acq_rel(p, v)   atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel)
 #define rc_swap_acquire(p, v)  atomic_exchange_explicit((p), (v), memory_order_acquire)
 #define rc_or_acq_rel(p, v)    atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
 

@@ -122,6 +122,7 @@ struct rc_slot {
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
   _Atomic uint32_t wait;                     /* the reader: enum ringcast_wait, to look at only */
   _Atomic uint32_t follows;                  /* the reader, while joining: 1 = it takes frames in pieces */
+  _Atomic uint32_t keeps;                    /* the reader: how many spilled frames it has kept (channel/keep.c) */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
 };
 
@@ -162,7 +163,7 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 12u
+#define RC_LAYOUT_REVISION 13u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

@@ -184,7 +184,7 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   bool queue = reader->older == 0 ? !reader->newest_released
                                   : !reader->queue[reader->first].released &&
                                         reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
-  return order && queue && rc_ring_held(reader) <= reader->leases && reader->slot < reader->ring.slots;
+  return order && queue && rc_ring_held(reader) <= RC_MAX_LEASES && reader->slot < reader->ring.slots;
 }
 
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
@@ -262,20 +262,48 @@ static void pass(struct rc_ring_reader *reader, uint64_t end) {
   RC_POINT(PASSED);
 }
 
+/* Adds the newest to the queue. */
+static void push(struct rc_ring_reader *reader) {
+  struct rc_lease *last = reader->older > 0 ? entry(reader, reader->older - 1) : NULL;
+  if (reader->newest_released && last && last->released)
+    last->end = reader->next;
+  else
+    *entry(reader, reader->older++) = (struct rc_lease){.end = reader->next, .released = reader->newest_released};
+  reader->newest_released = false;
+}
+
 /* Holds what lies from next to `end`: the newest one from now on. */
 static void hold(struct rc_ring_reader *reader, uint64_t end) {
-  if (rc_ring_held(reader) > 0) {
-    *entry(reader, reader->older++) = (struct rc_lease){.end = reader->next, .released = reader->newest_released};
-    reader->newest_released = false;
-  }
+  if (rc_ring_held(reader) > 0) push(reader);
   reader->next = end;
+}
+
+/* Those that were released after the one behind them was queued: one entry for each run of them. */
+static void merge(struct rc_ring_reader *reader) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < reader->older; i++) {
+    struct rc_lease lease = *entry(reader, i);
+    if (count > 0 && lease.released && entry(reader, count - 1)->released)
+      entry(reader, count - 1)->end = lease.end;
+    else
+      *entry(reader, count++) = lease;
+  }
+  reader->older = count;
+}
+
+bool rc_ring_may_hold(struct rc_ring_reader *reader) {
+  if (rc_ring_held(reader) == RC_MAX_LEASES) merge(reader);
+  if (rc_ring_held(reader) == RC_MAX_LEASES) return false;
+  uint32_t lent = rc_ring_held(reader) > 0 && !reader->newest_released;
+  for (uint32_t i = 0; i < reader->older; i++) lent += !entry(reader, i)->released;
+  return lent - reader->kept < reader->leases;
 }
 
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end, start = reader->cursor;
   for (;;) {
     assert(rc_ring_reader_is_valid(reader));
-    if (rc_ring_held(reader) == reader->leases) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
+    if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
     int result = read_frame(&reader->ring, reader->next, out, &end);
     if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
     if (result != 0 && result != -ECONNABORTED) return result;

@@ -34,7 +34,8 @@ struct rc_ring_writer {
 };
 
 /* The frames that are held lie from the cursor to next, each starting where the one before it ends. Mostly there is
- * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue. */
+ * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue, but
+ * those that are released and follow each other have one together. */
 #define RC_MAX_LEASES 64u
 struct rc_lease {
   uint64_t end;
@@ -51,7 +52,8 @@ struct rc_ring_reader {
   uint32_t slot;
   bool follows;          /* takes spilled frames of which a part is there */
   bool newest_released;  /* but an older one is not */
-  uint32_t leases;       /* how many may be held at once */
+  uint32_t leases;       /* how many may be held and not released at once, beside ... */
+  uint32_t kept;         /* ... those that are kept (channel/keep.c) */
   uint32_t first, older; /* the queue of those before the newest, released ones behind one that is not included */
   struct rc_lease queue[RC_MAX_LEASES];
 };
@@ -114,6 +116,8 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 /* Reader. -ESTALE from any of them: it was evicted, and what it holds may be overwritten. */
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
 int rc_ring_release(struct rc_ring_reader *reader, uint64_t position); /* -EINVAL: no such frame is held */
+/* Whether one more may be held. */
+bool rc_ring_may_hold(struct rc_ring_reader *reader);
 /* Whether all that was read of held frames up to now was whole. */
 static inline bool rc_ring_is_evicted(const struct rc_ring_reader *reader) {
   rc_fence_acquire();                                          /* A0 <- L1, S1 */

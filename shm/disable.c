@@ -27,7 +27,7 @@ bool rc_disabled(const char *what) {
 }
 
 int rc_check_disable(void) {
-  static const char known[] = "hugetlb, shmem-huge, numa, membarrier, io_uring, pidfd, cpu_wait, spin, dlpack_api";
+  static const char known[] = "hugetlb, shmem-huge, numa, membarrier, io_uring, pidfd, cpu_wait, spin, cow, dlpack_api";
   const char *list = getenv("RINGCAST_DISABLE");
   size_t length;
   if (!list) return 0;

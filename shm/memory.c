@@ -74,7 +74,7 @@ const char *ringcast_memory_name(uint32_t memory) {
 /* Maps the file once, at `at`. */
 static int map_once(const struct rc_memory *memory, uint8_t *at, int protection) {
   void *mapped;
-  int flags = MAP_SHARED | MAP_FIXED;
+  int flags = (memory->cow ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
   if (!memory->sparse) return rc_os.map(at, memory->bytes, protection, flags, memory->fd, &mapped);
   int result = rc_os.map(at, memory->bytes, PROT_NONE, flags | MAP_NORESERVE, memory->fd, &mapped);
   if (result == 0) munlock(at, memory->bytes); /* can't fail for want of anything: it is one mapping */
@@ -407,19 +407,32 @@ int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
 
 int rc_memory_check_spill(int fd, uint64_t bytes) { return check_sealed(fd, SIZE_SEALS, bytes, "spill segment"); }
 
-int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
-  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
-  int result = rc_memory_check_spill(fd, bytes);
+static int map_spill(struct rc_memory *memory, int protection) {
+  int result = rc_memory_check_spill(memory->fd, memory->bytes);
   if (result != 0) return result;
-  result = map_file(&memory, PROT_READ);
+  result = map_file(memory, protection);
   if (result != 0)
     return rc_fail(result,
                    "can't map the ring's %llu bytes of spill memory: %s; raise the limit (ulimit -v, ulimit -l), or "
                    "make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
-                   (unsigned long long)bytes, strerror(-result));
+                   (unsigned long long)memory->bytes, strerror(-result));
   if (!rc_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
-    rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* maps huge pages that the writer got as such */
-  memory.fd = -1;
-  *out = memory;
+    rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE); /* maps huge pages that the writer got as such */
+  memory->fd = -1;
   return 0;
+}
+
+int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
+  struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
+  int result = map_spill(&memory, PROT_READ);
+  if (result == 0) *out = memory;
+  return result;
+}
+
+int rc_memory_map_spill_cow(int fd, uint64_t bytes, struct rc_memory *out) {
+  struct rc_memory memory = {
+      .bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true, .cow = true};
+  int result = map_spill(&memory, PROT_READ | PROT_WRITE);
+  if (result == 0) *out = memory;
+  return result;
 }

@@ -28,6 +28,7 @@ struct rc_memory {
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
   bool sparse;        /* spill memory: mapping it must put no page in place */
+  bool cow;           /* mapped copy-on-write */
   bool huge;          /* of it, huge pages are worth a try */
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to
                        * choose */
@@ -58,6 +59,7 @@ int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out); /* mirrored, read-only */
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);                  /* once, read-write */
 int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out);                    /* once, read-only */
+int rc_memory_map_spill_cow(int fd, uint64_t bytes, struct rc_memory *out);                /* once, copy-on-write */
 
 /* 0, or -EPROTO if a file of spill memory is not sealed, or not as large, as it should be. */
 int rc_memory_check_spill(int fd, uint64_t bytes);

@@ -123,6 +123,8 @@ static int os_place(void *address, size_t bytes, const unsigned long *nodes, uns
 #endif
 }
 
+static int os_pagemap(void) { return result_of(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }
+
 static uint32_t os_seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -153,5 +155,6 @@ struct rc_os rc_os = {
     .configured = os_configured,
     .read_file = os_read_file,
     .place = os_place,
+    .pagemap = os_pagemap,
     .seconds = os_seconds,
 };

@@ -58,6 +58,7 @@ struct rc_os {
   /* Asks for memory of these NUMA nodes for pages that are not there yet: in turns if interleaved, else of the first.
    * -ENOSYS without libnuma or without NUMA, -EPERM where it is forbidden (containers), -EINVAL for a missing node. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
+  int (*pagemap)(void); /* a descriptor of this process's /proc/self/pagemap */
   uint32_t (*seconds)(void); /* of some clock that only goes on */
 };
 

@@ -234,10 +234,12 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   if (id->spill_bytes == 0) return 0;
   int fd = open_told_file(handle, id->spill_fd, id->spill_inode, id->spill_bytes, "spill");
   if (fd < 0) return fd;
-  int result = as == RC_ATTACH_READER ? rc_memory_map_spill(fd, id->spill_bytes, &segment->spill)
-                                      : rc_memory_check_spill(fd, id->spill_bytes);
+  int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
+                                        : rc_memory_map_spill(fd, id->spill_bytes, &segment->spill);
   if (as == RC_ATTACH_READER || result != 0)
     close(fd);
+  else if (as == RC_ATTACH_KEEPER)
+    segment->spill.fd = fd;
   else
     segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
   return result;

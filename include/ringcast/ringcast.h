@@ -158,10 +158,12 @@ struct ringcast_writer_options {
 /* Flags of a reader. CUT_THROUGH: frames in spill memory may be lent while the writer is still writing them; only what
  * ringcast_reader_await has told to be there may be read. */
 #define RINGCAST_READER_CUT_THROUGH 1u
+/* KEEP: frames in spill memory can be kept (ringcast_reader_keep), where the machine lets them. */
+#define RINGCAST_READER_KEEP 2u
 
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;    /* RINGCAST_READER_CUT_THROUGH, or 0 */
+  uint32_t flags;    /* RINGCAST_READER_CUT_THROUGH, RINGCAST_READER_KEEP */
   int64_t spin_ns;   /* as above */
   const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
@@ -402,6 +404,36 @@ RINGCAST_API int ringcast_reader_release(ringcast_reader *reader, const struct r
 /* 0: all that was read of held frames before this call was whole. -ESTALE: this reader was evicted. For who must know
  * before it acts on what it has read, and would rather not release yet. Wait-free. -ECHILD. */
 RINGCAST_API int ringcast_reader_check(const ringcast_reader *reader);
+
+/* Whether frames are lent in part from here on, as options.flags says at first. -ECHILD. Wait-free. */
+RINGCAST_API int ringcast_reader_set_cut_through(ringcast_reader *reader, int on);
+
+/* ---- Reader: keeping -------------------------------------------------------------------------------------------- */
+
+/* A frame's memory, kept for as long as one likes: the caller's own, to read and to write to, although it was not
+ * copied. */
+typedef struct ringcast_kept ringcast_kept;
+
+/* For a reader with KEEP, and a frame that it holds, which is there as a whole: in place of releasing it. *data is where
+ * the frame's bytes are from here on, frame->data is of no use any more, and the frame is not among those held. What is
+ * written there nobody else sees. It stays valid after the reader has closed and the writer has gone.
+ * The ring has its memory back once it was dropped, at the reader's next call of next; or before that, when the ring has
+ * gone on by a quarter, or the writer waits for it: then next, in whatever wait it is, copies what was not written to,
+ * one page at a time, which takes several times as long as to copy the frame before would have; so a reader that has had
+ * to leaves frames uncopied less often from then on. fork copies all that is kept, as does closing the reader.
+ * -ENOTSUP: copy this frame, it is held as before: it lies in the ring, or is larger than half the spill memory; where
+ * it lies, or at 32 other places, something is kept; frames were kept for long of late; the mapping can't be had
+ * (RINGCAST_DISABLE=cow, no /proc/self/pagemap, pages of more than 4 KiB). -EINVAL, -ESTALE, -ENOMEM, -ECHILD.
+ * A writer that is hostile can change what was not written to; one that evicts this reader (options.on_slow) does. */
+RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
+                                      void **data);
+
+/* Whether it is worth a try, with a frame in spill memory: 1 or 0. Wait-free. */
+RINGCAST_API int ringcast_reader_keeps(const ringcast_reader *reader);
+
+/* The memory is not used any more. NULL is allowed. Any thread. Never blocks, but for a moment in which the reader, or a
+ * fork, copies. */
+RINGCAST_API void ringcast_kept_drop(ringcast_kept *kept);
 
 /* ---- Reader: introspection -------------------------------------------------------------------------------------- */
 

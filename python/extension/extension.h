@@ -182,6 +182,8 @@ struct rc_py_reader {
   PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
   unsigned spent;  /* on tasks that did not have to wait, since one had */
   bool begun;      /* a call gave up in the middle of `rest`, which is held: it is the next frame */
+  bool keeps;      /* large arrays are not copied where that can be avoided; and ... */
+  bool has_arrays; /* ... the last large frame was made of such */
   struct ringcast_frame rest;
 };
 

@@ -21,6 +21,7 @@ struct rc_py_decoder {
   PyObject **classes;
   bool allow_pickle;
   struct rc_py_hold *hold;                 /* ... arrays lie in the frame, and hold this; NULL: are copied */
+  uint64_t *arrays;                        /* ... and this is set to how many bytes those have that are large */
   const struct rc_py_selection *selection; /* ... of a dict, these entries alone; NULL: all */
   struct rc_py_follow *follow;             /* ... it may not be whole yet (codec/follow.h); NULL: it is */
 };
@@ -35,6 +36,15 @@ PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item
                            struct rc_py_hold *hold, bool to_torch);
 /* The Reader has a hold from here on. False: raised. */
 bool rc_py_reader_hold(struct rc_py_reader *self);
+
+/* Arrays that are smaller are copied out of a frame that is kept, so that they keep no large one. */
+#define RC_PY_KEEP_LEAST (UINT64_C(1) << 20)
+
+/* Keeps the frame, and moves it to where it can be written to. NULL, with nothing raised: it can't be kept. */
+struct rc_py_hold *rc_py_hold_keep(ringcast_reader *reader, struct ringcast_frame *frame);
+/* Whether anything but the caller holds it. */
+bool rc_py_hold_is_shared(struct rc_py_hold *hold);
+void rc_py_hold_drop(struct rc_py_hold *hold);
 
 /* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
 

@@ -298,7 +298,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     with the writer.
 
     name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
-    allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True.
+    allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True. keep: large arrays
+    and tensors are not copied where that can be avoided: docs/python.md, "Without a copy".
     """
 
     def __new__(
@@ -309,6 +310,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         spin: Optional[float] = None,
         leases: int = 1,
         allow_pickle: Optional[bool] = None,
+        keep: bool = False,
     ) -> Self: ...
     @property
     def handle(self) -> str: ...

@@ -331,6 +331,7 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   if (!ok) Py_CLEAR(decoding.result);
   decoding_clear(&decoding);
   *tag = decoding.frame.tag;
+  if (decoder->arrays) *decoder->arrays = decoding.arrays;
   return decoding.result;
 }
 

@@ -53,6 +53,7 @@ struct rc_py_decoding {
   bool allow_pickle;
   struct rc_py_hold *hold;                 /* see rc_py_decoder */
   const struct rc_py_selection *selection;
+  uint64_t arrays; /* bytes of those of RC_PY_KEEP_LEAST or more */
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
 };
 

@@ -121,6 +121,7 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
     rc_py_damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
   }
+  if (packed && bytes >= RC_PY_KEEP_LEAST) decoding->arrays += bytes;
   if (decoding->hold && packed) {
     PyObject *viewed = view_array(decoding, item, bytes);
     if (viewed || PyErr_Occurred()) return viewed;

@@ -15,25 +15,27 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", NULL};
+  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", NULL};
   PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None;
   bool allow_pickle;
+  int keeps = 0;
   const char *text;
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOO:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOp:Reader", names, &handle, &options.name, &spin, &leases,
+                                   &pickle, &keeps)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
   if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
   options.leases = (uint32_t)most;
-  options.flags = RINGCAST_READER_CUT_THROUGH;
+  options.flags = RINGCAST_READER_CUT_THROUGH | (keeps ? RINGCAST_READER_KEEP : 0);
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
+  self->keeps = keeps;
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);
   if (rc == 0) return (PyObject *)self;
@@ -140,8 +142,7 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
 PyDoc_STRVAR(next_doc,
              "next($self, timeout=None)\n--\n\n"
              "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's "
-             "`leases`,\nthose that were released before an older one counted in; they may be released in any "
-             "order.\n\n"
+             "`leases`;\nthey may be released in any order.\n\n"
              "    with reader.next() as frame, memoryview(frame) as view:\n"
              "        total = sum(view)                   # released at the end of the block\n\n"
              "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
@@ -338,14 +339,16 @@ static PyGetSetDef reader_properties[] = {
 };
 
 PyDoc_STRVAR(reader_doc,
-             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None)\n--\n\n"
+             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None, keep=False)\n--\n\n"
              "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
              "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
              "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at "
              "most "
              "64.\n"
              "allow_pickle: False refuses frames that hold a pickle, which can run code; None: as the environment's "
-             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default).\nIterating, also by `async for`, receives until the "
+             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default). keep: large arrays and tensors that recv() gives are not "
+             "copied where that can be avoided: they\nstay in the ring's spill memory, and are this process's own, "
+             "copy-on-write.\nIterating, also by `async for`, receives until the "
              "writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "

@@ -7,6 +7,9 @@
  * is cancelled or Ctrl-C was pressed, loses nothing: the frame stays held, as the Reader's `rest`, and is the next one.
  * It is then waited for as a whole before it is copied; else who asks often would copy its beginning as often.
  *
+ * A Reader that keeps copies what it can't keep. Whether a large frame is worth keeping is known when it was read, so
+ * the last one tells: where that was made of large arrays, the next ones are not followed but waited for, and kept.
+ *
  * A frame that the writer takes back was never sent, and the call goes on. So it does where the writer dies in the
  * middle: the next look tells that there is no more.
  */
@@ -22,6 +25,7 @@ struct arrival {
   ringcast_reader *reader;
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
+  bool kept;
 };
 
 static int try_next(void *context, int64_t timeout_ns) {
@@ -65,13 +69,35 @@ static int make_whole(struct rc_py_reader *self, struct arrival *call) {
   return rc;
 }
 
-static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, struct rc_py_follow *follow,
-                        uint32_t *tag) {
+static PyObject *decode_by(struct rc_py_reader *self, const struct ringcast_frame *frame, struct rc_py_follow *follow,
+                           struct rc_py_hold *hold, uint32_t *tag) {
+  uint64_t arrays = 0;
   const struct rc_py_decoder decoder = {.reader = self->reader,
                                         .classes = &self->classes,
                                         .allow_pickle = self->allow_pickle,
+                                        .hold = hold,
+                                        .arrays = &arrays,
                                         .follow = follow};
-  return rc_py_decode_by(rc_py_state_of(self), &call->frame, &decoder, tag);
+  PyObject *object = rc_py_decode_by(rc_py_state_of(self), frame, &decoder, tag);
+  if (frame->bytes > self->info.ring_frame) self->has_arrays = arrays > frame->bytes / 2;
+  return object;
+}
+
+static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, struct rc_py_follow *follow,
+                        uint32_t *tag) {
+  return decode_by(self, &call->frame, follow, NULL, tag);
+}
+
+/* The object, with its large arrays where they are. */
+static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
+  struct ringcast_frame frame = call->frame;
+  struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
+  if (!hold) return decode(self, call, NULL, tag);
+  call->kept = true;
+  PyObject *object = rc_py_reader_made_sure(self, decode_by(self, &frame, NULL, hold, tag));
+  self->has_arrays = self->has_arrays && rc_py_hold_is_shared(hold);
+  rc_py_hold_drop(hold);
+  return object;
 }
 
 /* Reads the frame behind the writer. 0, with *object NULL if something was raised that is no matter of waiting; else
@@ -90,10 +116,19 @@ static int follow_frame(struct rc_py_reader *self, struct arrival *call, bool ta
   return PyErr_Occurred() ? RC_PY_RAISED : follow.rc;
 }
 
+static bool is_to_be_kept(const struct rc_py_reader *self) {
+  return self->keeps && self->has_arrays && ringcast_reader_keeps(self->reader);
+}
+
 /* As follow_frame. What is tried for the second time is not followed: it would be copied anew each time. */
 static int receive_large(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag,
                          PyObject **object) {
   int rc = -ETIMEDOUT;
+  if (is_to_be_kept(self)) {
+    rc = make_whole(self, call);
+    if (rc == 0) *object = decode_kept(self, call, tag);
+    return rc;
+  }
   bool follows = !self->begun && (taking || call->timeout_ns != 0);
   if (follows) rc = follow_frame(self, call, taking, tag, object);
   if (!follows || (taking && rc == -ETIMEDOUT)) {
@@ -111,7 +146,9 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taki
   if (rc != 0 && !settle(self, call, rc)) return rc;
   self->begun = false;
   if (rc != 0 && !is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
-  if (!rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
+  if (!call->kept && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
+  if (self->keeps && is_large(self, call)) ringcast_reader_set_cut_through(self->reader, !is_to_be_kept(self));
+  call->kept = false;
   if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
   return is_lost(rc) ? -ECONNABORTED : 0;
 }

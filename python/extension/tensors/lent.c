@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays and tensors over memory of the ring, for views.
+ * Arrays and tensors over memory of the ring: for views, and in frames that are kept.
  *
  * Each holds what keeps that memory mapped, a `hold`, beside nothing else of the Reader's: a Reader that is closed
  * leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's may die in any
  * thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
+ *
+ * What is kept (ringcast_reader_keep) needs no Reader: then the hold is of the frame alone, which goes with its arrays.
  */
 #include "python/extension/view.h"
 
@@ -14,19 +16,35 @@
 
 struct rc_py_hold {
   _Atomic uint64_t count;
-  ringcast_reader *reader;
+  ringcast_reader *reader; /* NULL: of ... */
+  ringcast_kept *kept;     /* ... this */
 };
+
+static struct rc_py_hold *hold_new(ringcast_reader *reader, ringcast_kept *kept) {
+  struct rc_py_hold *hold = PyMem_RawMalloc(sizeof *hold);
+  if (!hold) return NULL;
+  atomic_init(&hold->count, 1);
+  hold->reader = reader;
+  hold->kept = kept;
+  return hold;
+}
 
 bool rc_py_reader_hold(struct rc_py_reader *self) {
   if (self->hold) return true;
-  self->hold = PyMem_RawMalloc(sizeof *self->hold);
-  if (!self->hold) {
-    PyErr_NoMemory();
-    return false;
+  self->hold = hold_new(self->reader, NULL);
+  if (!self->hold) PyErr_NoMemory();
+  return self->hold;
+}
+
+struct rc_py_hold *rc_py_hold_keep(ringcast_reader *reader, struct ringcast_frame *frame) {
+  struct rc_py_hold *hold = hold_new(NULL, NULL);
+  void *data;
+  if (hold && ringcast_reader_keep(reader, frame, &hold->kept, &data) != 0) {
+    PyMem_RawFree(hold);
+    return NULL;
   }
-  atomic_init(&self->hold->count, 1);
-  self->hold->reader = self->reader;
-  return true;
+  if (hold) frame->data = data;
+  return hold;
 }
 
 /* Relaxed: who takes it has one, or the Reader has. */
@@ -36,16 +54,21 @@ static struct rc_py_hold *hold_take(struct rc_py_hold *hold) {
 }
 
 /* The last one pairs with all the others: what they did with the memory, and the Reader with the handle, was before. */
-static void hold_drop(struct rc_py_hold *hold) {
+void rc_py_hold_drop(struct rc_py_hold *hold) {
   if (atomic_fetch_sub_explicit(&hold->count, 1, memory_order_acq_rel) > 1) return;
   ringcast_reader_close(hold->reader);
+  ringcast_kept_drop(hold->kept);
   PyMem_RawFree(hold);
+}
+
+bool rc_py_hold_is_shared(struct rc_py_hold *hold) {
+  return atomic_load_explicit(&hold->count, memory_order_relaxed) > 1; /* relaxed: who asks has made the others */
 }
 
 void rc_py_reader_shut(struct rc_py_reader *self) {
   if (self->hold) {
     ringcast_reader_leave(self->reader);
-    hold_drop(self->hold);
+    rc_py_hold_drop(self->hold);
   } else {
     ringcast_reader_close(self->reader);
   }
@@ -55,7 +78,7 @@ void rc_py_reader_shut(struct rc_py_reader *self) {
 
 /* ---- Arrays over it --------------------------------------------------------------------------------------------- */
 
-/* What an array of NumPy's has for its base: a buffer, read-only. */
+/* What an array of NumPy's has for its base: a buffer, read-only unless it is kept. */
 struct lent {
   PyObject_HEAD struct rc_py_hold *hold;
   const void *data;
@@ -73,14 +96,14 @@ static PyObject *lent_new(struct rc_py_state *state, struct rc_py_hold *hold, co
 
 static void lent_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
-  hold_drop(((struct lent *)object)->hold);
+  rc_py_hold_drop(((struct lent *)object)->hold);
   type->tp_free(object);
   Py_DECREF(type);
 }
 
 static int lent_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   struct lent *self = (struct lent *)object;
-  return PyBuffer_FillInfo(view, object, (void *)self->data, self->bytes, 1, flags);
+  return PyBuffer_FillInfo(view, object, (void *)self->data, self->bytes, !self->hold->kept, flags);
 }
 
 static Py_ssize_t lent_length(PyObject *object) {
@@ -96,7 +119,7 @@ static PyType_Slot lent_slots[] = {
 PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0, Py_TPFLAGS_DEFAULT, lent_slots};
 
 static void give_hold(void *hold) {
-  hold_drop(hold);
+  rc_py_hold_drop(hold);
 }
 
 static PyObject *tensor_over(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_hold *hold) {
@@ -117,5 +140,6 @@ static PyObject *array_over(struct rc_py_state *state, const struct ringcast_ite
 PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
                            struct rc_py_hold *hold, bool to_torch) {
   if (to_torch && bytes == 0) return NULL; /* nothing to look at */
+  if (hold->kept && bytes < RC_PY_KEEP_LEAST) return NULL;
   return to_torch ? tensor_over(state, item, hold) : array_over(state, item, bytes, hold);
 }

@@ -366,7 +366,7 @@ class Receiver:
     def _attach(self, payload: Any) -> None:
         self.close()
         try:
-            self.end = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}")
+            self.end = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}", keep=True)
         except ringcast.RingNotFound:
             pass  # it is on another machine
         except ringcast.Error as error:

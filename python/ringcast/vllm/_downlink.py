@@ -132,7 +132,7 @@ def _attach(handles: Any, name: str) -> Optional[ringcast.Reader]:
     """To the ring that is of this machine. None: none is."""
     for handle in handles:
         with contextlib.suppress(ringcast.Error, ValueError, TypeError):
-            return ringcast.Reader(handle, name=name)
+            return ringcast.Reader(handle, name=name, keep=True)
     return None
 
 

@@ -111,7 +111,7 @@ class MessageQueue:
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
-            end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank)))
+            end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank), keep=True))
         elif handle.remote_subscribe_addr is not None:
             leg = _bridge().Downlink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
             end = Receiver(leg.reader, leg)

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A reader's frames of spill memory that stay where they are, as memory of its own. How it works is told atop keep.c. */
+#ifndef RC_CHANNEL_KEEP_H
+#define RC_CHANNEL_KEEP_H
+
+#include "channel/channel.h"
+
+/* Of the spill memory that is open in `fd`. NULL: it can't be had, and everything is copied. */
+struct rc_keeper *rc_keeper_open(int fd, uint64_t bytes);
+
+/* What it has kept stays as it is: the reader has called rc_keep_end, or is another process's. NULL is allowed. */
+void rc_keeper_put(struct rc_keeper *keeper);
+
+/* A frame of spill memory has come. */
+void rc_keeper_count(struct rc_keeper *keeper, uint64_t bytes);
+
+/* Gives back what was dropped, and what the ring should not have to wait for any longer, or, below the position
+ * `wanted`, can't. */
+void rc_keep_settle(ringcast_reader *reader, uint64_t wanted);
+
+/* Gives back all. */
+void rc_keep_end(ringcast_reader *reader);
+
+/* The reader has found nothing and goes on waiting: perhaps the writer waits for what is kept. */
+static inline void rc_keep_heed(ringcast_reader *reader) {
+  if (rc_likely(reader->ring.kept == 0)) return;
+  uint64_t wanted = rc_load_relaxed(&reader->ring.ring.control->wanted); /* K3 <- K1; relaxed: see keep.c */
+  if (wanted > reader->ring.cursor && wanted != UINT64_MAX) rc_keep_settle(reader, wanted);
+}
+
+/* The writer has stored what it wants, and goes to sleep: readers that have kept something, and sleep, look. */
+void rc_keep_ask(ringcast_writer *writer);
+
+#endif

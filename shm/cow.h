@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A file of spill memory once more, mapped copy-on-write: what is written there is private to this process, and what
+ * has not been written to shows the file. So a part of it can be somebody's own memory without a copy, for as long as
+ * the file does not change there; cow.c tells how it becomes the file's again.
+ */
+#ifndef RC_SHM_COW_H
+#define RC_SHM_COW_H
+
+#include "shm/memory.h"
+
+struct rc_cow {
+  struct rc_memory memory;
+  int pagemap; /* /proc/self/pagemap */
+};
+
+/* Maps all of the file, and does not take it over. -ENOTSUP: switched off (RINGCAST_DISABLE=cow); and what the kernel
+ * gives where it will not map so much, or tell of pages. */
+int rc_cow_open(int fd, uint64_t bytes, struct rc_cow *out);
+void rc_cow_close(struct rc_cow *cow);
+
+/* Of a range, which is made of whole pages. */
+/* Makes each page private that is not yet, whoever reads and writes there meanwhile. Where the machine has no memory
+ * left for that, the kernel does as with any first write. */
+void rc_cow_own(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
+/* Makes it show the file again: whatever was written to it is gone. */
+void rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
+
+#endif
