@@ -115,7 +115,7 @@ def join(connection: Connection, rank: int) -> "Tuple[ringcast.Reader, Optional[
             reader = _attach(welcome["relays"], name)
             if reader is None:
                 writer = undo.enter_context(_make_ring(welcome))
-                reader = ringcast.Reader(writer.handle, name=name)
+                reader = ringcast.Reader(writer.handle, name=name, keep=True)
             undo.enter_context(reader)
             decided = _wire.pack_words(b"S" if writer is None else b"R", handle=reader.handle)
             letter, words = connection.ask(decided, deadline)
