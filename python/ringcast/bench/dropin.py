@@ -40,8 +40,15 @@ class Case(NamedTuple):
     value: Callable[[], Any]
     ways: Dict[str, Callable[[ways.Member], ways.Call]]
     ratios: Dict[str, str]  # of which way to which: the other one's name, then ringcast's
+    use: Optional[Callable[[Any], Any]] = None  # what each receiver does with the object before it counts as had
 
 
+def read_tensors(value: Dict[str, Any]) -> float:
+    """Each byte of them."""
+    return sum(float(item.sum()) for item in value.values() if hasattr(item, "dtype"))
+
+
+QUEUES = {"ringcast": ways.ringcast_queue, "vllm": ways.vllm_queue, "vllm-group": ways.vllm_group_queue}
 CASES: Dict[str, Case] = {
     "metadata": Case(
         cases.CASES["metadata"],
@@ -61,10 +68,10 @@ CASES: Dict[str, Case] = {
         {"ringcast": ways.ringcast_tensor_dict, "gloo": ways.gloo_tensor_dict},
         {"gloo": "ringcast"},
     ),
-    "features": Case(
-        cases.CASES["features"],
-        {"ringcast": ways.ringcast_queue, "vllm": ways.vllm_queue, "vllm-group": ways.vllm_group_queue},
-        {"vllm": "ringcast", "vllm-group": "ringcast"},
+    "features": Case(cases.CASES["features"], QUEUES, {"vllm": "ringcast", "vllm-group": "ringcast"}),
+    # ringcast's receivers get a tensor that was not copied; these are made to read it.
+    "features-read": Case(
+        cases.CASES["features"], QUEUES, {"vllm": "ringcast", "vllm-group": "ringcast"}, read_tensors
     ),
     "pyobj": Case(
         lambda: [cases.metadata()],
@@ -106,12 +113,16 @@ def send_all(
     return begun
 
 
-def receive_all(receive: ways.Call, answer: Callable[[Any], None], rounds: int) -> List[int]:
+def receive_all(
+    receive: ways.Call, use: Optional[Callable[[Any], Any]], answer: Callable[[Any], None], rounds: int
+) -> List[int]:
     now = time.monotonic_ns
     had, got = [], None
     answer(None)
     for _ in range(rounds):
         got = receive()
+        if use is not None:
+            use(got)
         had.append(now())
         got = None
         answer(None)
@@ -145,11 +156,11 @@ class Team:
         if self.writer:
             self.writer.wait_readers(1, START)
 
-    def run(self, call: ways.Call, value: Any, rounds: int, gap: float) -> Tuple[List[int], float]:
+    def run(self, call: ways.Call, case: Case, value: Any, rounds: int, gap: float) -> Tuple[List[int], float]:
         """When each was sent, or had, and the microseconds of CPU for one."""
         start = time.process_time()
         if self.writer:
-            times = receive_all(call, self.writer.send, rounds)
+            times = receive_all(call, case.use, self.writer.send, rounds)
         else:
             times = send_all(call, [self.answer(reader) for reader in self.readers], value, rounds, gap)
         return times, (time.process_time() - start) * 1e6 / rounds
@@ -208,7 +219,8 @@ class Rank:
 
     def run(self, ranks: int, way: str, rounds: int, gap: float) -> Tuple[List[int], float]:
         team = self.teams[ranks]
-        return team.run(team.calls[CASES[self.name].ways[way]], self.value, rounds, gap)
+        case = CASES[self.name]
+        return team.run(team.calls[case.ways[way]], case, self.value, rounds, gap)
 
     def end(self) -> None:
         import torch.distributed as dist
