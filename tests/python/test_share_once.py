@@ -321,6 +321,8 @@ def ranks_with_bad_arguments() -> None:
         (TypeError, dict(nbytes=1, group="world")),
     ]:
         text_of(error, lambda: share_once(list, **arguments))  # noqa: B023
+    assert "nbytes must be an int, not str: '10'" in text_of(TypeError, lambda: share_once(list, "10"))
+    assert "compute must be a function" in text_of(TypeError, lambda: share_once([1], 10))
     os.environ["RINGCAST_SHARE_ONCE"] = "never"
     assert "RINGCAST_SHARE_ONCE" in text_of(ValueError, lambda: share_once(list, 1, group=dist.new_group([0, 1])))
     check(share_once(lambda: mm_inputs(3), 1, how="share").result(), 3)

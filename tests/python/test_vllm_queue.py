@@ -134,6 +134,11 @@ def test_ranks_are_those_that_the_handle_says():
         ((2, 2, [0]), {}, AssertionError, "local_reader_ranks has 1 ranks, and n_local_reader is 2"),
         ((1, 2), {}, ValueError, "n_local_reader must be from 0 to n_reader, 1, not 2"),
         ((1, 1), {"max_chunks": 0}, ValueError, "must be above 0, not 25165824 and 0"),
+        ((2, 2, [1, 1]), {}, ValueError, r"local_reader_ranks has a rank twice: \[1, 1\]"),
+        ((2, 2, ["1", 0]), {}, TypeError, "each of local_reader_ranks must be an int, not str: '1'"),
+        (("2", 2), {}, TypeError, "n_reader must be an int, not str: '2'"),
+        ((2, 2.0), {}, TypeError, "n_local_reader must be an int, not float: 2.0"),
+        ((1, 1), {"max_chunks": None}, TypeError, "max_chunks must be an int, not NoneType"),
     ],
 )
 def test_arguments_that_make_no_queue(args, options, error, text):

@@ -8,7 +8,6 @@ calls gets its room: the others have made that call too, and take its frame in. 
 """
 
 import contextlib
-import operator
 import select
 import time
 import weakref
@@ -18,6 +17,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
+from ringcast._group.arguments import whole
 from ringcast._group.ends import SHARE, End, Receiver, Source
 from ringcast._group.rings import end_of
 from ringcast.sglang import rule
@@ -61,7 +61,7 @@ def share_once(
     initialised, or in a group of one rank, it is "local".
     TypeError, ValueError: of the arguments. What else goes wrong is raised by result().
     """
-    _check(nbytes, src, hash, how)
+    _check(compute, nbytes, src, hash, how)
     sharing = _sharing_of(group)
     if sharing is None:
         return Shared(None, _outcome_of(compute, hash))
@@ -118,12 +118,13 @@ class Shared:
         return f"<Shared: {'local' if self.source is None else f'of rank {self.source}'}, {state}>"
 
 
-def _check(nbytes: int, src: Optional[int], hash: Optional[str], how: str) -> None:
-    operator.index(nbytes)
-    if nbytes < 0:
+def _check(compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str) -> None:
+    if not callable(compute):
+        raise TypeError(f"compute must be a function without arguments, not {type(compute).__name__}")
+    if whole("nbytes", nbytes) < 0:
         raise ValueError(f"nbytes must be 0 or more, not {nbytes}")
     if src is not None:
-        operator.index(src)
+        whole("src", src)
     if hash not in _HASHES:
         raise ValueError(f"hash must be one of {', '.join(map(repr, _HASHES))}, not {hash!r}")
     if how not in rule.HOW:

@@ -99,7 +99,14 @@ class Core:
             self._router.curve_server = True
             self._router.curve_secretkey = keys[1]
         self._monitor = self._router.get_monitor_socket(_MONITORED)
-        self._router.bind(f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
+        try:
+            self._router.bind(f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
+        except zmq.ZMQError as error:
+            raise OSError(
+                error.errno,
+                f"connect_ip (or VLLM_HOST_IP) must be an address of this machine that the remote readers reach, and "
+                f"{ip!r} can't be listened at: {error.strerror}",
+            ) from None
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         key = z85.decode(keys[0]).hex() if keys is not None else ""
         self.address = _wire.Address(endpoint, _wire.new_token(), key)

@@ -28,6 +28,7 @@ from typing import Any, Callable, List, Optional, Tuple, Union
 
 import ringcast
 from ringcast import _watch
+from ringcast._group.arguments import whole
 from ringcast.vllm._ends import Nobody, Receiver, Sender, name_of
 from ringcast.vllm.machines import Ranks, who_attaches
 
@@ -80,13 +81,17 @@ class MessageQueue:
         connect_ip: Optional[str] = None,
         enable_shm_tensor_arena: bool = False,
     ) -> None:
-        ranks = list(range(n_local_reader) if local_reader_ranks is None else local_reader_ranks)
+        n_reader, n_local_reader = whole("n_reader", n_reader), whole("n_local_reader", n_local_reader)
+        if not 0 <= n_local_reader <= n_reader:
+            raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
+        given = range(n_local_reader) if local_reader_ranks is None else local_reader_ranks
+        ranks = [whole("each of local_reader_ranks", rank) for rank in given]
         assert len(ranks) == n_local_reader, (
             f"local_reader_ranks has {len(ranks)} ranks, and n_local_reader is {n_local_reader}"
         )
-        if not 0 <= n_local_reader <= n_reader:
-            raise ValueError(f"n_local_reader must be from 0 to n_reader, {n_reader}, not {n_local_reader}")
-        if max_chunk_bytes < 1 or max_chunks < 1:
+        if len(set(ranks)) < len(ranks):
+            raise ValueError(f"local_reader_ranks has a rank twice: {ranks}")
+        if whole("max_chunk_bytes", max_chunk_bytes) < 1 or whole("max_chunks", max_chunks) < 1:
             raise ValueError(f"max_chunk_bytes and max_chunks must be above 0, not {max_chunk_bytes} and {max_chunks}")
         self.n_local_reader = n_local_reader
         self.n_remote_reader = n_reader - n_local_reader
