@@ -139,7 +139,8 @@ struct ringcast_writer_options {
   uint32_t memory;     /* enum ringcast_memory; a kind that is asked for by name and can't be had is an error */
   uint32_t flags;      /* must be 0 */
   int64_t spin_ns;     /* how long a wait spins before it sleeps. 0: as experience and the number of CPUs tell, at most
-                        * 20 us or RINGCAST_SPIN_US; -1: never; more: always that long */
+                        * 20 us or RINGCAST_SPIN_US, or, with fewer CPUs than parties, yields for at most 50 us; -1:
+                        * neither, ever; more: always spins that long */
   uint32_t numa;       /* enum ringcast_numa */
   uint32_t numa_node;  /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
   uint64_t spill_bytes; /* the most memory for frames that are too large for the ring; rounded up to 2 MiB. 0: what

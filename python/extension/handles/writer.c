@@ -470,7 +470,7 @@ PyDoc_STRVAR(writer_doc,
              "readers: the most at once.\n"
              "memory: \"hugetlb\", \"shmem-huge\", \"pages\", or \"auto\": what the environment's RINGCAST_MEMORY "
              "names, else the\nfirst of them that can be had. One that is named and can't be had is an error.\n"
-             "spin: seconds that a wait spins before it sleeps; None is 20 µs, 0 never spins.\n"
+             "spin: seconds that a wait spins before it sleeps; None is 20 µs (with fewer CPUs than parties it yields\nfor 50 µs at most), 0 never spins.\n"
              "numa: where the memory lies on a machine of several nodes: \"local\" to this CPU, \"none\" (as the "
              "kernel will), \"interleaved\",\nor a node's number; what can't be had is no error, info() tells.\n"
              "spill_bytes: the most memory beside the ring for what is too large for it, rounded up to 2 MiB, and "
