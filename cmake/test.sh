@@ -5,20 +5,52 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/test
-rm -f build/test/*.log
+rm -f build/test/*.log build/test/*.result
 summary=() steps=() failed=0
 jobs=$(nproc)
 
 # step NAME COMMAND...: runs it, and takes the closing line of ctest or pytest into the summary
 step() {
-  local name=$1 log=build/test/$1.log result=passed closing began=$SECONDS
+  local name=$1 result=passed began=$SECONDS
   shift
   printf '\n==== %s\n' "$name"
-  "$@" 2>&1 | tee "$log" || { result=FAILED && failed=1; }
+  "$@" 2>&1 | tee "build/test/$name.log" || result=FAILED
+  conclude "$name" "$result" $((SECONDS - began))
+}
+
+# beside NAME COMMAND...: starts it, and goes on. Its output is printed at the end, by await.
+waiting=()
+beside() {
+  local name=$1
+  shift
+  (
+    result=passed began=$SECONDS
+    "$@" >"build/test/$name.log" 2>&1 || result=FAILED
+    echo "$result $((SECONDS - began))" >"build/test/$name.result"
+  ) &
+  waiting+=("$name")
+}
+
+await() {
+  local name result took
+  wait
+  for name in "${waiting[@]}"; do
+    printf '\n==== %s\n' "$name"
+    cat "build/test/$name.log"
+    read -r result took <"build/test/$name.result" || result=FAILED took=0
+    conclude "$name" "$result" "$took"
+  done
+  waiting=()
+}
+
+# conclude NAME RESULT SECONDS
+conclude() {
+  local name=$1 result=$2 took=$3 log=build/test/$1.log closing
+  [ "$result" = passed ] || failed=1
   closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" |
     tail -n 1 | sed 's/^=* *//; s/ *=*$//')
   closing=${closing:-no closing line; see $log}
-  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" $((SECONDS - began)) "$closing")")
+  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" "$took" "$closing")")
   steps+=("$name")
 }
 
@@ -41,7 +73,7 @@ tsan() {
   cmake --preset tsan && cmake --build --preset tsan && check tsan tsan
 }
 python() { build/venv/bin/python -m pytest "$@"; }
-fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz; }
+fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz -j "$jobs"; }
 memcheck() {
   cmake --preset valgrind && cmake --build --preset valgrind && check valgrind valgrind -L memcheck -j "$jobs"
 }
