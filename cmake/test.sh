@@ -72,7 +72,17 @@ tsan() {
   setarch -R true 2>/dev/null && under=(setarch -R)
   cmake --preset tsan && cmake --build --preset tsan && check tsan tsan
 }
-python() { build/venv/bin/python -m pytest "$@"; }
+
+# python NAME OPTIONS...: pytest, as two steps side by side that take about as long: much of it is waiting. One has the
+# tests of groups of ranks, the other all the rest.
+ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_{machines,sglang,share_once,tp_workers}.py)
+python() {
+  local name=$1
+  shift
+  beside "$name-ranks" build/venv/bin/python -m pytest "${ranks[@]}" "$@"
+  beside "$name" build/venv/bin/python -m pytest "${ranks[@]/#/--ignore=}" "$@"
+  await
+}
 fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz -j "$jobs"; }
 memcheck() {
   cmake --preset valgrind && cmake --build --preset valgrind && check valgrind valgrind -L memcheck -j "$jobs"
@@ -83,7 +93,7 @@ skip() { summary+=("$(printf '%-25s %-7s         %s' "$1" SKIPPED "$2")"); }
 step dev dev
 step asan asan
 step tsan tsan
-step python python
+python python
 why=$(tests/fuzz/run.py --why-not)
 if [ -z "$why" ]; then
   step fuzz fuzz
@@ -113,7 +123,7 @@ reaches_python() { [[ $1 == with-hugetlb ]]; }
 again() {
   export RINGCAST_TEST_SHARE=10 RINGCAST_TEST_EXAMPLES=15
   step "$1" check dev "$1" -LE '^(alike|house)$' -j "$jobs"
-  if reaches_python "$1"; then step "$1-python" python -m 'not alike'; fi
+  if reaches_python "$1"; then python "$1-python" -m 'not alike'; fi
   unset RINGCAST_TEST_SHARE RINGCAST_TEST_EXAMPLES
 }
 
@@ -127,11 +137,11 @@ done
 export RINGCAST_DISABLE
 RINGCAST_DISABLE=$(IFS=, && echo "${switches[*]}")
 step no-extras check dev no-extras -LE '^(alike|house)$' -j "$jobs"
-step no-extras-python python -m 'not alike'
+python no-extras-python -m 'not alike'
 unset RINGCAST_DISABLE
 
 # With 2 MiB pages reserved, which are given back however this ends.
-pool=/proc/sys/vm/nr_hugepages pages=64 before=0
+pool=/proc/sys/vm/nr_hugepages pages=128 before=0
 before=$(cat "$pool" 2>/dev/null) || before=0
 give_back() { [ ! -w "$pool" ] || echo "$before" 2>/dev/null >"$pool"; }
 trap give_back EXIT
