@@ -57,7 +57,11 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   result = wait_for_room_event(&wait, timeout_ns, &how);
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->lost.watchers) rc_lost_watch_all(writer);
-  if (result == 0) return (int)wait.found;
+  if (result == 0) {
+    /* A reader counts itself only after it has joined, and who waits for it may write before that. */
+    rc_ring_count_followers(&writer->ring.ring);
+    return (int)wait.found;
+  }
   wait.found = rc_peer_count(&writer->ring.ring);
   return rc_fail(result, "%u of %u readers are attached", wait.found, count);
 }

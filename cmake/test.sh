@@ -5,20 +5,52 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/test
-rm -f build/test/*.log
+rm -f build/test/*.log build/test/*.result
 summary=() steps=() failed=0
 jobs=$(nproc)
 
 # step NAME COMMAND...: runs it, and takes the closing line of ctest or pytest into the summary
 step() {
-  local name=$1 log=build/test/$1.log result=passed closing began=$SECONDS
+  local name=$1 result=passed began=$SECONDS
   shift
   printf '\n==== %s\n' "$name"
-  "$@" 2>&1 | tee "$log" || { result=FAILED && failed=1; }
+  "$@" 2>&1 | tee "build/test/$name.log" || result=FAILED
+  conclude "$name" "$result" $((SECONDS - began))
+}
+
+# beside NAME COMMAND...: starts it, and goes on. Its output is printed at the end, by await.
+waiting=()
+beside() {
+  local name=$1
+  shift
+  (
+    result=passed began=$SECONDS
+    "$@" >"build/test/$name.log" 2>&1 || result=FAILED
+    echo "$result $((SECONDS - began))" >"build/test/$name.result"
+  ) &
+  waiting+=("$name")
+}
+
+await() {
+  local name result took
+  wait
+  for name in "${waiting[@]}"; do
+    printf '\n==== %s\n' "$name"
+    cat "build/test/$name.log"
+    read -r result took <"build/test/$name.result" || result=FAILED took=0
+    conclude "$name" "$result" "$took"
+  done
+  waiting=()
+}
+
+# conclude NAME RESULT SECONDS
+conclude() {
+  local name=$1 result=$2 took=$3 log=build/test/$1.log closing
+  [ "$result" = passed ] || failed=1
   closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" |
     tail -n 1 | sed 's/^=* *//; s/ *=*$//')
   closing=${closing:-no closing line; see $log}
-  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" $((SECONDS - began)) "$closing")")
+  summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" "$took" "$closing")")
   steps+=("$name")
 }
 
@@ -40,8 +72,18 @@ tsan() {
   setarch -R true 2>/dev/null && under=(setarch -R)
   cmake --preset tsan && cmake --build --preset tsan && check tsan tsan
 }
-python() { build/venv/bin/python -m pytest "$@"; }
-fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz; }
+
+# python NAME OPTIONS...: pytest, as two steps side by side that take about as long: much of it is waiting. One has the
+# tests of groups of ranks, the other all the rest.
+ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_{machines,sglang,share_once,tp_workers}.py)
+python() {
+  local name=$1
+  shift
+  beside "$name-ranks" build/venv/bin/python -m pytest "${ranks[@]}" "$@"
+  beside "$name" build/venv/bin/python -m pytest "${ranks[@]/#/--ignore=}" "$@"
+  await
+}
+fuzz() { cmake --preset fuzz && cmake --build --preset fuzz && check fuzz fuzz -j "$jobs"; }
 memcheck() {
   cmake --preset valgrind && cmake --build --preset valgrind && check valgrind valgrind -L memcheck -j "$jobs"
 }
@@ -51,7 +93,7 @@ skip() { summary+=("$(printf '%-25s %-7s         %s' "$1" SKIPPED "$2")"); }
 step dev dev
 step asan asan
 step tsan tsan
-step python python
+python python
 why=$(tests/fuzz/run.py --why-not)
 if [ -z "$why" ]; then
   step fuzz fuzz
@@ -81,7 +123,7 @@ reaches_python() { [[ $1 == with-hugetlb ]]; }
 again() {
   export RINGCAST_TEST_SHARE=10 RINGCAST_TEST_EXAMPLES=15
   step "$1" check dev "$1" -LE '^(alike|house)$' -j "$jobs"
-  if reaches_python "$1"; then step "$1-python" python -m 'not alike'; fi
+  if reaches_python "$1"; then python "$1-python" -m 'not alike'; fi
   unset RINGCAST_TEST_SHARE RINGCAST_TEST_EXAMPLES
 }
 
@@ -95,11 +137,11 @@ done
 export RINGCAST_DISABLE
 RINGCAST_DISABLE=$(IFS=, && echo "${switches[*]}")
 step no-extras check dev no-extras -LE '^(alike|house)$' -j "$jobs"
-step no-extras-python python -m 'not alike'
+python no-extras-python -m 'not alike'
 unset RINGCAST_DISABLE
 
 # With 2 MiB pages reserved, which are given back however this ends.
-pool=/proc/sys/vm/nr_hugepages pages=64 before=0
+pool=/proc/sys/vm/nr_hugepages pages=128 before=0
 before=$(cat "$pool" 2>/dev/null) || before=0
 give_back() { [ ! -w "$pool" ] || echo "$before" 2>/dev/null >"$pool"; }
 trap give_back EXIT

@@ -5,6 +5,7 @@ whose name starts with `ranks_` runs on every rank."""
 import contextlib
 import os
 import signal
+import threading
 import time
 import warnings
 from typing import Any, List
@@ -19,6 +20,7 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import check_usable, text_of
+from peers import WATCHDOG
 
 import ringcast
 import ringcast.torch as rt
@@ -154,11 +156,15 @@ def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals
     assert other.endswith("has closed the ring: make a new group")
 
 
-class Dying:
-    """Its pickling takes until the source's watching thread has heard of a death."""
+class Deadly:
+    """Its pickling kills, and takes until the source's watching thread has heard of it."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
 
     def __reduce__(self) -> Any:
         source = rings._rings[dist.group.WORLD]["broadcast", 0]
+        os.kill(self._pid, signal.SIGKILL)
         while not source._alarm:
             time.sleep(0)
         assert source.lost is None
@@ -170,15 +176,16 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
     rank = dist.get_rank()
     os.environ["RINGCAST_ON_DEATH"] = on_death
     check_usable()
-    dist.barrier()
+    pids: List[Any] = [None] * 3
+    dist.all_gather_object(pids, os.getpid())
     if rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()  # a death before the call would be told before it
     if rank == 1:
         assert rt.broadcast_object() == 1
         return rt.broadcast_object() if on_death == "evict" else text_of(ringcast.ReaderDied, rt.broadcast_object)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        rt.broadcast_object(Dying())
+        rt.broadcast_object(Deadly(pids[2]))
         assert len(caught) == (on_death == "evict")
     if on_death == "evict":
         source = rings._rings[dist.group.WORLD]["broadcast", 0]
@@ -191,3 +198,70 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
 def test_a_death_while_the_source_sends_is_told_when_it_has_sent(mortals, on_death):
     source, other, _ = mortals.run(3, ranks_dying_while_a_call_is_made, on_death, dying=2)
     assert source == other
+
+
+class Seen:
+    """A lock that tells when someone has to wait for it."""
+
+    def __init__(self, lock: Any, waits: threading.Event) -> None:
+        self._lock, self._waits = lock, waits
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._waits.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Slow(ends.Source):
+    """The watching thread has been given the name of the dead, and tells it only when it is let go on."""
+
+    def _hear(self, who: str) -> None:
+        self.heard.set()
+        assert self.go_on.wait(WATCHDOG)
+        super()._hear(who)
+
+    def _look(self) -> None:
+        try:
+            super()._look()
+        finally:
+            if threading.current_thread().name == "ringcast-watch":
+                self.looked.set()
+
+
+class During:
+    """While it is pickled the watching thread goes on, to its end."""
+
+    def __reduce__(self) -> Any:
+        source = rings._rings[dist.group.WORLD]["broadcast", 0]
+        source.go_on.set()
+        assert source.looked.wait(WATCHDOG)
+        return int, (2,)
+
+
+def ranks_dying_while_the_thread_is_slow() -> str:
+    rank = dist.get_rank()
+    check_usable()
+    pids: List[Any] = [None] * 3
+    dist.all_gather_object(pids, os.getpid())
+    if rank == 2:
+        signal.pause()
+    if rank == 1:
+        assert rt.broadcast_object() == 1
+        return text_of(ringcast.ReaderDied, rt.broadcast_object)
+    source = rings._rings[dist.group.WORLD]["broadcast", 0]
+    source.heard, source.go_on, source.looked = (threading.Event() for _ in range(3))
+    source._looking = Seen(source._looking, source.go_on)
+    source.__class__ = Slow
+    os.kill(pids[2], signal.SIGKILL)
+    assert source.heard.wait(WATCHDOG)
+    rt.broadcast_object(1)
+    return text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(During()))
+
+
+def test_a_call_that_ends_while_the_thread_knows_of_a_death_waits_until_it_has_told(mortals):
+    """Or it would take it for nothing to tell, and the thread might come while the next call is made."""
+    source, other, _ = mortals.run(3, ranks_dying_while_the_thread_is_slow, dying=2)
+    assert source == other and source.startswith("rank 2 (pid ")

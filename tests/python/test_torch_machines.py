@@ -222,10 +222,15 @@ SECONDS = 6.0  # the groups' timeout
 
 def join_over_network(interface: str, first: str, rank: int, world: int) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = interface
-    timeout = datetime.timedelta(seconds=SECONDS)
     torch.set_num_threads(1)
-    where = f"tcp://{first}:29500"
-    dist.init_process_group("gloo", init_method=where, rank=rank, world_size=world, timeout=timeout)
+    # All meet there first: one may have imported torch long before another.
+    patience = datetime.timedelta(seconds=machines.WATCHDOG)
+    store = dist.TCPStore(first, 29500, world, rank == 0, patience)
+    if store.add("here", 1) == world:
+        store.set("all are here", "")
+    store.wait(["all are here"], patience)
+    timeout = datetime.timedelta(seconds=SECONDS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
 
 
 def ranks_over_network(interface: str, first: str, rank: int, world: int) -> List[str]:

@@ -223,7 +223,10 @@ class Doctor(Case):
         package = pathlib.Path(__file__).parents[2] / "python" / "ringcast"
         names = {name for path in package.rglob("*.py") for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())}
         self.assertIn("RINGCAST_VLLM", names)
-        done = run("doctor", "--format", "json", **dict.fromkeys(names, "1"))  # which not all of them can be
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
+        environment = {**inherited, **dict.fromkeys(names, "1")}  # which not all of them can be
+        done = subprocess.run([TOOL, "doctor", "--format", "json"], capture_output=True, text=True, timeout=60,
+                              env=environment)
         line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "environment")
         self.assertEqual(line["facts"]["unknown"], 0, line["found"])
 

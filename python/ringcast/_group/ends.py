@@ -8,6 +8,7 @@ is closed instead, and the others look for themselves who is gone.
 """
 
 import errno
+import threading
 import warnings
 import weakref
 from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
@@ -36,9 +37,10 @@ NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
 class Watched:
     """Who sends into a ring, and hears of the deaths of its readers while it is not called.
 
-    The caller and the watching thread share no lock, which would cost each send as much as the rest of it: a Writer
-    refuses a second thread, and what the watching thread calls of it keeps the GIL, so that it is never the second one
-    for the caller.
+    The caller and the watching thread share no lock to send under, which would cost each send as much as the rest of
+    it: a Writer refuses a second thread, and what the watching thread calls of it keeps the GIL, so that it is never
+    the second one for the caller. Only who looks for the dead does it under a lock: check() names each of them once,
+    and whoever was given the name may not have told of it yet.
     """
 
     def __init__(self, writer: ringcast.Writer, goes_on: bool) -> None:
@@ -46,6 +48,7 @@ class Watched:
         self._goes_on = goes_on  # without the dead; else the first is the last
         self._has_heard = False
         self._alarm = False  # the watching thread came while a call was under way, which is to look when it is done
+        self._looking = threading.RLock()  # what is shown of a warning may send
         self._unwatch = watch(writer, self._notice)
 
     def _hear(self, who: str) -> None:
@@ -54,13 +57,14 @@ class Watched:
 
     def _notice(self) -> bool:
         """Of the watching thread: a reader may have died."""
-        self._alarm = True  # first: the call under way looks at it last
-        try:
-            if not self.end.closed:
-                self._look()
-        except (RuntimeError, ValueError):  # a call is under way; or it is closed just now
-            return False  # for as long as a call waits for room, the descriptor stays readable
-        return not self._has_heard
+        with self._looking:
+            self._alarm = True  # first: the call under way looks at it last
+            try:
+                if not self.end.closed:
+                    self._look()
+            except (RuntimeError, ValueError):  # a call is under way; or it is closed just now
+                return False  # for as long as a call waits for room, the descriptor stays readable
+            return not self._has_heard
 
     def _catch_up(self) -> None:
         self._look()
@@ -69,13 +73,14 @@ class Watched:
             self._unwatch = watch(self.end, self._notice)
 
     def _look(self) -> None:
-        while not self._has_heard and (reader := self.end.check()) is not None:
-            who = f"{reader.name} (pid {reader.pid}) "
-            who += "has died" if reader.state == "dead" else "lives, but has written into the ring what it must not"
-            self._has_heard = not self._goes_on
-            self._hear(who)
-        self._pass_on()
-        self._alarm = False
+        with self._looking:
+            while not self._has_heard and (reader := self.end.check()) is not None:
+                who = f"{reader.name} (pid {reader.pid}) "
+                who += "has died" if reader.state == "dead" else "lives, but has written into the ring what it must not"
+                self._has_heard = not self._goes_on
+                self._hear(who)
+            self._pass_on()
+            self._alarm = False
 
     def _pass_on(self) -> None:
         """What was heard. RuntimeError: a call is under way."""
@@ -172,17 +177,18 @@ class Source(Watched):
 
     def lose(self, who: str) -> None:
         """Of a leg's thread: a rank of another machine has died, or can't be reached."""
-        self._hear(who)
-        self._has_heard = not self._goes_on
-        self._alarm = True
-        try:
-            if not self.end.closed:
-                self._look()
-        except RuntimeError:
-            if not self._goes_on:
-                self.end.cancel()  # the call under way may wait for room that who waits for the dead will not make
-        except ValueError:
-            pass  # it is closed just now
+        with self._looking:
+            self._hear(who)
+            self._has_heard = not self._goes_on
+            self._alarm = True
+            try:
+                if not self.end.closed:
+                    self._look()
+            except RuntimeError:
+                if not self._goes_on:
+                    self.end.cancel()  # the call under way may wait for room that who waits for the dead won't make
+            except ValueError:
+                pass  # it is closed just now
 
     def _hear(self, who: str) -> None:
         if self._goes_on:
