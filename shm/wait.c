@@ -187,11 +187,11 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
   int result;
   bool lost;
   do {
-    int64_t before = *now;
+    int64_t before = rc_now_ns(); /* a look may take long, too, which is no loss */
     rc_os.yield();
-    result = look(waiter, wait);
     *now = rc_now_ns();
     lost = *now - before > LOST_NS;
+    result = look(waiter, wait);
     if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
   } while (result == -EAGAIN && !lost && *now < until);
   learn_of_yields(waiter, lost);
