@@ -36,7 +36,6 @@
 #include "shm/cow.h"
 #include "shm/error.h"
 
-#define MOST_KEPT 32u /* at a time, those that are their own included */
 #define LEAST_SKIP 4u /* frames that are not kept after one that had to be owned, twice as many after each more, ... */
 #define MOST_SKIP  1024u
 #define WELL       16u /* ... until so many were dropped in time */
@@ -153,7 +152,7 @@ static bool are_free(const struct rc_keeper *keeper, uint64_t offset, uint64_t b
   uint32_t count = 0;
   for (const struct ringcast_kept *kept = keeper->first; kept; kept = kept->next, count++)
     if (offset < kept->offset + kept->bytes && kept->offset < offset + bytes) return false;
-  return count < MOST_KEPT;
+  return count < RC_MAX_KEPT; /* those that are their own included */
 }
 
 /* The list is in the order of the frames. */
