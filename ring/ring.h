@@ -34,9 +34,9 @@ struct rc_ring_writer {
 };
 
 /* The frames that are held lie from the cursor to next, each starting where the one before it ends. Mostly there is
- * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue, but
- * those that are released and follow each other have one together, once it is full: so behind each that is not released
- * there is one entry more at the most, and the queue is never too short. */
+ * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue,
+ * but those that are released and follow each other have one together, once it is full: so behind each that is not
+ * released there is one entry more at the most, and the queue is never too short. */
 #define RC_MAX_LEASES 64u
 #define RC_MAX_KEPT   32u /* beside those */
 #define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_KEPT))
