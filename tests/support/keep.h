@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of keeping share: readers that keep, and what they have kept. Included beside tests/support/spill.h. */
+/* What the tests of keeping share: readers that keep, and what they have kept. */
 #ifndef RC_TESTS_KEEP_H
 #define RC_TESTS_KEEP_H
 

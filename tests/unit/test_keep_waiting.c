@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who keeps a frame for long holds nobody up: the ring goes on, a writer that waits gets the memory, and a reader learns
- * from it. A loss is a hang, which the time limit ends: no slice of a sleep does. */
+/* Who keeps a frame for long holds nobody up: the ring goes on, a writer that waits gets the memory, and a reader
+ * learns from it. A loss is a hang, which the time limit ends: no slice of a sleep does. */
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
