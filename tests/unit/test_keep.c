@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
 #include "tests/support/children.h"
 #include "tests/support/keep.h"
@@ -387,14 +386,12 @@ START_TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
 }
 END_TEST
 
-/* By no function of libc: AddressSanitizer makes those do nothing. */
-static bool lock_future(void) { return syscall(SYS_mlockall, MCL_FUTURE) == 0; }
-
-/* What mlockall(MCL_CURRENT) does to the mapping of what is kept, which is the child's own then, all of it, with what the
- * file had there; and not to the rest, for a sanitizer's shadow is larger than any machine. */
+/* What mlockall(MCL_CURRENT) does to the mapping of what is kept, which is the child's own then, all of it, with what
+ * the file had there; and not to the rest, for a sanitizer's shadow is larger than any machine. (AddressSanitizer makes
+ * it do nothing, and munlock.) */
 static bool lock_mapping(const struct ringcast_reader *reader, const struct kept *kept) {
   const uint8_t *start = kept->data - ((const uint8_t *)kept->place - reader->segment.spill.base);
-  return syscall(SYS_mlock, start, reader->segment.spill.bytes) == 0;
+  return mlock(start, reader->segment.spill.bytes) == 0;
 }
 
 static void lock_what_is_there(void *context) {
@@ -417,7 +414,7 @@ static void lock_what_is_there(void *context) {
 static void lock_what_will_be(void *context) {
   ringcast_writer *writer = make_writer(512 * MIB);
   (void)context;
-  if (!lock_future()) _exit(2);
+  if (mlockall(MCL_FUTURE) != 0) _exit(2);
   ringcast_reader *reader = attach_keeper(writer);
   child_must(reader->keeper != NULL);
   child_must(have("VmLck:") < 64 * MIB);
