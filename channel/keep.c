@@ -284,8 +284,8 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_kept *ke
 
 /* True: it was dropped, and is no more. */
 static bool settle_one(ringcast_reader *reader, struct ringcast_kept *kept, uint64_t wanted) {
-  uint32_t state = rc_load_acquire(&kept->state); /* <- the exchange in drop */
-  if (state == HELD && is_due(reader, kept, wanted)) {
+  uint32_t state = HELD;
+  if (is_held(kept) && is_due(reader, kept, wanted)) {
     rc_cow_own(&kept->keeper->cow, kept->offset, kept->bytes);
     if (rc_cas_strong_acq_rel(&kept->state, &state, OWN)) {
       if (wanted != UINT64_MAX) learn(reader->keeper, false);
@@ -293,7 +293,8 @@ static bool settle_one(ringcast_reader *reader, struct ringcast_kept *kept, uint
       return false;
     }
   }
-  if (state != DROPPED) return false;
+  /* Acquire, also where that exchange has failed, which is relaxed then. <- the exchange in drop */
+  if (rc_load_acquire(&kept->state) != DROPPED) return false;
   struct ringcast_frame frame = kept->frame;
   forget(kept);
   learn(reader->keeper, true);

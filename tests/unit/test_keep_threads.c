@@ -102,14 +102,15 @@ static void *read_all(void *context) {
 }
 
 START_TEST(all_bytes_are_right_whoever_drops_them_and_when) {
+  frames = share_of(4000);
+#if defined(__SANITIZE_THREAD__)
+  frames /= 5;
+  disable_too("io_uring"); /* it does not see liburing unmap one's ring before another's lies there */
+#endif
   ringcast_writer *writer = make_writer(2 * MIB);
   struct party parties[READERS];
   char handle[96];
   strcpy(handle, ringcast_writer_handle(writer)); /* which lives as long as the writer */
-  frames = share_of(4000);
-#if defined(__SANITIZE_THREAD__)
-  frames /= 5;
-#endif
   memset(parties, 0, sizeof parties);
   for (int i = 0; i < READERS; i++) {
     struct party *party = &parties[i];
