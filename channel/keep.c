@@ -249,6 +249,7 @@ int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *f
   }
   rc_add_acq_rel(&keeper->holders, 1);
   show(reader, reader->ring.kept + 1);
+  RC_POINT(KEPT);
   *out = kept;
   *data = keeper->cow.memory.base + found.offset;
   return 0;
@@ -286,8 +287,10 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_kept *ke
 static bool settle_one(ringcast_reader *reader, struct ringcast_kept *kept, uint64_t wanted) {
   uint32_t state = HELD;
   if (is_held(kept) && is_due(reader, kept, wanted)) {
+    RC_POINT(OWN);
     rc_cow_own(&kept->keeper->cow, kept->offset, kept->bytes);
     if (rc_cas_strong_acq_rel(&kept->state, &state, OWN)) {
+      RC_POINT(OWNED);
       if (wanted != UINT64_MAX) learn(reader->keeper, false);
       release(reader, &kept->frame);
       return false;
