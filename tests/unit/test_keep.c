@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Frames that are kept, by the public API within one process and its children: what they are, and which can't be. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -36,9 +37,14 @@ START_TEST(what_is_kept_is_the_readers_own) {
 }
 END_TEST
 
-/* A few bytes are written to some of its pages, or to all, or to none. */
+static struct rc_os real;
+
+static int silent_pagemap(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+/* A few bytes are written to some of its pages, or to all, or to none. The second time nothing tells which they are. */
 START_TEST(where_something_was_kept_the_next_frame_is_seen) {
   enum { ROUNDS = 40 };
+  if (_i == 1) rc_os.pagemap = silent_pagemap;
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_keeper(writer);
   const void *places[ROUNDS];
@@ -293,8 +299,6 @@ END_TEST
 
 /* ---- Where it can't be had -------------------------------------------------------------------------------------- */
 
-static struct rc_os real;
-
 static int no_pagemap(void) { return -EACCES; }
 
 static int map_nothing_private(void *address, size_t bytes, int protection, int flags, int fd, void **out) {
@@ -314,6 +318,30 @@ START_TEST(where_it_cannot_be_had_all_is_to_be_copied) {
   ck_assert_int_eq(ringcast_reader_keeps(reader), 0);
   ck_assert_int_eq(send(writer, 1, bytes), 0);
   must_be_copied(reader, 1, bytes);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+  rc_os = real;
+}
+END_TEST
+
+static int drop_nothing(void *address, size_t bytes, int advice) {
+  return advice == MADV_DONTNEED ? -EINVAL : real.advise(address, bytes, advice);
+}
+
+START_TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
+  ringcast_writer *writer = make_writer(4 * MIB);
+  ringcast_reader *reader = attach_keeper(writer);
+  real = rc_os;
+  rc_os.advise = drop_nothing;
+  ck_assert_int_eq(send(writer, 0, MIB), 0);
+  struct kept kept = keep(reader, 0, MIB);
+  kept.data[MIB / 2] ^= 1;
+  ringcast_kept_drop(kept.handle);
+  settle(reader);
+  for (uint64_t i = 1; i < 9; i++) {
+    ck_assert_int_eq(send(writer, i, MIB), 0);
+    must_be_copied(reader, i, MIB);
+  }
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
   rc_os = real;
@@ -440,7 +468,7 @@ int main(void) {
   unsetenv("RINGCAST_SPILL_BYTES");
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_test(tests, what_is_kept_is_the_readers_own);
-  tcase_add_test(tests, where_something_was_kept_the_next_frame_is_seen);
+  tcase_add_loop_test(tests, where_something_was_kept_the_next_frame_is_seen, 0, 2);
   tcase_add_loop_test(tests, it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread, 0, 2);
   tcase_add_test(tests, what_lies_in_the_ring_or_takes_half_of_the_memory_is_to_be_copied);
   tcase_add_test(tests, so_many_are_kept_at_once_and_no_more);
@@ -450,6 +478,7 @@ int main(void) {
   tcase_add_test(tests, what_is_not_held_is_not_kept_and_what_is_kept_is_not_released);
   tcase_add_test(tests, who_was_evicted_keeps_nothing_more);
   tcase_add_loop_test(tests, where_it_cannot_be_had_all_is_to_be_copied, 0, LACKS);
+  tcase_add_test(tests, where_pages_cannot_be_dropped_nothing_more_is_kept);
   tcase_add_test(tests, a_forked_child_has_what_was_kept_whatever_becomes_of_it);
   tcase_add_loop_test(tests, a_process_that_locks_its_memory_sees_the_right_bytes_and_does_not_get_all_of_them, 0, 2);
   return run_suite(suite);

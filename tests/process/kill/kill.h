@@ -70,7 +70,8 @@ struct party {
 };
 
 struct counts {
-  _Atomic uint64_t frames, bytes, spilled, followed, kept, corrupt, missing, unexpected, torn; /* torn: and told so in time */
+  _Atomic uint64_t frames, bytes, spilled, followed, kept;
+  _Atomic uint64_t corrupt, missing, unexpected, torn; /* torn: and told so in time */
   _Atomic uint64_t lives, pipe, owner_dead, stale, aborted, timed_out, refused; /* refused: -EUSERS, for a moment */
   _Atomic uint64_t descriptors, mappings, threads; /* left by a party that ended by itself */
 };
