@@ -144,7 +144,7 @@ static int release_some(void) {
   return 0;
 }
 
-/* One that is released counts as held as long as an older one is. */
+/* The ring may be full up to that one. */
 static int release_oldest(void) {
   uint32_t oldest = 0;
   if (holds == 0) return unexpected("next", -EBUSY);
