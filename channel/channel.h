@@ -102,6 +102,8 @@ static inline bool rc_writer_is_open(const ringcast_writer *writer) { return wri
 int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind);
 void rc_writer_drop_large(ringcast_writer *writer);
 
+int rc_fail_evicted(void);
+int rc_fail_not_held(const struct ringcast_frame *frame);
 /* Releases a frame that was kept until now. An eviction is for the next call to tell. */
 void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);
 

@@ -36,7 +36,6 @@
 #include "shm/cow.h"
 #include "shm/error.h"
 
-#define MOST_KEPT 32u /* at a time, those that are their own included */
 #define LEAST_SKIP 4u /* frames that are not kept after one that had to be owned, twice as many after each more, ... */
 #define MOST_SKIP  1024u
 #define WELL       16u /* ... until so many were dropped in time */
@@ -47,7 +46,7 @@ struct ringcast_kept {
   _Atomic uint32_t state;
   struct rc_keeper *keeper;
   struct ringcast_kept *next;
-  uint64_t offset, bytes;    /* of its pages */
+  uint64_t offset, bytes; /* of its pages */
   struct ringcast_frame frame;
   uint64_t spilled; /* the keeper's, then */
 };
@@ -56,6 +55,7 @@ struct rc_keeper {
   pthread_mutex_t mutex; /* guards the list, and what is done to pages of what is in it */
   struct ringcast_kept *first;
   struct rc_cow cow;
+  bool broken;              /* it can't be made to show the file any more; guarded by the mutex */
   _Atomic uint32_t holders; /* the reader, and each that is kept */
   struct rc_keeper *next;   /* of all; guarded by the mutex of that */
   /* The reader's own. */
@@ -87,11 +87,30 @@ static void after_fork(void) {
   pthread_mutex_unlock(&all.mutex);
 }
 
-/* What was held is the parent's to give back; here it has been owned. */
+/* Under the mutex, for the last time. */
+static void forget(struct ringcast_kept *kept) {
+  struct rc_keeper *keeper = kept->keeper;
+  struct ringcast_kept **link = &keeper->first;
+  if (!rc_cow_clean(&keeper->cow, kept->offset, kept->bytes)) keeper->broken = true;
+  while (*link != kept) link = &(*link)->next;
+  *link = kept->next;
+  free(kept);
+}
+
+/* What was held is the parent's to give back; here it has been owned. What was dropped nobody else forgets here. */
 static void after_fork_in_child(void) {
-  for (struct rc_keeper *keeper = all.first; keeper; keeper = keeper->next)
-    for (struct ringcast_kept *kept = keeper->first; kept; kept = kept->next)
-      if (is_held(kept)) rc_store_relaxed(&kept->state, OWN); /* relaxed: there is one thread */
+  for (struct rc_keeper *keeper = all.first; keeper; keeper = keeper->next) {
+    rc_cow_forked(&keeper->cow);
+    for (struct ringcast_kept *kept = keeper->first, *next; kept; kept = next) {
+      next = kept->next;
+      if (is_held(kept)) {
+        rc_store_relaxed(&kept->state, OWN); /* relaxed: there is one thread */
+      } else if (rc_load_relaxed(&kept->state) == DROPPED) { /* as before */
+        forget(kept);
+        rc_sub_acq_rel(&keeper->holders, 1); /* never the last: the reader is one, until it has settled all */
+      }
+    }
+  }
   after_fork();
 }
 
@@ -153,13 +172,14 @@ static bool are_free(const struct rc_keeper *keeper, uint64_t offset, uint64_t b
   uint32_t count = 0;
   for (const struct ringcast_kept *kept = keeper->first; kept; kept = kept->next, count++)
     if (offset < kept->offset + kept->bytes && kept->offset < offset + bytes) return false;
-  return count < MOST_KEPT;
+  return count < RC_MAX_KEPT; /* those that are their own included */
 }
 
 /* The list is in the order of the frames. */
 static bool link_last(struct rc_keeper *keeper, struct ringcast_kept *kept) {
   pthread_mutex_lock(&keeper->mutex);
-  bool linked = are_free(keeper, kept->offset, kept->bytes);
+  bool linked = !keeper->broken && are_free(keeper, kept->offset, kept->bytes) &&
+                rc_cow_is_clean(&keeper->cow, kept->offset, kept->bytes);
   if (linked) {
     struct ringcast_kept **link = &keeper->first;
     while (*link) link = &(*link)->next;
@@ -169,9 +189,43 @@ static bool link_last(struct rc_keeper *keeper, struct ringcast_kept *kept) {
   return linked;
 }
 
+bool rc_keep_has(const ringcast_reader *reader, uint64_t position) {
+  struct rc_keeper *keeper = reader->keeper;
+  pthread_mutex_lock(&keeper->mutex);
+  const struct ringcast_kept *kept = keeper->first;
+  while (kept && kept->frame.position != position) kept = kept->next;
+  pthread_mutex_unlock(&keeper->mutex);
+  return kept;
+}
+
 static void show(ringcast_reader *reader, uint32_t kept) {
   reader->ring.kept = kept;
   rc_store_relaxed(&reader->ring.own->keeps, kept); /* relaxed: K2 publishes it. -> K4 */
+}
+
+/* Looks at a frame that is held. What was lent is what is kept, whatever the writer has made of its note since. */
+static int look(ringcast_reader *reader, const struct ringcast_frame *frame, struct rc_ring_frame *found) {
+  const struct rc_keeper *keeper = reader->keeper;
+  if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return -EINVAL;
+  int result = rc_ring_look(&reader->ring, frame->position, found);
+  if (result == -ECONNABORTED) return -ENOTSUP; /* a part of a frame, which was taken back: await says so */
+  if (result != 0) return result;
+  if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
+  bool can = keeper && keeper->skip == 0 && found->spilled && found->whole && found->bytes == frame->bytes &&
+             found->bytes <= reader->segment.spill.bytes / 2;
+  return can ? 0 : -ENOTSUP;
+}
+
+static int fail_to_keep(const ringcast_reader *reader, const struct ringcast_frame *frame, int code) {
+  switch (code) {
+  case -ESTALE: return rc_fail_evicted();
+  case -EINVAL: return rc_fail_not_held(frame);
+  case -EPROTO:
+    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
+                   (unsigned long long)frame->position, reader->segment.writer.pid);
+  case -ENOMEM: return rc_fail(code, "out of memory");
+  default: return rc_fail_as(code, "this frame can't be kept: copy it");
+  }
 }
 
 int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
@@ -180,39 +234,28 @@ int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *f
   struct rc_ring_frame found;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  result = rc_ring_look(&reader->ring, frame->position, &found);
-  if (result == 0 && (!keeper || keeper->skip > 0 || !found.spilled || !found.whole ||
-                      found.bytes > reader->segment.spill.bytes / 2))
-    result = -ENOTSUP;
-  if (result != 0) return rc_fail_as(result, "this frame can't be kept: copy it");
+  result = look(reader, frame, &found);
+  struct ringcast_kept *kept = result == 0 ? malloc(sizeof *kept) : NULL;
+  if (result == 0 && !kept) result = -ENOMEM;
+  if (result != 0) return fail_to_keep(reader, frame, result);
   uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
-  struct ringcast_kept *kept = malloc(sizeof *kept);
-  if (!kept) return rc_fail(-ENOMEM, "out of memory");
   *kept = (struct ringcast_kept){.keeper = keeper, .frame = *frame, .spilled = keeper->spilled};
   atomic_init(&kept->state, HELD);
   kept->offset = found.offset & ~(page - 1);
   kept->bytes = end - kept->offset;
   if (!link_last(keeper, kept)) {
     free(kept);
-    return rc_fail_as(-ENOTSUP, "this frame can't be kept: copy it");
+    return fail_to_keep(reader, frame, -ENOTSUP);
   }
   rc_add_acq_rel(&keeper->holders, 1);
   show(reader, reader->ring.kept + 1);
+  RC_POINT(KEPT);
   *out = kept;
   *data = keeper->cow.memory.base + found.offset;
   return 0;
 }
 
 int ringcast_reader_keeps(const ringcast_reader *reader) { return reader->keeper && reader->keeper->skip == 0; }
-
-/* Under the mutex, for the last time. */
-static void forget(struct ringcast_kept *kept) {
-  struct ringcast_kept **link = &kept->keeper->first;
-  rc_cow_clean(&kept->keeper->cow, kept->offset, kept->bytes);
-  while (*link != kept) link = &(*link)->next;
-  *link = kept->next;
-  free(kept);
-}
 
 void ringcast_kept_drop(ringcast_kept *kept) {
   if (!kept) return;
@@ -242,16 +285,19 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_kept *ke
 
 /* True: it was dropped, and is no more. */
 static bool settle_one(ringcast_reader *reader, struct ringcast_kept *kept, uint64_t wanted) {
-  uint32_t state = rc_load_acquire(&kept->state); /* <- the exchange in drop */
-  if (state == HELD && is_due(reader, kept, wanted)) {
+  uint32_t state = HELD;
+  if (is_held(kept) && is_due(reader, kept, wanted)) {
+    RC_POINT(OWN);
     rc_cow_own(&kept->keeper->cow, kept->offset, kept->bytes);
     if (rc_cas_strong_acq_rel(&kept->state, &state, OWN)) {
+      RC_POINT(OWNED);
       if (wanted != UINT64_MAX) learn(reader->keeper, false);
       release(reader, &kept->frame);
       return false;
     }
   }
-  if (state != DROPPED) return false;
+  /* Acquire, also where that exchange has failed, which is relaxed then. <- the exchange in drop */
+  if (rc_load_acquire(&kept->state) != DROPPED) return false;
   struct ringcast_frame frame = kept->frame;
   forget(kept);
   learn(reader->keeper, true);

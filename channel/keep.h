@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader's frames of spill memory that stay where they are, as memory of its own. How it works is told atop keep.c. */
+/* A reader's frames of spill memory that stay where they are, as memory of its own: how that works is told atop
+ * keep.c. */
 #ifndef RC_CHANNEL_KEEP_H
 #define RC_CHANNEL_KEEP_H
 
@@ -17,6 +18,9 @@ void rc_keeper_count(struct rc_keeper *keeper, uint64_t bytes);
 /* Gives back what was dropped, and what the ring should not have to wait for any longer, or, below the position
  * `wanted`, can't. */
 void rc_keep_settle(ringcast_reader *reader, uint64_t wanted);
+
+/* Whether the frame at `position`, which the ring has lent, is kept. */
+bool rc_keep_has(const ringcast_reader *reader, uint64_t position);
 
 /* Gives back all. */
 void rc_keep_end(ringcast_reader *reader);

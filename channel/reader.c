@@ -220,16 +220,21 @@ static const void *word_of_next_frame(void *context) {
   return &rc_frame_at(&ring->ring, ring->next)->commit;
 }
 
-static int fail_evicted(void) {
+int rc_fail_evicted(void) {
   RC_POINT(TOLD_STALE);
   return rc_fail_as(-ESTALE, "this reader was evicted: it held the writer back for longer than it may, or was taken "
                              "for dead, and what it still held may have been overwritten. Close it and attach anew");
 }
 
+int rc_fail_not_held(const struct ringcast_frame *frame) {
+  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader",
+                 (unsigned long long)frame->position);
+}
+
 static int fail_to_read(ringcast_reader *reader, int code) {
   switch (code) {
   case -EDEADLK: return rc_fail_shared();
-  case -ESTALE: return fail_evicted();
+  case -ESTALE: return rc_fail_evicted();
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
   case -ENOBUFS: return code; /* of arm, with its text */
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
@@ -407,7 +412,7 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    position, writer);
-  case -ESTALE: return fail_evicted();
+  case -ESTALE: return rc_fail_evicted();
   default:
     return rc_fail(code, "only %llu bytes of the frame are there; the writer (pid %d) is %s", there, writer,
                    rc_process_in_words(&reader->segment.writer));
@@ -446,11 +451,9 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
+  if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame);
   result = rc_ring_release(&reader->ring, frame->position);
-  if (result == -ESTALE) return fail_evicted();
-  if (result != 0)
-    return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader",
-                   (unsigned long long)frame->position);
+  if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame);
   count_frame(reader, frame);
   if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
   return 0;
@@ -478,7 +481,8 @@ static rc_slow int released_to_sleeper(ringcast_reader *reader) {
 }
 
 int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
+  if (rc_unlikely(reader->forks != rc_fork_count() || reader->ring.kept > 0 ||
+                  !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);
   if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) return released_to_sleeper(reader);
@@ -488,7 +492,7 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
 int ringcast_reader_check(const ringcast_reader *reader) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  return rc_ring_is_evicted(&reader->ring) ? fail_evicted() : 0;
+  return rc_ring_is_evicted(&reader->ring) ? rc_fail_evicted() : 0;
 }
 
 void ringcast_reader_cancel(ringcast_reader *reader) { rc_waiter_cancel(&reader->waiter); }

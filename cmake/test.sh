@@ -116,7 +116,7 @@ fi
 
 # What memory a ring is made of does not reach Python: with-hugetlb, no-extras and the plain run differ in it enough.
 # Nor does how a CPU waits, or whether it spins first; without io_uring, membarrier (io_uring is not used then) or
-# pidfds Python sleeps and is told as without all of them; dlpack_api is one of these.
+# pidfds Python sleeps and is told as without all of them, and without cow it copies; dlpack_api is one of these.
 reaches_python() { [[ $1 == with-hugetlb ]]; }
 
 # again NAME: what depends on the machine (neither "alike" nor "house" by label or marker), with a tenth of each loop
@@ -128,7 +128,7 @@ again() {
 }
 
 # The names that RINGCAST_DISABLE knows (docs/limits.md). The two that share a run have nothing to do with each other.
-switches=(hugetlb shmem-huge numa membarrier,dlpack_api io_uring pidfd,cpu_wait spin)
+switches=(hugetlb shmem-huge numa membarrier,dlpack_api io_uring pidfd,cpu_wait spin,cow)
 for switch in "${switches[@]}"; do
   RINGCAST_DISABLE=$switch again "no-${switch/,/-}"
 done

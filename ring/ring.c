@@ -184,7 +184,7 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   bool queue = reader->older == 0 ? !reader->newest_released
                                   : !reader->queue[reader->first].released &&
                                         reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
-  return order && queue && rc_ring_held(reader) <= RC_MAX_LEASES && reader->slot < reader->ring.slots;
+  return order && queue && rc_ring_held(reader) <= RC_MAX_HELD && reader->slot < reader->ring.slots;
 }
 
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
@@ -233,7 +233,7 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
 }
 
 static struct rc_lease *entry(struct rc_ring_reader *reader, uint32_t i) {
-  return &reader->queue[(reader->first + i) % RC_MAX_LEASES];
+  return &reader->queue[(reader->first + i) % RC_MAX_HELD];
 }
 
 /* Moves the cursor over what is released at the front of the queue. */
@@ -241,7 +241,7 @@ static void settle(struct rc_ring_reader *reader) {
   uint64_t cursor = reader->cursor;
   for (; reader->older > 0 && entry(reader, 0)->released; reader->older--) {
     reader->cursor = entry(reader, 0)->end;
-    reader->first = (reader->first + 1) % RC_MAX_LEASES;
+    reader->first = (reader->first + 1) % RC_MAX_HELD;
   }
   if (reader->older == 0 && reader->newest_released) {
     reader->cursor = reader->next;
@@ -292,8 +292,8 @@ static void merge(struct rc_ring_reader *reader) {
 }
 
 bool rc_ring_may_hold(struct rc_ring_reader *reader) {
-  if (rc_ring_held(reader) == RC_MAX_LEASES) merge(reader);
-  if (rc_ring_held(reader) == RC_MAX_LEASES) return false;
+  if (rc_ring_held(reader) == RC_MAX_HELD) merge(reader);
+  if (rc_ring_held(reader) == RC_MAX_HELD) return false; /* more are kept than may be, or it was evicted */
   uint32_t lent = rc_ring_held(reader) > 0 && !reader->newest_released;
   for (uint32_t i = 0; i < reader->older; i++) lent += !entry(reader, i)->released;
   return lent - reader->kept < reader->leases;

@@ -34,9 +34,12 @@ struct rc_ring_writer {
 };
 
 /* The frames that are held lie from the cursor to next, each starting where the one before it ends. Mostly there is
- * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue, but
- * those that are released and follow each other have one together. */
+ * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue,
+ * but those that are released and follow each other have one together, once it is full: so behind each that is not
+ * released there is one entry more at the most, and the queue is never too short. */
 #define RC_MAX_LEASES 64u
+#define RC_MAX_KEPT   32u /* beside those */
+#define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_KEPT))
 struct rc_lease {
   uint64_t end;
   bool released; /* but one before it is not */
@@ -53,9 +56,9 @@ struct rc_ring_reader {
   bool follows;          /* takes spilled frames of which a part is there */
   bool newest_released;  /* but an older one is not */
   uint32_t leases;       /* how many may be held and not released at once, beside ... */
-  uint32_t kept;         /* ... those that are kept (channel/keep.c) */
+  uint32_t kept;         /* ... those that are kept (channel/keep.c), up to RC_MAX_KEPT */
   uint32_t first, older; /* the queue of those before the newest, released ones behind one that is not included */
-  struct rc_lease queue[RC_MAX_LEASES];
+  struct rc_lease queue[RC_MAX_HELD];
 };
 
 /* One frame as found in the ring, or by way of it. */

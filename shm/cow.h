@@ -19,11 +19,16 @@ struct rc_cow {
 int rc_cow_open(int fd, uint64_t bytes, struct rc_cow *out);
 void rc_cow_close(struct rc_cow *cow);
 
+/* In a child of fork, before anything else: the pagemap is the parent's. */
+void rc_cow_forked(struct rc_cow *cow);
+
 /* Of a range, which is made of whole pages. */
 /* Makes each page private that is not yet, whoever reads and writes there meanwhile. Where the machine has no memory
  * left for that, the kernel does as with any first write. */
 void rc_cow_own(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
-/* Makes it show the file again: whatever was written to it is gone. */
-void rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
+/* Makes it show the file again: whatever was written to it is gone. False: it can't, and shows what it likes. */
+bool rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
+/* Makes sure that it shows the file where it was clean before, or never used. False: it does not. */
+bool rc_cow_is_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
 
 #endif

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +88,53 @@ static void tell_large_frames(struct doctor *doctor) {
   doctor_fact(doctor, "spill_error", ring->spill_error);
 }
 
+/* Sends a large frame to a reader of its own, which keeps it. What ringcast_reader_keep gave, or another error. */
+static int keep_one(void) {
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 65536, .spill_bytes = 4 * (uint64_t)MIB};
+  struct ringcast_reader_options keeps = {.size = sizeof keeps, .flags = RINGCAST_READER_KEEP};
+  ringcast_writer *writer = NULL;
+  ringcast_reader *reader = NULL;
+  ringcast_kept *kept = NULL;
+  struct ringcast_frame frame;
+  struct ringcast_span span;
+  void *data;
+  int result = ringcast_writer_create_ex(&options, &writer);
+  if (result == 0) result = ringcast_reader_attach_ex(ringcast_writer_handle(writer), &keeps, &reader);
+  if (result == 0) result = ringcast_writer_reserve(writer, (size_t)MIB, 0, &span);
+  if (result == 0) memset(span.data, 'x', span.bytes);
+  if (result == 0) result = ringcast_writer_commit(writer, span.bytes, 0);
+  if (result == 0) result = ringcast_reader_next(reader, 0, &frame);
+  if (result == 0) result = ringcast_reader_keep(reader, &frame, &kept, &data);
+  if (result == 0) *(char *)data = 'y'; /* which the ring must not show */
+  if (result == 0 && *(const char *)frame.data != 'x') result = -EIO;
+  ringcast_kept_drop(kept);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+  return result;
+}
+
+static void probe_keeping(struct doctor *doctor) {
+  const char *off = doctor_is_disabled("cow") ? DOCTOR_SWITCHED_OFF : "";
+  int result = keep_one(), pages = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC), lacks = pages < 0 ? errno : 0;
+  if (pages >= 0) close(pages);
+  if (result == 0)
+    doctor_add(doctor, "copy-on-write", DOCTOR_OK,
+               "a reader has kept a frame of 1 MiB without a copy (ringcast_reader_keep), and written to it");
+  else if (result != -ENOTSUP)
+    doctor_add(doctor, "copy-on-write", DOCTOR_NOTE, "it could not be seen whether large frames can be kept: %s",
+               strerror(-result));
+  else
+    doctor_add(doctor, "copy-on-write", DOCTOR_NOTE,
+               "a reader that was to keep a frame of 1 MiB had to copy it: /proc/self/pagemap %s%s, pages of %ld KiB%s",
+               lacks ? "can't be opened: " : "is there", lacks ? strerror(lacks) : "", sysconf(_SC_PAGESIZE) >> 10,
+               off);
+  if (result == -ENOTSUP && !*off)
+    doctor_mend(doctor, "needs /proc with its pagemap (CONFIG_PROC_PAGE_MONITOR), pages of 4 KiB, and addresses for "
+                        "the spill memory twice (ulimit -v)");
+  doctor_fact(doctor, "works", result == 0 ? 1 : result == -ENOTSUP ? 0 : -1);
+}
+
 void doctor_probe_ring(struct doctor *doctor) {
   ringcast_writer *writer;
   int64_t files = open_files();
@@ -112,6 +160,7 @@ void doctor_probe_ring(struct doctor *doctor) {
   tell_large_frames(doctor);
   probe_attach(doctor, ringcast_writer_handle(writer));
   ringcast_writer_close(writer);
+  probe_keeping(doctor);
 }
 
 /* ---- Huge pages ------------------------------------------------------------------------------------------------- */

@@ -415,16 +415,17 @@ RINGCAST_API int ringcast_reader_set_cut_through(ringcast_reader *reader, int on
  * copied. */
 typedef struct ringcast_kept ringcast_kept;
 
-/* For a reader with KEEP, and a frame that it holds, which is there as a whole: in place of releasing it. *data is where
- * the frame's bytes are from here on, frame->data is of no use any more, and the frame is not among those held. What is
- * written there nobody else sees. It stays valid after the reader has closed and the writer has gone.
- * The ring has its memory back once it was dropped, at the reader's next call of next; or before that, when the ring has
+/* For a reader with KEEP, and a frame that it holds, which is there as a whole: in place of releasing it. *data is
+ * where the frame's bytes are from here on, frame->data is of no use any more, and the frame is not among those held.
+ * What is written there nobody else sees. It stays valid after the reader has closed and the writer has gone.
+ * The ring has its memory back once it was dropped, at the reader's next call of next; or before, when the ring has
  * gone on by a quarter, or the writer waits for it: then next, in whatever wait it is, copies what was not written to,
- * one page at a time, which takes several times as long as to copy the frame before would have; so a reader that has had
- * to leaves frames uncopied less often from then on. fork copies all that is kept, as does closing the reader.
- * -ENOTSUP: copy this frame, it is held as before: it lies in the ring, or is larger than half the spill memory; where
- * it lies, or at 32 other places, something is kept; frames were kept for long of late; the mapping can't be had
- * (RINGCAST_DISABLE=cow, no /proc/self/pagemap, pages of more than 4 KiB). -EINVAL, -ESTALE, -ENOMEM, -ECHILD.
+ * one page at a time, which takes several times as long as to copy the frame before would have; so a reader that has
+ * had to leaves frames uncopied less often from then on. fork copies all that is kept, as does closing the reader.
+ * -ENOTSUP: copy this frame, it is held as before: it lies in the ring, or is larger than half the spill memory; a part
+ * of it is not there yet, or of what is there await has not told; where it lies, or at 32 other places, something is
+ * kept; frames were kept for long of late; the mapping can't be had (RINGCAST_DISABLE=cow, no /proc/self/pagemap, pages
+ * of more than 4 KiB). -EINVAL: it is not held, or is kept. -EPROTO, -ESTALE, -ENOMEM, -ECHILD.
  * A writer that is hostile can change what was not written to; one that evicts this reader (options.on_slow) does. */
 RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
                                       void **data);
@@ -432,8 +433,8 @@ RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ring
 /* Whether it is worth a try, with a frame in spill memory: 1 or 0. Wait-free. */
 RINGCAST_API int ringcast_reader_keeps(const ringcast_reader *reader);
 
-/* The memory is not used any more. NULL is allowed. Any thread. Never blocks, but for a moment in which the reader, or a
- * fork, copies. */
+/* The memory is not used any more. NULL is allowed. Any thread. Never blocks, but for a moment in which the reader, or
+ * a fork, copies. */
 RINGCAST_API void ringcast_kept_drop(ringcast_kept *kept);
 
 /* ---- Reader: introspection -------------------------------------------------------------------------------------- */

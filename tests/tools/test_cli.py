@@ -239,7 +239,7 @@ class Doctor(Case):
 
     def test_what_is_switched_off_is_told_and_not_used(self):
         names = {"hugetlb": "huge pages", "shmem-huge": "shmem huge", "numa": "NUMA", "cpu_wait": "CPU wait",
-                 "membarrier": "membarrier", "pidfd": "pidfd", "io_uring": "io_uring"}
+                 "membarrier": "membarrier", "pidfd": "pidfd", "io_uring": "io_uring", "cow": "copy-on-write"}
         for switches in ([], *([switch] for switch in names), list(names)):
             with self.subTest(switches=switches):
                 lines = self.lines_without(",".join(switches))
@@ -247,7 +247,9 @@ class Doctor(Case):
                 self.assertEqual(told, set(switches))
                 for switch in {"cpu_wait", "membarrier", "pidfd", "io_uring"} & told:
                     self.assertEqual(lines[names[switch]]["facts"]["used"], 0)
-                for switch in {"hugetlb", "shmem-huge"} & told:
+                if "cow" in told:
+                    self.assertEqual(lines["copy-on-write"]["facts"]["works"], 0)
+                for switch in {"hugetlb", "shmem-huge", "cow"} & told:
                     self.assertEqual(lines[names[switch]]["mend"], "", "what is not wanted is not to be mended")
 
     def test_io_uring_is_used_where_all_is_there_that_it_takes(self):
@@ -261,6 +263,12 @@ class Doctor(Case):
             self.assertIn("a helper thread", line["found"])
             if there:
                 self.assertIn("not used without membarrier and pidfds", line["found"])
+
+    def test_whether_large_frames_can_be_kept_is_found_out_by_keeping_one(self):
+        line = self.lines_without("")["copy-on-write"]
+        can = os.access("/proc/self/pagemap", os.R_OK) and os.sysconf("SC_PAGESIZE") == 4096
+        self.assertEqual(line["facts"]["works"], int(can))
+        self.assertEqual(line["level"], "ok" if can else "note")
 
     def test_spill_memory_is_as_the_environment_asks(self):
         for asked, got, level in (("0", 0, "note"), ("1", 2 << 20, "ok"), ("1073741824", 1 << 30, "ok")):

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames that are held: random steps against a simple model, with each number of leases. */
+/* Frames that are held, and kept: random steps against a simple model, with each number of leases. */
 #include "tests/support/ring.h"
 
-enum { STEPS = 2000, LARGE = 65536 };
+enum { STEPS = 2000, LARGE = 65536, MOST = LARGE / RC_FRAME_ALIGN };
 
 /* What is held, oldest first, each with an entry of its own, released or not. What was taken back is nowhere. */
 static struct {
   struct {
     uint64_t position, number;
     const void *data;
-    bool released;
-  } held[RC_MAX_LEASES];
+    bool released, kept;
+  } held[MOST];
   uint32_t count, leases;
   uint64_t next, read, sent; /* a position, and two numbers of frames */
 } model;
 
 static struct rc_ring_reader reader;
-static uint64_t busy, passed, returned; /* times that it came to this */
+static uint64_t busy, passed, returned, merged; /* times that it came to this */
 
 static bool is_taken_back(uint64_t number) { return mix(number) % 4 == 0; }
 
@@ -40,12 +40,20 @@ static void send_next(void) {
 
 static void skip(void) { model.next += rc_frame_lines(bytes_of(model.read++)); }
 
+/* Those that count: neither released nor kept. */
+static uint32_t lent(void) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < model.count; i++) count += !model.held[i].released && !model.held[i].kept;
+  return count;
+}
+
 static int model_next(void) {
-  if (model.count == model.leases) return -EBUSY;
+  if (lent() == model.leases) return -EBUSY;
   for (; model.read < model.sent && is_taken_back(model.read); passed++) skip();
   if (model.read == model.sent) return -EAGAIN;
   model.held[model.count].position = model.next;
   model.held[model.count].number = model.read;
+  model.held[model.count].kept = false;
   model.held[model.count++].released = false;
   skip();
   return 0;
@@ -73,6 +81,7 @@ static int model_release(uint64_t position) {
   if (i == model.count || model.held[i].released) return -EINVAL;
   ck_assert(pattern_matches(model.held[i].data, bytes_of(model.held[i].number), model.held[i].number));
   model.held[i].released = true;
+  reader.kept -= model.held[i].kept;
   while (gone < model.count && model.held[gone].released) gone++;
   model.count -= gone;
   memmove(model.held, model.held + gone, model.count * sizeof *model.held);
@@ -96,6 +105,14 @@ static void release_any(uint64_t random) {
   else if (model.count > 0) release(model.held[(random >> 16) % model.count].position, random >> 8);
 }
 
+/* As channel/keep.c does; beyond that the ring knows nothing of it. */
+static void keep_any(uint64_t random) {
+  uint32_t i = model.count > 0 ? (uint32_t)(random % model.count) : 0;
+  if (model.count == 0 || model.held[i].released || model.held[i].kept || reader.kept == RC_MAX_KEPT) return;
+  model.held[i].kept = true;
+  reader.kept++;
+}
+
 /* Puts the newest back, which was just taken; meanwhile older ones may have gone. */
 static void put_newest_back(uint64_t random) {
   uint32_t before = model.count;
@@ -116,7 +133,9 @@ static void agree(void) {
   ck_assert_uint_eq(reader.next, model.next);
   ck_assert_uint_eq(reader.cursor, cursor);
   ck_assert_uint_eq(control->slots[reader.slot].cursor, cursor);
-  ck_assert_uint_eq(rc_ring_held(&reader), model.count);
+  ck_assert_uint_le(rc_ring_held(&reader), model.count);
+  ck_assert_int_eq(rc_ring_held(&reader) == 0, model.count == 0);
+  merged += rc_ring_held(&reader) < model.count;
 }
 
 START_TEST(what_is_held_agrees_with_a_simple_model) {
@@ -127,6 +146,7 @@ START_TEST(what_is_held_agrees_with_a_simple_model) {
     uint64_t eagerness = step / 250 % 2 ? 2 : 6; /* more and more are held, then fewer */
     send_next();
     if (random % 16 == 0) put_newest_back(random >> 8);
+    else if (random % 16 == 1) keep_any(random >> 8);
     else if (random % 8 < eagerness) take_next(random >> 8);
     else release_any(random >> 8);
     agree();
@@ -134,6 +154,58 @@ START_TEST(what_is_held_agrees_with_a_simple_model) {
   ck_assert_uint_gt(busy, 0);
   ck_assert_uint_gt(passed, 0);
   ck_assert_uint_gt(returned, 0);
+  if (_i > 1 && _i <= 16) ck_assert_uint_gt(merged, 0); /* with more of them the ring is full first */
+}
+END_TEST
+
+static uint64_t take(void) {
+  struct rc_ring_frame frame;
+  ck_assert_int_eq(rc_ring_next(&reader, &frame), 0);
+  ck_assert(rc_ring_reader_is_valid(&reader));
+  return frame.position;
+}
+
+/* As few can be held as may be, and hundreds behind one of them are taken and released. */
+START_TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going) {
+  enum { OTHERS = 400 };
+  uint64_t first, before = 0;
+  reader = join();
+  reader.leases = 3;
+  for (uint64_t i = 0; i <= OTHERS; i++) ck_assert_int_eq(send(i, 8), 0);
+  first = take();
+  for (int i = 0; i < OTHERS; i++) {
+    uint64_t position = take();
+    if (before != 0) ck_assert_int_eq(rc_ring_release(&reader, before), 0); /* each only once the next is there */
+    if (before != 0) ck_assert_int_eq(rc_ring_release(&reader, before), -EINVAL);
+    before = position;
+  }
+  ck_assert_uint_eq(reader.cursor, first);
+  ck_assert_int_eq(rc_ring_release(&reader, before), 0);
+  ck_assert_int_eq(rc_ring_release(&reader, first), 0);
+  ck_assert_uint_eq(reader.cursor, reader.next);
+  ck_assert_uint_eq(rc_ring_held(&reader), 0);
+}
+END_TEST
+
+/* The most of both, and between each two one that is released: what the queue must have room for. */
+START_TEST(as_many_as_may_be_are_held_and_kept_whatever_lies_between_them) {
+  enum { MANY = RC_MAX_LEASES + RC_MAX_KEPT };
+  uint64_t positions[MANY];
+  struct rc_ring_frame frame;
+  reader = join();
+  reader.leases = RC_MAX_LEASES;
+  for (uint64_t i = 0; i <= 2 * MANY; i++) ck_assert_int_eq(send(i, 8), 0);
+  for (uint32_t i = 0; i < MANY; i++) {
+    positions[i] = take();
+    if (i < RC_MAX_KEPT) reader.kept++;
+    if (i + 1 < MANY) ck_assert_int_eq(rc_ring_release(&reader, take()), 0);
+  }
+  ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
+  ck_assert_int_eq(rc_ring_release(&reader, positions[MANY / 2]), 0);
+  take();
+  ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
+  for (uint32_t i = 0; i < MANY; i++)
+    ck_assert_int_eq(rc_ring_release(&reader, positions[i]), i == MANY / 2 ? -EINVAL : 0);
 }
 END_TEST
 
@@ -143,6 +215,8 @@ int main(void) {
   Suite *suite = suite_create("ring, leases");
   TCase *tests = add_case(suite, "ring, leases");
   tcase_add_checked_fixture(tests, make_large_ring, free_ring);
+  tcase_add_test(tests, one_that_is_held_for_long_does_not_keep_others_from_coming_and_going);
+  tcase_add_test(tests, as_many_as_may_be_are_held_and_kept_whatever_lies_between_them);
   tcase_add_loop_test(tests, what_is_held_agrees_with_a_simple_model, 1, RC_MAX_LEASES + 1);
   return run_suite(suite);
 }

@@ -242,6 +242,42 @@ START_TEST(waits_spin_unless_switched_off) {
 }
 END_TEST
 
+static int count_pagemaps(void) {
+  calls++;
+  return real.pagemap();
+}
+
+START_TEST(large_frames_are_kept_unless_switched_off) {
+  enum { LARGE = 1 << 20 };
+  rc_os.pagemap = count_pagemaps;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 4 * LARGE};
+  struct ringcast_reader_options keeps = {.size = sizeof keeps, .flags = RINGCAST_READER_KEEP};
+  ringcast_writer *writer;
+  ringcast_reader *reader;
+  struct ringcast_span span;
+  struct ringcast_frame frame;
+  ringcast_kept *kept = NULL;
+  void *data;
+  bool off = rc_disabled("cow");
+  int pagemap = real.pagemap();
+  if (pagemap >= 0) close(pagemap);
+  if (!off && (pagemap < 0 || rc_small_page() != 4096)) {
+    tell_skipped(__func__, "no /proc/self/pagemap, or pages of more than 4 KiB");
+    return;
+  }
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &keeps, &reader), 0);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0);
+  ck_assert_int_eq(ringcast_writer_commit(writer, LARGE, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert_int_eq(calls > 0, !off);
+  ck_assert_int_eq(ringcast_reader_keep(reader, &frame, &kept, &data), off ? -ENOTSUP : 0);
+  ringcast_kept_drop(kept);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 int main(void) {
   uring_result = rc_uring_probe();
   Suite *suite = suite_create("switches");
@@ -256,5 +292,6 @@ int main(void) {
   tcase_add_test(tests, who_waits_asks_for_a_pidfd_unless_switched_off);
   tcase_add_test(tests, waits_are_left_to_the_cpu_unless_switched_off);
   tcase_add_test(tests, waits_spin_unless_switched_off);
+  tcase_add_test(tests, large_frames_are_kept_unless_switched_off);
   return run_suite(suite);
 }

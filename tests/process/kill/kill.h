@@ -50,7 +50,7 @@ struct party {
   /* The referee's word. */
   enum mode mode;
   uint32_t leases;
-  bool follows, churns, dawdles;
+  bool follows, keeps, churns, dawdles;
   _Atomic uint32_t armed; /* a point + 1: strike yourself there, 0: nowhere ... */
   _Atomic uint32_t passes; /* ... once you have passed it so many times */
   _Atomic int32_t signal;
@@ -70,7 +70,8 @@ struct party {
 };
 
 struct counts {
-  _Atomic uint64_t frames, bytes, spilled, followed, corrupt, missing, unexpected, torn; /* torn: and told so in time */
+  _Atomic uint64_t frames, bytes, spilled, followed, kept;
+  _Atomic uint64_t corrupt, missing, unexpected, torn; /* torn: and told so in time */
   _Atomic uint64_t lives, pipe, owner_dead, stale, aborted, timed_out, refused; /* refused: -EUSERS, for a moment */
   _Atomic uint64_t descriptors, mappings, threads; /* left by a party that ended by itself */
 };

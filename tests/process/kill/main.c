@@ -14,8 +14,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "shm/disable.h"
+#include "shm/os.h"
 #include "shm/uring.h"
 #include "tests/process/kill/kill.h"
 
@@ -31,7 +33,7 @@ static const char *const point_names[RC_POINT_COUNT] = {
 
 static struct {
   uint64_t kills, seed;
-  bool points, quiet, strict, parks;
+  bool points, quiet, strict, parks, keeps;
   int only; /* -1: all points */
 } options = {.kills = 200, .seed = 1, .only = -1};
 
@@ -44,9 +46,10 @@ static int tasks_left;
 
 static uint64_t texts; /* of things that were wrong, told so far */
 
-/* Nobody comes by some points where io_uring, or what it takes to rely on it, is not to be had. */
+/* Nobody comes by some points where io_uring, or what it takes to rely on it, or copy-on-write is not to be had. */
 static bool is_on_the_way(int point) {
   if (options.only >= 0 && point != options.only) return false;
+  if (point == RC_POINT_KEPT || point == RC_POINT_OWN || point == RC_POINT_OWNED) return options.keeps;
   return point != RC_POINT_PARKED || options.parks;
 }
 
@@ -54,6 +57,14 @@ static void look_for_io_uring(void) {
   options.parks = rc_uring_probe() == 0 && !rc_disabled("pidfd") && !rc_disabled("membarrier");
   if (!options.parks)
     fprintf(stderr, "SKIPPED kill: the point PARKED: there is no io_uring here, or nobody may rely on it\n");
+}
+
+static void look_for_copy_on_write(void) {
+  int pagemap = rc_os.pagemap();
+  options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_disabled("cow");
+  if (pagemap >= 0) close(pagemap);
+  if (!options.keeps)
+    fprintf(stderr, "SKIPPED kill: the points KEPT, OWN and OWNED: frames can't be kept here without a copy\n");
 }
 
 static void shuffle_tasks(void) {
@@ -175,8 +186,8 @@ static uint64_t summarise(const struct leaks *leaks, double seconds) {
   printf("  points: %d, not struck by both signals: %d\n  parties:", RC_POINT_COUNT, missed);
   for (int i = 0; i < MODES; i++) printf("%s %s %" PRIu64, i == 0 ? "" : ",", mode_names[i], tally.modes[i]);
   printf("\n  frames verified %" PRIu64 " (%" PRIu64 " MiB; %" PRIu64 " beside the ring, %" PRIu64
-         " followed), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
-         c->frames, c->bytes >> 20, c->spilled, c->followed, c->corrupt, c->missing);
+         " followed, %" PRIu64 " kept), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
+         c->frames, c->bytes >> 20, c->spilled, c->followed, c->kept, c->corrupt, c->missing);
   printf("  lives of readers %" PRIu64 "; -EPIPE %" PRIu64 ", -ESTALE %" PRIu64 " (%" PRIu64
          " in a torn frame), -ECONNABORTED %" PRIu64 ", -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64
          ", -ETIMEDOUT %" PRIu64 "; not documented: %" PRIu64 "\n",
@@ -246,6 +257,7 @@ int main(int count, char **words) {
   }
   draw_from(options.seed);
   look_for_io_uring();
+  look_for_copy_on_write();
   shuffle_tasks();
   leaks_begin();
   uint64_t began = now_ns(), told = began;

@@ -12,6 +12,12 @@ static ringcast_reader *reader;
 static struct ringcast_frame held[8];
 static struct head heads[8]; /* what they say; all 0: not known to be whole */
 static uint32_t holds;
+static struct {
+  ringcast_kept *handle;
+  const void *data;
+  struct head head;
+} kept[8];
+static uint32_t keeps;
 static uint64_t state;
 static uint64_t last;   /* number of the last frame of this life; 0: none yet */
 static uint64_t before; /* the number that was surely committed before it attached, ... */
@@ -138,7 +144,7 @@ static int release_some(void) {
   return 0;
 }
 
-/* One that is released counts as held as long as an older one is. */
+/* The ring may be full up to that one. */
 static int release_oldest(void) {
   uint32_t oldest = 0;
   if (holds == 0) return unexpected("next", -EBUSY);
@@ -146,6 +152,51 @@ static int release_oldest(void) {
     if (held[i].position < held[oldest].position) oldest = i;
   int result = release_one(oldest);
   return result != 0 ? result : -EAGAIN;
+}
+
+/* ---- Keeping ---------------------------------------------------------------------------------------------------- */
+
+/* It is as it was when it was kept, unless the ring went on without this reader. */
+static int drop_one(uint32_t i) {
+  struct head head = kept[i].head;
+  bool same = frame_matches(kept[i].data, 0, head.bytes, &head);
+  int result = same ? 0 : ringcast_reader_check(reader);
+  ringcast_kept_drop(kept[i].handle);
+  kept[i] = kept[--keeps];
+  if (same) return 0;
+  if (result == -ESTALE) {
+    atomic_fetch_add(&board->counts.torn, 1);
+    return stale("keep");
+  }
+  note_wrong(self, &board->counts.corrupt, "reader: frame %llu was overwritten while it was kept, %u beside it",
+             (unsigned long long)head.number, keeps);
+  return -EBADMSG;
+}
+
+static int drop_all(void) {
+  int result = 0;
+  while (keeps > 0) {
+    int wrong = drop_one(0);
+    if (result == 0) result = wrong;
+  }
+  return result;
+}
+
+/* The newest that is held, in place of releasing it; it is dropped when as many are kept as there is room for. */
+static int keep_newest(void) {
+  const uint32_t newest = holds - 1, most = sizeof kept / sizeof *kept;
+  void *data;
+  if (!self->keeps || heads[newest].bytes == 0 || chance(4) == 0) return 0;
+  int result = keeps == most ? drop_one((uint32_t)chance(most)) : 0;
+  if (result != 0) return result;
+  result = ringcast_reader_keep(reader, &held[newest], &kept[keeps].handle, &data);
+  if (result == -ENOTSUP) return 0;
+  if (result != 0) return result == -ESTALE ? stale("keep") : unexpected("keep", result);
+  kept[keeps].data = data;
+  kept[keeps++].head = heads[newest];
+  holds--;
+  atomic_fetch_add_explicit(&board->counts.kept, 1, memory_order_relaxed);
+  return 0;
 }
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
@@ -205,7 +256,8 @@ static void judge_end(void) {
 
 static int attach(void) {
   struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
-  if (self->follows) options.flags = RINGCAST_READER_CUT_THROUGH;
+  if (self->follows) options.flags |= RINGCAST_READER_CUT_THROUGH;
+  if (self->keeps) options.flags |= RINGCAST_READER_KEEP;
   set_mode(self->mode, &options.spin_ns);
   before = atomic_load(&board->committed);
   int result = ringcast_reader_attach_ex(board->handle, &options, &reader);
@@ -231,6 +283,7 @@ static int read_frames(uint64_t most) {
     result = examine(&frame);
     if (result == -EPIPE && self->follows) result = release_one(holds - 1); /* a part of a frame; the next call tells */
     if (result != 0 && result != -ECONNABORTED) return result;
+    if (result == 0 && (result = keep_newest()) != 0) return result;
     if ((result = release_some()) != 0) return result;
     if (self->dawdles && chance(16) == 0) nanosleep(&(struct timespec){.tv_nsec = (long)chance(400000)}, NULL);
   }
@@ -242,6 +295,8 @@ static int live(void) {
   int result = attach();
   if (result != 0) return result;
   result = read_frames(self->churns ? 1 + chance(200) : UINT64_MAX);
+  int dropped = drop_all();
+  if (result == 0) result = dropped;
   if (result == -EPIPE) judge_end();
   else if (result != 0 && result != -ESTALE && result != -EBADMSG) unexpected("next", result);
   atomic_store(&self->attached, false);

@@ -338,6 +338,9 @@ static void suit(int point) {
     for (int i = WRITER + 1; i < PARTIES; i++) board->parties[i].follows = i != SUITED;
     break;
   case RC_POINT_P2_DONE: party->follows = board->large = true; break;
+  case RC_POINT_KEPT:
+  case RC_POINT_OWN:
+  case RC_POINT_OWNED: party->keeps = board->large = true; break;
   case RC_POINT_PARKED:
     party->mode = PARKED;
     board->storms = false;
@@ -372,6 +375,7 @@ static void plan(const struct strike *first) {
     while (party->mode == SPINNING && i != spinning);
     party->leases = draw(2) ? 1 : 1 + (uint32_t)draw(6);
     party->follows = draw(2) == 0;
+    party->keeps = draw(2) == 0;
     party->churns = i == CHURNER || draw(4) == 0;
     party->dawdles = draw(3) == 0;
   }

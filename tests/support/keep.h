@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of keeping share: readers that keep, and what they have kept. */
+#ifndef RC_TESTS_KEEP_H
+#define RC_TESTS_KEEP_H
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "shm/disable.h"
+#include "shm/os.h"
+#include "tests/support/spill.h"
+
+struct kept {
+  ringcast_kept *handle;
+  uint8_t *data;
+  const void *place; /* where it was lent */
+  uint64_t number;
+  size_t bytes;
+};
+
+static inline ringcast_reader *attach_as(ringcast_writer *writer, uint32_t flags) {
+  ringcast_reader *reader = NULL;
+  struct ringcast_reader_options options = {.size = sizeof options, .flags = flags, .leases = 2, .name = "rank 3"};
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
+  return reader;
+}
+
+static inline ringcast_reader *attach_keeper(ringcast_writer *writer) {
+  return attach_as(writer, RINGCAST_READER_KEEP);
+}
+
+static inline bool is_whole(const struct kept *kept) { return pattern_matches(kept->data, kept->bytes, kept->number); }
+
+/* What must be the next frame, kept. */
+static inline struct kept keep(ringcast_reader *reader, uint64_t number, size_t bytes) {
+  struct ringcast_frame frame = expect(reader, number, bytes);
+  struct kept kept = {.place = frame.data, .number = number, .bytes = bytes};
+  void *data;
+  int result = ringcast_reader_keep(reader, &frame, &kept.handle, &data);
+  ck_assert_msg(result == 0, "keep: %d, %s", result, ringcast_last_error());
+  kept.data = data;
+  ck_assert_uint_eq((uintptr_t)kept.data % 64, 16);
+  ck_assert(is_whole(&kept));
+  return kept;
+}
+
+/* As the other numbers would be, in every page. */
+static inline void write_to(struct kept *kept) {
+  kept->number += 1000;
+  pattern_fill(kept->data, kept->bytes, kept->number);
+}
+
+static inline void drop(struct kept *kept) {
+  ck_assert(is_whole(kept));
+  ringcast_kept_drop(kept->handle);
+  kept->handle = NULL;
+}
+
+/* The reader's next call of next, which finds nothing. */
+static inline void settle(ringcast_reader *reader) {
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+}
+
+/* The frame is kept as long as the writer lets it be: has the writer ask for it. */
+static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
+  struct ringcast_span span;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
+  settle(reader);
+  ck_assert_uint_eq(reader->ring.kept, 0);
+}
+
+/* Whether frames can be kept here at all; says why not. */
+static inline bool can_keep(const char *tests) {
+  int fd = rc_disabled("cow") ? -ENOTSUP : rc_os.pagemap();
+  if (fd >= 0) close(fd);
+  else tell_skipped(tests, fd == -ENOTSUP ? "cow is switched off (RINGCAST_DISABLE)" : "no /proc/self/pagemap");
+  if (fd >= 0 && rc_small_page() > RC_SPILL_UNIT) tell_skipped(tests, "pages of more than 4 KiB"), fd = -1;
+  return fd >= 0;
+}
+
+#endif

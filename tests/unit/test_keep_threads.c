@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers keep frames, and other threads look at them, write to them and drop them, while the writer goes on with too
+ * little spill memory: it waits for what is kept again and again. All bytes are checked. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+
+#include "tests/support/children.h"
+#include "tests/support/keep.h"
+#include "tests/support/switches.h"
+
+enum { READERS = 2, QUEUE = 6, STAY = 100, LEAST = 33000 };
+
+static int frames;
+
+static size_t bytes_of(uint64_t number) { return LEAST + (size_t)(mix(number) % 100000); }
+
+/* What a reader hands to the thread that drops it, oldest first or not. */
+struct party {
+  const char *handle;
+  ringcast_reader *reader;
+  pthread_t reads, drops;
+  pthread_mutex_t mutex;
+  pthread_cond_t changed;
+  struct kept queue[QUEUE];
+  int count;
+  bool ended;
+  int kept, own; /* times that it came to this */
+};
+
+static void hand_over(struct party *party, struct kept kept) {
+  pthread_mutex_lock(&party->mutex);
+  while (party->count == QUEUE) pthread_cond_wait(&party->changed, &party->mutex);
+  party->queue[party->count++] = kept;
+  pthread_cond_broadcast(&party->changed);
+  pthread_mutex_unlock(&party->mutex);
+}
+
+static bool take_over(struct party *party, uint64_t random, struct kept *out) {
+  pthread_mutex_lock(&party->mutex);
+  while (!party->ended && party->count == 0) pthread_cond_wait(&party->changed, &party->mutex);
+  bool took = party->count > 0;
+  if (took) {
+    int which = (int)(random % (uint64_t)party->count);
+    *out = party->queue[which];
+    party->queue[which] = party->queue[--party->count];
+    pthread_cond_broadcast(&party->changed);
+  }
+  pthread_mutex_unlock(&party->mutex);
+  return took;
+}
+
+static void *drop_all(void *context) {
+  struct party *party = context;
+  struct kept kept;
+  for (uint64_t random = 3; take_over(party, random, &kept); random = mix(random)) {
+    child_must(is_whole(&kept));
+    if (random % 4 == 0) write_to(&kept);
+    if (random % 8 == 0) sched_yield();
+    child_must(is_whole(&kept));
+    ringcast_kept_drop(kept.handle);
+  }
+  return NULL;
+}
+
+static int read_one_frame(struct party *party, uint64_t *least) {
+  struct ringcast_frame frame;
+  ringcast_kept *kept;
+  void *data;
+  bool keeps = ringcast_reader_keeps(party->reader);
+  int result = ringcast_reader_next(party->reader, RINGCAST_FOREVER, &frame);
+  if (result != 0) return result;
+  uint64_t n = frame.kind;
+  party->own += keeps && !ringcast_reader_keeps(party->reader);
+  child_must(n >= *least && frame.bytes == bytes_of(n));
+  *least = n + 1;
+  if (ringcast_reader_keep(party->reader, &frame, &kept, &data) == 0) {
+    hand_over(party, (struct kept){.handle = kept, .data = data, .number = n, .bytes = frame.bytes});
+    party->kept++;
+    return 0;
+  }
+  child_must(pattern_matches(frame.data, frame.bytes, n));
+  return ringcast_reader_release(party->reader, &frame);
+}
+
+/* Who attaches anew has learned nothing, and what was kept before is still there. */
+static void *read_all(void *context) {
+  struct party *party = context;
+  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_KEEP};
+  uint64_t least = 0;
+  for (int result = 0; result == 0;) {
+    for (int i = 0; i < STAY && result == 0; i++) result = read_one_frame(party, &least);
+    child_must(result == 0 || result == -EPIPE);
+    ringcast_reader_close(party->reader);
+    if (result == 0) result = ringcast_reader_attach_ex(party->handle, &options, &party->reader);
+  }
+  pthread_mutex_lock(&party->mutex);
+  party->ended = true;
+  pthread_cond_broadcast(&party->changed);
+  pthread_mutex_unlock(&party->mutex);
+  return NULL;
+}
+
+START_TEST(all_bytes_are_right_whoever_drops_them_and_when) {
+  frames = share_of(4000);
+#if defined(__SANITIZE_THREAD__)
+  frames /= 5;
+  disable_too("io_uring"); /* it does not see liburing unmap one's ring before another's lies there */
+#endif
+  ringcast_writer *writer = make_writer(2 * MIB);
+  struct party parties[READERS];
+  char handle[96];
+  strcpy(handle, ringcast_writer_handle(writer)); /* which lives as long as the writer */
+  memset(parties, 0, sizeof parties);
+  for (int i = 0; i < READERS; i++) {
+    struct party *party = &parties[i];
+    party->handle = handle;
+    party->reader = attach_keeper(writer);
+    pthread_mutex_init(&party->mutex, NULL);
+    pthread_cond_init(&party->changed, NULL);
+    ck_assert_int_eq(pthread_create(&party->reads, NULL, read_all, party), 0);
+    ck_assert_int_eq(pthread_create(&party->drops, NULL, drop_all, party), 0);
+  }
+  for (uint64_t n = 0; n < (uint64_t)frames; n++) {
+    struct ringcast_span span;
+    ck_assert_int_eq(ringcast_writer_reserve(writer, bytes_of(n), RINGCAST_FOREVER, &span), 0);
+    pattern_fill(span.data, bytes_of(n), n);
+    ck_assert_int_eq(ringcast_writer_commit(writer, bytes_of(n), (uint16_t)n), 0);
+  }
+  ringcast_writer_close(writer);
+  for (int i = 0; i < READERS; i++) {
+    ck_assert_int_eq(pthread_join(parties[i].reads, NULL), 0);
+    ck_assert_int_eq(pthread_join(parties[i].drops, NULL), 0);
+    ck_assert_int_gt(parties[i].kept, 0);
+    ck_assert_int_gt(parties[i].own, 0);
+    pthread_cond_destroy(&parties[i].changed);
+    pthread_mutex_destroy(&parties[i].mutex);
+  }
+}
+END_TEST
+
+int main(void) {
+  if (!can_keep("test_keep_threads")) return EXIT_SUCCESS;
+  Suite *suite = suite_create("keep_threads");
+  TCase *tests = add_case(suite, "keep_threads");
+  unsetenv("RINGCAST_SPILL_BYTES");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_test(tests, all_bytes_are_right_whoever_drops_them_and_when);
+  return run_suite(suite);
+}
