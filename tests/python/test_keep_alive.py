@@ -21,7 +21,6 @@ from conftest import ring_mappings
 from keeping import KEEPS, MIB, is_free, is_kept, is_some, keeping, some, teach, tensor
 from needs import needs_torch, torch
 from peers import WATCHDOG
-from pieces import PieceWriter, needs_library
 from test_cut_through import Receiving
 from test_lifecycle import in_a_fork
 
@@ -29,20 +28,34 @@ import ringcast
 
 # ---- Whoever waits is not held back ----------------------------------------------------------------------------------
 
-ROOM_MIB = 8  # for one frame of 3 MiB that is kept, and not for three
+ROOM_MIB = 8
+# No two of them have room. Those of 3 MiB are kept, and wait for nothing but a call of the reader's.
+SIZES = (3, 6, 3, 6, 3, 6)
 
 
 def keep_one(writer, reader):
-    writer.send(some(1, 3), 0)
+    writer.send(some(0, 3), 0)
     got = reader.recv(0)
     assert is_kept(got) == KEEPS
     return got
 
 
-def send_all(writer):
-    """None of it has room beside what is kept, once two are there."""
-    for number in range(2, 8):
-        writer.send(some(number, 3), WATCHDOG)
+def send_others(writer):
+    for number, mib in enumerate(SIZES[1:], 1):
+        writer.send(some(number, mib), WATCHDOG)
+
+
+def are_right(held):
+    return len(held) == len(SIZES) and all(is_some(held[number], number, mib) for number, mib in enumerate(SIZES))
+
+
+@contextlib.contextmanager
+def once_it_waits(handle):
+    with ringcast.Tap(handle) as tap:
+        before = tap.peers()[0].stats.waits
+        yield
+        while tap.peers()[0].stats.waits == before:
+            pass
 
 
 @pytest.mark.parametrize("receive", [
@@ -53,10 +66,11 @@ def send_all(writer):
 def test_a_reader_that_waits_gives_the_writer_room(receive, spin):
     with keeping(ROOM_MIB, spin=spin) as (writer, reader):
         held = [keep_one(writer, reader)]
-        receiving = Receiving(lambda: [held.append(receive(reader)) for _ in range(6)])
-        send_all(writer)
+        with once_it_waits(writer.handle):
+            receiving = Receiving(lambda: [held.append(receive(reader)) for _ in SIZES[1:]])
+        send_others(writer)
         receiving.finish()
-        assert all(is_some(got, number, 3) for number, got in enumerate(held, 1))
+        assert are_right(held)
 
 
 @pytest.mark.parametrize("kind", loops.LOOPS)
@@ -65,16 +79,18 @@ def test_a_task_that_waits_gives_the_writer_room(kind):
         held = [keep_one(writer, reader)]
 
         async def receive():
-            for _ in range(6):
+            for _ in SIZES[1:]:
                 held.append(await reader.arecv())
 
         async def both():
-            sending = Receiving(lambda: send_all(writer))  # not by a task of this loop
-            await receive()
+            task = asyncio.ensure_future(receive())
+            await loops.waits(reader)
+            sending = Receiving(lambda: send_others(writer))  # not by a task of this loop
+            await task
             sending.finish()
 
         loops.run(kind, both())
-        assert all(is_some(got, number, 3) for number, got in enumerate(held, 1))
+        assert are_right(held)
 
 
 @pytest.mark.parametrize("kind", loops.LOOPS)
@@ -119,13 +135,14 @@ def test_readers_of_other_processes_hold_all_they_get(crew):
 def test_a_reader_that_does_not_wait_holds_the_writer_back_until_it_calls():
     with keeping(ROOM_MIB) as (writer, reader):
         got = keep_one(writer, reader)
-        writer.send(some(2, 3), 0)
+        writer.send(some(1, 3), 0)
+        with pytest.raises(TimeoutError, match="spill memory"):
+            writer.send(some(2, 3), 0)
+        assert is_some(reader.recv(0), 1, 3)
         with pytest.raises(TimeoutError):
-            writer.send(some(3, 3), 0)
-        assert is_some(reader.recv(0), 2, 3)
-        assert is_free(reader) or is_some(got, 1, 3)
-        writer.send(some(3, 3), 0)
-        assert is_some(reader.recv(0), 3, 3) and is_some(got, 1, 3)
+            reader.recv(0)
+        writer.send(some(2, 3), 0)
+        assert is_some(reader.recv(0), 2, 3) and is_some(got, 0, 3)
 
 
 # ---- It outlives -----------------------------------------------------------------------------------------------------
@@ -194,11 +211,11 @@ def test_a_reader_that_is_evicted_may_still_look():
         with ringcast.Reader(writer.handle, keep=True) as reader:
             teach(writer, reader)
             got = keep_one(writer, reader)
-            for number in range(2, 5):
+            for number in range(1, 4):
                 writer.send(some(number, 3), WATCHDOG)
             with pytest.raises(ringcast.Evicted):
                 reader.recv(0)
-            assert got.shape == some(1, 3).shape and int(got.max()) >= int(got.min())
+            assert got.shape == some(0, 3).shape and int(got.max()) >= int(got.min())
             got[:] = some(9, 3)
         assert is_some(got, 9, 3)
 
@@ -304,14 +321,13 @@ def forked(function):
 
 
 def test_parent_and_child_of_a_fork_have_values_of_their_own():
-    with keeping(16) as (writer, reader):
+    with keeping() as (writer, reader):
         held = {}
         for number in range(1, 5):
             writer.send(some(number), 0)
             held[number] = reader.recv(0)
         held[2][0] = 99
-        kept = [number for number, got in held.items() if is_kept(got)]
-        assert bool(kept) == KEEPS
+        assert all(map(is_kept, held.values())) == KEEPS
 
         def child():
             """The parent has overwritten all, and its memory is others' by now."""
@@ -320,16 +336,19 @@ def test_parent_and_child_of_a_fork_have_values_of_their_own():
             del held[1]
             gc.collect()
             reader.close()
-            return same, int(held[3].max()), is_some(held[4], 4)
+            writer.close()
+            same += [int(held[3].max()), is_some(held[4], 4)]
+            held.clear()
+            return same, ring_mappings()
 
         with forked(child) as answers:
             held[4][:] = 17
             gone = [held.pop(number) for number in (1, 3)]
             del gone
-            for number in range(5, 30):
+            for number in range(5, 60):
                 writer.send(some(number), 0)
                 assert is_some(reader.recv(0), number)
-        assert answers == [([True, True, True, 99], 5, True)]
+        assert answers == [([True, True, True, 99, 5, True], [])]
         assert (held[4] == 17).all() and int(held[2][0]) == 99 and (held[2][1:] == some(2)[1:]).all()
 
 
@@ -429,58 +448,3 @@ def test_bytes_between_arrays_arrive():
         for number, (array, raw, nested) in enumerate(zip(*[iter(receiving.finish())] * 3)):
             assert is_some(array["x"], number) and is_some(np.frombuffer(raw, np.uint64), number)
             assert is_some(nested[0], -number, 1) and nested[1] == "text"
-
-
-# ---- Cut-through -----------------------------------------------------------------------------------------------------
-
-
-def begin_half(writer, frame, kind):
-    writer.begin(frame, kind)
-    writer.publish(len(writer.frame) // 2)
-
-
-def is_followed(writer, reader, frame, kind=ringcast.KIND_TENSORS):
-    """Whether the reader was given the frame when half of it was there; and what it gives when it is whole."""
-    begin_half(writer, frame, kind)
-    with pytest.raises(TimeoutError) as raised:
-        reader.recv(0)
-    writer.commit()
-    return "of the frame" in str(raised.value), reader.recv(0)
-
-
-@needs_library
-def test_arrays_are_waited_for_after_the_first_and_bytes_are_followed_after_the_first():
-    data = some(3, 10).tobytes()
-    with PieceWriter() as writer, ringcast.Reader(writer.handle, keep=True) as reader:
-        for _ in range(2):
-            followed, got = is_followed(writer, reader, ringcast.pack({"x": some(1)}))
-            assert followed and not is_kept(got["x"]) and is_some(got["x"], 1)
-            for _ in range(3):
-                followed, got = is_followed(writer, reader, ringcast.pack({"x": some(2)}))
-                assert followed != KEEPS and is_kept(got["x"]) == KEEPS and is_some(got["x"], 2)
-            followed, got = is_followed(writer, reader, data, ringcast.KIND_BYTES)
-            assert followed != KEEPS and got == data
-            for _ in range(3):
-                followed, got = is_followed(writer, reader, data, ringcast.KIND_BYTES)
-                assert followed and got == data
-
-
-@needs_library
-def test_a_frame_that_is_begun_before_the_reader_keeps_is_not_lost():
-    with PieceWriter() as writer, ringcast.Reader(writer.handle, keep=True) as reader:
-        is_followed(writer, reader, ringcast.pack({"x": some(1)}))
-        for number in range(2, 6):
-            begin_half(writer, ringcast.pack({"x": some(number)}), ringcast.KIND_TENSORS)
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    reader.recv(0)
-            if number == 4:
-                writer.abort()
-                continue
-            writer.commit()
-            got = reader.recv(0)["x"]
-            assert is_kept(got) == KEEPS and is_some(got, number)
-        begin_half(writer, ringcast.pack({"x": some(6)}), ringcast.KIND_TENSORS)
-        writer.close()
-        with pytest.raises(ringcast.WriterGone):
-            reader.recv(WATCHDOG)
