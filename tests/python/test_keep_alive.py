@@ -416,6 +416,25 @@ def test_frames_and_views_are_as_without():
         assert is_kept(again) == KEEPS and is_some(again, 9) and is_some(kept, 1)
 
 
+@pytest.mark.parametrize("leases", [1, 64])
+def test_many_that_are_kept_with_others_between_are_no_leases(leases):
+    with keeping(512, leases=leases) as (writer, reader):  # it need not be copied after all
+        held = []
+        for number in range(1, 50):
+            for value in some(number, 1), number, "text":
+                writer.send(value, 0)
+            held.append(reader.recv(0))
+            assert (reader.recv(0), reader.recv(0)) == (number, "text")
+        assert sum(map(is_kept, held)) == (32 if KEEPS else 0)  # as many as may be
+        for number in range(leases):
+            writer.send(number, 0)
+        frames = [reader.next(0) for _ in range(leases)]
+        assert [ringcast.unpack(frame) for frame in frames] == list(range(leases))
+        for frame in frames:
+            frame.release()
+        assert all(is_some(got, number, 1) for number, got in enumerate(held, 1))
+
+
 def test_frames_that_are_held_and_others_that_are_kept_mix():
     with keeping(32, leases=3) as (writer, reader):
         frames, held = [], {}
