@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from needs import needs_torch, torch
@@ -171,15 +172,26 @@ def test_a_receiver_has_dropped_what_it_got_before_it_answers():
             Got.here -= 1
 
     seen = []
-    had = dropin.receive_all(Got, lambda _: seen.append(Got.here), 3)
+    had = dropin.receive_all(Got, None, lambda _: seen.append(Got.here), 3)
     assert seen == [0, 0, 0, 0] and had == sorted(had) and len(had) == 3
+
+
+def test_what_a_receiver_does_with_what_it_got_is_in_the_span():
+    begun = []
+
+    def use(got):
+        begun.append((got, time.monotonic_ns()))
+
+    had = dropin.receive_all(lambda: "got", use, lambda _: None, 3)
+    assert [got for got, _ in begun] == ["got"] * 3
+    assert all(start <= end for (_, start), end in zip(begun, had)) and len(had) == 3
 
 
 def test_what_begins_is_before_what_arrives():
     with ringcast.Writer(1 << 16) as there, ringcast.Writer(1 << 16) as back:
         with ringcast.Reader(there.handle) as arrives, ringcast.Reader(back.handle) as answered:
             had = []
-            other = threading.Thread(target=lambda: had.extend(dropin.receive_all(arrives.recv, back.send, 5)))
+            other = threading.Thread(target=lambda: had.extend(dropin.receive_all(arrives.recv, None, back.send, 5)))
             other.start()
             begun = dropin.send_all(there.send, [answered.recv], {"a": 1}, 5)
             other.join()

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reader(keep=True): large arrays and tensors are not copied, and are the receiver's own all the same.
+
+All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow."""
+
+import copy
+import decimal
+import gc
+import pickle
+import random
+import struct
+
+import numpy as np
+import pytest
+import values
+from keeping import KEEPS, MIB, address, is_free, is_kept, is_some, keeping, some, teach, tensor
+from needs import needs_torch, torch
+from peers import WATCHDOG
+from pieces import PieceWriter, needs_library
+from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_raw
+
+import ringcast
+
+
+@pytest.fixture
+def pair():
+    with keeping() as both:
+        yield both
+
+
+@pytest.fixture
+def link(pair):
+    writer, reader = pair
+    return lambda value: (writer.send(value, 0), reader.recv(0))[1]
+
+
+KINDS = [pytest.param(some, id="numpy")]
+if torch:
+    KINDS.append(pytest.param(tensor, id="torch"))
+both_kinds = pytest.mark.parametrize("make", KINDS)
+
+# ---- What is kept ----------------------------------------------------------------------------------------------------
+
+
+@both_kinds
+@pytest.mark.parametrize("nest", ["value", "item", "nested"])
+def test_after_the_first_one_large_arrays_are_not_copied(link, make, nest):
+    wrap, unwrap = {
+        "value": (lambda value: value, lambda got: got),
+        "item": (lambda value: {"x": value}, lambda got: got["x"]),
+        "nested": (lambda value: ["in", {"x": value}], lambda got: got[1]["x"]),
+    }[nest]
+    for number in range(1, 20):
+        got = unwrap(link(wrap(make(number))))
+        assert is_kept(got) == KEEPS and is_some(got, number) and address(got) % 64 == 0
+
+
+def test_a_reader_that_was_not_asked_to_copies(pair):
+    writer, _ = pair
+    with ringcast.Reader(writer.handle) as reader:
+        for number in range(3):
+            writer.send(some(number), 0)
+            got = reader.recv(0)
+            assert not is_kept(got) and is_some(got, number)
+
+
+def test_what_is_small_is_copied_also_beside_what_is_large(link):
+    held = []
+    for number in range(1, 30):
+        got = link({"x": some(number), "small": some(number, 1)[1:], "y": some(-number, 1)})
+        held.append((number, got["small"]))
+        assert is_kept(got["x"]) == is_kept(got["y"]) == KEEPS and not is_kept(got["small"])
+    assert all((small == some(number, 1)[1:]).all() for number, small in held)
+
+
+def test_what_stays_in_the_ring_is_copied():
+    with ringcast.Writer(1 << 24) as writer, ringcast.Reader(writer.handle, keep=True) as reader:
+        for number in range(4):
+            writer.send(some(number), 0)
+            got = reader.recv(0)
+            assert not is_kept(got) and is_some(got, number)
+
+
+def test_what_is_larger_than_half_the_spill_memory_is_copied():
+    with keeping(8) as (writer, reader):
+        for number in range(1, 4):
+            writer.send({"x": some(number, 3), "y": some(-number, 3)}, 0)
+            got = reader.recv(0)
+            assert not is_kept(got["x"]) and is_some(got["x"], number, 3) and is_some(got["y"], -number, 3)
+            assert is_free(reader)
+
+
+OF_NUMBERS = [dtype for dtype in values.NUMPY_DTYPES if dtype[0] not in ">dl"]  # the others are pickled
+
+
+@pytest.mark.parametrize("dtype", OF_NUMBERS)
+@pytest.mark.parametrize("layout", ["plain", "strided", "expanded"])
+def test_arrays_of_every_dtype_and_layout_are_the_same(link, dtype, layout):
+    sent = {"x": values.cook_array(dtype, (5, 3, 60_000), layout, 5), "none": np.empty((3, 0), dtype)}
+    if sent["x"].nbytes < MIB:
+        sent["x"] = np.concatenate([sent["x"]] * 2)
+    got = link(sent)
+    assert is_kept(got["x"]) == KEEPS and got["x"].flags.c_contiguous and got["x"].flags.writeable
+    values.assert_same(got, sent)
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", values.DLPACK_DTYPES)
+@pytest.mark.parametrize("kind", ["plain", "requires_grad", "parameter"])
+@pytest.mark.parametrize("layout", ["plain", "transposed"])
+def test_tensors_of_every_dtype_are_the_same(link, dtype, kind, layout):
+    make = (lambda *shape: values.cook_tensor(dtype, shape, layout, kind, 5))
+    sent = {"x": make(5, 4, 70_000), "none": make(3, 0), "one": make()}
+    got = link(sent)
+    assert got["x"].is_contiguous() and not got["x"]._is_view()
+    values.assert_same(got, sent)
+    if not dtype.startswith("float"):  # which an older torch can't have in memory of others
+        assert is_kept(got["x"]) == KEEPS
+
+
+@needs_torch
+def test_what_torch_can_not_have_in_memory_of_others_is_copied(link):
+    for name in values.BIT_DTYPES[::4]:
+        sent = values.cook_tensor(name, (3 * MIB,), "plain", "plain", 5)
+        for _ in range(2):
+            values.assert_same(link({"t": sent})["t"], sent)
+
+
+def test_a_frame_with_strides_is_packed(pair):
+    writer, reader = pair
+    array = np.arange(1 << 18).reshape(512, 512)
+    frame = bytes(ringcast.pack({"x": array, "y": some(1)}))
+    strided = frame.replace(struct.pack("<4q", 512, 512, 512, 1), struct.pack("<4q", 512, 512, 1, 512))
+    assert strided != frame
+    send_raw(writer, strided)
+    got = reader.recv(0)
+    assert (got["x"] == array.T).all() and got["x"].flags.c_contiguous and not is_kept(got["x"])
+    assert is_some(got["y"], 1) and is_kept(got["y"]) == KEEPS
+
+
+def test_whatever_else_is_in_the_frame_arrives(link):
+    sent = {
+        "x": some(1), "leaf": decimal.Decimal("1.5"), "raw": b"r" * 9000, "text": "spät" * 900, "n": 2**80,
+        "nested": [some(2), {"y": some(3), "more": (None, bytearray(b"b" * 5000))}], "set": {1, 2},
+        "object": np.array([some(4), "object"], dtype=object),
+    }
+    for _ in range(3):
+        got = link(sent)
+        values.assert_same({**got, "object": 0}, {**sent, "object": 0})
+        assert is_some(got["object"][0], 4) and got["object"][1] == "object"
+        assert is_kept(got["x"]) == is_kept(got["nested"][0]) == KEEPS
+
+
+def test_recycling_does_not_count_it(link):
+    before = ringcast.recycling()
+    held = [link(some(number)) for number in range(1, 4)]
+    after = ringcast.recycling()
+    assert (after == before) == KEEPS and len(held) == 3
+
+
+# ---- It is one's own -------------------------------------------------------------------------------------------------
+
+
+@both_kinds
+def test_what_one_reader_writes_nobody_else_sees(pair, make):
+    writer, reader = pair
+    with ringcast.Reader(writer.handle, keep=True) as other, ringcast.Reader(writer.handle) as third:
+        teach(writer, reader, other)
+        third.recv(0)
+        for number in range(1, 9):
+            writer.send(make(number), 0)
+            mine, theirs = reader.recv(0), other.recv(0)
+            mine[1:] = 0
+            mine[0] += 5
+            theirs[-1] = 9
+            assert int(mine[0]) == (number << 32) + 5 and int(mine[-1]) == 0
+            assert int(theirs[0]) == number << 32 and int(theirs[-1]) == 9
+            assert is_some(third.recv(0), number)
+
+
+@both_kinds
+def test_what_was_written_to_is_gone_when_its_place_is_used_again(link, make):
+    places = []
+    for number in range(1, 60):
+        got = link(make(number))
+        assert is_some(got, number)
+        places.append(address(got))
+        got[number * 1000 :: 5] = 17
+        del got
+    assert not KEEPS or len(set(places)) < len(places)
+
+
+@both_kinds
+def test_what_is_retained_stays_as_it_is(make):
+    held = []
+    with keeping(16) as (writer, reader):
+        for number in range(1, 120):
+            writer.send({"x": make(number)}, 0)  # there is always room
+            got = reader.recv(0)["x"]
+            if number % 3 == 0:
+                got[number] = 42
+            held.append(got)
+        kept = [is_kept(got) for got in held]
+        assert any(kept) == KEEPS and not all(kept)
+    for number, got in enumerate(held, 1):
+        if number % 3 == 0:
+            assert int(got[number]) == 42
+            got[number] = (number << 32) + number
+        assert is_some(got, number)
+
+
+def test_what_is_retained_and_dropped_at_random_stays_as_it_is():
+    order, held = random.Random(5), {}
+    with keeping(16) as (writer, reader):
+        for number in range(1, 300):
+            mib = order.choice((1, 2, 3))
+            writer.send({"x": some(number, mib), "y": some(-number, 1)}, 0)
+            got = reader.recv(0)
+            held[number] = got["x"], mib
+            held[-number] = got["y"], 1
+            for key in order.sample(list(held), min(len(held), order.choice((0, 2, 2, 6)))):
+                array, size = held.pop(key)
+                assert is_some(array, key, size)
+                array[order.randrange(1000) :] = 7
+    assert all(is_some(array, key, size) for key, (array, size) in held.items())
+
+
+# ---- What looks at it ------------------------------------------------------------------------------------------------
+
+LOOKS = {
+    "slice": lambda array: array[10:],
+    "other type": lambda array: array.view(np.uint16).reshape(2, -1)[1],
+    "memoryview": lambda array: memoryview(array)[10:],
+    "data": lambda array: array.data,
+    "steps back": lambda array: array[::-2],
+    "frombuffer": lambda array: np.frombuffer(array, np.uint8),
+}
+TENSOR_LOOKS = {
+    "slice": lambda tensor: tensor[10:],
+    "other type": lambda tensor: tensor.view(torch.int16).reshape(2, -1)[1],
+    "numpy": lambda tensor: tensor.numpy()[5:],
+    "memoryview": lambda tensor: memoryview(tensor.numpy()),
+    "detach": lambda tensor: tensor.detach(),
+    "storage": lambda tensor: tensor.untyped_storage(),
+    "from_dlpack": np.from_dlpack,
+    "to_dlpack": lambda tensor: torch.utils.dlpack.to_dlpack(tensor),
+    "parameter": lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+}
+if torch:
+    LOOKS |= {"from_numpy": torch.from_numpy, "its slice": lambda array: torch.from_numpy(array)[5:]}
+
+
+def check_look(link, look, sevens, nines):
+    kept = look(link(sevens))
+    for _ in range(20):  # so that its place would be used again
+        assert int(link(nines)[0]) == 9
+    gc.collect()
+    if type(kept).__name__ == "PyCapsule":
+        kept = torch.from_dlpack(kept)
+    if torch and isinstance(kept, torch.UntypedStorage):
+        kept = torch.tensor([], dtype=torch.uint8).set_(kept)
+    assert set(bytes(kept) if isinstance(kept, memoryview) else np.asarray(kept).view(np.uint8).ravel()) == {7}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_whatever_looks_at_an_array_keeps_its_memory(look):
+    with keeping(16) as (writer, reader):
+        link = lambda value: (writer.send(value, 0), reader.recv(0))[1]  # noqa: E731
+        check_look(link, look, np.full(2 * MIB, 7, np.uint8), np.full(2 * MIB, 9, np.uint8))
+        assert is_free(reader)
+
+
+@needs_torch
+@pytest.mark.parametrize("look", TENSOR_LOOKS.values(), ids=TENSOR_LOOKS)
+def test_whatever_looks_at_a_tensor_keeps_its_memory(look):
+    with keeping(16) as (writer, reader):
+        link = lambda value: (writer.send(value, 0), reader.recv(0))[1]  # noqa: E731
+        check_look(link, look, torch.full((2 * MIB,), 7, dtype=torch.uint8), torch.full((2 * MIB,), 9).byte())
+        assert is_free(reader)
+
+
+def test_one_of_several_holds_the_frame_until_it_goes(pair):
+    writer, reader = pair
+    writer.send({"x": some(1), "y": some(2)}, 0)
+    got = reader.recv(0)
+    del got["x"]
+    assert is_free(reader) != KEEPS and is_some(got["y"], 2)
+    got.clear()
+    assert is_free(reader)
+
+
+def test_copies_are_copies(link):
+    got = link(some(1))
+    copies = [copy.deepcopy(got), got.copy(), pickle.loads(pickle.dumps(got))]
+    got[:] = 0
+    assert all(is_some(one, 1) and not is_kept(one) for one in copies)
+
+
+def test_an_array_can_not_grow(link):
+    with pytest.raises(ValueError):
+        link(some(1)).resize(3 * MIB)
+
+
+@needs_torch
+def test_a_tensor_can_shrink_and_not_grow_and_move_to_shared_memory(link):
+    got = link(tensor(1))
+    got.resize_(5)
+    assert got.tolist() == tensor(1)[:5].tolist()
+    with pytest.raises(RuntimeError, match="not resizable"):
+        link(tensor(2)).resize_(1 << 20)
+    got = link(tensor(3))
+    got.share_memory_()
+    assert got.is_shared() and is_some(got, 3) and not is_kept(got)
+
+
+@needs_torch
+def test_gradients_flow_through_it(link):
+    got = link({"t": torch.ones(1 << 19, requires_grad=True)})["t"]
+    (got * 2).sum().backward()
+    assert got.is_leaf and float(got.grad.sum()) == 2 << 19
+    with torch.no_grad():
+        got -= got.grad
+    assert float(got.detach().sum()) == -(1 << 19)
+
+
+# ---- Cut-through -----------------------------------------------------------------------------------------------------
+
+
+def begin_half(writer, frame, kind):
+    writer.begin(frame, kind)
+    writer.publish(len(writer.frame) // 2)
+
+
+def is_followed(writer, reader, frame, kind=ringcast.KIND_TENSORS):
+    """Whether the reader was given the frame when half of it was there; and what it gives when it is whole."""
+    begin_half(writer, frame, kind)
+    with pytest.raises(TimeoutError) as raised:
+        reader.recv(0)
+    writer.commit()
+    return "of the frame" in str(raised.value), reader.recv(0)
+
+
+@needs_library
+def test_arrays_are_waited_for_after_the_first_and_bytes_are_followed_after_the_first():
+    data = some(3, 10).tobytes()
+    with PieceWriter() as writer, ringcast.Reader(writer.handle, keep=True) as reader:
+        for _ in range(2):
+            followed, got = is_followed(writer, reader, ringcast.pack({"x": some(1)}))
+            assert followed and not is_kept(got["x"]) and is_some(got["x"], 1)
+            for _ in range(3):
+                followed, got = is_followed(writer, reader, ringcast.pack({"x": some(2)}))
+                assert followed != KEEPS and is_kept(got["x"]) == KEEPS and is_some(got["x"], 2)
+            followed, got = is_followed(writer, reader, data, ringcast.KIND_BYTES)
+            assert followed != KEEPS and got == data
+            for _ in range(3):
+                followed, got = is_followed(writer, reader, data, ringcast.KIND_BYTES)
+                assert followed and got == data
+
+
+@needs_library
+def test_a_frame_that_is_begun_before_the_reader_keeps_is_not_lost():
+    with PieceWriter() as writer, ringcast.Reader(writer.handle, keep=True) as reader:
+        is_followed(writer, reader, ringcast.pack({"x": some(1)}))
+        for number in range(2, 6):
+            begin_half(writer, ringcast.pack({"x": some(number)}), ringcast.KIND_TENSORS)
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    reader.recv(0)
+            if number == 4:
+                writer.abort()
+                continue
+            writer.commit()
+            got = reader.recv(0)["x"]
+            assert is_kept(got) == KEEPS and is_some(got, number)
+        begin_half(writer, ringcast.pack({"x": some(6)}), ringcast.KIND_TENSORS)
+        writer.close()
+        with pytest.raises(ringcast.WriterGone):
+            reader.recv(WATCHDOG)
+
+
+# ---- Frames that are refused -----------------------------------------------------------------------------------------
+
+
+def test_a_frame_with_a_pickle_is_refused_and_given_back():
+    with keeping(8, allow_pickle=False) as (writer, reader):
+        for number in range(1, 20):
+            for keys in ("x", "leaf"), ("leaf", "x"):
+                writer.send({key: some(number) if key == "x" else decimal.Decimal(1) for key in keys}, 0)
+                with pytest.raises(ringcast.PickleRefused, match="Decimal"):
+                    reader.recv(0)
+                assert is_free(reader)
+            writer.send(some(number), 0)
+            assert is_some(reader.recv(0), number)
+
+
+class Unloadable:
+    def __reduce__(self):
+        return decimal.Decimal, ("no number",)
+
+
+def test_a_frame_whose_pickle_fails_is_given_back():
+    with keeping(8) as (writer, reader):
+        for number in range(1, 20):
+            writer.send({"x": some(number), "leaf": Unloadable()}, 0)
+            with pytest.raises(decimal.InvalidOperation):
+                reader.recv(0)
+            assert is_free(reader)
+            writer.send(some(number), 0)
+            assert is_some(reader.recv(0), number)
+
+
+def test_a_damaged_frame_is_refused_and_given_back():
+    frame = bytearray(ringcast.pack({"x": some(1), "y": "text"}))
+    frame[48 + 64 + 8] = 99  # the kind of the second entry
+    with keeping(8) as (writer, reader):
+        for number in range(1, 20):
+            send_raw(writer, frame)
+            with pytest.raises(ringcast.ProtocolError):
+                reader.recv(0)
+            assert is_free(reader)
+            writer.send(some(number), 0)
+            assert is_some(reader.recv(0), number)
+
+
+def test_no_two_arrays_share_bytes_of_a_frame(pair):
+    writer, reader = pair
+    array = {"size": MIB, "dtype": INT64, "dims": (1, 8)}
+    items = [entry(TENSOR, KEYED | NUMPY, key=(key, 1), **array) for key in (0, 1)]
+    items.append(entry(BYTES, KEYED, size=MIB, key=(1, 1)))
+    meta = b"ab" + bytes(6) + struct.pack("<qq", MIB // 8, 1)
+    send_raw(writer, frame_of(DICT, items[:1], bytes(MIB), meta))
+    assert not reader.recv(0)["a"].any()
+    for other in items[1:]:
+        send_raw(writer, frame_of(DICT, [items[0], other], bytes(MIB), meta))
+        with pytest.raises(ringcast.ProtocolError):
+            reader.recv(0)
+    assert is_free(reader)
+
+
+def test_frames_with_any_bytes_changed_do_no_harm(pair):
+    writer, reader = pair
+    order = random.Random(8)
+    good = bytes(ringcast.pack({"x": some(1, 1), "leaf": {1, 2}, "y": some(2, 1)[:9], "z": "text" * 500}))
+    outcomes = {True: 0, False: 0}
+    for number in range(400):
+        frame = bytearray(good)
+        for _ in range(order.choice((1, 1, 3))):
+            frame[order.randrange(48 + 64 * 5)] = order.choice((0, 1, 7, 64, 127, 128, 255))
+        send_raw(writer, frame)
+        try:
+            got = reader.recv(0)
+            values.scribble(list(got.values()) if isinstance(got, dict) else got)
+            outcomes[True] += 1
+        except Exception:
+            outcomes[False] += 1
+        got = None
+        if number % 20 == 0:
+            teach(writer, reader) if not KEEPS else (writer.send(some(3), 0), reader.recv(0))
+            writer.send(some(number), 0)
+            assert is_some(reader.recv(0), number)
+    assert min(outcomes.values()) > 20 and is_free(reader)

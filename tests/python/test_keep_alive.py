@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Reader has kept outlives it, the writer, a fork and other threads' garbage, and holds back nobody who waits.
+
+All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+import loops
+import numpy as np
+import pytest
+from conftest import ring_mappings
+from keeping import KEEPS, MIB, is_free, is_kept, is_some, keeping, some, teach, tensor
+from needs import needs_torch, torch
+from peers import WATCHDOG
+from test_cut_through import Receiving
+from test_lifecycle import in_a_fork
+
+import ringcast
+
+# ---- Whoever waits is not held back ----------------------------------------------------------------------------------
+
+ROOM_MIB = 8
+# No two of them have room. Those of 3 MiB are kept, and wait for nothing but a call of the reader's.
+SIZES = (3, 6, 3, 6, 3, 6)
+
+
+def keep_one(writer, reader):
+    writer.send(some(0, 3), 0)
+    got = reader.recv(0)
+    assert is_kept(got) == KEEPS
+    return got
+
+
+def send_others(writer):
+    for number, mib in enumerate(SIZES[1:], 1):
+        writer.send(some(number, mib), WATCHDOG)
+
+
+def are_right(held):
+    return len(held) == len(SIZES) and all(is_some(held[number], number, mib) for number, mib in enumerate(SIZES))
+
+
+@contextlib.contextmanager
+def once_it_waits(handle):
+    with ringcast.Tap(handle) as tap:
+        before = tap.peers()[0].stats.waits
+        yield
+        while tap.peers()[0].stats.waits == before:
+            pass
+
+
+@pytest.mark.parametrize("receive", [
+    lambda reader: reader.recv(WATCHDOG), lambda reader: reader.recv_tagged(WATCHDOG)[0], next,
+    lambda reader: ringcast.unpack(reader.next(WATCHDOG)),
+], ids=["recv", "recv_tagged", "iteration", "next"])
+@pytest.mark.parametrize("spin", [0, None])
+def test_a_reader_that_waits_gives_the_writer_room(receive, spin):
+    with keeping(ROOM_MIB, spin=spin) as (writer, reader):
+        held = [keep_one(writer, reader)]
+        with once_it_waits(writer.handle):
+            receiving = Receiving(lambda: [held.append(receive(reader)) for _ in SIZES[1:]])
+        send_others(writer)
+        receiving.finish()
+        assert are_right(held)
+
+
+@pytest.mark.parametrize("kind", loops.LOOPS)
+def test_a_task_that_waits_gives_the_writer_room(kind):
+    with keeping(ROOM_MIB) as (writer, reader):
+        held = [keep_one(writer, reader)]
+
+        async def receive():
+            for _ in SIZES[1:]:
+                held.append(await reader.arecv())
+
+        async def both():
+            task = asyncio.ensure_future(receive())
+            await loops.waits(reader)
+            sending = Receiving(lambda: send_others(writer))  # not by a task of this loop
+            await task
+            sending.finish()
+
+        loops.run(kind, both())
+        assert are_right(held)
+
+
+@pytest.mark.parametrize("kind", loops.LOOPS)
+def test_tasks_that_send_and_keep_what_they_receive_come_to_an_end(kind):
+    with keeping(16) as (writer, reader):
+
+        async def send():
+            for number in range(1, 40):
+                await writer.asend({"x": some(number)})
+
+        async def receive():
+            return [(await reader.arecv())["x"] for _ in range(1, 40)]
+
+        async def both():
+            return (await asyncio.gather(receive(), send()))[0]
+
+        held = loops.run(kind, both())
+        assert any(map(is_kept, held)) == KEEPS
+        assert all(is_some(got, number) for number, got in enumerate(held, 1))
+
+
+def receive_and_hold(state, handle, count):
+    """All that comes, kept to the end."""
+    with ringcast.Reader(handle, keep=True) as reader:
+        state["pipe"].send("attached")
+        held = [reader.recv(WATCHDOG) for _ in range(count)]
+        kept = any(map(is_kept, held))
+        return kept, all(is_some(got, number) for number, got in enumerate(held))
+
+
+def test_readers_of_other_processes_hold_all_they_get(crew):
+    with ringcast.Writer(1 << 16, spill_bytes=16 * MIB) as writer:
+        for peer in crew:
+            peer.start(receive_and_hold, writer.handle, 60)
+        assert [peer.message() for peer in crew] == ["attached"] * 3
+        for number in range(60):
+            writer.send(some(number), WATCHDOG)
+        assert [peer.finish() for peer in crew] == [(KEEPS, True)] * 3
+
+
+@pytest.mark.skipif(not KEEPS, reason="nothing can be kept here")
+def test_a_reader_that_does_not_wait_holds_the_writer_back_until_it_calls():
+    with keeping(ROOM_MIB) as (writer, reader):
+        got = keep_one(writer, reader)
+        writer.send(some(1, 3), 0)
+        with pytest.raises(TimeoutError, match="spill memory"):
+            writer.send(some(2, 3), 0)
+        assert is_some(reader.recv(0), 1, 3)
+        with pytest.raises(TimeoutError):
+            reader.recv(0)
+        writer.send(some(2, 3), 0)
+        assert is_some(reader.recv(0), 2, 3) and is_some(got, 0, 3)
+
+
+# ---- It outlives -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["reader", "writer"])
+def test_it_outlives_both_ends(first):
+    with contextlib.ExitStack() as stack:
+        writer, reader = stack.enter_context(keeping())
+        held = []
+        for number in range(1, 4):
+            writer.send(some(number), 0)
+            held.append(reader.recv(0))
+        for end in (reader, writer) if first == "reader" else (writer, reader):
+            end.close()
+            assert all(is_some(got, number) for number, got in enumerate(held, 1))
+    del end, reader, writer
+    gc.collect()
+    assert all(map(is_kept, held)) == KEEPS
+    held[0][:] = 7
+    assert is_some(held[1], 2) and (held[0] == 7).all()
+    assert bool(ring_mappings()) == KEEPS
+    held.clear()
+    assert not ring_mappings()
+
+
+def test_it_outlives_a_reader_that_is_dropped():
+    with ringcast.Writer(1 << 16, spill_bytes=64 * MIB) as writer:
+        reader = ringcast.Reader(writer.handle, keep=True)
+        teach(writer, reader)
+        writer.send(some(1), 0)
+        got = reader.recv(0)
+        del reader
+        gc.collect()
+        assert writer.peers() == []
+        for number in range(40):
+            writer.send(some(number, 8), 0)
+        assert is_some(got, 1)
+
+
+def make_sender(state):
+    state["writer"] = ringcast.Writer(1 << 16, spill_bytes=64 * MIB)
+    return state["writer"].handle
+
+
+def send_some(state, numbers):
+    for number in numbers:
+        state["writer"].send({"x": some(number)}, 0)
+
+
+def test_it_outlives_a_writer_that_is_killed(peer):
+    with ringcast.Reader(peer.call(make_sender), keep=True) as reader:
+        peer.call(send_some, range(4))
+        held = [reader.recv(0)["x"] for _ in range(4)]
+        os.kill(peer.pid, signal.SIGKILL)
+        with pytest.raises(ringcast.WriterGone):
+            reader.recv(WATCHDOG)
+        assert [is_kept(got) for got in held] == [False] + [KEEPS] * 3
+        assert all(is_some(got, number) for number, got in enumerate(held))
+    held[2][5] = 1
+    assert is_some(held[1], 1) and int(held[2][5]) == 1 and is_some(held[3], 3)
+
+
+def test_a_reader_that_is_evicted_may_still_look():
+    with ringcast.Writer(1 << 16, spill_bytes=ROOM_MIB * MIB, on_slow="evict", slow=0.001) as writer:
+        with ringcast.Reader(writer.handle, keep=True) as reader:
+            teach(writer, reader)
+            got = keep_one(writer, reader)
+            for number in range(1, 4):
+                writer.send(some(number, 3), WATCHDOG)
+            with pytest.raises(ringcast.Evicted):
+                reader.recv(0)
+            assert got.shape == some(0, 3).shape and int(got.max()) >= int(got.min())
+            got[:] = some(9, 3)
+        assert is_some(got, 9, 3)
+
+
+LIVES_ON = """
+import atexit, sys
+import numpy as np, ringcast
+class Late:
+    def __del__(self): self.array = None
+with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, keep=True) as reader:
+    for value in VALUES:
+        writer.send(value)
+        late = Late()
+        late.array = reader.recv()
+        sys.modules["late" + str(id(late))] = late
+        atexit.register(lambda late=late: late.array)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy", pytest.param("torch", marks=needs_torch)])
+def test_what_outlives_the_module_does_no_harm(module):
+    made = "[MODULE.zeros(1 << 18), {'a': MODULE.zeros(1 << 19)}, MODULE.ones(1 << 18), MODULE.ones(1 << 19)]"
+    code = "import MODULE" + LIVES_ON.replace("VALUES", made)
+    code = code.replace("MODULE", module)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_may_be_dropped_in_any_thread():
+    held, wrong = queue.SimpleQueue(), []
+
+    def drop():
+        for number, got in iter(held.get, None):
+            if not is_some(got, number):
+                wrong.append(number)
+            got[:9] = 7
+            del got
+
+    threads = [threading.Thread(target=drop) for _ in range(3)]
+    with keeping(16) as (writer, reader):
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(1, 250):
+                writer.send((tensor if torch and number % 2 else some)(number), WATCHDOG)
+                held.put((number, reader.recv(WATCHDOG)))
+        finally:
+            for _ in threads:
+                held.put(None)
+            for thread in threads:
+                thread.join()
+        assert wrong == [] and is_free(reader)
+
+
+def test_a_cycle_is_collected_in_another_thread():
+    with keeping(16) as (writer, reader):
+        for number in range(1, 20):
+            writer.send({"x": some(number)}, 0)
+            got = reader.recv(0)
+            got["self"] = got
+            assert is_some(got["x"], number)
+            del got
+            thread = threading.Thread(target=gc.collect)
+            thread.start()
+            thread.join()
+            assert is_free(reader)
+
+
+# ---- Forks -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def forked(function):
+    """A child, made by fork, that calls it once the block is over; then what it gave is in the list."""
+    (go, told), (reading, writing) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        answer = b""
+        try:
+            signal.alarm(WATCHDOG)
+            os.close(told)
+            os.read(go, 1)
+            answer = pickle.dumps(function())
+        finally:
+            os.write(writing, answer)
+            os._exit(0)
+    os.close(go)
+    os.close(writing)
+    answers = []
+    try:
+        yield answers
+    finally:
+        os.close(told)
+        with open(reading, "rb") as pipe:
+            answer = pipe.read()
+        os.waitpid(pid, 0)
+    assert answer, "the child died"
+    answers.append(pickle.loads(answer))
+
+
+def test_parent_and_child_of_a_fork_have_values_of_their_own():
+    with keeping() as (writer, reader):
+        held = {}
+        for number in range(1, 5):
+            writer.send(some(number), 0)
+            held[number] = reader.recv(0)
+        held[2][0] = 99
+        assert all(map(is_kept, held.values())) == KEEPS
+
+        def child():
+            """The parent has overwritten all, and its memory is others' by now."""
+            same = [is_some(held[number], number) for number in (1, 3, 4)] + [int(held[2][0])]
+            held[3][:] = 5
+            del held[1]
+            gc.collect()
+            reader.close()
+            writer.close()
+            same += [int(held[3].max()), is_some(held[4], 4)]
+            held.clear()
+            return same, ring_mappings()
+
+        with forked(child) as answers:
+            held[4][:] = 17
+            gone = [held.pop(number) for number in (1, 3)]
+            del gone
+            for number in range(5, 60):
+                writer.send(some(number), 0)
+                assert is_some(reader.recv(0), number)
+        assert answers == [([True, True, True, 99, 5, True], [])]
+        assert (held[4] == 17).all() and int(held[2][0]) == 99 and (held[2][1:] == some(2)[1:]).all()
+
+
+def test_what_a_child_writes_its_parent_does_not_see():
+    with keeping() as (writer, reader):
+        writer.send({"x": some(1), "y": some(2)}, 0)
+        got = reader.recv(0)
+
+        def child():
+            got["x"][:] = 5
+            return in_a_fork(lambda: (int(got["x"].max()), is_some(got["y"], 2)))
+
+        assert in_a_fork(child) == (5, True)
+        assert is_some(got["x"], 1) and is_some(got["y"], 2)
+        got.clear()
+        for number in range(3, 30):
+            writer.send(some(number), 0)
+            assert is_some(reader.recv(0), number)
+
+
+def test_forks_beside_threads_that_keep_and_drop_do_not_hang():
+    stop, wrong = threading.Event(), []
+
+    def work():
+        with keeping(16) as (writer, reader):
+            number = 0
+            while not stop.is_set():
+                number += 1
+                writer.send(some(number, 1), WATCHDOG)
+                if not is_some(reader.recv(WATCHDOG), number, 1):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        assert [in_a_fork(lambda: 7) for _ in range(20)] == [7] * 20
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+# ---- Beside the other calls ------------------------------------------------------------------------------------------
+
+
+def test_frames_and_views_are_as_without():
+    with keeping() as (writer, reader):
+        writer.send(some(1), 0)
+        kept = reader.recv(0)
+        for number in range(2, 5):  # so far it need not be copied after all
+            writer.send({"x": some(number)}, 0)
+            writer.send({"x": some(-number)}, 0)
+            with reader.view(0) as one:  # what is kept is no lease
+                assert is_some(one["x"], number) and not is_kept(one["x"]) and not one["x"].flags.writeable
+                with pytest.raises(ringcast.Error, match="1 frame is held"):
+                    reader.next(0)
+                del one
+            with reader.next(0) as frame:
+                got = frame["x"]
+            assert is_some(got, -number) and not is_kept(got) and is_some(kept, 1)
+        writer.send(some(9), 0)
+        again = reader.recv(0)
+        assert is_kept(again) == KEEPS and is_some(again, 9) and is_some(kept, 1)
+
+
+@pytest.mark.parametrize("leases", [1, 64])
+def test_many_that_are_kept_with_others_between_are_no_leases(leases):
+    with keeping(512, leases=leases) as (writer, reader):  # it need not be copied after all
+        held = []
+        for number in range(1, 50):
+            for value in some(number, 1), number, "text":
+                writer.send(value, 0)
+            held.append(reader.recv(0))
+            assert (reader.recv(0), reader.recv(0)) == (number, "text")
+        assert sum(map(is_kept, held)) == (32 if KEEPS else 0)  # as many as may be
+        for number in range(leases):
+            writer.send(number, 0)
+        frames = [reader.next(0) for _ in range(leases)]
+        assert [ringcast.unpack(frame) for frame in frames] == list(range(leases))
+        for frame in frames:
+            frame.release()
+        assert all(is_some(got, number, 1) for number, got in enumerate(held, 1))
+
+
+def test_frames_that_are_held_and_others_that_are_kept_mix():
+    with keeping(32, leases=3) as (writer, reader):
+        frames, held = [], {}
+        for number in range(1, 40):
+            writer.send({"x": some(number)}, 0)
+            if number % 3:
+                held[number] = reader.recv(0)["x"]
+            else:
+                frames.append((number, reader.next(0)))
+            if len(frames) == 2:
+                old, frame = frames.pop(number % 2)
+                assert is_some(frame["x"], old)
+                frame.release()
+            if len(held) == 3:
+                old = sorted(held)[number % 3]
+                assert is_some(held.pop(old), old)
+        assert all(is_some(got, number) for number, got in held.items())
+        assert all(is_some(frame["x"], number) for number, frame in frames)
+        for _, frame in frames:
+            frame.release()
+
+
+def test_bytes_between_arrays_arrive():
+    with keeping() as (writer, reader):
+        receiving = Receiving(lambda: [reader.recv(WATCHDOG) for _ in range(60)])
+        for number in range(20):
+            writer.send({"x": some(number)}, WATCHDOG)
+            writer.send_bytes(some(number), WATCHDOG)
+            writer.send([some(-number, 1), "text"], WATCHDOG)
+        for number, (array, raw, nested) in enumerate(zip(*[iter(receiving.finish())] * 3)):
+            assert is_some(array["x"], number) and is_some(np.frombuffer(raw, np.uint64), number)
+            assert is_some(nested[0], -number, 1) and nested[1] == "text"
