@@ -19,7 +19,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import check_usable, text_of
+from _dist import check_usable, meet, text_of
 from peers import WATCHDOG
 
 import ringcast
@@ -40,6 +40,7 @@ def ranks_dying(on_death: str) -> List[str]:
     if rank == 0:
         os.environ["RINGCAST_ON_DEATH"] = on_death
     check_usable()
+    meet()
     if on_death == "fail":
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -83,7 +84,7 @@ def ranks_of_a_source_that_waits() -> str:
     """All wait for the source, and the source for the rank that dies."""
     rank = dist.get_rank()
     check_usable()
-    dist.barrier()
+    meet()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
@@ -101,6 +102,7 @@ def test_a_death_is_told_while_the_source_calls_nothing(mortals):
 
 def ranks_of_a_dying_source() -> str:
     check_usable()
+    meet()
     pid = rt.rings()[0].writer_pid if dist.get_rank() else os.getpid()
     if dist.get_rank() == 0:
         os.kill(pid, signal.SIGKILL)
@@ -121,6 +123,7 @@ def ranks_without_room(received: bool, watched: bool) -> str:
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == 2:
         for _ in rt.rings()[0] if received else ():
             pass
@@ -178,6 +181,7 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == 2:
         signal.pause()  # a death before the call would be told before it
     if rank == 1:
@@ -246,6 +250,7 @@ def ranks_dying_while_the_thread_is_slow() -> str:
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == 2:
         signal.pause()
     if rank == 1:
