@@ -95,6 +95,7 @@ def _serve(connection: Any) -> None:
 def _run(store: str, rank: int, world: int, function: Callable[..., Any], args: Any) -> Any:
     import torch.distributed as dist
 
+    _places[:] = [f"{store}.{each}" for each in (rank, *range(world))]
     before = os.environ.copy()
     join_group(store, rank, world)
     result = function(*args)
@@ -117,6 +118,25 @@ def join_group(store: str, rank: int, world: int) -> None:
     timeout = datetime.timedelta(seconds=JOB_SECONDS)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timeout)
     dist.barrier()  # one that is done and leaves, while another still connects, is gloo's error there
+
+
+# Files that show how often this rank, and each, has come to meet().
+_places: List[str] = []
+
+
+def meet() -> None:
+    """Returns when all ranks of the job have come here. Who has left it may be killed: none is in anything before it.
+
+    A collective of torch's is not enough: who is through it does not know whether another is, and gives that one an
+    error when it dies; nor does a rank that is killed in one pass on what the others wait for.
+    """
+    mine, *all_of_them = _places
+    with open(mine, "ab") as place:
+        place.write(b".")
+    times = os.path.getsize(mine)
+    for place in all_of_them:
+        while not os.path.exists(place) or os.path.getsize(place) < times:
+            os.sched_yield()
 
 
 def memory_of_rings() -> List[str]:

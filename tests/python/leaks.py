@@ -18,8 +18,7 @@ from needs import torch
 
 import ringcast
 
-# Rounds between two looks. What leaks once a round shows as so many blocks; Python's own free lists come and go by half
-# of that, once they are full.
+# Rounds between two looks. What leaks once a round shows as so many blocks; a look's own are three.
 ROUNDS = 60
 # What the whole may have grown by since a quarter of the frames.
 BLOCKS, BYTES = 300, 6 << 20
@@ -153,7 +152,13 @@ def resident():
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+# Python remembers which name it found in which class, 4096 times, and keeps the names. One that is made anew for each
+# look-up, as pickle does, has its place there by its address: for hundreds of rounds each keeps a few more of them.
+forget_names = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
+
+
 def measure():
+    forget_names()
     gc.collect()
     return sys.getallocatedblocks(), resident()
 

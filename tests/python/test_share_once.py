@@ -20,7 +20,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import text_of
+from _dist import meet, text_of
 from values import assert_same, scribble
 
 import ringcast
@@ -364,6 +364,7 @@ def ranks_dying(victim: int) -> Any:
         check(share_once(lambda: mm_inputs(1), 1, src=src, how="share").result(), 1)
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     who = f"rank {victim} (pid {pids[victim]})"

@@ -19,7 +19,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import check_usable, text_of
+from _dist import check_usable, meet, text_of
 from peers import WATCHDOG
 
 import ringcast
@@ -40,6 +40,7 @@ def ranks_dying(on_death: str) -> List[str]:
     if rank == 0:
         os.environ["RINGCAST_ON_DEATH"] = on_death
     check_usable()
+    meet()
     if on_death == "fail":
         if rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -83,7 +84,7 @@ def ranks_of_a_source_that_waits() -> str:
     """All wait for the source, and the source for the rank that dies."""
     rank = dist.get_rank()
     check_usable()
-    dist.barrier()
+    meet()
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 0:
@@ -101,6 +102,7 @@ def test_a_death_is_told_while_the_source_calls_nothing(mortals):
 
 def ranks_of_a_dying_source() -> str:
     check_usable()
+    meet()
     pid = rt.rings()[0].writer_pid if dist.get_rank() else os.getpid()
     if dist.get_rank() == 0:
         os.kill(pid, signal.SIGKILL)
@@ -121,6 +123,7 @@ def ranks_without_room(received: bool, watched: bool) -> str:
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == 2:
         for _ in rt.rings()[0] if received else ():
             pass
@@ -156,8 +159,19 @@ def test_a_death_is_known_on_all_ranks_although_there_is_no_room_to_tell(mortals
     assert other.endswith("has closed the ring: make a new group")
 
 
+def has_ended(pid: int) -> bool:
+    """With all of its threads. A process that is killed lives on for a moment."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            state, *fields = stat.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX" and int(fields[16]) <= 1
+
+
 class Deadly:
-    """Its pickling kills, and takes until the source's watching thread has heard of it."""
+    """Its pickling kills, and takes until the source's watching thread has come. Where there are no pidfds that one
+    comes now and then, and may have done so before the death."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -165,7 +179,7 @@ class Deadly:
     def __reduce__(self) -> Any:
         source = rings._rings[dist.group.WORLD]["broadcast", 0]
         os.kill(self._pid, signal.SIGKILL)
-        while not source._alarm:
+        while not (source._alarm and has_ended(self._pid)):
             time.sleep(0)
         assert source.lost is None
         return int, (1,)
@@ -178,6 +192,7 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == 2:
         signal.pause()  # a death before the call would be told before it
     if rank == 1:
@@ -189,7 +204,8 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
         assert len(caught) == (on_death == "evict")
     if on_death == "evict":
         source = rings._rings[dist.group.WORLD]["broadcast", 0]
-        assert not source._alarm and source.end.fileno() in _watch._watcher._methods  # again
+        with source._looking:  # not while the watching thread has come again, to find nothing
+            assert not source._alarm and source.end.fileno() in _watch._watcher._methods  # again
         return rt.broadcast_object("on")
     return text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(2))
 
@@ -246,6 +262,7 @@ def ranks_dying_while_the_thread_is_slow() -> str:
     check_usable()
     pids: List[Any] = [None] * 3
     dist.all_gather_object(pids, os.getpid())
+    meet()
     if rank == 2:
         signal.pause()
     if rank == 1:

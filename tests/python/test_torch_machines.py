@@ -22,7 +22,7 @@ import _dist
 import machines
 import torch
 import torch.distributed as dist
-from _dist import check_usable, text_of
+from _dist import check_usable, meet, text_of
 from values import assert_same
 
 import ringcast
@@ -195,7 +195,7 @@ def ranks_dying(dying: int) -> str:
     rank = dist.get_rank()
     with on_machines(PAIRS) as pids:
         check_usable()
-        dist.barrier()  # what a source has sent that is killed may not have crossed yet
+        meet()  # what a source has sent that is killed may not have crossed yet
         if rank == dying:
             os.kill(os.getpid(), signal.SIGKILL)
         error = ringcast.WriterGone if rank == 3 and dying == 2 or dying == 0 else ringcast.ReaderDied

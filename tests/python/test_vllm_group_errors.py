@@ -15,7 +15,7 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import text_of
+from _dist import meet, text_of
 from sending import end_to, send_some
 
 import ringcast
@@ -219,7 +219,7 @@ def ranks_one_dies() -> Dict[str, List[str]]:
         assert begun.recv_object(1) == "begun"
         handles = [ring.isend_object(bytes(5000), 1) for _ in range(100)]
         assert end_to(ring, 1)._on_ring and isinstance(handles[-1], pairs._Queued)
-    dist.barrier()
+    meet()
     if me == 1:
         ring.isend_object("last", 0)
         os.kill(os.getpid(), signal.SIGKILL)
