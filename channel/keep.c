@@ -20,7 +20,8 @@
  *
  * which is an event's pattern (ring/event.h), with `data` for the event and K1 for the thing: either K3 sees what K1
  * stored or K4 finds the sleeper. A reader that is neither waiting nor calls anything holds the ring back, as one that
- * does not release a frame does.
+ * does not release a frame does; so at most a quarter of the spill memory is held or dropped at a time. Who writes to
+ * most of what is kept is better off with a copy, too: that is seen when it was dropped, and counts as kept for long.
  *
  * While the frame is OWN its pages are private, so no other frame that comes to lie there can be kept: it is copied. A
  * hostile writer's frame may lie there, or overlap with one that is held, at any time.
@@ -38,7 +39,8 @@
 
 #define LEAST_SKIP 4u /* frames that are not kept after one that had to be owned, twice as many after each more, ... */
 #define MOST_SKIP  1024u
-#define WELL       16u /* ... until so many were dropped in time */
+#define WELL       16u /* ... until so many were dropped in time, ... */
+#define MOST_WRITTEN 4u /* ... with no more than one page in so many written to */
 
 enum { HELD, DROPPED, OWN };
 
@@ -59,6 +61,7 @@ struct rc_keeper {
   _Atomic uint32_t holders; /* the reader, and each that is kept */
   struct rc_keeper *next;   /* of all; guarded by the mutex of that */
   /* The reader's own. */
+  uint64_t held;    /* bytes of spill memory that are held or dropped */
   uint64_t spilled; /* bytes that have come in spill memory */
   uint32_t skip, skips, well;
 };
@@ -87,14 +90,16 @@ static void after_fork(void) {
   pthread_mutex_unlock(&all.mutex);
 }
 
-/* Under the mutex, for the last time. */
-static void forget(struct ringcast_kept *kept) {
+/* Under the mutex, for the last time. Returns how many of its bytes were private. */
+static uint64_t forget(struct ringcast_kept *kept) {
   struct rc_keeper *keeper = kept->keeper;
   struct ringcast_kept **link = &keeper->first;
-  if (!rc_cow_clean(&keeper->cow, kept->offset, kept->bytes)) keeper->broken = true;
+  uint64_t written = 0;
+  if (!rc_cow_clean(&keeper->cow, kept->offset, kept->bytes, &written)) keeper->broken = true;
   while (*link != kept) link = &(*link)->next;
   *link = kept->next;
   free(kept);
+  return written;
 }
 
 /* What was held is the parent's to give back; here it has been owned. What was dropped nobody else forgets here. */
@@ -212,8 +217,14 @@ static int look(ringcast_reader *reader, const struct ringcast_frame *frame, str
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
   bool can = keeper && keeper->skip == 0 && found->spilled && found->whole && found->bytes == frame->bytes &&
-             found->bytes <= reader->segment.spill.bytes / 2;
+             keeper->held + found->bytes <= reader->segment.spill.bytes / 4 &&
+             rc_load_relaxed(&reader->ring.ring.control->evicts) == 0; /* relaxed: set before anybody attaches */
   return can ? 0 : -ENOTSUP;
+}
+
+/* Whether the next one can be is not known: it had better be followed. */
+static void skip_some(struct rc_keeper *keeper) {
+  if (keeper && keeper->skip == 0) keeper->skip = LEAST_SKIP;
 }
 
 static int fail_to_keep(const ringcast_reader *reader, const struct ringcast_frame *frame, int code) {
@@ -237,6 +248,7 @@ int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *f
   result = look(reader, frame, &found);
   struct ringcast_kept *kept = result == 0 ? malloc(sizeof *kept) : NULL;
   if (result == 0 && !kept) result = -ENOMEM;
+  if (result == -ENOTSUP) skip_some(keeper);
   if (result != 0) return fail_to_keep(reader, frame, result);
   uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
   *kept = (struct ringcast_kept){.keeper = keeper, .frame = *frame, .spilled = keeper->spilled};
@@ -245,9 +257,11 @@ int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *f
   kept->bytes = end - kept->offset;
   if (!link_last(keeper, kept)) {
     free(kept);
+    skip_some(keeper);
     return fail_to_keep(reader, frame, -ENOTSUP);
   }
   rc_add_acq_rel(&keeper->holders, 1);
+  keeper->held += found.bytes;
   show(reader, reader->ring.kept + 1);
   RC_POINT(KEPT);
   *out = kept;
@@ -273,6 +287,7 @@ void ringcast_kept_drop(ringcast_kept *kept) {
 
 /* Not by the public function: what is kept is no longer among the frames that are held. */
 static void release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  reader->keeper->held -= frame->bytes;
   show(reader, reader->ring.kept - 1);
   rc_reader_release_kept(reader, frame);
 }
@@ -283,41 +298,55 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_kept *ke
          reader->keeper->spilled - kept->spilled > reader->segment.spill.bytes / 4;
 }
 
-/* True: it was dropped, and is no more. */
-static bool settle_one(ringcast_reader *reader, struct ringcast_kept *kept, uint64_t wanted) {
-  uint32_t state = HELD;
-  if (is_held(kept) && is_due(reader, kept, wanted)) {
-    RC_POINT(OWN);
-    rc_cow_own(&kept->keeper->cow, kept->offset, kept->bytes);
-    if (rc_cas_strong_acq_rel(&kept->state, &state, OWN)) {
-      RC_POINT(OWNED);
-      if (wanted != UINT64_MAX) learn(reader->keeper, false);
-      release(reader, &kept->frame);
-      return false;
-    }
-  }
-  /* Acquire, also where that exchange has failed, which is relaxed then. <- the exchange in drop */
-  if (rc_load_acquire(&kept->state) != DROPPED) return false;
+/* Without the mutex, which who drops may wait for: it is nobody's but the reader's as long as it is held. */
+static void own(ringcast_reader *reader, struct ringcast_kept *kept, uint64_t wanted) {
   struct ringcast_frame frame = kept->frame;
-  forget(kept);
-  learn(reader->keeper, true);
+  uint32_t state = HELD;
+  bool changes = rc_load_acquire(&reader->ring.ring.control->closed) == 0; /* C1 <- C0: else nobody writes any more */
+  RC_POINT(OWN);
+  if (changes) rc_cow_own(&kept->keeper->cow, kept->offset, kept->bytes);
+  if (!rc_cas_strong_acq_rel(&kept->state, &state, OWN)) return; /* it was dropped meanwhile */
+  RC_POINT(OWNED);
+  if (wanted != UINT64_MAX) learn(reader->keeper, false);
   release(reader, &frame);
-  return true;
+}
+
+static void take_back(ringcast_reader *reader, struct ringcast_kept *kept) {
+  struct rc_keeper *keeper = reader->keeper;
+  struct ringcast_frame frame = kept->frame;
+  uint64_t bytes = kept->bytes;
+  pthread_mutex_lock(&keeper->mutex);
+  uint64_t written = forget(kept);
+  pthread_mutex_unlock(&keeper->mutex);
+  rc_sub_acq_rel(&keeper->holders, 1); /* never the last: the reader is one */
+  learn(keeper, written <= bytes / MOST_WRITTEN);
+  release(reader, &frame);
+}
+
+/* The first that was dropped, or should go. NULL: there is none. */
+static struct ringcast_kept *find_due(const ringcast_reader *reader, uint64_t wanted) {
+  struct rc_keeper *keeper = reader->keeper;
+  pthread_mutex_lock(&keeper->mutex);
+  struct ringcast_kept *kept = keeper->first;
+  for (; kept; kept = kept->next) {
+    uint32_t state = rc_load_acquire(&kept->state); /* <- the exchange in drop */
+    if (state == DROPPED || (state == HELD && is_due(reader, kept, wanted))) break;
+  }
+  pthread_mutex_unlock(&keeper->mutex);
+  return kept;
 }
 
 void rc_keep_settle(ringcast_reader *reader, uint64_t wanted) {
-  struct rc_keeper *keeper = reader->keeper;
-  pthread_mutex_lock(&keeper->mutex);
-  for (struct ringcast_kept *kept = keeper->first, *next; kept; kept = next) {
-    next = kept->next;
-    if (settle_one(reader, kept, wanted)) rc_sub_acq_rel(&keeper->holders, 1); /* never the last: the reader is one */
+  struct ringcast_kept *kept;
+  while (reader->ring.kept > 0 && (kept = find_due(reader, wanted))) {
+    if (rc_load_acquire(&kept->state) == DROPPED) /* <- the exchange in drop */
+      take_back(reader, kept);
+    else
+      own(reader, kept, wanted);
   }
-  pthread_mutex_unlock(&keeper->mutex);
 }
 
-void rc_keep_end(ringcast_reader *reader) {
-  if (reader->ring.kept > 0) rc_keep_settle(reader, UINT64_MAX);
-}
+void rc_keep_end(ringcast_reader *reader) { rc_keep_settle(reader, UINT64_MAX); }
 
 /* ---- The writer's side ------------------------------------------------------------------------------------------ */
 

@@ -328,7 +328,10 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 
 static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (reader->ring.kept > 0 && reader->forks == rc_fork_count()) rc_keep_settle(reader, 0);
+  if (reader->ring.kept > 0 && reader->forks == rc_fork_count()) {
+    rc_keep_settle(reader, 0);
+    rc_keep_heed(reader); /* there may be frames enough to go on with */
+  }
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result != 0) return result;

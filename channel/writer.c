@@ -151,6 +151,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   writer->ring_frame = rc_ring_frame(&writer->segment);
   rc_ring_parties(&writer->ring.ring);
   rc_crowd_enter(&control->crowd);
+  rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: nobody has the handle yet */
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
   writer->waiter.alone = true;

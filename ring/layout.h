@@ -136,6 +136,7 @@ struct rc_control {
   _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
   _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
   _Atomic uint32_t followers;               /* readers that take frames in pieces; whoever counted last; advice */
+  _Atomic uint32_t evicts;                  /* the writer, at first: 1 = it goes on without readers that are slow */
   _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */

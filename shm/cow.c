@@ -72,19 +72,21 @@ static bool drop(const struct rc_cow *cow, uint64_t first, uint64_t count) {
 }
 
 /* The pages from the first-th on, up to ENTRIES of them. */
-static bool clean_some(const struct rc_cow *cow, uint64_t first, uint64_t count) {
+static bool clean_some(const struct rc_cow *cow, uint64_t first, uint64_t count, uint64_t *dropped) {
   uint64_t entries[ENTRIES], known = look(cow, first, count, entries);
   for (uint64_t i = 0, run; i < count; i = run + 1) {
     for (run = i; run < count && (run >= known || is_private(entries[run]));) run++;
     if (run > i && !drop(cow, first + i, run - i)) return false;
+    *dropped += run - i;
   }
   return true;
 }
 
-bool rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes) {
-  uint64_t page = rc_small_page(), first = offset / page, end = (offset + bytes) / page;
+bool rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes, uint64_t *dropped) {
+  uint64_t page = rc_small_page(), first = offset / page, end = (offset + bytes) / page, pages = 0;
   for (; first < end; first += ENTRIES)
-    if (!clean_some(cow, first, end - first < ENTRIES ? end - first : ENTRIES)) return false;
+    if (!clean_some(cow, first, end - first < ENTRIES ? end - first : ENTRIES, &pages)) return false;
+  *dropped = pages * page;
   return true;
 }
 
@@ -92,5 +94,6 @@ bool rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes) {
 bool rc_cow_is_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes) {
   uint64_t entry;
   bool clean = look(cow, offset / rc_small_page(), 1, &entry) == 1 && !is_private(entry);
-  return clean || rc_cow_clean(cow, offset, bytes);
+  uint64_t dropped;
+  return clean || rc_cow_clean(cow, offset, bytes, &dropped);
 }

@@ -26,8 +26,9 @@ void rc_cow_forked(struct rc_cow *cow);
 /* Makes each page private that is not yet, whoever reads and writes there meanwhile. Where the machine has no memory
  * left for that, the kernel does as with any first write. */
 void rc_cow_own(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
-/* Makes it show the file again: whatever was written to it is gone. False: it can't, and shows what it likes. */
-bool rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
+/* Makes it show the file again: whatever was written to it is gone. *dropped is how many bytes of it were private.
+ * False: it can't, and shows what it likes. */
+bool rc_cow_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes, uint64_t *dropped);
 /* Makes sure that it shows the file where it was clean before, or never used. False: it does not. */
 bool rc_cow_is_clean(const struct rc_cow *cow, uint64_t offset, uint64_t bytes);
 

@@ -421,12 +421,14 @@ typedef struct ringcast_kept ringcast_kept;
  * The ring has its memory back once it was dropped, at the reader's next call of next; or before, when the ring has
  * gone on by a quarter, or the writer waits for it: then next, in whatever wait it is, copies what was not written to,
  * one page at a time, which takes several times as long as to copy the frame before would have; so a reader that has
- * had to leaves frames uncopied less often from then on. fork copies all that is kept, as does closing the reader.
- * -ENOTSUP: copy this frame, it is held as before: it lies in the ring, or is larger than half the spill memory; a part
- * of it is not there yet, or of what is there await has not told; where it lies, or at 32 other places, something is
- * kept; frames were kept for long of late; the mapping can't be had (RINGCAST_DISABLE=cow, no /proc/self/pagemap, pages
- * of more than 4 KiB). -EINVAL: it is not held, or is kept. -EPROTO, -ESTALE, -ENOMEM, -ECHILD.
- * A writer that is hostile can change what was not written to; one that evicts this reader (options.on_slow) does. */
+ * had to, or whose frames were mostly written to, leaves frames uncopied less often from then on. fork copies all that
+ * is kept, and so does closing the reader unless the writer has closed.
+ * -ENOTSUP: copy this frame, it is held as before: it lies in the ring; with what is kept and not copied, or dropped
+ * since the last call of next, it is more than a quarter of the spill memory; a part of it is not there yet, or of what
+ * is there await has not told; where it lies, or at 32 other places, something is kept; frames were kept for long of
+ * late; the writer evicts slow readers (options.on_slow); the mapping can't be had (RINGCAST_DISABLE=cow, no
+ * /proc/self/pagemap, pages of more than 4 KiB). -EINVAL: it is not held, or is kept. -EPROTO, -ESTALE, -ENOMEM,
+ * -ECHILD. A writer that is hostile can change what was not written to. */
 RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
                                       void **data);
 

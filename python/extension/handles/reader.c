@@ -190,7 +190,8 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   bool may_close = self->exports == 0;
   if (may_close) {
     rc_py_watch_close(&self->watch, self->pid);
-    rc_py_reader_shut(self);
+    Py_BEGIN_ALLOW_THREADS rc_py_reader_shut(self); /* what is kept may have to be copied */
+    Py_END_ALLOW_THREADS
   } else {
     rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   }
