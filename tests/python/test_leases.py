@@ -61,12 +61,11 @@ def test_any_order_of_holding_and_dropping_keeps_what_is_held(four):
     random_order = random.Random(7)
     held, sent, taken = {}, 0, 0
     for _ in range(3000):
-        if random_order.random() < 0.5 and sent - taken < 8:
+        if random_order.random() < 0.5 and sent - min(held, default=taken) < 12:  # which the ring has room for
             writer.send_bytes(np.full(random_order.randrange(1, 900), sent % 251, np.uint8), 0)
             sent += 1
         elif taken < sent and random_order.random() < 0.6:
-            # What was released behind one that is still held counts as held.
-            if held and taken - min(held) == 4:
+            if len(held) == 4:  # whatever was released between them
                 with pytest.raises(ringcast.Error, match="4 frames are held"):
                     reader.next(0)
                 continue
