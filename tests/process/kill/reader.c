@@ -186,7 +186,7 @@ static int drop_all(void) {
 static int keep_newest(void) {
   const uint32_t newest = holds - 1, most = sizeof kept / sizeof *kept;
   void *data;
-  if (!self->keeps || heads[newest].bytes == 0 || chance(4) == 0) return 0;
+  if (!self->keeps || holds == 0 || heads[newest].bytes == 0 || chance(4) == 0) return 0;
   int result = keeps == most ? drop_one((uint32_t)chance(most)) : 0;
   if (result != 0) return result;
   result = ringcast_reader_keep(reader, &held[newest], &kept[keeps].handle, &data);
