@@ -222,9 +222,9 @@ static int look(ringcast_reader *reader, const struct ringcast_frame *frame, str
   return can ? 0 : -ENOTSUP;
 }
 
-/* Whether the next one can be is not known: it had better be followed. */
+/* The memory is not to be had now. Whether it is for the next frame is not known: it had better be followed. */
 static void skip_some(struct rc_keeper *keeper) {
-  if (keeper && keeper->skip == 0) keeper->skip = LEAST_SKIP;
+  if (keeper->skip == 0) keeper->skip = LEAST_SKIP;
 }
 
 static int fail_to_keep(const ringcast_reader *reader, const struct ringcast_frame *frame, int code) {
@@ -242,13 +242,13 @@ static int fail_to_keep(const ringcast_reader *reader, const struct ringcast_fra
 int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
                          void **data) {
   struct rc_keeper *keeper = reader->keeper;
-  struct rc_ring_frame found;
+  struct rc_ring_frame found = {0};
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   result = look(reader, frame, &found);
   struct ringcast_kept *kept = result == 0 ? malloc(sizeof *kept) : NULL;
   if (result == 0 && !kept) result = -ENOMEM;
-  if (result == -ENOTSUP) skip_some(keeper);
+  if (result == -ENOTSUP && keeper && found.spilled && found.whole && found.bytes == frame->bytes) skip_some(keeper);
   if (result != 0) return fail_to_keep(reader, frame, result);
   uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
   *kept = (struct ringcast_kept){.keeper = keeper, .frame = *frame, .spilled = keeper->spilled};
