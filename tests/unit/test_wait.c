@@ -228,7 +228,11 @@ START_TEST(who_waits_briefly_makes_no_io_uring) {
   ck_assert_ptr_null(target->waiter.park);
   ck_assert_uint_eq(target->waiter.waiting, RINGCAST_WAIT_NONE);
   ck_assert_int_le(open_descriptors(), descriptors + 1); /* the pidfd */
-  ck_assert_int_eq(rc_wait(&target->waiter, &how, 3 * RC_UNPARKED_NS), -ETIMEDOUT);
+  /* Longer, if the machine has held it up in its first sleep until the time was over. */
+  for (int times = 3; target->waiter.waiting == RINGCAST_WAIT_NONE && times < 200; times *= 2) {
+    target->waiter.waited_ns = 1000;
+    ck_assert_int_eq(rc_wait(&target->waiter, &how, times * RC_UNPARKED_NS), -ETIMEDOUT);
+  }
   ck_assert_uint_eq(target->waiter.waiting, RINGCAST_WAIT_URING);
   destroy(target);
   ck_assert_int_eq(open_descriptors(), descriptors);
