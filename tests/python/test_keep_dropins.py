@@ -70,7 +70,7 @@ def test_all_that_a_queue_has_given_stays_right(monkeypatch):
 
 
 def test_what_a_queue_gives_is_kept_step_after_step(monkeypatch):
-    monkeypatch.setenv("RINGCAST_SPILL_BYTES", str(16 * MIB))
+    monkeypatch.setenv("RINGCAST_SPILL_BYTES", str(64 * MIB))
     writer, reader = make_ready(**SMALL)
     for number in range(COUNT):
         writer.enqueue(value_of(number), timeout=WATCHDOG)
