@@ -65,7 +65,7 @@ def join(leg, peers):
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_told_by_name(address):
-    with ringcast.Writer(1 << 16) as writer, pytest.raises(OSError, match=rf"connect_ip .*'{address}' can't be"):
+    with ringcast.Writer(1 << 16) as writer, pytest.raises(zmq.ZMQError, match=rf"connect_ip .*'{address}' can't be"):
         Uplink(writer.handle, 1, address, lambda text: None)
 
 

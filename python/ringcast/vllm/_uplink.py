@@ -102,7 +102,7 @@ class Core:
         try:
             self._router.bind(f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
         except zmq.ZMQError as error:
-            raise OSError(
+            raise zmq.ZMQError(  # as it is vLLM's, with more words
                 error.errno,
                 f"connect_ip (or VLLM_HOST_IP) must be an address of this machine that the remote readers reach, and "
                 f"{ip!r} can't be listened at: {error.strerror}",
