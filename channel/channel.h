@@ -104,6 +104,10 @@ void rc_writer_drop_large(ringcast_writer *writer);
 
 int rc_fail_evicted(void);
 int rc_fail_not_held(const struct ringcast_frame *frame);
+/* Nothing is there, as `poll` says: makes the descriptor wait for what comes. As any sleeper, it looks once more after
+ * announcing itself; -EAGAIN: nothing is there indeed. */
+int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
+
 /* Releases a frame that was kept until now. An eviction is for the next call to tell. */
 void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);
 
