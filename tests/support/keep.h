@@ -62,6 +62,17 @@ static inline void settle(ringcast_reader *reader) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
 }
 
+/* As many small frames of spill memory as the reader leaves before it would keep one again. Returns how many. */
+static inline int let_it_keep(ringcast_writer *writer, ringcast_reader *reader) {
+  size_t least = (size_t)info_of(writer).ring_frame + 1;
+  int count = 0;
+  for (; ringcast_reader_keeps(reader) == 0; count++) {
+    ck_assert_int_eq(send(writer, 1, least), 0);
+    read_one(reader, 1, least);
+  }
+  return count;
+}
+
 /* The frame is kept as long as the writer lets it be: has the writer ask for it. */
 static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
   struct ringcast_span span;

@@ -25,7 +25,9 @@ struct party {
   struct kept queue[QUEUE];
   int count;
   bool ended;
-  int kept, own; /* times that it came to this */
+  _Atomic int dropped;
+  int kept, own; /* frames that were kept; and after how many there were some that had become its own */
+  int life_kept, life_dropped; /* kept since it attached, and what `dropped` was then */
 };
 
 static void hand_over(struct party *party, struct kept kept) {
@@ -55,28 +57,39 @@ static void *drop_all(void *context) {
   struct kept kept;
   for (uint64_t random = 3; take_over(party, random, &kept); random = mix(random)) {
     child_must(is_whole(&kept));
-    if (random % 4 == 0) write_to(&kept);
+    if (random % 64 == 0) write_to(&kept); /* in every page, which teaches the reader to copy */
+    if (random % 4 == 1) { /* in one */
+      kept.data[0] ^= 1;
+      child_must(!is_whole(&kept));
+      kept.data[0] ^= 1;
+    }
     if (random % 8 == 0) sched_yield();
     child_must(is_whole(&kept));
+    rc_add_acq_rel(&party->dropped, 1); /* before it is: who counts what was given back finds no fewer */
     ringcast_kept_drop(kept.handle);
   }
   return NULL;
+}
+
+/* More was given back than has been dropped, although what was kept before it attached may count among that. */
+static bool has_owned(const struct party *party) {
+  int given_back = party->life_kept - (int)party->reader->ring.kept;
+  return given_back > rc_load_acquire(&party->dropped) - party->life_dropped;
 }
 
 static int read_one_frame(struct party *party, uint64_t *least) {
   struct ringcast_frame frame;
   ringcast_kept *kept;
   void *data;
-  bool keeps = ringcast_reader_keeps(party->reader);
   int result = ringcast_reader_next(party->reader, RINGCAST_FOREVER, &frame);
   if (result != 0) return result;
   uint64_t n = frame.kind;
-  party->own += keeps && !ringcast_reader_keeps(party->reader);
+  party->own += has_owned(party);
   child_must(n >= *least && frame.bytes == bytes_of(n));
   *least = n + 1;
   if (ringcast_reader_keep(party->reader, &frame, &kept, &data) == 0) {
     hand_over(party, (struct kept){.handle = kept, .data = data, .number = n, .bytes = frame.bytes});
-    party->kept++;
+    party->kept++, party->life_kept++;
     return 0;
   }
   child_must(pattern_matches(frame.data, frame.bytes, n));
@@ -89,6 +102,8 @@ static void *read_all(void *context) {
   struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_KEEP};
   uint64_t least = 0;
   for (int result = 0; result == 0;) {
+    party->life_kept = 0;
+    party->life_dropped = rc_load_acquire(&party->dropped); /* as above */
     for (int i = 0; i < STAY && result == 0; i++) result = read_one_frame(party, &least);
     child_must(result == 0 || result == -EPIPE);
     ringcast_reader_close(party->reader);

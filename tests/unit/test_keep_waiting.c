@@ -98,16 +98,6 @@ START_TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
 }
 END_TEST
 
-/* How many large frames come until it keeps again. */
-static int frames_until_it_keeps(ringcast_writer *writer, ringcast_reader *reader) {
-  int count = 0;
-  for (; ringcast_reader_keeps(reader) == 0; count++) {
-    ck_assert_int_eq(send(writer, 1, MIB), 0);
-    read_one(reader, 1, MIB);
-  }
-  return count;
-}
-
 static void keep_for_long(ringcast_writer *writer, ringcast_reader *reader) {
   ck_assert_int_eq(ringcast_reader_keeps(reader), 1);
   ck_assert_int_eq(send(writer, 2, MIB), 0);
@@ -123,7 +113,7 @@ START_TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_ti
   for (int round = 0; round < 2; round++) {
     for (int without = 4; without <= 32; without *= 2) {
       keep_for_long(writer, reader);
-      ck_assert_int_eq(frames_until_it_keeps(writer, reader), without);
+      ck_assert_int_eq(let_it_keep(writer, reader), without);
     }
     for (uint64_t i = 0; i < 16; i++) { /* all is well again */
       ck_assert_int_eq(send(writer, i, MIB), 0);
@@ -131,6 +121,49 @@ START_TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_ti
       drop(&kept);
       settle(reader);
     }
+  }
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* Called while a frame becomes the reader's own. */
+static ringcast_kept *dropped_meanwhile;
+
+static int advise_and_drop(void *address, size_t bytes, int advice) {
+  if (advice == MADV_POPULATE_WRITE) {
+    ringcast_kept_drop(dropped_meanwhile);
+    dropped_meanwhile = NULL;
+  }
+  return real.advise(address, bytes, advice);
+}
+
+/* What is dropped is that frame, or one that is the reader's own already. */
+START_TEST(who_drops_does_not_wait_until_another_frame_is_copied) {
+  ringcast_writer *writer = make_writer(4 * MIB);
+  ringcast_reader *reader = attach_keeper(writer);
+  struct kept kept[2];
+  ck_assert_int_eq(send(writer, 0, MIB), 0);
+  kept[0] = keep(reader, 0, MIB);
+  want_all(writer, reader);
+  let_it_keep(writer, reader);
+  for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
+  struct ringcast_frame frame = expect(reader, 0, MIB); /* lies where the first was kept: so the second does not */
+  kept[1] = keep(reader, 1, MIB);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  dropped_meanwhile = kept[_i].handle;
+  real = rc_os;
+  rc_os.advise = advise_and_drop;
+  want_all(writer, reader);
+  rc_os = real;
+  ck_assert(!dropped_meanwhile);
+  drop(&kept[!_i]);
+  for (uint64_t i = 2; i < 9; i++) { /* there is nothing left of either */
+    let_it_keep(writer, reader);
+    ck_assert_int_eq(send(writer, i, MIB), 0);
+    struct kept next = keep(reader, i, MIB);
+    drop(&next);
+    settle(reader);
   }
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
@@ -283,6 +316,26 @@ START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls) {
 }
 END_TEST
 
+/* It never sleeps, and is not woken: it looks before each frame that is there already. */
+START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
+  ringcast_writer *writer = make_writer(8 * MIB);
+  ringcast_reader *reader = attach_keeper(writer);
+  struct ringcast_span span;
+  for (uint64_t i = 0; i < 3; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
+  struct kept kept = keep(reader, 0, MIB);
+  read_one(reader, 1, 100);
+  ck_assert_uint_eq(reader->ring.kept, 1); /* nobody waits for it */
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
+  read_one(reader, 2, 100);
+  ck_assert_uint_eq(reader->ring.kept, 0);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), 0);
+  memset(span.data, 0, span.bytes);
+  drop(&kept);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 /* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
 START_TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ringcast_writer *writer = make_writer(8 * MIB);
@@ -320,9 +373,11 @@ int main(void) {
   tcase_add_loop_test(tests, what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS);
   tcase_add_test(tests, where_something_has_become_ones_own_the_next_frame_is_copied);
   tcase_add_test(tests, a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time);
+  tcase_add_loop_test(tests, who_drops_does_not_wait_until_another_frame_is_copied, 0, 2);
   tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_sleeping_thread_has_kept, 0, 2);
   tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_sleeping_process_has_kept, 0, 2);
   tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4);
+  tcase_add_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read);
   tcase_add_test(tests, a_writer_that_has_room_wakes_nobody_for_what_is_kept);
   return run_suite(suite);
 }
