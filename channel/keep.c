@@ -277,6 +277,9 @@ void ringcast_kept_drop(ringcast_kept *kept) {
   uint32_t state = HELD;
   /* Release: what the caller did with the memory, it did before the writer may have it again. -> the load in settle */
   if (rc_cas_strong_acq_rel(&kept->state, &state, DROPPED)) return;
+  /* It is OWN, and was made so outside the mutex: what the reader did with it came before. <- the exchange in own. The
+   * exchange above has failed, and is relaxed then. */
+  (void)rc_load_acquire(&kept->state);
   pthread_mutex_lock(&keeper->mutex);
   forget(kept);
   pthread_mutex_unlock(&keeper->mutex);
@@ -305,6 +308,7 @@ static void own(ringcast_reader *reader, struct ringcast_kept *kept, uint64_t wa
   bool changes = rc_load_acquire(&reader->ring.ring.control->closed) == 0; /* C1 <- C0: else nobody writes any more */
   RC_POINT(OWN);
   if (changes) rc_cow_own(&kept->keeper->cow, kept->offset, kept->bytes);
+  /* Release: who drops it from here on frees it. -> the load in drop */
   if (!rc_cas_strong_acq_rel(&kept->state, &state, OWN)) return; /* it was dropped meanwhile */
   RC_POINT(OWNED);
   if (wanted != UINT64_MAX) learn(reader->keeper, false);

@@ -340,7 +340,10 @@ static void suit(int point) {
   case RC_POINT_P2_DONE: party->follows = board->large = true; break;
   case RC_POINT_KEPT:
   case RC_POINT_OWN:
-  case RC_POINT_OWNED: party->keeps = board->large = true; break;
+  case RC_POINT_OWNED:
+    party->keeps = board->large = true;
+    board->on_slow = RINGCAST_FAIL; /* else nothing is kept */
+    break;
   case RC_POINT_PARKED:
     party->mode = PARKED;
     board->storms = false;
