@@ -459,3 +459,8 @@ def test_frames_with_any_bytes_changed_do_no_harm(pair):
             writer.send(some(number), 0)
             assert is_some(reader.recv(0), number)
     assert min(outcomes.values()) > 20 and is_free(reader)
+
+
+def test_keep_is_true_or_false():
+    with ringcast.Writer(1 << 16) as writer, pytest.raises(TypeError, match="keep must be True or False, not str"):
+        ringcast.Reader(writer.handle, keep="no")

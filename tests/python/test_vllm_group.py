@@ -157,6 +157,16 @@ def ranks_bad_broadcasts() -> str:
     refused = {"x": torch.ones(2, device="meta")}
     assert "meta" in text_of(TypeError if mine else ringcast.SendError, lambda: group.broadcast_tensor_dict(refused))
     assert group.broadcast_object(6 if mine else None) == 6
+    # What goes by pickle as a whole where ringcast is not in place does here.
+    there = [refused, 7]
+    got = group.broadcast_object(there if mine else None), group.broadcast_object_list(list(there) if mine else [0, 0])
+    for value in got:
+        assert value[0]["x"].device.type == "meta" and value[1] == 7
+    for number in range(2):
+        if mine:
+            group.send_object(there, 1)
+        else:
+            assert group.recv_object(0)[0]["x"].shape == (2,), number
     return text
 
 

@@ -146,6 +146,37 @@ def test_arguments_that_make_no_queue(args, options, error, text):
         MessageQueue(*args, **options)
 
 
+def test_a_tensor_on_another_device_arrives_as_by_pickle():
+    torch = pytest.importorskip("torch", reason="torch is not installed here")
+    writer, reader = make_ready()
+    for _ in range(2):
+        writer.enqueue({"a": torch.empty(2, 3, device="meta"), "n": 1})
+        got = reader.dequeue(timeout=0)
+        assert got["a"].device.type == "meta" and got["a"].shape == (2, 3) and got["n"] == 1
+    with pytest.raises(TypeError, match=r"value\['l'\]"):  # as before: with the place
+        writer.enqueue({"l": threading.Lock()})
+    writer.enqueue(2)
+    assert reader.dequeue(timeout=0) == 2
+
+
+def test_a_rank_that_attaches_twice_is_told():
+    writer = MessageQueue(2, 2)
+    readers = [MessageQueue.create_from_handle(writer.handle, 0) for _ in range(2)]
+    with pytest.raises(RuntimeError, match=r"rank 1 is not among them: another has attached twice"):
+        writer.enqueue(1)
+    assert len(readers) == 2
+
+
+def test_what_is_no_handle_and_what_can_not_go_is_told():
+    writer = MessageQueue(1, 1)
+    with pytest.raises(TypeError, match=r"handle must be what export_handle\(\) gives, not str"):
+        MessageQueue.create_from_handle(writer.handle.buffer_handle, 0)
+    with pytest.raises(TypeError, match="rank must be an int, not str: '0'"):
+        MessageQueue.create_from_handle(writer.handle, "0")
+    with pytest.raises(TypeError, match=r"pass export_handle\(\)"):
+        pickle.dumps(writer)
+
+
 def test_a_handle_can_be_pickled_and_has_the_fields_of_vllm():
     writer = MessageQueue(1, 1)
     handle = pickle.loads(pickle.dumps(writer.export_handle()))

@@ -16,19 +16,22 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", NULL};
-  PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None;
-  bool allow_pickle;
-  int keeps = 0;
+  PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *keep = Py_False;
+  bool allow_pickle, keeps;
   const char *text;
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOp:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle, &keeps)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOO:Reader", names, &handle, &options.name, &spin, &leases,
+                                   &pickle, &keep)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
   if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
+  if (!PyBool_Check(keep)) {
+    return PyErr_Format(PyExc_TypeError, "keep must be True or False, not %.100s", Py_TYPE(keep)->tp_name);
+  }
+  keeps = keep == Py_True;
   options.leases = (uint32_t)most;
   options.flags = RINGCAST_READER_CUT_THROUGH | (keeps ? RINGCAST_READER_KEEP : 0);
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);

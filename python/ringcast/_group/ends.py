@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Uni
 
 import ringcast
 from ringcast._group import failures
+from ringcast._group.packing import pack
 from ringcast._watch import watch
 
 # A tag is the operation's number, then the number of the call.
@@ -28,6 +29,8 @@ _OPERATIONS = (
     "broadcast",
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
+# Whose values those that are stood in for pickle as a whole, tensors on any device among them.
+_ANYTHING = (OBJECT, OBJECT_LIST)
 CALL_BITS = 24
 CALL_MASK = (1 << CALL_BITS) - 1
 # Tags beside the calls, the value is the text: a rank has died; the source is out of reach.
@@ -117,7 +120,12 @@ class Source(Watched):
                 raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
             if kind is dict and type(value) is not dict:
                 value = dict(value)  # a class of the caller's, which perhaps nothing can send
-            self.end.send(value, timeout, tag=tag, hash=hash)
+            try:
+                self.end.send(value, timeout, tag=tag, hash=hash)
+            except TypeError:
+                if operation not in _ANYTHING:
+                    raise
+                self.end.send(pack(value), timeout, tag=tag)
             self._call = (self._call + 1) & CALL_MASK
         except Exception as error:
             if timeout is not None and isinstance(error, TimeoutError):

@@ -32,6 +32,7 @@ import torch
 import ringcast
 from ringcast._group import environment, failures
 from ringcast._group.ends import CALL_BITS, CALL_MASK
+from ringcast._group.packing import pack
 
 # Of torch.distributed, for messages and for answers.
 _TAG, _ANSWER_TAG = 0x52494E47, 0x52494E48
@@ -128,6 +129,10 @@ class _Queued(Handle):
 # ---- The end that sends ----------------------------------------------------------------------------------------------
 
 
+def _packed(value: Any) -> ringcast.PackedFrame:
+    return value if isinstance(value, ringcast.PackedFrame) else ringcast.pack(value)
+
+
 class Sender:
     """The lock is for the thread that empties the outbox: while it runs, the Writer is its alone."""
 
@@ -155,7 +160,12 @@ class Sender:
                     raise TypeError(f"{_OPERATIONS[operation]} needs a dict, not {type(value).__name__}")
                 if kind is dict and type(value) is not dict:
                     value = dict(value)  # a class of the caller's, which perhaps nothing can send
-                handle = self._isend(group, value, tag)
+                try:
+                    handle = self._isend(group, value, tag)
+                except TypeError:
+                    if operation != OBJECT:
+                        raise
+                    handle = self._isend(group, pack(value), tag)
             except Exception as error:
                 named = failures.name_knob(error, f"on rank {self._rank}")
                 if failures.is_of_value(named) and not isinstance(named, _NotReceived):
@@ -172,7 +182,7 @@ class Sender:
         if self.posted:
             self._look_for_answers(group)
         if not self._on_ring:
-            return self._isend_far(group, _FRAME, tag, ringcast.pack(value))
+            return self._isend_far(group, _FRAME, tag, _packed(value))
         if not self._outbox:
             if time.monotonic() >= self._next_look:
                 self._look()
@@ -184,7 +194,7 @@ class Sender:
             except ringcast.ReaderDied:
                 self._look()
                 raise
-        return self._queue(_Queued(ringcast.pack(value), tag))
+        return self._queue(_Queued(_packed(value), tag))
 
     def _tell(self, group: Any, error: Exception, operation: int, tag: int) -> None:
         """Give the receiver, who waits for this call, the error instead."""

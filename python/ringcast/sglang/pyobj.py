@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 import ringcast
 from ringcast._group.ends import PYOBJ, TENSOR_DICT, Source
+from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
-from ringcast.sglang.packing import pack
 
 
 def broadcast_pyobj(

@@ -19,10 +19,10 @@ import torch.distributed as dist
 import ringcast
 from ringcast._group.arguments import whole
 from ringcast._group.ends import SHARE, End, Receiver, Source
+from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
 from ringcast.sglang import rule
 from ringcast.sglang.hashes import hashes_of
-from ringcast.sglang.packing import pack
 
 _HASHES = (None, "sha256", "xxh3")
 # After these nothing more comes from that ring.

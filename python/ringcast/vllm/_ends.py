@@ -11,6 +11,7 @@ from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple
 
 import ringcast
 from ringcast._group.failures import name_knob
+from ringcast._group.packing import pack
 from ringcast.vllm import _waits
 from ringcast.vllm._waits import Wait
 
@@ -63,6 +64,8 @@ class Sender:
             return
         except (TimeoutError, RuntimeError):
             pass
+        except TypeError:  # a tensor on another device, which vLLM's pickle takes
+            obj = pack(obj)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
         except ringcast.FrameTooLarge as error:
@@ -76,7 +79,7 @@ class Sender:
             if not self._complete:
                 self._gather(wait)
             if not isinstance(obj, ringcast.PackedFrame):
-                obj = ringcast.pack(obj)  # once, and not at each look
+                obj = pack(obj)  # once, and not at each look
             try:
                 self._send_waiting(obj, wait)
             except ringcast.FrameTooLarge as error:
@@ -121,6 +124,7 @@ class Sender:
                 self.ring.wait_readers(here, wait.slice(_LOOK))
                 if self.leg is not None:
                     self.leg.wait(wait.slice(_LOOK))
+                self._check_names()
                 self._complete = True
                 self._send = self.ring.send
                 return
@@ -132,6 +136,16 @@ class Sender:
                 if wait.over():
                     raise TimeoutError(self._describe_missing()) from None
             wait.warn(self._describe_missing)
+
+    def _check_names(self) -> None:
+        """There are as many readers as there should be: but are they who they should be?"""
+        there = {peer.name for peer in self.ring.peers()}
+        missing = [name for name in self._names if name not in there]
+        if missing:
+            raise RuntimeError(
+                f"as many readers are attached as there should be, but {', '.join(missing)} is not among them: another "
+                "has attached twice. Each rank calls create_from_handle() once"
+            )
 
     def _describe_readers(self) -> str:
         text = _waits.describe_readers(self.ring)
@@ -282,7 +296,7 @@ class Nobody:
     ring = leg = None
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
-        ringcast.pack(obj)  # raises what sending it would
+        pack(obj)  # raises what sending it would
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
         raise RuntimeError("Only readers can dequeue")

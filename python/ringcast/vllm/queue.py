@@ -24,7 +24,7 @@ import importlib
 import multiprocessing.util
 import os
 import time
-from typing import Any, Callable, List, Optional, Tuple, Union
+from typing import Any, Callable, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast import _watch
@@ -112,6 +112,9 @@ class MessageQueue:
     def create_from_handle(cls, handle: Handle, rank: int) -> "MessageQueue":
         """The reader `rank`. It is attached when this returns, and gets what is sent from then on."""
         self = cls.__new__(cls)
+        if not hasattr(handle, "local_reader_ranks"):
+            raise TypeError(f"handle must be what export_handle() gives, not {type(handle).__name__}")
+        rank = whole("rank", rank)
         self.handle = handle
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
@@ -146,6 +149,12 @@ class MessageQueue:
 
     def export_handle(self) -> Handle:
         return self.handle
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a MessageQueue can't go to another process: pass export_handle(), and call MessageQueue.create_from_handle() "
+            "there"
+        )
 
     def enqueue(self, obj: Any, timeout: Optional[float] = None) -> None:
         """Send `obj` to every reader. timeout: seconds to wait for room, None for ever.

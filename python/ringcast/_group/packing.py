@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packing that refuses nothing which SGLang's pickle would take."""
+"""Packing that refuses nothing which the pickle of those that are stood in for would take."""
 
 import pickle
 from typing import Any, Optional, Tuple
@@ -11,15 +11,19 @@ def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
     """As ringcast.pack(); a value with tensors on another device goes as a pickle as a whole, with no hashes."""
     try:
         return ringcast.pack(value, hash=hash)
-    except TypeError:
-        return ringcast.pack(_ByPickle(value))
+    except TypeError as refused:
+        try:
+            pickled = _Pickled(pickle.dumps(value))
+        except Exception:
+            raise refused from None
+        return ringcast.pack(pickled)
 
 
-class _ByPickle:
+class _Pickled:
     """Arrives as what it was made of, by pickle alone; where pickles are turned off it is refused like any other."""
 
-    def __init__(self, value: Any) -> None:
-        self._value = value
+    def __init__(self, data: bytes) -> None:
+        self._data = data
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return pickle.loads, (pickle.dumps(self._value),)
+        return pickle.loads, (self._data,)
