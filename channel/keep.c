@@ -217,8 +217,7 @@ static int look(ringcast_reader *reader, const struct ringcast_frame *frame, str
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
   bool can = keeper && keeper->skip == 0 && found->spilled && found->whole && found->bytes == frame->bytes &&
-             keeper->held + found->bytes <= reader->segment.spill.bytes / 4 &&
-             rc_load_relaxed(&reader->ring.ring.control->evicts) == 0; /* relaxed: set before anybody attaches */
+             keeper->held + found->bytes <= reader->segment.spill.bytes / 4;
   return can ? 0 : -ENOTSUP;
 }
 

@@ -100,9 +100,11 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   return 0;
 }
 
+/* A writer that evicts the slow does not wait for what is kept. Relaxed: stored before anybody had the handle. */
 static void open_keeper(ringcast_reader *reader) {
   struct rc_memory *spill = &reader->segment.spill;
-  reader->keeper = rc_keeper_open(spill->fd, spill->bytes);
+  if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
+    reader->keeper = rc_keeper_open(spill->fd, spill->bytes);
   if (spill->fd >= 0) close(spill->fd);
   spill->fd = -1;
 }

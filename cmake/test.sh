@@ -128,7 +128,7 @@ again() {
 }
 
 # The names that RINGCAST_DISABLE knows (docs/limits.md). The two that share a run have nothing to do with each other.
-switches=(hugetlb shmem-huge numa membarrier,dlpack_api io_uring pidfd,cpu_wait spin,cow)
+switches=(hugetlb,numa shmem-huge membarrier,dlpack_api io_uring pidfd,cpu_wait spin,cow)
 for switch in "${switches[@]}"; do
   RINGCAST_DISABLE=$switch again "no-${switch/,/-}"
 done

@@ -10,10 +10,10 @@
 #include "shm/cow.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "ring/atomics.h"
 #include "shm/disable.h"
 #include "shm/os.h"
 
@@ -44,10 +44,13 @@ void rc_cow_forked(struct rc_cow *cow) {
   cow->pagemap = -1; /* every page is dropped, then */
 }
 
-/* A write that changes nothing, beside whoever else writes there. */
+/* A write that changes nothing, beside whoever else writes there. Not an addition of 0, which clang makes a load. */
 static void touch(const struct rc_cow *cow, uint64_t offset, uint64_t bytes) {
-  for (uint64_t at = offset; at < offset + bytes; at += rc_small_page())
-    atomic_fetch_or_explicit((_Atomic uint8_t *)(cow->memory.base + at), 0, memory_order_relaxed);
+  for (uint64_t at = offset; at < offset + bytes; at += rc_small_page()) {
+    _Atomic uint8_t *byte = (_Atomic uint8_t *)(cow->memory.base + at);
+    uint8_t was = rc_load_relaxed(byte); /* relaxed: nothing hangs on the value */
+    while (!rc_cas_acq_rel(byte, &was, was)) continue;
+  }
 }
 
 void rc_cow_own(const struct rc_cow *cow, uint64_t offset, uint64_t bytes) {

@@ -422,7 +422,8 @@ typedef struct ringcast_kept ringcast_kept;
  * gone on by a quarter, or the writer waits for it: then next, in whatever wait it is, copies what was not written to,
  * one page at a time, which takes several times as long as to copy the frame before would have; so a reader that has
  * had to, or whose frames were mostly written to, leaves frames uncopied less often from then on. fork copies all that
- * is kept, and so does closing the reader unless the writer has closed.
+ * is kept, and so does closing the reader unless the writer has closed. While this reader calls nothing, what it has
+ * kept or dropped holds the writer back as frames that are held do.
  * -ENOTSUP: copy this frame, it is held as before: it lies in the ring; with what is kept and not copied, or dropped
  * since the last call of next, it is more than a quarter of the spill memory; a part of it is not there yet, or of what
  * is there await has not told; where it lies, or at 32 other places, something is kept; frames were kept for long of

@@ -487,8 +487,9 @@ PyObject *rc_py_writer_offer(PyObject *self, PyObject *const *args, Py_ssize_t c
 
 /* What `frame` holds, its arrays where they lie: a View, which has a reference to the Frame. NULL: raised. */
 PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame);
-/* Closes the Reader: it leaves the ring, and its memory is unmapped when no array lies there any more. */
-void rc_py_reader_shut(struct rc_py_reader *self);
+/* Closes the Reader: it leaves the ring, and its memory is unmapped when no array lies there any more; without the GIL
+ * if so asked, as it may take long. */
+void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run);
 
 /* ---- span.c, frame.c -------------------------------------------------------------------------------------------- */
 

@@ -206,6 +206,27 @@ def test_it_outlives_a_writer_that_is_killed(peer):
     assert is_some(held[1], 1) and int(held[2][5]) == 1 and is_some(held[3], 3)
 
 
+def test_a_reader_is_closed_for_all_as_soon_as_it_closes():
+    with keeping(512) as (writer, reader):
+        held = []
+        for number in range(16):
+            writer.send(some(number, 4), 0)
+            held.append(reader.recv(0))
+        started = threading.Event()
+
+        def cancel():
+            started.set()
+            while True:
+                reader.cancel()
+
+        thread = Receiving(cancel)  # which ends by the ValueError
+        started.wait(WATCHDOG)
+        reader.close()  # which copies all that is kept, while others run
+        with pytest.raises(ValueError, match="closed"):
+            thread.finish()
+        assert all(is_some(got, number, 4) for number, got in enumerate(held))
+
+
 def test_what_a_reader_has_that_may_be_evicted_is_a_copy():
     with ringcast.Writer(1 << 16, spill_bytes=ROOM_MIB * MIB, on_slow="evict", slow=0.001) as writer:
         with ringcast.Reader(writer.handle, keep=True) as reader:

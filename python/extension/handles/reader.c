@@ -52,7 +52,7 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  rc_py_reader_shut(self);
+  rc_py_reader_shut(self, false);
   Py_XDECREF(self->handle);
   Py_XDECREF(self->classes);
   type->tp_free(object);
@@ -193,8 +193,7 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   bool may_close = self->exports == 0;
   if (may_close) {
     rc_py_watch_close(&self->watch, self->pid);
-    Py_BEGIN_ALLOW_THREADS rc_py_reader_shut(self); /* what is kept may have to be copied */
-    Py_END_ALLOW_THREADS
+    rc_py_reader_shut(self, true); /* what is kept may have to be copied */
   } else {
     rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   }
@@ -210,7 +209,7 @@ static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) return PyErr_Format(PyExc_ValueError, "the Reader is closed");
   if (!rc_py_check_process(rc_py_state_of(self), self->pid)) return NULL;
-  ringcast_reader_cancel(self->reader); /* close can't run meanwhile: this thread has the GIL */
+  ringcast_reader_cancel(self->reader); /* close can't free it meanwhile: this thread has the GIL */
   Py_RETURN_NONE;
 }
 

@@ -65,15 +65,20 @@ bool rc_py_hold_is_shared(struct rc_py_hold *hold) {
   return atomic_load_explicit(&hold->count, memory_order_relaxed) > 1; /* relaxed: who asks has made the others */
 }
 
-void rc_py_reader_shut(struct rc_py_reader *self) {
-  if (self->hold) {
-    ringcast_reader_leave(self->reader);
-    rc_py_hold_drop(self->hold);
-  } else {
-    ringcast_reader_close(self->reader);
-  }
+/* First of all it is closed, for whoever looks while others run. */
+void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run) {
+  ringcast_reader *reader = self->reader;
+  struct rc_py_hold *hold = self->hold;
   self->hold = NULL;
   self->reader = NULL;
+  PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
+  if (hold) {
+    ringcast_reader_leave(reader);
+    rc_py_hold_drop(hold);
+  } else {
+    ringcast_reader_close(reader);
+  }
+  if (thread) PyEval_RestoreThread(thread);
 }
 
 /* ---- Arrays over it --------------------------------------------------------------------------------------------- */

@@ -152,8 +152,8 @@ class MessageQueue:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a MessageQueue can't go to another process: pass export_handle(), and call MessageQueue.create_from_handle() "
-            "there"
+            "a MessageQueue can't go to another process: pass export_handle(), and call "
+            "MessageQueue.create_from_handle() there"
         )
 
     def enqueue(self, obj: Any, timeout: Optional[float] = None) -> None:
