@@ -103,7 +103,7 @@ int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind)
 void rc_writer_drop_large(ringcast_writer *writer);
 
 int rc_fail_evicted(void);
-int rc_fail_not_held(const struct ringcast_frame *frame);
+int rc_fail_not_held(uint64_t position);
 /* Nothing is there, as `poll` says: makes the descriptor wait for what comes. As any sleeper, it looks once more after
  * announcing itself; -EAGAIN: nothing is there indeed. */
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);

@@ -43,7 +43,7 @@ static int fail_to_follow(const ringcast_reader *reader, const struct follow_wai
   case -ENOBUFS: return code; /* of arm, with its text */
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for more of a frame");
   case -ECANCELED: return rc_fail_as(code, "the wait for more of a frame was cancelled");
-  case -EINVAL: return rc_fail(code, "the frame at position %llu is not held by this reader", position);
+  case -EINVAL: return rc_fail_not_held(wait->position);
   case -EPIPE:
     return rc_fail(code, "the writer (pid %d) is gone, %llu bytes into the frame: release it", writer, there);
   case -ECONNABORTED: return rc_fail(code, "the writer (pid %d) has taken the frame back: release it", writer);

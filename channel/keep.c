@@ -229,7 +229,7 @@ static void skip_some(struct rc_keeper *keeper) {
 static int fail_to_keep(const ringcast_reader *reader, const struct ringcast_frame *frame, int code) {
   switch (code) {
   case -ESTALE: return rc_fail_evicted();
-  case -EINVAL: return rc_fail_not_held(frame);
+  case -EINVAL: return rc_fail_not_held(frame->position);
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    (unsigned long long)frame->position, reader->segment.writer.pid);

@@ -228,9 +228,8 @@ int rc_fail_evicted(void) {
                              "for dead, and what it still held may have been overwritten. Close it and attach anew");
 }
 
-int rc_fail_not_held(const struct ringcast_frame *frame) {
-  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader",
-                 (unsigned long long)frame->position);
+int rc_fail_not_held(uint64_t position) {
+  return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)position);
 }
 
 static int fail_to_read(ringcast_reader *reader, int code) {
@@ -378,9 +377,9 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame);
+  if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame->position);
   result = rc_ring_release(&reader->ring, frame->position);
-  if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame);
+  if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
   count_frame(reader, frame);
   if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
   return 0;
