@@ -14,7 +14,8 @@
 
 #define RC_ITEM_FLAGS                                                                              \
   (RINGCAST_ITEM_KEYED | RINGCAST_ITEM_NUMPY | RINGCAST_ITEM_TORCH | RINGCAST_ITEM_REQUIRES_GRAD | \
-   RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY | RINGCAST_ITEM_PADDED)
+   RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY | RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES)
+#define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX) /* of TENSOR, from version 3 on */
 #define RC_ITEM_HASHES (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* which the builder sets apart */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
@@ -28,7 +29,9 @@ _Static_assert(offsetof(struct ringcast_frame_header, tag) == 8, "header");
 _Static_assert(offsetof(struct ringcast_frame_header, count) == 12, "header");
 _Static_assert(offsetof(struct ringcast_frame_header, bytes) == 16, "header");
 _Static_assert(offsetof(struct ringcast_frame_header, meta_bytes) == 24, "header");
-_Static_assert(offsetof(struct ringcast_frame_header, reserved) == 32, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, device_slot) == 32, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, device_epoch) == 36, "header");
+_Static_assert(offsetof(struct ringcast_frame_header, device_generation) == 40, "header");
 
 _Static_assert(sizeof(struct ringcast_frame_entry) == 64, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, key_offset) == 0, "entry");
@@ -43,7 +46,7 @@ _Static_assert(offsetof(struct ringcast_frame_entry, offset) == 24, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, bytes) == 32, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, scalar) == 40, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, hash) == 48, "entry");
-_Static_assert(offsetof(struct ringcast_frame_entry, reserved) == 56, "entry");
+_Static_assert(offsetof(struct ringcast_frame_entry, lent) == 56, "entry");
 
 /* Sums stop at UINT64_MAX, which no memory can hold. */
 static inline uint64_t rc_add(uint64_t a, uint64_t b) {

@@ -34,6 +34,10 @@ void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint
   plan_add(plan, data_bytes, RC_FRAME_ALIGN);
 }
 
+void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim) {
+  ringcast_plan_tensor(plan, key_bytes, ndim, 0);
+}
+
 uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan) {
   if (plan->count > RINGCAST_MAX_ENTRIES) return UINT64_MAX;
   uint64_t meta_end = rc_add(rc_frame_meta(plan->count), plan->meta);
@@ -88,6 +92,11 @@ static void zero(struct ringcast_frame_builder *builder, uint64_t from, uint64_t
   memset(builder->base + from, 0, to - from);
 }
 
+/* Whether its data is in the frame. */
+static bool has_data(const struct ringcast_frame_entry *entry) {
+  return entry->bytes > 0 && entry->placement == RINGCAST_PLACEMENT_INLINE;
+}
+
 /* `entry` says how large key, dimensions and data are and gets their offsets. What is empty has none. */
 static int entry_place(const struct ringcast_frame_builder *builder, struct ringcast_frame_entry *entry) {
   uint64_t key = builder->meta, dims = key + entry->key_bytes, end = dims;
@@ -96,7 +105,7 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
     end = dims + (uint64_t)entry->ndim * 2 * sizeof(int64_t);
   }
   if (builder->next >= builder->count || end > builder->meta_end) return -ENOSPC;
-  if (entry->bytes > 0) {
+  if (has_data(entry)) {
     entry->offset = data_place(builder, entry->kind);
     if (entry->offset > builder->capacity || entry->bytes > builder->capacity - entry->offset) return -ENOSPC;
   }
@@ -110,7 +119,10 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
 static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const int64_t *shape,
                      struct ringcast_frame_entry entry, uint8_t **out) {
   if ((entry.flags & ~RC_ITEM_FLAGS) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
-  if ((entry.flags & RINGCAST_ITEM_PADDED) && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
+  uint32_t of_tensors = entry.flags & (RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES);
+  if (of_tensors && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
+  if ((of_tensors & RC_ITEM_DEVICES) && !(of_tensors & RINGCAST_ITEM_CUDA)) return -EINVAL;
+  if ((of_tensors & RC_ITEM_DEVICES) == RC_ITEM_DEVICES) return -EINVAL; /* of two libraries */
   if (key ? !root_is_dict(builder) : key_bytes > 0) return -EINVAL;
   if (key_bytes > UINT32_MAX) return -ENOSPC;
   if (key) entry.flags |= RINGCAST_ITEM_KEYED;
@@ -131,7 +143,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
     builder->meta = entry.dims_offset + 2 * bytes;
   }
   *out = builder->base + RC_FRAME_NOWHERE;
-  if (entry.bytes > 0) {
+  if (has_data(&entry)) {
     zero(builder, builder->data, entry.offset);
     *out = builder->base + entry.offset;
     builder->data = entry.offset + entry.bytes;
@@ -139,18 +151,52 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   return 0;
 }
 
+/* Adds a tensor's entry; `*entry` says what is no property of the tensor, and gets its bytes. */
+static int tensor_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                      const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
+  int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
+  if (rc < 0) return rc;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE && entry->bytes == 0) return -EINVAL;
+  entry->kind = RINGCAST_ITEM_TENSOR;
+  entry->dtype = tensor->dtype;
+  entry->flags = tensor->flags;
+  entry->ndim = (uint8_t)tensor->ndim;
+  rc = entry_put(builder, key, key_bytes, tensor->shape, *entry, out);
+  if (rc < 0) return rc;
+  if (entry->flags & RINGCAST_ITEM_PADDED) need_version(builder, 2);
+  if (entry->flags & RC_ITEM_DEVICES) need_version(builder, 3);
+  return 0;
+}
+
 int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                    const struct ringcast_tensor *tensor, void **out, uint64_t *out_bytes) {
-  struct ringcast_frame_entry entry = {.kind = RINGCAST_ITEM_TENSOR, .dtype = tensor->dtype, .flags = tensor->flags};
+  struct ringcast_frame_entry entry = {.placement = RINGCAST_PLACEMENT_INLINE};
   uint8_t *place;
-  int rc = ringcast_tensor_bytes(tensor, &entry.bytes);
+  int rc = tensor_put(builder, key, key_bytes, tensor, &entry, &place);
   if (rc < 0) return rc;
-  entry.ndim = (uint8_t)tensor->ndim;
-  rc = entry_put(builder, key, key_bytes, tensor->shape, entry, &place);
-  if (rc < 0) return rc;
-  if (entry.flags & RINGCAST_ITEM_PADDED) need_version(builder, 2);
   *out = place;
   *out_bytes = entry.bytes;
+  return 0;
+}
+
+int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                                 const struct ringcast_tensor *tensor, enum ringcast_placement placement,
+                                 uint64_t offset, uint64_t lent) {
+  struct ringcast_frame_entry entry = {.placement = (uint8_t)placement, .offset = offset, .lent = lent};
+  uint8_t *place;
+  if (placement != RINGCAST_PLACEMENT_POOL && placement != RINGCAST_PLACEMENT_EXTERN) return -EINVAL;
+  if ((lent != 0) != (placement == RINGCAST_PLACEMENT_EXTERN)) return -EINVAL;
+  if (!(tensor->flags & RINGCAST_ITEM_CUDA)) return -EINVAL;
+  return tensor_put(builder, key, key_bytes, tensor, &entry, &place);
+}
+
+int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch, uint64_t generation) {
+  uint8_t *header = builder->base;
+  if (epoch == 0 || generation == 0) return -EINVAL;
+  need_version(builder, 3);
+  memcpy(header + offsetof(struct ringcast_frame_header, device_slot), &slot, sizeof slot);
+  memcpy(header + offsetof(struct ringcast_frame_header, device_epoch), &epoch, sizeof epoch);
+  memcpy(header + offsetof(struct ringcast_frame_header, device_generation), &generation, sizeof generation);
   return 0;
 }
 

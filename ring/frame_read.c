@@ -26,6 +26,12 @@ static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t
   return offset >= from && offset <= to && bytes <= to - offset;
 }
 
+/* All or none of it, since version 3. */
+static bool device_check(const struct ringcast_frame_header *header) {
+  if (header->device_epoch == 0) return header->device_slot == 0 && header->device_generation == 0;
+  return header->version >= 3 && header->device_generation != 0;
+}
+
 int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, size_t bytes) {
   struct ringcast_frame_header header;
   if (bytes < sizeof header) return -EPROTO;
@@ -37,7 +43,7 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
   }
   if (header.root != RINGCAST_ROOT_DICT && header.root != RINGCAST_ROOT_VALUE) return -EPROTO;
   if (header.root == RINGCAST_ROOT_VALUE && header.count == 0) return -EPROTO;
-  if (header.reserved[0] || header.reserved[1]) return -EPROTO;
+  if (!device_check(&header)) return -EPROTO;
   if (header.bytes != bytes || header.count > RINGCAST_MAX_ENTRIES) return -EPROTO;
   if (!lies_within(rc_frame_meta(header.count), header.meta_bytes, 0, bytes)) return -EPROTO;
   *reader = (struct ringcast_frame_reader){.base = data,
@@ -46,7 +52,10 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
                                            .count = header.count,
                                            .tag = header.tag,
                                            .root = header.root,
-                                           .version = header.version};
+                                           .version = header.version,
+                                           .device_slot = header.device_slot,
+                                           .device_epoch = header.device_epoch,
+                                           .device_generation = header.device_generation};
   return 0;
 }
 
@@ -77,9 +86,24 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
   return 0;
 }
 
+/* Of another placement: bytes that are not in the frame. */
+static int device_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+  bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
+  if (!is_lent && entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
+  if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA) || entry->bytes == 0) return -EPROTO;
+  if (entry->offset > UINT64_MAX - entry->bytes) return -EPROTO;
+  return (entry->lent != 0) == is_lent ? 0 : -EPROTO;
+}
+
+/* NULL in `*out`: its bytes are not in the frame. */
 static int entry_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
                       const void **out) {
   uint64_t offset = entry->offset;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE) {
+    *out = NULL;
+    return device_data(reader, entry);
+  }
+  if (entry->lent != 0) return -EPROTO;
   if (entry->bytes == 0) {
     if (offset != 0) return -EPROTO;
     offset = RC_FRAME_NOWHERE;
@@ -133,6 +157,8 @@ static int item_tensor(const struct ringcast_frame_reader *reader, const struct 
   }
   int rc = tensor_check(entry, dims, dims + entry->ndim);
   if (rc < 0) return rc;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_strides_are_c(entry->ndim, dims, dims + entry->ndim))
+    return -EPROTO;
   out->dtype = entry->dtype;
   out->ndim = entry->ndim;
   memcpy(out->shape, dims, bytes);
@@ -182,14 +208,21 @@ static int hash_check(const struct ringcast_frame_reader *reader, const struct r
   return 0;
 }
 
+/* What was on a device is a tensor, of one library at most. */
+static int device_flags_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
+  uint32_t devices = entry->flags & RC_ITEM_DEVICES;
+  if (devices == 0) return 0;
+  if (reader->version < 3 || entry->kind != RINGCAST_ITEM_TENSOR || !(devices & RINGCAST_ITEM_CUDA)) return -EPROTO;
+  return devices == RC_ITEM_DEVICES ? -EPROTO : 0;
+}
+
 /* `entry` is the caller's copy. */
 static int item_fill(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
                      struct ringcast_item *out) {
   const char *key;
   const void *data;
-  if ((entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES)) || entry->placement != RINGCAST_PLACEMENT_INLINE)
-    return -EPROTO;
-  if (entry->reserved || hash_check(reader, entry) < 0) return -EPROTO;
+  if (entry->flags & ~(RC_ITEM_FLAGS | RC_ITEM_HASHES)) return -EPROTO;
+  if (hash_check(reader, entry) < 0 || device_flags_check(reader, entry) < 0) return -EPROTO;
   bool padded = entry->flags & RINGCAST_ITEM_PADDED;
   if (padded && (reader->version < 2 || entry->kind != RINGCAST_ITEM_TENSOR)) return -EPROTO;
   if (entry_key(reader, entry, &key) < 0 || entry_data(reader, entry, &data) < 0) return -EPROTO;
@@ -208,6 +241,9 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
   out->bytes = entry->bytes;
   memcpy(&out->scalar, &entry->scalar, sizeof out->scalar);
   out->hash = entry->hash;
+  out->placement = entry->placement;
+  out->device_offset = data ? 0 : entry->offset;
+  out->lent = entry->lent;
   return 0;
 }
 

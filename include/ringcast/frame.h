@@ -35,8 +35,8 @@ extern "C" {
 
 #define RINGCAST_FRAME_MAGIC 0x31464352u /* "RCF1" */
 /* The newest version of the layout. A frame names the oldest that knows all that is in it: 1 has no OBJECT entries, no
- * parts, no hashes and no PADDED tensors. */
-#define RINGCAST_FRAME_VERSION 2
+ * parts, no hashes and no PADDED tensors; 2 has no tensors of devices. */
+#define RINGCAST_FRAME_VERSION 3
 #define RINGCAST_MAX_NDIM 64
 #define RINGCAST_MAX_ENTRIES (1u << 24)
 
@@ -78,10 +78,17 @@ enum ringcast_item_kind {
 #define RINGCAST_ITEM_XXH3 128u        /* ... the 64-bit XXH3 with seed 0 */
 /* From version 2 on. */
 #define RINGCAST_ITEM_PADDED 256u /* the tensor's elements, of no whole number of bytes, each begin a byte */
+/* From version 3 on. */
+#define RINGCAST_ITEM_CUDA 512u  /* the tensor was in the memory of a CUDA device */
+#define RINGCAST_ITEM_CUPY 1024u /* ... as an array of CuPy's */
+#define RINGCAST_ITEM_JAX 2048u  /* ... of JAX's */
 
 /* Where a tensor's bytes are. */
 enum ringcast_placement {
   RINGCAST_PLACEMENT_INLINE = 0, /* in this frame */
+  /* From version 3 on, of a CUDA tensor with bytes: ringcast/gpu.h. */
+  RINGCAST_PLACEMENT_POOL = 1,   /* `offset` counts from the start of the writer's device pool */
+  RINGCAST_PLACEMENT_EXTERN = 2, /* ... of the device memory that the writer has lent under the number `lent` */
 };
 
 /* DLPack's DLDataType: code 0 int, 1 uint, 2 float, 3 opaque, 4 bfloat, 5 complex, 6 bool, 7..17 fp8, fp6, fp4. */
@@ -101,7 +108,9 @@ struct ringcast_frame_header {
   uint32_t count;       /* entries */
   uint64_t bytes;       /* of the frame, this header included */
   uint64_t meta_bytes;  /* keys and dimensions: they start at 48 + 64 * count */
-  uint64_t reserved[2]; /* 0 */
+  /* From version 3 on, 0 unless a tensor is in a pool or lent: which words say when it is there. */
+  uint32_t device_slot, device_epoch; /* the epoch is not 0 then, nor is ... */
+  uint64_t device_generation;
 };
 
 struct ringcast_frame_entry {
@@ -115,7 +124,7 @@ struct ringcast_frame_entry {
   uint64_t offset, bytes; /* data */
   uint64_t scalar;        /* of BOOL, INT, LEAF, OBJECT; the bits of FLOAT */
   uint64_t hash;          /* 0 unless a flag says which one it is */
-  uint64_t reserved;      /* 0 */
+  uint64_t lent;          /* of EXTERN, not 0; else 0 */
 };
 
 /* ---- Building --------------------------------------------------------------------------------------------------- */
@@ -129,7 +138,7 @@ struct ringcast_tensor {
   int32_t ndim;
   const int64_t *shape;
   const int64_t *strides;
-  uint32_t flags; /* RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER, _PADDED */
+  uint32_t flags; /* RINGCAST_ITEM_NUMPY, _TORCH, _REQUIRES_GRAD, _PARAMETER, _PADDED, _CUDA, _CUPY, _JAX */
 };
 
 /* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, too large to count, or
@@ -145,6 +154,8 @@ struct ringcast_frame_plan {
 RINGCAST_API void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
                                        uint64_t data_bytes);
 RINGCAST_API void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes);
+/* One whose bytes are not in the frame (POOL, EXTERN). */
+RINGCAST_API void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim);
 /* The frame's exact bytes, to be reserved. */
 RINGCAST_API uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan);
 
@@ -167,6 +178,14 @@ RINGCAST_API int ringcast_build_tensor(struct ringcast_frame_builder *builder, c
 RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
                                                 size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
                                                 uint64_t *out_bytes);
+/* One whose bytes lie elsewhere; they are packed in C order there. `tensor->data` is not looked at. -EINVAL: placement
+ * INLINE, no bytes (such a tensor is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA. */
+RINGCAST_API int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
+                                              const struct ringcast_tensor *tensor, enum ringcast_placement placement,
+                                              uint64_t offset, uint64_t lent);
+/* Says which words tell when such tensors are there: of ringcast_gpu_lease. -EINVAL: epoch or generation 0. */
+RINGCAST_API int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch,
+                                       uint64_t generation);
 /* Kinds with data: STR, BYTES, PICKLE, BUFFER, ERROR. `data` NULL: the caller writes to `*out` (else may be NULL). */
 RINGCAST_API int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
                                      const char *key, size_t key_bytes, const void *data, uint64_t bytes,
@@ -200,6 +219,8 @@ struct ringcast_frame_reader {
   uint32_t tag;
   uint16_t root; /* enum ringcast_root */
   uint16_t version;
+  uint32_t device_slot, device_epoch; /* epoch 0: no tensor of it is in a pool, or lent */
+  uint64_t device_generation;
 };
 
 /* One entry, copied and checked: key and data lie within the frame, and so does every element of a tensor. Packed, a
@@ -210,7 +231,7 @@ struct ringcast_item {
   size_t key_bytes;
   uint16_t kind;
   uint32_t flags;
-  const void *data;
+  const void *data; /* NULL unless INLINE */
   uint64_t bytes;
   union {
     int64_t i;
@@ -221,6 +242,8 @@ struct ringcast_item {
   int32_t ndim;
   int64_t shape[RINGCAST_MAX_NDIM];
   int64_t strides[RINGCAST_MAX_NDIM]; /* elements */
+  uint8_t placement;                  /* enum ringcast_placement */
+  uint64_t device_offset, lent;       /* of POOL and EXTERN; nobody has looked whether there is so much memory */
 };
 
 /* Opens a frame. -EPROTONOSUPPORT: of a later version, which is then in reader->version; -EPROTO: not a tensor frame,

@@ -318,7 +318,7 @@ static const struct vector VECTORS[] = {
     {.name = "bad-count", .about = "More entries than the frame has room for.", ONE_TENSOR, .damaged = true,
      PATCH(HEADER(count), 255)},
     {.name = "bad-reserved", .about = "A reserved field is not 0.", ONE_TENSOR, .damaged = true,
-     PATCH(ENTRY(0, reserved), 1)},
+     PATCH(ENTRY(0, lent), 1)},
     {.name = "bad-kind", .about = "An unknown kind.", ONE_TENSOR, .damaged = true, PATCH(ENTRY(0, kind), 13)},
     {.name = "bad-flags", .about = "An unknown flag.", ONE_TENSOR, .damaged = true, PATCH(ENTRY(0, flags) + 3, 0x80)},
     {.name = "bad-padding", .about = "The second tensor is padded too, but its elements are whole bytes.", DICT(1),

@@ -197,8 +197,8 @@ START_TEST(a_header_that_lies_is_refused) {
       {HEADER(meta_bytes), 8, UINT64_MAX},
       {HEADER(meta_bytes), 8, UINT64_MAX - 47},
       {HEADER(meta_bytes), 8, UINT64_MAX - 48 - 64 * COUNT + 1},
-      {HEADER(reserved), 8, 1},
-      {HEADER(reserved) + 8, 8, (uint64_t)1 << 63},
+      {HEADER(device_slot), 8, 1},
+      {HEADER(device_generation), 8, (uint64_t)1 << 63},
   };
   size_t bytes;
   uint8_t *frame = sample_new(&bytes);
@@ -227,7 +227,7 @@ static const struct {
     LIE(INT, kind, 2, 0), LIE(INT, kind, 2, RINGCAST_ITEM_OBJECT + 1), LIE(INT, kind, 2, 0xffff),
     LIE(INT, kind, 2, 0x100 + RINGCAST_ITEM_INT), LIE(INT, placement, 1, 1), LIE(TENSOR, placement, 1, 255),
     LIE(INT, flags, 4, RINGCAST_ITEM_KEYED | 1u << 31), LIE(INT, flags, 4, 0), LIE(PICKLE, flags, 4, UINT32_MAX),
-    LIE(INT, reserved, 8, 1), LIE(TENSOR, reserved, 8, 1), LIE(INT, hash, 8, 1), LIE(ZERO_D, hash, 8, 1),
+    LIE(INT, lent, 8, 1), LIE(TENSOR, lent, 8, 1), LIE(INT, hash, 8, 1), LIE(ZERO_D, hash, 8, 1),
     LIE(INT, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_SHA256), LIE(TENSOR, flags, 4, RINGCAST_ITEM_KEYED),
     LIE(STR, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_XXH3),
     LIE(TENSOR, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3),

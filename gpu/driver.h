@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The boundary to CUDA's driver: every function of it that is used, declared once, here. Nothing is linked, and no
+ * toolkit is needed to build: the library is opened when it is first asked for, and a machine without one, without a
+ * device, or whose driver lacks a function that must be there, is in CPU mode, which is no error and says why. Where
+ * cuda.h is there, driver_check.c holds these declarations against it.
+ *
+ * Names and meanings are those of CUDA's driver API, as of version 12.0 and in the variants for the legacy default
+ * stream; the prefix rc_cu_ stands for their CU.
+ */
+#ifndef RC_GPU_DRIVER_H
+#define RC_GPU_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int rc_cu_result;
+typedef int rc_cu_device;
+typedef unsigned long long rc_cu_ptr; /* memory as a device sees it */
+typedef struct rc_cu_context *rc_cu_context;
+typedef struct rc_cu_stream *rc_cu_stream; /* NULL: the legacy default stream */
+typedef struct rc_cu_module *rc_cu_module;
+typedef struct rc_cu_function *rc_cu_function;
+typedef struct { char bytes[16]; } rc_cu_uuid;
+typedef struct { char reserved[64]; } rc_cu_ipc_handle;
+
+/* Results that are told apart; all others are failures by their name. */
+enum {
+  RC_CU_SUCCESS = 0,
+  RC_CU_INVALID_VALUE = 1,
+  RC_CU_OUT_OF_MEMORY = 2,
+  RC_CU_NOT_INITIALIZED = 3, /* also in a child of a fork */
+  RC_CU_DEINITIALIZED = 4,
+  RC_CU_STUB_LIBRARY = 34,
+  RC_CU_NO_DEVICE = 100,
+  RC_CU_INVALID_DEVICE = 101,
+  RC_CU_INVALID_CONTEXT = 201, /* of opening a handle: of this very process */
+  RC_CU_MAP_FAILED = 205,
+  RC_CU_ALREADY_MAPPED = 208,
+  RC_CU_PEER_ACCESS_UNSUPPORTED = 217,
+  RC_CU_INVALID_HANDLE = 400,
+  RC_CU_NOT_FOUND = 500,
+  RC_CU_NOT_READY = 600,
+  RC_CU_ILLEGAL_ADDRESS = 700,
+  RC_CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
+  RC_CU_HOST_MEMORY_NOT_REGISTERED = 713,
+  RC_CU_NOT_PERMITTED = 800,
+  RC_CU_NOT_SUPPORTED = 801,
+  RC_CU_STREAM_CAPTURE_UNSUPPORTED = 900,
+};
+
+/* Flags and attributes, under CUDA's names. */
+enum {
+  RC_CU_MEMHOSTREGISTER_PORTABLE = 0x01,
+  RC_CU_MEMHOSTREGISTER_DEVICEMAP = 0x02,
+  RC_CU_MEMHOSTREGISTER_READ_ONLY = 0x08,
+  RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 0x1,
+  RC_CU_STREAM_NON_BLOCKING = 0x1,
+  RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0, /* cyclic: (int)(*address - value) >= 0 */
+  RC_CU_STREAM_WRITE_VALUE_DEFAULT = 0x0, /* all earlier writes of the stream first, for the whole system */
+  RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
+  RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+  RC_CU_POINTER_ATTRIBUTE_BUFFER_ID = 7, /* of an allocation, for the life of the process */
+  RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+  RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+  RC_CU_MEMORYTYPE_HOST = 1,
+  RC_CU_MEMORYTYPE_DEVICE = 2,
+  RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
+  RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
+};
+
+/* need, field, CUDA's name, the symbol that has the meaning of 12.0, arguments. MUST: without it there is CPU mode.
+ * MAY: the field is NULL then, and who uses it has another way. */
+#define RC_CUDA_FUNCTIONS(X)                                                                                          \
+  X(MUST, init, cuInit, cuInit, (unsigned flags))                                                                     \
+  X(MUST, driver_get_version, cuDriverGetVersion, cuDriverGetVersion, (int *out))                                     \
+  X(MUST, get_error_name, cuGetErrorName, cuGetErrorName, (rc_cu_result result, const char **out))                    \
+  X(MAY, get_error_string, cuGetErrorString, cuGetErrorString, (rc_cu_result result, const char **out))               \
+  X(MUST, device_get_count, cuDeviceGetCount, cuDeviceGetCount, (int *out))                                           \
+  X(MUST, device_get, cuDeviceGet, cuDeviceGet, (rc_cu_device *out, int ordinal))                                     \
+  X(MUST, device_get_name, cuDeviceGetName, cuDeviceGetName, (char *out, int bytes, rc_cu_device device))             \
+  X(MUST, device_get_uuid, cuDeviceGetUuid, cuDeviceGetUuid_v2, (rc_cu_uuid *out, rc_cu_device device))               \
+  X(MUST, device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute,                                           \
+    (int *out, int attribute, rc_cu_device device))                                                                   \
+  X(MUST, primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain,                                         \
+    (rc_cu_context *out, rc_cu_device device))                                                                        \
+  X(MUST, primary_release, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (rc_cu_device device))            \
+  X(MUST, ctx_push, cuCtxPushCurrent, cuCtxPushCurrent_v2, (rc_cu_context context))                                   \
+  X(MUST, ctx_pop, cuCtxPopCurrent, cuCtxPopCurrent_v2, (rc_cu_context * out))                                        \
+  X(MUST, ctx_get_current, cuCtxGetCurrent, cuCtxGetCurrent, (rc_cu_context * out))                                   \
+  X(MUST, ctx_get_device, cuCtxGetDevice, cuCtxGetDevice, (rc_cu_device * out))                                       \
+  X(MUST, ctx_synchronize, cuCtxSynchronize, cuCtxSynchronize, (void))                                                \
+  X(MUST, mem_alloc, cuMemAlloc, cuMemAlloc_v2, (rc_cu_ptr *out, size_t bytes))                                       \
+  X(MUST, mem_free, cuMemFree, cuMemFree_v2, (rc_cu_ptr memory))                                                      \
+  X(MUST, mem_get_info, cuMemGetInfo, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                         \
+  X(MUST, mem_get_address_range, cuMemGetAddressRange, cuMemGetAddressRange_v2,                                       \
+    (rc_cu_ptr *out_base, size_t *out_bytes, rc_cu_ptr inside))                                                       \
+  X(MAY, mem_alloc_async, cuMemAllocAsync, cuMemAllocAsync, (rc_cu_ptr *out, size_t bytes, rc_cu_stream stream))      \
+  X(MAY, mem_free_async, cuMemFreeAsync, cuMemFreeAsync, (rc_cu_ptr memory, rc_cu_stream stream))                     \
+  X(MUST, host_register, cuMemHostRegister, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))       \
+  X(MUST, host_unregister, cuMemHostUnregister, cuMemHostUnregister, (void *memory))                                  \
+  X(MUST, host_get_device_pointer, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                           \
+    (rc_cu_ptr *out, void *memory, unsigned flags))                                                                   \
+  X(MUST, ipc_get_handle, cuIpcGetMemHandle, cuIpcGetMemHandle, (rc_cu_ipc_handle *out, rc_cu_ptr memory))            \
+  X(MUST, ipc_open_handle, cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2,                                                 \
+    (rc_cu_ptr *out, rc_cu_ipc_handle handle, unsigned flags))                                                        \
+  X(MUST, ipc_close_handle, cuIpcCloseMemHandle, cuIpcCloseMemHandle, (rc_cu_ptr memory))                             \
+  X(MUST, copy_dtod, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2,                                                         \
+    (rc_cu_ptr to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream))                                                \
+  X(MUST, copy_htod, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2,                                                         \
+    (rc_cu_ptr to, const void *from, size_t bytes, rc_cu_stream stream))                                              \
+  X(MUST, copy_dtoh, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2,                                                         \
+    (void *to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream))                                                    \
+  X(MAY, write_value64, cuStreamWriteValue64, cuStreamWriteValue64_v2,                                                \
+    (rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags))                                         \
+  X(MAY, wait_value64, cuStreamWaitValue64, cuStreamWaitValue64_v2,                                                   \
+    (rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags))                                         \
+  X(MAY, write_value32, cuStreamWriteValue32, cuStreamWriteValue32_v2,                                                \
+    (rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags))                                         \
+  X(MAY, wait_value32, cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                   \
+    (rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags))                                         \
+  X(MUST, stream_create, cuStreamCreate, cuStreamCreate, (rc_cu_stream * out, unsigned flags))                        \
+  X(MUST, stream_destroy, cuStreamDestroy, cuStreamDestroy_v2, (rc_cu_stream stream))                                 \
+  X(MUST, stream_synchronize, cuStreamSynchronize, cuStreamSynchronize, (rc_cu_stream stream))                        \
+  X(MUST, stream_query, cuStreamQuery, cuStreamQuery, (rc_cu_stream stream))                                          \
+  X(MAY, stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing, (rc_cu_stream stream, int *out))              \
+  X(MUST, pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                        \
+    (void *out, int attribute, rc_cu_ptr pointer))                                                                    \
+  X(MAY, module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module * out, const void *image))               \
+  X(MAY, module_unload, cuModuleUnload, cuModuleUnload, (rc_cu_module module))                                        \
+  X(MAY, module_get_function, cuModuleGetFunction, cuModuleGetFunction,                                               \
+    (rc_cu_function * out, rc_cu_module module, const char *name))                                                    \
+  X(MAY, launch_kernel, cuLaunchKernel, cuLaunchKernel,                                                               \
+    (rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
+     unsigned block_z, unsigned shared_bytes, rc_cu_stream stream, void **arguments, void **extra))
+
+struct rc_cuda {
+#define RC_CUDA_FIELD(need, field, name, symbol, arguments) rc_cu_result(*field) arguments;
+  RC_CUDA_FUNCTIONS(RC_CUDA_FIELD)
+#undef RC_CUDA_FIELD
+};
+
+enum rc_cuda_mode {
+  RC_CUDA_READY = 0,
+  RC_CUDA_SWITCHED_OFF, /* RINGCAST_DISABLE=cuda */
+  RC_CUDA_NO_LIBRARY,
+  RC_CUDA_STUB,         /* the library is a toolkit's, made to link against */
+  RC_CUDA_NO_DEVICE,
+  RC_CUDA_TOO_OLD,      /* a function that must be there is not */
+  RC_CUDA_BROKEN,       /* the driver says so */
+  RC_CUDA_FORKED,       /* it was in use before a fork: this process can't */
+};
+
+struct rc_cuda_status {
+  enum rc_cuda_mode mode;
+  rc_cu_result result; /* of cuInit or whatever failed */
+  int version;         /* of the driver: 1000 * major + 10 * minor; 0: not known */
+  int devices;
+  bool by_proc_address; /* functions came from cuGetProcAddress; else by their symbols */
+  char why[256];        /* in words; empty when READY */
+};
+
+/* The driver, or NULL: CPU mode. The first call opens the library, and blocks while the driver starts (0.1 s and more);
+ * what it finds stays true for the life of the process, but for a fork. Any thread. */
+const struct rc_cuda *rc_cuda(void);
+
+/* The same, in words. Never NULL. */
+const struct rc_cuda_status *rc_cuda_status(void);
+
+/* Whether the driver has been opened in this process; opens nothing. */
+bool rc_cuda_is_open(void);
+
+/* Keeps a sentence for ringcast_last_error(): `what`, then the result by its name and number. Returns the errno for it:
+ * -ENOMEM (OUT_OF_MEMORY), -ENOTSUP (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (the stream captures a graph), -ECHILD
+ * (NOT_INITIALIZED in a child of a fork), else -EIO. */
+__attribute__((format(printf, 2, 3))) int rc_cuda_fail(rc_cu_result result, const char *what, ...);
+
+/* A result by its name: "CUDA_ERROR_OUT_OF_MEMORY". Never NULL. */
+const char *rc_cuda_name(rc_cu_result result);
+
+/* Makes `context` current for this thread, unless it is so already; leave undoes what enter did. */
+struct rc_cuda_entry { bool pushed; };
+rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry);
+void rc_cuda_leave(struct rc_cuda_entry *entry);
+
+#endif

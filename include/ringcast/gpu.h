@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Device tensors: a frame that holds tensors of a CUDA device.
+ *
+ * Promise. The tensor's bytes go once, from the caller's memory to the writer's device pool, on the caller's stream; no
+ * call waits for the device. The pool is allocated once and opened once by each reader; a reader's copy, or its
+ * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Where that can't
+ * be had, the same frame carries the bytes itself (INLINE), and the reader's device has them by one copy.
+ *
+ * No CUDA is linked, and none is needed to build: the driver is opened when it is first asked for. Without a driver, or
+ * a device, open gives -ENODEV and all else of ringcast works as before; ringcast_gpu_status says why.
+ *
+ * The three placements of a tensor in a frame (enum ringcast_placement):
+ *   INLINE  its bytes are in the frame
+ *   POOL    they are in the writer's pool: the frame says where, and which words say when
+ *   EXTERN  they are where the caller has them: see ringcast_gpu_writer_lend
+ *
+ * How a frame is written (ringcast_gpu_send does it all for a dict of tensors):
+ *
+ *     rc = ringcast_gpu_lease(writer, bytes, count, offsets, &lease) where in the pool; -EAGAIN: write it INLINE
+ *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., offsets[i], 0), ..., _end
+ *     ringcast_gpu_copy_in(writer, &lease, offsets[i], tensor, stream)        for each, on the caller's stream
+ *     ringcast_gpu_commit(writer, &lease, stream, frame_bytes)       `ready`, then the frame
+ *
+ * and read:
+ *
+ *     ringcast_gpu_next(reader, timeout, &frame)
+ *     ringcast_gpu_begin(reader, &frame, stream, &take)              the stream waits for `ready`
+ *     ringcast_gpu_copy_out(reader, &take, &item, to)                or _map: the tensor where it lies
+ *     ringcast_gpu_end(reader, &take)                                `ack`; the frame is given back
+ *
+ * Caveats.
+ *   Streams  Everything is ordered by the streams given. The writer's caller may write to its tensor again, or free it,
+ *            in the order of its stream; the reader's may use what was copied in the order of its own. Streams are
+ *            CUstream; NULL is the legacy default one.
+ *   Groups   A frame goes by way of the pool only while all readers that are attached have opened it. A reader does so
+ *            at its first frame with a device tensor, which is therefore INLINE. One without a GPU, or that can't open
+ *            the pool, keeps the group INLINE as long as it is attached.
+ *   Death    A writer that dies takes its pool with it: what its readers' streams wait for is released, counts as
+ *            invalid, and the next call says -EPIPE; so do frames of the pool that were not read yet. A reader that
+ *            dies, once its process is gone, is waited for no more.
+ *   Close    The pool's memory is given back when the last reader that has opened it has closed; until then it stays
+ *            allocated, beyond ringcast_gpu_writer_close, and the next open or close of this process looks again.
+ *   Fork     As in ringcast.h, and CUDA itself can't be used by the child of a process that has used it: -ECHILD.
+ *   Threads  One thread at a time per handle, and it is the one that uses the ringcast_writer or _reader it is made of.
+ *            A reader has a thread of its own that sleeps until the writer dies.
+ *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued.
+ *   Trust    As for the ring: who may attach may read and write the words, and can make a reader's stream wait until
+ *            that reader closes.
+ *
+ * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
+ * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY.
+ */
+#ifndef RINGCAST_GPU_H
+#define RINGCAST_GPU_H
+
+#include "ringcast/frame.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint64_t ringcast_device_ptr; /* CUdeviceptr */
+typedef void *ringcast_stream;        /* CUstream */
+
+typedef struct ringcast_gpu_writer ringcast_gpu_writer;
+typedef struct ringcast_gpu_reader ringcast_gpu_reader;
+
+/* ---- What there is ---------------------------------------------------------------------------------------------- */
+
+struct ringcast_gpu_status {
+  uint32_t size;     /* to be set to sizeof */
+  int32_t ready;     /* 1: there is a driver with a device; 0: CPU mode */
+  int32_t version;   /* of the driver: 1000 * major + 10 * minor; 0: none */
+  int32_t devices;
+  int32_t result;    /* CUDA's of what failed, or 0 */
+  char why[256];     /* in words; empty when ready */
+};
+
+/* Opens the driver if nobody has, which takes long the first time (0.1 s and more), but makes no context. -EINVAL. */
+RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_status *out);
+
+struct ringcast_gpu_device {
+  uint32_t size; /* to be set to sizeof */
+  char name[128];
+  uint8_t uuid[16];
+  uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
+  /* What was tried, each 1, 0, or a negative errno: */
+  int32_t words64, words32; /* streams wait for and write words of host memory, of 64 and 32 bits */
+  int32_t registers;        /* host memory can be registered, */
+  int32_t registers_read_only; /* ... also what this process may only read */
+  int32_t exports;          /* memory can be exported by a handle */
+};
+
+/* Device `ordinal` of this process. `probe`: makes its context and tries what the paths need. -ENODEV, -EINVAL, -EIO.
+ */
+RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device *out);
+
+/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+
+struct ringcast_gpu_writer_options {
+  uint32_t size;
+  int32_t device;       /* ordinal; -1: that of the context that is current, else 0 */
+  uint64_t pool_bytes;  /* rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB; RINGCAST_NO_POOL:
+                         * none, all is INLINE */
+  uint32_t slots;       /* the most frames under way in the pool; 0: 128; at most 1024 */
+  uint32_t flags;       /* RINGCAST_GPU_EXTERN */
+  uint64_t inline_most; /* device tensors that together have no more bytes go INLINE; 0: none do */
+};
+#define RINGCAST_NO_POOL UINT64_MAX
+#define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
+
+/* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. A pool that can't be had is no error:
+ * all is INLINE, and ringcast_gpu_writer_info says why. -ENODEV, -EINVAL, -EBUSY (this writer has one already),
+ * -ENOMEM, -EIO, -ECHILD. Blocks while the driver works. */
+RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
+                                          ringcast_gpu_writer **out);
+
+/* Before ringcast_writer_close. NULL is allowed. What was committed stays readable. Never waits for readers. */
+RINGCAST_API void ringcast_gpu_writer_close(ringcast_gpu_writer *writer);
+
+/* A place in the pool for the device tensors of one frame, and the words that say when they are there. */
+struct ringcast_gpu_lease {
+  uint32_t slot, epoch; /* these three for ringcast_build_device */
+  uint64_t generation;
+  uint64_t base, bytes; /* in the pool */
+  uint64_t lent;        /* a bit for each number, from 1 on, that a tensor of the frame is lent under: the caller's */
+  uint64_t state;       /* private */
+};
+
+/* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
+ * `count` of 0, for a frame of lent memory alone. Looks at what the readers have said, and waits for nobody.
+ * -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it (which
+ * ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the pool is
+ * smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
+                                    uint64_t *offsets, struct ringcast_gpu_lease *out);
+
+/* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. -EINVAL (not in the lease; no such
+ * tensor), -ENOTSUP (its strides would take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
+ * Does not wait. */
+RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_lease *lease,
+                                      uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
+
+/* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
+ * up; on an error nothing was sent, and the reservation is still open. -EBUSY, -EIO, and as ringcast_writer_commit. */
+RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease,
+                                     ringcast_stream stream, size_t frame_bytes);
+
+/* Gives a lease back that comes to nothing. After copy_in it may wait for the device. */
+RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease);
+
+/* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave), packed in
+ * C order, on the stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as
+ * copy_in. */
+RINGCAST_API int ringcast_gpu_fetch(ringcast_gpu_writer *writer, const struct ringcast_tensor *tensor, void *to,
+                                    ringcast_stream stream);
+RINGCAST_API int ringcast_gpu_wait(ringcast_gpu_writer *writer, ringcast_stream stream);
+
+/* A dict of tensors, of the host and of the device, in one call: POOL if it can be, else INLINE, else, with
+ * RINGCAST_GPU_NO_INLINE, -EAGAIN. Errors as the calls it is made of; after one nothing was sent. */
+struct ringcast_gpu_item {
+  const char *key;
+  size_t key_bytes;
+  struct ringcast_tensor tensor;
+  uint32_t on_device; /* 1: tensor.data is a ringcast_device_ptr */
+  uint32_t lent;      /* of ringcast_gpu_writer_lend, or 0 */
+};
+#define RINGCAST_GPU_NO_INLINE 1u
+RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct ringcast_gpu_item *items, uint32_t count,
+                                   uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
+
+/* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
+ * opened once by each reader that is sent of it. The rules: what was sent of it may not be written to before
+ * ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and it may not be freed before
+ * ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for ringcast_gpu_item.lent.
+ * -EINVAL: not device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of
+ * a memory pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
+RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
+/* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
+RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
+/* Takes it back: readers close it. Blocks up to the timeout. 0, -ETIMEDOUT: somebody still has it open. -EINVAL. */
+RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
+
+enum ringcast_gpu_way {
+  RINGCAST_GPU_WAY_POOL = 1,     /* the next frame would go by the pool, if it has room */
+  RINGCAST_GPU_WAY_NO_POOL = 2,  /* there is none: `why` */
+  RINGCAST_GPU_WAY_NO_READER = 3, /* nobody is attached */
+  RINGCAST_GPU_WAY_WAITING = 4,  /* a reader (`reader`) has not opened it yet, and never may */
+  RINGCAST_GPU_WAY_REFUSED = 5,  /* a reader can't: `why` */
+  RINGCAST_GPU_WAY_LOST = 6,     /* the device has failed */
+};
+struct ringcast_gpu_info {
+  uint32_t size;        /* to be set to sizeof */
+  uint32_t way;         /* enum ringcast_gpu_way; of a reader, POOL: it has opened it, else NO_POOL, REFUSED or LOST */
+  int32_t device;
+  uint32_t word_bits;   /* 64, or 32 where the driver has no others */
+  uint64_t pool_bytes;
+  uint32_t slots;
+  uint32_t epoch;
+  uint32_t reader;      /* its slot, and ... */
+  int32_t reader_pid;   /* ... process; 0: nobody in particular */
+  /* Counted since open: */
+  uint64_t pool_frames, pool_bytes_sent; /* or received */
+  uint64_t inline_frames; /* frames with device tensors in them */
+  uint64_t full;        /* times that the pool had no room */
+  uint64_t opens;       /* handles opened, ... */
+  uint64_t syncs;       /* ... and times that a call waited for the device, after open */
+  uint64_t slots_used, bytes_used; /* now */
+  uint32_t registered;  /* 1: the ring's memory is registered with the driver */
+  char why[256];
+};
+RINGCAST_API int ringcast_gpu_writer_info(ringcast_gpu_writer *writer, struct ringcast_gpu_info *out);
+
+/* ---- Reader ----------------------------------------------------------------------------------------------------- */
+
+struct ringcast_gpu_reader_options {
+  uint32_t size;
+  int32_t device; /* where tensors are to be read: as above */
+  uint32_t flags; /* must be 0 */
+  uint32_t reserved;
+};
+
+/* Adds device tensors to a reader. The pool is opened by the first frame that has one. -ENODEV, -EINVAL, -EBUSY,
+ * -ENOMEM, -EIO, -EAGAIN (no thread to be had), -ECHILD. */
+RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
+                                          ringcast_gpu_reader **out);
+
+/* Before ringcast_reader_close. NULL is allowed. Gives all back that is held by takes. Waits until the reader's streams
+ * have read what they were told to; what they wait for of a writer that does not come is released first. Memory that
+ * _map has given and _unmap not yet taken back stays open until then: see there. */
+RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
+
+/* ringcast_reader_next, with this reader's own business before it: frames whose bytes a device was still copying are
+ * given back as soon as it has. */
+RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
+/* That business alone, for who calls ringcast_reader_next by itself. `before_sleep`: the next call may sleep. */
+RINGCAST_API int ringcast_gpu_tidy(ringcast_gpu_reader *reader, int before_sleep);
+
+/* A frame being read. The fields are private, but for these. */
+struct ringcast_gpu_take {
+  struct ringcast_frame frame;
+  ringcast_stream stream;
+  uint32_t slot, epoch;   /* of the pool; epoch 0: nothing of this frame is there */
+  uint64_t generation;
+  uint32_t state;
+  uint32_t maps;
+};
+
+/* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool,
+ * and in lent memory. Opens the pool if need be (then it blocks). On an error the frame is still held.
+ * -ECONNABORTED: it was under way when this reader attached, and is not for it: release it and go on.
+ * -EPIPE: the writer, or its device, is gone, and the pool with it. -EPROTO, -EBUSY (capture), -EIO, -ENOTSUP (the pool
+ * can't be opened here, and the writer could not know), -EINVAL. */
+RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ringcast_frame *frame,
+                                    ringcast_stream stream, struct ringcast_gpu_take *out);
+
+/* Enqueues a copy of the item's bytes, packed in C order as they are, to device memory of this reader, wherever the
+ * item is placed. -EPROTO (the item points outside), -EIO. Does not wait but where the ring's memory is not registered.
+ */
+RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
+                                       const struct ringcast_item *item, ringcast_device_ptr to);
+/* The same for any `bytes` of the frame (INLINE), or of the pool, that lie in a row: several tensors at once. For POOL,
+ * `offset` is that of ringcast_item.device_offset. */
+RINGCAST_API int ringcast_gpu_copy_frame(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, const void *from,
+                                         uint64_t bytes, ringcast_device_ptr to);
+RINGCAST_API int ringcast_gpu_copy_pool(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, uint64_t offset,
+                                        uint64_t bytes, ringcast_device_ptr to);
+/* Copies the item's bytes to host memory: it waits for the device. */
+RINGCAST_API int ringcast_gpu_copy_to_host(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
+                                           const struct ringcast_item *item, void *to);
+
+/* Where the item lies, to be read, never written to, on the take's stream, until _unmap. POOL and EXTERN alone;
+ * -ENOTSUP: it is INLINE. *hold is for _unmap, one for each map. */
+typedef struct ringcast_gpu_hold ringcast_gpu_hold;
+RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
+                                  const struct ringcast_item *item, ringcast_device_ptr *out, ringcast_gpu_hold **hold);
+/* Once the last hold of a frame has gone, and the take has ended, `ack` is enqueued on the take's stream, which must
+ * still exist. Any thread; also after the reader was closed. NULL is allowed. */
+RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
+
+/* Ends it: enqueues `ack`, and gives the frame back, as ringcast_reader_release, at once or when the device has copied
+ * what it was told to. -ESTALE, -EIO. The take is used up in any case. */
+RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
+
+/* Gives back a frame that was not begun: as ringcast_reader_release, and what it has in the pool is not waited for. */
+RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct ringcast_frame *frame);
+
+/* 0: all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of this
+ * reader waited for was released: it holds no message. */
+RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
+
+RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
