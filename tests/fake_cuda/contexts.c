@@ -131,7 +131,7 @@ rc_cu_result cuDeviceGetUuid_v2(rc_cu_uuid *out, rc_cu_device device) {
   return fake_end(RC_CU_SUCCESS);
 }
 
-rc_cu_result cuDeviceGetAttribute(int *out, int attribute, rc_cu_device device) {
+rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc_cu_device device) {
   rc_cu_result result = fake_begin(FAKE_device_get_attribute, FAKE_READY, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (!is_device(device)) return fake_end(RC_CU_INVALID_DEVICE);

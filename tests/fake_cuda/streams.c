@@ -326,7 +326,7 @@ rc_cu_result cuStreamQuery(rc_cu_stream stream) {
   return fake_end(found->done < found->queued ? RC_CU_NOT_READY : RC_CU_SUCCESS);
 }
 
-rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, int *out) {
+rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, rc_cu_capture_status *out) {
   struct rc_cu_stream *found;
   rc_cu_result result = begin(FAKE_stream_is_capturing, stream, &found);
   if (result != RC_CU_SUCCESS) return result;
