@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trying whether a stream and the host can wait for each other by words. */
+#include "gpu/words.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "shm/error.h"
+#include "shm/wait.h"
+
+#define PATIENCE_NS ((int64_t)2 * 1000 * 1000 * 1000) /* a driver that can do it takes some microseconds */
+#define PAUSE_NS    20000
+
+static bool await_word(struct rc_word *word, uint32_t bits) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  for (int64_t until = rc_now_ns() + PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
+    if (rc_word_has_reached(word, bits, 1)) return true;
+  return rc_word_has_reached(word, bits, 1);
+}
+
+int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address) {
+  bool has = bits == 64 ? cuda->write_value64 && cuda->wait_value64 : cuda->write_value32 && cuda->wait_value32;
+  if (!has) return rc_fail(-ENOTSUP, "the driver has no stream operations on words of %u bits", bits);
+  rc_cu_stream stream;
+  rc_cu_result result = cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING);
+  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamCreate");
+  result = rc_word_wait(cuda, bits, stream, address, 1);
+  if (result == RC_CU_SUCCESS) result = rc_word_write(cuda, bits, stream, address + sizeof *words, 1);
+  rc_word_store(&words[0], bits, 1); /* also if the wait alone was taken */
+  int failed = 0;
+  if (result != RC_CU_SUCCESS)
+    failed = rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
+  else if (!await_word(&words[1], bits))
+    return rc_fail(-ENOTSUP, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
+  cuda->stream_destroy(stream);
+  return failed;
+}
