@@ -31,7 +31,7 @@ ringcast_own(ringcast_objects)
 
 target_compile_definitions(ringcast_objects PRIVATE
   RINGCAST_HAVE_LIBURING=$<BOOL:${RINGCAST_LIBURING_FOUND}> RINGCAST_HAVE_NUMA=$<BOOL:${RINGCAST_NUMA_FOUND}>)
-set(libraries Threads::Threads)
+set(libraries Threads::Threads ${CMAKE_DL_LIBS})
 foreach(option RINGCAST_LIBURING RINGCAST_NUMA)
   if(${option}_FOUND)
     list(APPEND libraries PkgConfig::${option})

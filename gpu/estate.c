@@ -100,6 +100,7 @@ int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t p
   estate->forks = rc_fork_count();
   int failed = rc_gpu_segment_create(device, slots, writer->ring.ring.slots, &estate->segment);
   if (failed != 0) {
+    if (failed == -ETIMEDOUT) device->context = NULL; /* never released */
     free(estate);
     return failed;
   }

@@ -186,7 +186,8 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   if (failed == 0) failed = rc_watcher_start(import);
   if (failed == 0) return 0;
   refuse(import, failed);
-  close_all(import);
+  if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream is lost in it: it, and the words, must stay */
+  else close_all(import);
   return failed;
 }
 
@@ -201,7 +202,7 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
                                    reader->segment.slots, &import->segment, &id);
   if (failed == 0) {
     failed = set_up(import, reader, &id);
-    if (failed != 0 && import->segment.memory.base) rc_gpu_segment_destroy(&import->segment, device->cuda);
+    if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
   }
   if (failed != 0) {
     import_free(import);

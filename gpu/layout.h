@@ -40,7 +40,7 @@ struct rc_gpu_identity {
   uint8_t uuid[16];
   rc_cu_ipc_handle handle;
   uint64_t seed; /* of the pattern */
-  uint64_t reserved[7];
+  uint64_t reserved[14];
 };
 
 /* Memory that the writer has lent. */

@@ -34,10 +34,11 @@ static int choose_words(struct rc_gpu_segment *segment, const struct rc_cuda *cu
   uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, 0);
   struct rc_word *words = rc_gpu_word(segment, at);
   int failed = -ENOTSUP;
-  for (uint32_t bits = rc_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0; bits -= 32) {
+  for (uint32_t bits = rc_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0 && failed != -ETIMEDOUT;
+       bits -= 32) {
     failed = rc_words_try(cuda, bits, words, segment->address + at);
     segment->word_bits = bits;
-    for (int i = 0; i < 2; i++) rc_word_store(&words[i], 64, 0);
+    for (int i = 0; i < 2 && failed != -ETIMEDOUT; i++) rc_word_store(&words[i], 64, 0);
   }
   return failed;
 }
@@ -49,8 +50,8 @@ int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32
   if (failed != 0) return failed;
   failed = rc_gpu_segment_register(&segment, device->cuda);
   if (failed == 0) failed = choose_words(&segment, device->cuda);
-  if (failed != 0) rc_gpu_segment_destroy(&segment, device->cuda);
-  else *out = segment;
+  if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&segment, device->cuda);
+  if (failed == 0) *out = segment;
   return failed;
 }
 

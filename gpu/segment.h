@@ -28,7 +28,8 @@ static inline struct rc_word *rc_gpu_ack(const struct rc_gpu_segment *segment, u
 }
 
 /* Makes it, registers it, and finds out how many bits its words have. The identity is the caller's to fill in.
- * `device`'s context is current. -ENOTSUP: the driver can't register memory, or wait for words of it. */
+ * `device`'s context is current. -ENOTSUP: the driver can't register memory, or wait for words of it. -ETIMEDOUT: a
+ * stream has been lost in such a wait: the memory stays, and so must the context. */
 int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32_t consumers,
                           struct rc_gpu_segment *out);
 

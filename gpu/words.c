@@ -31,7 +31,7 @@ int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words
   if (result != RC_CU_SUCCESS)
     failed = rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
   else if (!await_word(&words[1], bits))
-    return rc_fail(-ENOTSUP, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
-  cuda->stream_destroy(stream);
+    failed = rc_fail(-ETIMEDOUT, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
+  cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;
 }

@@ -50,8 +50,8 @@ static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, uint32_t bit
 
 /* Whether words of so many bits do all that they are needed for, in the context that is current: a stream of its own
  * waits for `words[0]`, which the host then stores, and writes `words[1]`. `address` is where a device has them. 0;
- * -ENOTSUP, -EIO: sets the error text. It gives up after two seconds; the stream is then left behind. Both words are
- * nobody else's, and 0 at first. */
+ * -ENOTSUP, -EIO, -ENOMEM: sets the error text. -ETIMEDOUT: two seconds were not enough; the device may wait for the
+ * words still, so they must stay, registered, and the context too. Both words are nobody else's, and 0 at first. */
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address);
 
 #endif

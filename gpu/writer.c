@@ -14,6 +14,7 @@
 #include "gpu/writer.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

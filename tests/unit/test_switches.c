@@ -46,7 +46,8 @@ static ringcast_reader *attach(ringcast_writer *writer) {
 }
 
 START_TEST(each_name_is_one_that_the_library_knows) {
-  static const char known[] = ",hugetlb,shmem-huge,numa,membarrier,io_uring,pidfd,cpu_wait,spin,cow,dlpack_api,";
+  static const char known[] = ",hugetlb,shmem-huge,numa,membarrier,io_uring,pidfd,cpu_wait,spin,cow,dlpack_api,cuda,"
+                              "cuda_pool,cuda_register,cuda_words64,";
   const char *list = getenv("RINGCAST_DISABLE");
   char copy[256], word[270], *rest = copy;
   snprintf(copy, sizeof copy, "%s", list ? list : "");
@@ -78,7 +79,8 @@ START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
     }
     ck_assert(!refused && !reader && !tap);
   }
-  setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,membarrier,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,", 1);
+  setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,membarrier,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
+                             "cuda,cuda_pool, cuda_register,cuda_words64", 1);
   ringcast_reader_close(attach(writer));
   if (kept) setenv("RINGCAST_DISABLE", kept, 1);
   free(kept);

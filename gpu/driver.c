@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opening the driver, once, by whoever asks first; others who ask meanwhile wait for that one.
+ *
+ * A fork copies what is known, but the driver itself does not work in the child. So the state says in which process it
+ * was opened, by the number of forks that led there, and it says so before the lock is taken: a child that was forked
+ * while another thread was opening the driver finds that out without the lock, which nobody would ever give back to it.
+ * What was found before the driver was of any use (no library, no device) stays true in a child.
+ */
+#include "gpu/driver.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ring/atomics.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+#include "shm/process.h"
+
+#define LIBRARY "libcuda.so.1"
+#define VERSION 12000 /* of the meanings in driver.h */
+
+/* cuGetProcAddress_v2, which is not in the table: it is what fills it. */
+typedef rc_cu_result (*proc_address)(const char *name, void **out, int version, uint64_t flags, int *why);
+
+static const struct entry {
+  const char *name, *symbol;
+  size_t offset; /* in struct rc_cuda */
+  bool must;
+} entries[] = {
+#define MUST true
+#define MAY  false
+#define ENTRY(need, field, name, symbol, arguments) {#name, #symbol, offsetof(struct rc_cuda, field), need},
+    RC_CUDA_FUNCTIONS(ENTRY)
+#undef ENTRY
+#undef MUST
+#undef MAY
+};
+
+static struct {
+  _Alignas(64) _Atomic uint32_t begun; /* forks that led to the process that opened it, and 1; 0: nobody has */
+  _Atomic uint32_t done;               /* the rest is there, and stays */
+  pthread_mutex_t lock;
+  struct rc_cuda table;
+  struct rc_cuda_status status;
+} driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static const struct rc_cuda_status forked = {
+    .mode = RC_CUDA_FORKED,
+    .result = RC_CU_NOT_INITIALIZED,
+    .why = "CUDA was in use before this process was forked, and can't be used by it: start processes by spawn or exec",
+};
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 3, 4))) static void conclude(enum rc_cuda_mode mode, rc_cu_result result,
+                                                           const char *format, ...) {
+  va_list arguments;
+  driver.status.mode = mode;
+  driver.status.result = result;
+  va_start(arguments, format);
+  vsnprintf(driver.status.why, sizeof driver.status.why, format, arguments);
+  va_end(arguments);
+}
+
+/* Fills the table; returns the name of a function that must be there and is not, or NULL. */
+static const char *find_functions(void *library) {
+  void *found = dlsym(library, "cuGetProcAddress_v2");
+  proc_address get;
+  memcpy(&get, &found, sizeof get);
+  driver.status.by_proc_address = found != NULL;
+  for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+    const struct entry *entry = &entries[i];
+    int why = 0;
+    void *function = NULL;
+    if (!get) {
+      function = dlsym(library, entry->symbol);
+    } else if (get(entry->name, &function, VERSION, RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, &why) != RC_CU_SUCCESS) {
+      function = NULL;
+    }
+    if (!function && entry->must) return entry->name;
+    memcpy((char *)&driver.table + entry->offset, &function, sizeof function);
+  }
+  return NULL;
+}
+
+static void start_failed(rc_cu_result result) {
+  const char *name = rc_cuda_name(result);
+  switch (result) {
+  case RC_CU_STUB_LIBRARY:
+    conclude(RC_CUDA_STUB, result, LIBRARY " is a toolkit's stub, made to link against (%s, %d): have the driver's own "
+             "found before it (LD_LIBRARY_PATH, ldconfig)", name, result);
+    break;
+  case RC_CU_NO_DEVICE:
+    conclude(RC_CUDA_NO_DEVICE, result, "the driver finds no device (%s, %d): see nvidia-smi, CUDA_VISIBLE_DEVICES, and "
+             "what devices a container was given (docker run --gpus)", name, result);
+    break;
+  case RC_CU_NOT_INITIALIZED: /* somebody else has used it in the parent */
+    driver.status = forked;
+    break;
+  default:
+    conclude(RC_CUDA_BROKEN, result, "the driver does not start: cuInit gives %s (%d); see nvidia-smi and the kernel's "
+             "log: module and library must be of one version, and /dev/nvidia-uvm must be there", name, result);
+  }
+}
+
+static void start(void) {
+  const struct rc_cuda *cuda = &driver.table;
+  int count = 0;
+  rc_cu_result result = cuda->init(0);
+  if (cuda->driver_get_version(&driver.status.version) != RC_CU_SUCCESS) driver.status.version = 0;
+  if (result == RC_CU_SUCCESS) result = cuda->device_get_count(&count);
+  if (result == RC_CU_SUCCESS && count < 1) result = RC_CU_NO_DEVICE;
+  if (result != RC_CU_SUCCESS) {
+    start_failed(result);
+    return;
+  }
+  driver.status.devices = count;
+}
+
+/* The library stays open: its threads may run, and the table points into it. It is closed only where none of its
+ * functions was called. */
+static void open_driver(void) {
+  if (rc_disabled("cuda")) {
+    conclude(RC_CUDA_SWITCHED_OFF, 0, "switched off by RINGCAST_DISABLE=cuda");
+    return;
+  }
+  void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    const char *why = dlerror();
+    conclude(RC_CUDA_NO_LIBRARY, 0, "no driver: %.120s; install NVIDIA's, or give the container its GPUs "
+             "(docker run --gpus all)", why ? why : LIBRARY " can't be opened");
+    return;
+  }
+  const char *missing = find_functions(library);
+  if (missing) {
+    memset(&driver.table, 0, sizeof driver.table);
+    dlclose(library);
+    conclude(RC_CUDA_TOO_OLD, RC_CU_NOT_FOUND, "the driver has no %s: install one of CUDA 12 or newer", missing);
+    return;
+  }
+  start();
+}
+
+/* What is known, which may take finding out. Sees `done` only with all that was written before. */
+static const struct rc_cuda_status *look(void) {
+  uint32_t self = rc_fork_count() + 1, begun = 0;
+  if (!rc_load_acquire(&driver.done)) {
+    if (!rc_cas_strong_acq_rel(&driver.begun, &begun, self) && begun != self) return &forked;
+    pthread_mutex_lock(&driver.lock);
+    if (!rc_load_relaxed(&driver.done)) { /* relaxed: it is written under the lock */
+      open_driver();
+      rc_store_release(&driver.done, 1);
+    }
+    pthread_mutex_unlock(&driver.lock);
+  }
+  /* relaxed: it was written before `done` */
+  bool ours = rc_load_relaxed(&driver.begun) == self;
+  return ours || driver.status.mode != RC_CUDA_READY ? &driver.status : &forked;
+}
+
+const struct rc_cuda *rc_cuda(void) { return look()->mode == RC_CUDA_READY ? &driver.table : NULL; }
+
+const struct rc_cuda_status *rc_cuda_status(void) { return look(); }
+
+bool rc_cuda_is_open(void) { return rc_load_acquire(&driver.done) && look()->mode == RC_CUDA_READY; }
+
+/* ---- Results in words ------------------------------------------------------------------------------------------- */
+
+/* For when there is no driver to ask, or for a result that is newer than it. */
+static const char *name_without_driver(rc_cu_result result) {
+  switch (result) {
+  case RC_CU_SUCCESS: return "CUDA_SUCCESS";
+  case RC_CU_NOT_INITIALIZED: return "CUDA_ERROR_NOT_INITIALIZED";
+  case RC_CU_STUB_LIBRARY: return "CUDA_ERROR_STUB_LIBRARY";
+  case RC_CU_NO_DEVICE: return "CUDA_ERROR_NO_DEVICE";
+  case RC_CU_NOT_FOUND: return "CUDA_ERROR_NOT_FOUND";
+  default: return "an error without a name";
+  }
+}
+
+/* Also while the driver starts, as long as it is done by who starts it. */
+const char *rc_cuda_name(rc_cu_result result) {
+  const char *name = NULL;
+  if (driver.table.get_error_name && driver.table.get_error_name(result, &name) == RC_CU_SUCCESS && name) return name;
+  return name_without_driver(result);
+}
+
+static int code_of(rc_cu_result result) {
+  switch (result) {
+  case RC_CU_OUT_OF_MEMORY: return -ENOMEM;
+  case RC_CU_NOT_SUPPORTED:
+  case RC_CU_NOT_PERMITTED: return -ENOTSUP;
+  case RC_CU_STREAM_CAPTURE_UNSUPPORTED: return -EBUSY;
+  case RC_CU_NOT_INITIALIZED: return look()->mode == RC_CUDA_FORKED ? -ECHILD : -EIO;
+  default: return -EIO;
+  }
+}
+
+int rc_cuda_fail(rc_cu_result result, const char *what, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, what);
+  vsnprintf(text, sizeof text, what, arguments);
+  va_end(arguments);
+  return rc_fail(code_of(result), "%s: %s (%d)", text, rc_cuda_name(result), result);
+}
+
+/* ---- Contexts --------------------------------------------------------------------------------------------------- */
+
+rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry) {
+  rc_cu_context current = NULL;
+  rc_cu_result result = driver.table.ctx_get_current(&current);
+  entry->pushed = false;
+  if (result != RC_CU_SUCCESS || current == context) return result;
+  result = driver.table.ctx_push(context);
+  entry->pushed = result == RC_CU_SUCCESS;
+  return result;
+}
+
+void rc_cuda_leave(struct rc_cuda_entry *entry) {
+  rc_cu_context left;
+  if (entry->pushed) driver.table.ctx_pop(&left);
+  entry->pushed = false;
+}

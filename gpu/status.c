@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What there is to work with: ringcast_gpu_status and ringcast_gpu_device. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "gpu/words.h"
+#include "ringcast/gpu.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+#include "shm/memory.h"
+#include "shm/os.h"
+
+#define EXPORT_BYTES ((size_t)2 << 20)
+
+int ringcast_gpu_status(struct ringcast_gpu_status *out) {
+  if (!out || out->size != sizeof *out)
+    return rc_fail(-EINVAL, "ringcast_gpu_status: out->size must be sizeof *out, %zu", sizeof *out);
+  const struct rc_cuda_status *status = rc_cuda_status();
+  *out = (struct ringcast_gpu_status){
+      .size = sizeof *out,
+      .ready = status->mode == RC_CUDA_READY,
+      .version = status->version,
+      .devices = status->devices,
+      .result = status->result,
+  };
+  snprintf(out->why, sizeof out->why, "%s", status->why);
+  return 0;
+}
+
+/* ---- Trying ----------------------------------------------------------------------------------------------------- */
+
+/* A page of host memory, as rings are made of it; NULL if it can't be had. */
+static void *map_page(size_t bytes) {
+  void *page;
+  return rc_os.map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, &page) == 0 ? page : NULL;
+}
+
+static bool has_words(const struct rc_cuda *cuda, uint32_t bits) {
+  if (bits == 64) return cuda->write_value64 && cuda->wait_value64 && !rc_disabled("cuda_words64");
+  return cuda->write_value32 && cuda->wait_value32;
+}
+
+static int try_words(const struct rc_cuda *cuda, uint32_t bits, struct rc_word *words, rc_cu_ptr address) {
+  if (!has_words(cuda, bits)) return 0;
+  int result = rc_words_try(cuda, bits, words, address);
+  return result == 0 ? 1 : result;
+}
+
+/* Returns whether the page may be given back: not while a stream may wait for a word of it. */
+static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringcast_gpu_device *out) {
+  struct rc_word *words = page;
+  rc_cu_ptr address;
+  rc_cu_result result = cuda->host_get_device_pointer(&address, page, 0);
+  if (result != RC_CU_SUCCESS) {
+    out->words64 = out->words32 = rc_cuda_fail(result, "cuMemHostGetDevicePointer");
+  } else {
+    out->words64 = try_words(cuda, 64, words, address);
+    out->words32 = try_words(cuda, 32, words + 2, address + 2 * sizeof *words);
+  }
+  if (out->words64 == -ETIMEDOUT || out->words32 == -ETIMEDOUT) return false;
+  result = cuda->host_unregister(page);
+  if (result == RC_CU_SUCCESS) return true;
+  out->registers = rc_cuda_fail(result, "cuMemHostUnregister");
+  return false;
+}
+
+/* False as try_registered. */
+static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device *out) {
+  size_t bytes = rc_small_page();
+  void *page = rc_disabled("cuda_register") ? NULL : map_page(bytes);
+  if (!page) return true;
+  rc_cu_result result =
+      cuda->host_register(page, bytes, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
+  out->registers = result == RC_CU_SUCCESS ? 1 : rc_cuda_fail(result, "cuMemHostRegister");
+  if (out->registers == 1 && !try_registered(cuda, page, out)) return false;
+  munmap(page, bytes);
+  return true;
+}
+
+static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device *out) {
+  size_t bytes = rc_small_page();
+  int supported = 0;
+  rc_cu_result result =
+      cuda->device_get_attribute(&supported, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, device);
+  if (result != RC_CU_SUCCESS) out->registers_read_only = rc_cuda_fail(result, "cuDeviceGetAttribute");
+  void *page = !supported || rc_disabled("cuda_register") ? NULL : map_page(bytes);
+  if (!page) return;
+  if (rc_os.protect(page, bytes, PROT_READ) == 0) {
+    result = cuda->host_register(page, bytes, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP |
+                                                  RC_CU_MEMHOSTREGISTER_READ_ONLY);
+    bool registered = result == RC_CU_SUCCESS;
+    if (registered) result = cuda->host_unregister(page);
+    out->registers_read_only = result == RC_CU_SUCCESS ? 1 : rc_cuda_fail(result, "read-only host memory");
+    if (registered && result != RC_CU_SUCCESS) return; /* what is registered still stays mapped */
+  }
+  munmap(page, bytes);
+}
+
+static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device *out) {
+  rc_cu_ptr memory;
+  rc_cu_ipc_handle handle;
+  if (rc_disabled("cuda_pool")) return;
+  rc_cu_result result = cuda->mem_alloc(&memory, EXPORT_BYTES);
+  if (result == RC_CU_SUCCESS) {
+    result = cuda->ipc_get_handle(&handle, memory);
+    rc_cu_result freed = cuda->mem_free(memory);
+    if (result == RC_CU_SUCCESS) result = freed;
+  }
+  out->exports = result == RC_CU_SUCCESS ? 1 : rc_cuda_fail(result, "exporting memory of the device");
+}
+
+/* A context that a stream may hang in is not given back: that could wait for the stream. */
+static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device *out) {
+  struct rc_cuda_entry entry;
+  rc_cu_context context;
+  size_t free_bytes, total_bytes;
+  rc_cu_result result = cuda->primary_retain(&context, device);
+  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "the context of device %d", device);
+  int failed = 0;
+  bool idle = true;
+  result = rc_cuda_enter(context, &entry);
+  if (result == RC_CU_SUCCESS) result = cuda->mem_get_info(&free_bytes, &total_bytes);
+  if (result == RC_CU_SUCCESS) {
+    out->free_bytes = free_bytes;
+    out->total_bytes = total_bytes;
+    try_export(cuda, out);
+    try_read_only(cuda, device, out);
+    idle = try_memory(cuda, out);
+  } else {
+    failed = rc_cuda_fail(result, "the context of device %d", device);
+  }
+  rc_cuda_leave(&entry);
+  if (idle) cuda->primary_release(device);
+  return failed;
+}
+
+static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *device, struct ringcast_gpu_device *out) {
+  rc_cu_uuid uuid;
+  rc_cu_result result = cuda->device_get(device, ordinal);
+  if (result == RC_CU_SUCCESS) result = cuda->device_get_name(out->name, sizeof out->name, *device);
+  if (result == RC_CU_SUCCESS) result = cuda->device_get_uuid(&uuid, *device);
+  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "device %d", ordinal);
+  memcpy(out->uuid, &uuid, sizeof out->uuid);
+  return 0;
+}
+
+int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device *out) {
+  if (!out || out->size != sizeof *out)
+    return rc_fail(-EINVAL, "ringcast_gpu_device: out->size must be sizeof *out, %zu", sizeof *out);
+  const struct rc_cuda *cuda = rc_cuda();
+  if (!cuda) return rc_fail(-ENODEV, "there is no GPU to use: %s", rc_cuda_status()->why);
+  if (ordinal < 0 || ordinal >= rc_cuda_status()->devices)
+    return rc_fail(-EINVAL, "there is no device %d: this process sees %d", ordinal, rc_cuda_status()->devices);
+  struct ringcast_gpu_device found = {.size = sizeof found};
+  rc_cu_device device;
+  int failed = describe(cuda, ordinal, &device, &found);
+  if (failed == 0 && probe) failed = probe_device(cuda, device, &found);
+  if (failed == 0) *out = found;
+  return failed;
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each call begins with: counters and faults. And what a test can ask. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/fake_cuda/fake.h"
+
+enum { MOST_FAULTS = 32, ALL = FAKE_FUNCTIONS, NONE = -1 };
+
+struct fake fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static const char *const names[] = {
+#define NAME(need, field, name, symbol, arguments) #name,
+    RC_CUDA_FUNCTIONS(NAME)
+#undef NAME
+};
+
+static struct fault {
+  int function; /* or ALL */
+  long call;    /* 0: each */
+  rc_cu_result result;
+} faults[MOST_FAULTS];
+static size_t fault_count;
+static bool faults_read;
+
+static int find(const char *name, size_t length) {
+  if (length == 1 && *name == '*') return ALL;
+  for (int i = 0; i < FAKE_FUNCTIONS; i++)
+    if (strlen(names[i]) == length && memcmp(names[i], name, length) == 0) return i;
+  return NONE;
+}
+
+const char *fake_setting(const char *name) {
+  const char *text = getenv(name);
+  return text && *text ? text : NULL;
+}
+
+bool fake_is_listed(const char *list, const char *name) {
+  size_t length = strlen(name);
+  for (const char *at = list; at && (at = strstr(at, name)); at += length)
+    if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == '\0')) return true;
+  return false;
+}
+
+/* ---- Faults ----------------------------------------------------------------------------------------------------- */
+
+static void add_fault(int function, long call, rc_cu_result result) {
+  if (function == NONE || fault_count == MOST_FAULTS) {
+    fprintf(stderr, "fake CUDA: a fault for a function that it does not have, or too many faults\n");
+    abort();
+  }
+  faults[fault_count++] = (struct fault){function, call, result};
+}
+
+/* Once, at the first call of all. */
+void fake_read_faults(void) {
+  const char *text = fake_setting("FAKE_CUDA_FAIL");
+  if (faults_read) return;
+  faults_read = true;
+  while (text && *text) {
+    char *rest;
+    size_t length = strcspn(text, ":");
+    long call = text[length] == ':' ? strtol(text + length + 1, &rest, 10) : 1;
+    long result = text[length] == ':' && *rest == ':' ? strtol(rest + 1, &rest, 10) : 999;
+    add_fault(find(text, length), call, (rc_cu_result)result);
+    text += strcspn(text, ",");
+    text += *text == ',';
+  }
+}
+
+static rc_cu_result fault_of(enum fake_function function) {
+  for (size_t i = 0; i < fault_count; i++) {
+    long calls = faults[i].function == ALL ? fake.all_calls : fake.calls[function];
+    if (faults[i].function != ALL && faults[i].function != (int)function) continue;
+    if (faults[i].call == 0 || faults[i].call == calls) return faults[i].result;
+  }
+  return RC_CU_SUCCESS;
+}
+
+/* In a child of who called cuInit the lock may be held for ever, and nothing of what is known is true. */
+rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct rc_cu_context **out) {
+  struct rc_cu_context *context = NULL;
+  rc_cu_result result = RC_CU_SUCCESS;
+  if (fake.pid != 0 && fake.pid != getpid()) return RC_CU_NOT_INITIALIZED;
+  pthread_mutex_lock(&fake.lock);
+  fake_read_faults();
+  fake.calls[function]++;
+  fake.all_calls++;
+  if (need >= FAKE_READY && fake.pid == 0) return fake_end(RC_CU_NOT_INITIALIZED);
+  if (need >= FAKE_CURRENT) {
+    context = fake_current();
+    if (!context || context->references == 0) return fake_end(RC_CU_INVALID_CONTEXT);
+    if (need == FAKE_CURRENT) result = context->broken;
+  }
+  if (result == RC_CU_SUCCESS) result = fault_of(function);
+  if (result != RC_CU_SUCCESS) return fake_end(result);
+  if (out) *out = context;
+  return RC_CU_SUCCESS;
+}
+
+rc_cu_result fake_end(rc_cu_result result) {
+  pthread_mutex_unlock(&fake.lock);
+  return result;
+}
+
+/* ---- Finding functions ------------------------------------------------------------------------------------------ */
+
+static const struct {
+  const char *name;
+  rc_cu_result (*function)(void);
+} functions[] = {
+#define FUNCTION(need, field, name, symbol, arguments) {#name, (rc_cu_result(*)(void))(void *)symbol},
+    RC_CUDA_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+};
+
+FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *why);
+FAKE_API rc_cu_result cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *why) {
+  const char *without = fake_setting("FAKE_CUDA_WITHOUT");
+  if (version < 12000 || flags != RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM) return RC_CU_INVALID_VALUE;
+  *out = NULL;
+  int found = find(name, strlen(name));
+  if (found < 0 || found == ALL || fake_is_listed(without, name)) {
+    if (why) *why = 1; /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
+    return RC_CU_NOT_FOUND;
+  }
+  if (why) *why = 0;
+  memcpy(out, &functions[found].function, sizeof *out);
+  return RC_CU_SUCCESS;
+}
+
+/* Their first versions, of other arguments, have the plain names: nobody may get hold of them. */
+#define FIRST_VERSION(name)                                                    \
+  FAKE_API void name(void);                                                    \
+  FAKE_API void name(void) {                                                   \
+    fprintf(stderr, "fake CUDA: the first version of " #name " was called\n"); \
+    abort();                                                                   \
+  }
+FIRST_VERSION(cuDeviceGetUuid)
+FIRST_VERSION(cuDevicePrimaryCtxRelease)
+FIRST_VERSION(cuCtxPushCurrent)
+FIRST_VERSION(cuCtxPopCurrent)
+FIRST_VERSION(cuMemAlloc)
+FIRST_VERSION(cuMemFree)
+FIRST_VERSION(cuMemGetInfo)
+FIRST_VERSION(cuMemGetAddressRange)
+FIRST_VERSION(cuMemHostRegister)
+FIRST_VERSION(cuMemHostGetDevicePointer)
+FIRST_VERSION(cuIpcOpenMemHandle)
+FIRST_VERSION(cuMemcpyDtoDAsync)
+FIRST_VERSION(cuMemcpyHtoDAsync)
+FIRST_VERSION(cuMemcpyDtoHAsync)
+FIRST_VERSION(cuStreamWriteValue64)
+FIRST_VERSION(cuStreamWaitValue64)
+FIRST_VERSION(cuStreamWriteValue32)
+FIRST_VERSION(cuStreamWaitValue32)
+FIRST_VERSION(cuStreamDestroy)
+
+/* ---- What a test can ask ---------------------------------------------------------------------------------------- */
+
+long fake_cuda_calls(const char *name) {
+  int found = find(name, strlen(name));
+  pthread_mutex_lock(&fake.lock);
+  long calls = strcmp(name, "fake_host_waits") == 0 ? fake.host_waits
+             : found == NONE                        ? -1
+             : found == ALL                         ? fake.all_calls
+                                                    : fake.calls[found];
+  pthread_mutex_unlock(&fake.lock);
+  return calls;
+}
+
+static long count_memory(enum fake_kind kind) {
+  long count = 0;
+  for (struct fake_memory *memory = fake.memory; memory; memory = memory->next) count += memory->kind == kind;
+  return count;
+}
+
+static const char *const live_names[] = {"allocations", "imports", "registered",    "streams",
+                                         "contexts",    "queued",  "contexts made", "lost"};
+enum { LIVE = sizeof live_names / sizeof *live_names };
+
+static long count_live(int which) {
+  long contexts = 0, streams = 0, queued = 0;
+  for (int i = 0; i < MOST_DEVICES; i++) {
+    contexts += fake.contexts[i].references > 0;
+    for (struct rc_cu_stream *stream = fake.contexts[i].streams; stream; stream = stream->next) {
+      streams += !stream->destroyed && stream != fake.contexts[i].legacy;
+      queued += (long)(stream->queued - stream->done);
+    }
+  }
+  long counts[LIVE] = {count_memory(FAKE_ALLOCATED), count_memory(FAKE_IMPORTED), count_memory(FAKE_REGISTERED),
+                       streams, contexts, queued, fake.contexts_made, fake.lost};
+  return counts[which];
+}
+
+long fake_cuda_live(const char *what) {
+  long count = -1;
+  pthread_mutex_lock(&fake.lock);
+  for (int i = 0; i < LIVE; i++)
+    if (strcmp(live_names[i], what) == 0) count = count_live(i);
+  pthread_mutex_unlock(&fake.lock);
+  return count;
+}
+
+void fake_cuda_fail(const char *name, long nth, rc_cu_result result) {
+  pthread_mutex_lock(&fake.lock);
+  fake_read_faults();
+  if (!name) {
+    fault_count = 0;
+  } else {
+    int function = find(name, strlen(name));
+    long calls = function == NONE ? 0 : function == ALL ? fake.all_calls : fake.calls[function];
+    add_fault(function, nth == 0 ? 0 : calls + nth, result);
+  }
+  pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_break_context(rc_cu_context context) {
+  pthread_mutex_lock(&fake.lock);
+  fake_break_context(context ? context : fake_current());
+  pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_cuda_capture(rc_cu_stream stream, bool on) {
+  pthread_mutex_lock(&fake.lock);
+  struct rc_cu_context *context = fake_current();
+  struct rc_cu_stream *found = context ? fake_stream_find(context, stream) : NULL;
+  if (found) found->capturing = on;
+  pthread_mutex_unlock(&fake.lock);
+}
+
+void *fake_cuda_host(rc_cu_ptr pointer) {
+  struct fake_memory *memory;
+  pthread_mutex_lock(&fake.lock);
+  void *host = fake_resolve(pointer, 1, &memory);
+  pthread_mutex_unlock(&fake.lock);
+  return host;
+}
+
+/* ---- The log ---------------------------------------------------------------------------------------------------- */
+
+/* In one write, so that lines of several processes do not mix. */
+void fake_cuda_log(void) {
+  const char *path = fake_setting("FAKE_CUDA_LOG");
+  if (!path || fake.pid != getpid()) return;
+  char *line = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&line, &bytes);
+  int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (out && fd >= 0) {
+    pthread_mutex_lock(&fake.lock);
+    fprintf(out, "{\"pid\": %d, \"calls\": {\"fake_host_waits\": %ld", (int)fake.pid, fake.host_waits);
+    for (int i = 0; i < FAKE_FUNCTIONS; i++)
+      if (fake.calls[i] > 0) fprintf(out, ", \"%s\": %ld", names[i], fake.calls[i]);
+    fprintf(out, "}, \"live\": {");
+    for (int i = 0; i < LIVE; i++) fprintf(out, "%s\"%s\": %ld", i ? ", " : "", live_names[i], count_live(i));
+    fprintf(out, "}}\n");
+    pthread_mutex_unlock(&fake.lock);
+  }
+  if (out) fclose(out);
+  if (fd >= 0 && line && write(fd, line, bytes) != (ssize_t)bytes) perror("FAKE_CUDA_LOG");
+  if (fd >= 0) close(fd);
+  free(line);
+}
+
+__attribute__((destructor)) static void log_at_exit(void) { fake_cuda_log(); }

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A CUDA driver without a GPU: libcuda.so.1, made by the tests. Device memory is a memfd; a stream is a thread that
+ * does one thing after the other; a handle is really opened by another process. What CUDA leaves undefined, it makes
+ * show: memory that is freed is overwritten, a device pointer that the host follows faults, an address that is no
+ * device's breaks the context for good. Nothing outlives the process but what others have mapped.
+ *
+ * Where it is stricter than the driver, or simpler:
+ *   - The device's address of registered memory is never the host's, and any copy that leaves a registration at its
+ *     end is an error, even into the next one.
+ *   - A copy to or from registered memory is made when the stream gets there, and breaks the context if the memory is
+ *     not registered any more. All other host memory is read when the call is made, or waits for the stream.
+ *   - cuMemFree waits for all streams of the context, cuIpcCloseMemHandle and cuMemHostUnregister only for a copy that
+ *     is being made. What they take away under work that is queued breaks the context.
+ *   - In a broken context calls that give something back do so, and say 700 all the same.
+ *   - Of kernels it knows one, whatever the module: spin(word, turns): until the 32-bit word at this address (0: none)
+ *     is not 0, or so many turns.
+ *
+ * From the environment, read by cuInit:
+ *   FAKE_CUDA_INIT=100          what cuInit gives
+ *   FAKE_CUDA_VERSION=12040     of the driver
+ *   FAKE_CUDA_DEVICES=2         how many there are (1)
+ *   FAKE_CUDA_VISIBLE=1,0       which of them this process sees, in its own order; their UUIDs stay theirs
+ *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
+ *   FAKE_CUDA_NO_READ_ONLY=1    memory that is mapped read-only can't be registered
+ *   FAKE_CUDA_FAIL=cuIpcOpenMemHandle:1:217,cuMemAlloc:2:2    the first call of the one, the second of the other;
+ *                               call 0: each. The name * counts all calls, of whatever function.
+ *   FAKE_CUDA_SAME_HANDLE=1     memory of one size that is freed and allocated anew has the same handle, byte by byte
+ *   FAKE_CUDA_STUCK_WORDS=1     a stream that waits for a word does so until it is destroyed
+ *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
+ *   FAKE_CUDA_LOG=file          a line of JSON at exit: what was called, what is left
+ * and by cuGetProcAddress:
+ *   FAKE_CUDA_WITHOUT=cuStreamWriteValue64,cuStreamWaitValue64    functions that this driver has not
+ */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include "gpu/driver.h"
+
+/* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
+#define FAKE_CUDA_CONTROLS(X)                                                                                          \
+  /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for   \
+   * the stream, as the host's memory was not registered. -1: no such name. */                                         \
+  X(long, calls, (const char *name))                                                                                   \
+  /* How many there are now: "allocations", "imports", "registered", "streams", "contexts", "queued"; since the start: \
+   * "contexts made", and "lost", what was left in contexts that have ended. -1: no such name. */                      \
+  X(long, live, (const char *what))                                                                                    \
+  /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails      \
+   * any more. */                                                                                                      \
+  X(void, fail, (const char *name, long nth, rc_cu_result result))                                                     \
+  /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */     \
+  X(void, break_context, (rc_cu_context context))                                                                            \
+  X(void, capture, (rc_cu_stream stream, bool on))                                                                     \
+  /* Where device memory lies in this process, for the test alone to look at; NULL: it is none. */                     \
+  X(void *, host, (rc_cu_ptr pointer))                                                                                 \
+  /* Appends the line to the log now. */                                                                               \
+  X(void, log, (void))
+
+#define FAKE_CUDA_DECLARE(type, name, arguments) __attribute__((visibility("default"))) type fake_cuda_##name arguments;
+FAKE_CUDA_CONTROLS(FAKE_CUDA_DECLARE)
+
+#endif

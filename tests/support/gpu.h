@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake driver, for a test that runs with it (ringcast_add_gpu_test): see tests/fake_cuda/fake_cuda.h. */
+#ifndef RC_TESTS_GPU_H
+#define RC_TESTS_GPU_H
+
+#include <check.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fake_cuda/fake_cuda.h"
+
+struct fake_controls {
+#define FAKE_FIELD(type, name, arguments) type(*name) arguments;
+  FAKE_CUDA_CONTROLS(FAKE_FIELD)
+#undef FAKE_FIELD
+};
+
+/* Also in a child that shall say what is wrong by its status: so no assertion of check. */
+static inline void *fake_symbol(void *library, const char *name) {
+  void *found = library ? dlsym(library, name) : NULL;
+  if (found) return found;
+  fprintf(stderr, "libcuda.so.1 has no %s: the tests' own must be found first (LD_LIBRARY_PATH)\n", name);
+  exit(1);
+}
+
+/* Opens it if nobody has, without cuInit. */
+static inline const struct fake_controls *fake_cuda(void) {
+  static struct fake_controls controls;
+  if (controls.calls) return &controls;
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *found;
+#define FAKE_FIND(type, name, arguments)                  \
+  found = fake_symbol(library, "fake_cuda_" #name);       \
+  memcpy(&controls.name, &found, sizeof controls.name);
+  FAKE_CUDA_CONTROLS(FAKE_FIND)
+#undef FAKE_FIND
+  return &controls;
+}
+
+/* That all was given back: what the driver has is what it had at first. */
+static inline void fake_must_be_empty(void) {
+  static const char *const kinds[] = {"allocations", "imports", "registered", "streams", "contexts", "queued", "lost"};
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    ck_assert_msg(fake_cuda()->live(kinds[i]) == 0, "%ld left: %s", fake_cuda()->live(kinds[i]), kinds[i]);
+}
+
+#endif
