@@ -302,9 +302,9 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
     doctor_mend(doctor, "RINGCAST_DISABLE=cuda_pool; and please report it, with all that is printed here");
   } else if (writer->pool_frames > 0) {
     doctor_add(doctor, name, DOCTOR_OK,
-               "POOL: %llu of %d tensors went from process to process within the device, by words of %u bits; the "
-               "first %llu went through the ring, while the reader opened the pool (%.1f ms)",
-               (unsigned long long)writer->pool_frames, FRAMES, writer->word_bits,
+               "POOL: of %d tensors, %llu went from process to process within the device, by words of %u bits, after "
+               "%llu through the ring, with which the reader opened the pool (%.1f ms)",
+               FRAMES, (unsigned long long)writer->pool_frames, writer->word_bits,
                (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6);
   } else {
     doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off,

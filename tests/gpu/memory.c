@@ -117,11 +117,34 @@ static void register_read_only(void) {
   figure_result("unregister", gpu.cuda->host_unregister(view));
 }
 
+/* INLINE, as a process can't open its own pool. */
+static void send_and_receive(struct gpu *gpu, ringcast_gpu_writer *writer, ringcast_gpu_reader *reader) {
+  enum { BYTES = 1 << 20 };
+  const int64_t shape[1] = {BYTES};
+  rc_cu_ptr from = gpu_alloc(gpu, BYTES), to = gpu_alloc(gpu, BYTES);
+  const struct ringcast_gpu_item item = {
+      .key = "x", .key_bytes = 1, .on_device = 1,
+      .tensor = {.data = (const void *)(uintptr_t)from, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
+                 .flags = RINGCAST_ITEM_CUDA}};
+  struct ringcast_frame frame;
+  struct ringcast_frame_reader tensors;
+  struct ringcast_gpu_take take;
+  struct ringcast_item found;
+  gpu_fill(gpu, from, BYTES, 5);
+  must_ringcast(ringcast_gpu_send(writer, &item, 1, 0, 0, gpu->stream, 0), "ringcast_gpu_send");
+  must_ringcast(ringcast_gpu_next(reader, 0, &frame), "ringcast_gpu_next");
+  must_ringcast(ringcast_gpu_begin(reader, &frame, gpu->stream, &take), "ringcast_gpu_begin");
+  must_ringcast(ringcast_frame_open(&tensors, frame.data, frame.bytes), "ringcast_frame_open");
+  must_ringcast(ringcast_frame_item(&tensors, 0, &found), "ringcast_frame_item");
+  must_ringcast(ringcast_gpu_copy_out(reader, &take, &found, to), "ringcast_gpu_copy_out");
+  must_ringcast(ringcast_gpu_end(reader, &take), "ringcast_gpu_end");
+  if (gpu_differing(gpu, to, BYTES, 5) != 0) failed("other bytes came than were sent");
+}
+
 /* What the library makes of it: a ring of each kind, and whether both sides have it registered. */
 static void rings_are_registered(void) {
   static const char *const kinds[] = {NULL, "hugetlb", "shmem_huge", "pages"};
   struct gpu gpu = gpu_open();
-  (void)gpu;
   for (uint32_t kind = RINGCAST_MEMORY_HUGETLB; kind <= RINGCAST_MEMORY_PAGES; kind++) {
     struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4 << 20, .memory = kind};
     struct ringcast_gpu_info info = {.size = sizeof info};
@@ -137,6 +160,7 @@ static void rings_are_registered(void) {
     must_ringcast(ringcast_reader_attach(ringcast_writer_handle(ring), &other), "attach");
     must_ringcast(ringcast_gpu_writer_open(ring, NULL, &writer), "ringcast_gpu_writer_open");
     must_ringcast(ringcast_gpu_reader_open(other, NULL, &reader), "ringcast_gpu_reader_open");
+    send_and_receive(&gpu, writer, reader); /* it is registered when it is first needed */
     must_ringcast(ringcast_gpu_writer_info(writer, &info), "ringcast_gpu_writer_info");
     snprintf(key, sizeof key, "%s_writer", kinds[kind]);
     figure_integer(key, info.registered);
