@@ -156,7 +156,7 @@ static int tensor_put(struct ringcast_frame_builder *builder, const char *key, s
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
   if (rc < 0) return rc;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE && entry->bytes == 0) return -EINVAL;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_frame_device_range(entry)) return -EINVAL;
   entry->kind = RINGCAST_ITEM_TENSOR;
   entry->dtype = tensor->dtype;
   entry->flags = tensor->flags;
@@ -179,6 +179,13 @@ int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const
   return 0;
 }
 
+/* Whether the frame says which words tell when its tensors are there. */
+static bool names_words(const struct ringcast_frame_builder *builder) {
+  uint32_t epoch;
+  memcpy(&epoch, builder->base + offsetof(struct ringcast_frame_header, device_epoch), sizeof epoch);
+  return epoch != 0;
+}
+
 int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                  const struct ringcast_tensor *tensor, enum ringcast_placement placement,
                                  uint64_t offset, uint64_t lent) {
@@ -186,7 +193,7 @@ int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const c
   uint8_t *place;
   if (placement != RINGCAST_PLACEMENT_POOL && placement != RINGCAST_PLACEMENT_EXTERN) return -EINVAL;
   if ((lent != 0) != (placement == RINGCAST_PLACEMENT_EXTERN)) return -EINVAL;
-  if (!(tensor->flags & RINGCAST_ITEM_CUDA)) return -EINVAL;
+  if (!(tensor->flags & RINGCAST_ITEM_CUDA) || !names_words(builder)) return -EINVAL;
   return tensor_put(builder, key, key_bytes, tensor, &entry, &place);
 }
 

@@ -179,7 +179,8 @@ RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *b
                                                 size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
                                                 uint64_t *out_bytes);
 /* One whose bytes lie elsewhere; they are packed in C order there. `tensor->data` is not looked at. -EINVAL: placement
- * INLINE, no bytes (such a tensor is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA. */
+ * INLINE, no bytes (such a tensor is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA, an end
+ * beyond UINT64_MAX, or before ringcast_build_device. */
 RINGCAST_API int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                               const struct ringcast_tensor *tensor, enum ringcast_placement placement,
                                               uint64_t offset, uint64_t lent);
