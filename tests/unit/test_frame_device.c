@@ -119,6 +119,11 @@ START_TEST(a_frame_asks_for_version_3_only_for_a_tensor_of_a_device) {
   ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), 0);
   reader = end();
   ck_assert_uint_eq(reader.version, 2);
+  begin(1, RINGCAST_ROOT_VALUE); /* or where words are named, though it be for nothing */
+  ck_assert_int_eq(ringcast_build_device(&builder, 1, 2, 3), 0);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &host), 0);
+  reader = end();
+  ck_assert_uint_eq(reader.version, 3);
 }
 END_TEST
 
