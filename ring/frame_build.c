@@ -179,13 +179,6 @@ int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const
   return 0;
 }
 
-/* Whether the frame says which words tell when its tensors are there. */
-static bool names_words(const struct ringcast_frame_builder *builder) {
-  uint32_t epoch;
-  memcpy(&epoch, builder->base + offsetof(struct ringcast_frame_header, device_epoch), sizeof epoch);
-  return epoch != 0;
-}
-
 int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                  const struct ringcast_tensor *tensor, enum ringcast_placement placement,
                                  uint64_t offset, uint64_t lent) {
@@ -193,7 +186,7 @@ int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const c
   uint8_t *place;
   if (placement != RINGCAST_PLACEMENT_POOL && placement != RINGCAST_PLACEMENT_EXTERN) return -EINVAL;
   if ((lent != 0) != (placement == RINGCAST_PLACEMENT_EXTERN)) return -EINVAL;
-  if (!(tensor->flags & RINGCAST_ITEM_CUDA) || !names_words(builder)) return -EINVAL;
+  if (!(tensor->flags & RINGCAST_ITEM_CUDA)) return -EINVAL;
   return tensor_put(builder, key, key_bytes, tensor, &entry, &place);
 }
 
@@ -299,8 +292,21 @@ int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, 
   return 0;
 }
 
+/* Whether a tensor is elsewhere, and nothing says when it is there. */
+static bool lacks_words(const struct ringcast_frame_builder *builder) {
+  struct ringcast_frame_header header;
+  struct ringcast_frame_entry entry;
+  memcpy(&header, builder->base, sizeof header);
+  if (header.version < 3 || header.device_epoch != 0) return false;
+  for (uint32_t i = 0; i < builder->next; i++) {
+    memcpy(&entry, builder->base + rc_frame_meta(i), sizeof entry);
+    if (entry.placement != RINGCAST_PLACEMENT_INLINE) return true;
+  }
+  return false;
+}
+
 int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes) {
-  if (builder->next != builder->count) return -EINVAL;
+  if (builder->next != builder->count || lacks_words(builder)) return -EINVAL;
   zero(builder, builder->meta, builder->meta_end); /* what the plan counted and nobody used */
   builder->meta = builder->meta_end;
   uint64_t bytes = builder->data;

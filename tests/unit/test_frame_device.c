@@ -175,10 +175,8 @@ START_TEST(what_nobody_could_read_is_not_built) {
   const uint32_t bad_flags[] = {
       0, TORCH, CUPY, JAX, CUPY | JAX, CUDA | CUPY | JAX, CUDA | KEYED, CUDA | RINGCAST_ITEM_XXH3, CUDA | 1u << 31};
   begin(2, RINGCAST_ROOT_DICT);
-  ck_assert_int_eq(add("t", &TENSOR, POOL, 0, 0), -EINVAL); /* no words yet */
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 0, 1), -EINVAL);
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 1, 0), -EINVAL);
-  ck_assert_int_eq(add("t", &TENSOR, POOL, 0, 0), -EINVAL);
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 1, 1), 0);
   memcpy(before, memory, sizeof before);
   for (size_t i = 0; i < sizeof bad_flags / sizeof *bad_flags; i++) {
@@ -204,6 +202,21 @@ START_TEST(what_nobody_could_read_is_not_built) {
   ck_assert_int_eq(add("u", &TENSOR, POOL, 0, 0), 0);
   ck_assert_int_eq(add("v", &TENSOR, POOL, 0, 0), -ENOSPC);
   end();
+}
+END_TEST
+
+START_TEST(a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words) {
+  struct ringcast_item item;
+  struct ringcast_tensor here = TENSOR;
+  size_t bytes;
+  here.data = "abcdefghijklmnopqrstuvw";
+  begin(2, RINGCAST_ROOT_DICT);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "here", 4, &here), 0);
+  ck_assert_int_eq(add("pool", &TENSOR, POOL, 0, 0), 0);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), -EINVAL);
+  ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
+  struct ringcast_frame_reader reader = end();
+  ck_assert_int_eq(ringcast_frame_item(&reader, 1, &item), 0);
 }
 END_TEST
 
@@ -331,6 +344,7 @@ int main(void) {
   tcase_add_test(tests, a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_frame);
   tcase_add_test(tests, it_is_in_c_order_where_it_went_whatever_its_strides_were);
   tcase_add_test(tests, what_nobody_could_read_is_not_built);
+  tcase_add_test(tests, a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words);
   tcase_add_test(tests, an_entry_that_lies_is_refused_and_no_other);
   tcase_add_test(tests, only_a_tensor_that_is_here_may_have_strides_of_its_own);
   tcase_add_test(tests, words_are_all_there_or_none_is);
