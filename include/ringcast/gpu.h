@@ -293,6 +293,14 @@ RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct 
  * reader waited for was released: it holds no message. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
+/* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
+ * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
+ * must still exist. NULL is allowed. -ENOMEM, -EIO, -ECHILD. */
+typedef struct ringcast_gpu_memory ringcast_gpu_memory;
+RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
+                                           ringcast_device_ptr *out, ringcast_gpu_memory **memory);
+RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
+
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 
 #ifdef __cplusplus
