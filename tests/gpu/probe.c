@@ -253,7 +253,7 @@ void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bou
     must(gpu->cuda->module_get_function(&spin, module, "spin"), "cuModuleGetFunction");
   }
   void *arguments[] = {&word, &bound_ns};
-  if (is_little()) bound_ns /= 1000; /* the fake counts turns */
+  if (is_little()) bound_ns /= 100000; /* the fake counts turns */
   must(gpu->cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL), "cuLaunchKernel");
 }
 

@@ -50,8 +50,8 @@ static void close_reader(struct opened *opened) {
   ringcast_reader_close(opened->ring);
 }
 
-/* Enqueues all of it; the tag is the pattern that is to come. Every third tensor is read where it lies, if it is not in
- * the frame. */
+/* Enqueues all of it; the tag is the pattern that is to come. Every third tensor is read where it lies, if it is in the
+ * pool. */
 static uint32_t read_one(struct opened *opened, int number) {
   struct ringcast_frame frame;
   struct ringcast_frame_reader tensors;
@@ -64,7 +64,7 @@ static uint32_t read_one(struct opened *opened, int number) {
   must_ringcast(ringcast_frame_open(&tensors, frame.data, frame.bytes), "ringcast_frame_open");
   must_ringcast(ringcast_frame_item(&tensors, 0, &item), "ringcast_frame_item");
   if (item.bytes != BYTES) failed("a tensor of %llu bytes came", (unsigned long long)item.bytes);
-  if (number % 3 == 2 && item.placement != RINGCAST_PLACEMENT_INLINE) {
+  if (number % 3 == 2 && item.placement == RINGCAST_PLACEMENT_POOL) {
     must_ringcast(ringcast_gpu_map(opened->reader, &take, &item, &at, &hold), "ringcast_gpu_map");
     must(opened->gpu.cuda->copy_dtod(opened->mine, at, BYTES, opened->gpu.stream), "cuMemcpyDtoDAsync");
     ringcast_gpu_unmap(hold);
