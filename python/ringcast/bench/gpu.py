@@ -2,9 +2,9 @@
 """CUDA tensors of torch from one process to another on the same device: through ringcast, and beside it, in turns, by
 torch.multiprocessing's CUDA IPC and by NCCL's broadcast.
 
-One way is from the call at the sender until the receiver's device has a tensor of its own. CUDA IPC shares the sender's
-memory: there the receiver copies it too, as it can't keep it otherwise. NCCL takes a device for each rank, so it is left
-out where there is only one.
+One way is from the call at the sender until the receiver's device has a tensor of its own. CUDA IPC shares the
+sender's memory: there the receiver copies it too, as it can't keep it otherwise. NCCL takes a device for each rank, so
+it is left out where there is only one.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import ringcast
 from ringcast.bench.exchange import Failed, percentile
@@ -97,7 +97,7 @@ def _receive(way: str, link: Any, pipe: Any) -> None:
     """Says of each tensor when the device has had it."""
     import torch
 
-    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # makes the context
     kind = KINDS[way](link, pipe, False)
     pipe.send("ready")
     while True:
@@ -160,6 +160,10 @@ def _turn(kind: Any, pipe: Any, tensor: Any, rounds: int) -> List[Tuple[int, int
     return taken
 
 
+def _way(pair: Tuple[Any, Any], tensor: Any) -> Callable[[int], Any]:
+    return lambda rounds: _turn(*pair, tensor, rounds)
+
+
 def _figures(turns: List[List[Tuple[int, int]]], size: int) -> Dict[str, Any]:
     one_way = [taken for turn in turns for taken, _ in turn]
     calls = [taken for turn in turns for _, taken in turn]
@@ -197,9 +201,7 @@ def run(names: List[str], seconds: float) -> Dict[str, Any]:
             torch.cuda.synchronize()
             for kind, pipe in pairs.values():
                 _turn(kind, pipe, tensor, WARM_UP)
-            turns = in_turns(
-                {way: lambda rounds, pair=pair: _turn(*pair, tensor, rounds) for way, pair in pairs.items()}, seconds
-            )
+            turns = in_turns({way: _way(pair, tensor) for way, pair in pairs.items()}, seconds)
             found["cases"][name] = {way: _figures(taken, CASES[name]) for way, taken in turns.items()}
             del tensor
     return found
