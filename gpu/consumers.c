@@ -3,7 +3,7 @@
  * Who reads the pool, as its writer sees it.
  *
  *   writer, publishing                            reader, opening (import.c)
- *   D1  load the ring's slot, and `opened`        O1  take the place: owner, counted = 0
+ *   D1  load the ring's slot, and `opened`        O1  take the place: owner, turn, counted = 0
  *       not opened? then INLINE                   O2  open the pool, try it
  *   D2  store counted = this position + 1         O3  store-release opened = its owner word   -> D1
  *   D3  copy, write ready, commit the frame       O4  a frame of the pool: load-acquire counted   <- D2
@@ -29,9 +29,9 @@ static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *writer, ui
   return &rc_gpu_control(&writer->estate->segment)->consumers[index];
 }
 
-static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner) {
+static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner, uint32_t turn) {
   uint64_t position = writer->writer->ring.tail;
-  writer->counted[index] = (struct rc_counted){.owner = owner, .from = position};
+  writer->counted[index] = (struct rc_counted){.owner = owner, .from = position, .turn = turn};
   /* Release: pairs with O4, if that sees it before the frame's commit, which does as well. */
   rc_store_release(&consumer_at(writer, index)->counted, position + 1); /* D2 -> O4 */
 }
@@ -43,7 +43,9 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *r
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
     struct rc_gpu_consumer *consumer = consumer_at(writer, i);
     if (rc_load_acquire(&consumer->opened) == owner) { /* D1 <- O3 */
-      if (writer->counted[i].owner != owner) count_on(writer, i, owner);
+      uint32_t turn = rc_load_relaxed(&consumer->turn); /* relaxed: O1 was before O3 */
+      const struct rc_counted *counted = &writer->counted[i];
+      if (counted->owner != owner || counted->turn != turn) count_on(writer, i, owner, turn);
       continue;
     }
     *reader = i;

@@ -55,7 +55,8 @@ static int take_place(struct rc_import *import) {
     return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
   if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner))
     return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool"); /* it can't be, but for damage */
-  rc_store_relaxed(&place->counted, 0); /* relaxed: as the others, until O3 */
+  rc_store_relaxed(&place->turn, rc_load_relaxed(&place->turn) + 1); /* relaxed: as the others, until O3 */
+  rc_store_relaxed(&place->counted, 0);
   rc_store_relaxed(&place->lent, 0);
   rc_store_relaxed(&place->refused, 0);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
@@ -314,46 +315,63 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
 
 /* ---- Lent memory ------------------------------------------------------------------------------------------------ */
 
-static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial) {
+/* By the reader's own thread, which alone opens: to open may take long, and is not done under the mutex. */
+static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, struct rc_lent *out) {
   struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
+  const struct rc_cuda *cuda = import->device.cuda;
   struct rc_gpu_consumer *own = own_place(import);
   uint64_t bit = (uint64_t)1 << place;
   rc_cu_ipc_handle handle;
+  rc_cu_ptr base;
+  size_t bytes;
   if (rc_load_acquire(&shared->serial) != serial) return fail_damaged(); /* pairs with the store of lend */
   rc_or_acq_rel(&own->lent, bit); /* before it is open, as it is cleared after it was closed */
   rc_fence_full();
   memcpy(&handle, &shared->handle, sizeof handle);
   rc_cu_result result = RC_CU_INVALID_HANDLE;
+  *out = (struct rc_lent){.serial = serial, .bytes = shared->bytes};
   if (rc_load_acquire(&shared->serial) == serial) /* as above */
-    result = import->device.cuda->ipc_open_handle(&import->lent[place].base, handle,
-                                                  RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    result = cuda->ipc_open_handle(&out->base, handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result != RC_CU_SUCCESS) {
     atomic_fetch_and_explicit(&own->lent, ~bit, memory_order_acq_rel);
     return rc_cuda_fail(result, "cuIpcOpenMemHandle of memory that the writer has lent");
   }
-  import->lent[place].serial = serial;
   import->opens++;
+  /* What the writer says of its size is not to be relied on, where the driver knows it. */
+  if (cuda->mem_get_address_range(&base, &bytes, out->base) == RC_CU_SUCCESS && bytes < out->bytes) out->bytes = bytes;
   return 0;
 }
 
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out) {
   uint32_t place = rc_gpu_lent_place(number), serial = rc_gpu_lent_serial(number);
   if (place >= RC_GPU_MAX_LENT || number > UINT32_MAX) return fail_damaged();
-  uint64_t all = rc_gpu_control(&import->segment)->lent[place].bytes;
-  if (offset > all || bytes > all - offset) return fail_damaged();
   pthread_mutex_lock(&import->mutex);
-  int failed = 0;
-  if (import->lent[place].base == 0 || import->lent[place].serial != serial)
-    failed = import->lent[place].base == 0 ? open_lent(import, place, serial) : fail_damaged();
-  rc_cu_ptr base = import->lent[place].base;
+  struct rc_lent lent = import->lent[place];
   pthread_mutex_unlock(&import->mutex);
-  if (failed == 0) *out = base + offset;
-  return failed;
+  if (lent.base != 0 && lent.serial != serial) return fail_damaged();
+  if (lent.base == 0) {
+    int failed = open_lent(import, place, serial, &lent);
+    if (failed != 0) return failed;
+    pthread_mutex_lock(&import->mutex);
+    import->lent[place] = lent;
+    pthread_mutex_unlock(&import->mutex);
+  }
+  if (offset > lent.bytes || bytes > lent.bytes - offset) return fail_damaged();
+  *out = lent.base + offset;
+  return 0;
 }
 
-void rc_import_close_lent(struct rc_import *import, bool all) {
+/* Under the mutex. */
+static bool has_none_under_way(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].holds > 0 || !is_acked(import, slot)) return false;
+  return true;
+}
+
+bool rc_import_close_lent(struct rc_import *import, bool all) {
   pthread_mutex_lock(&import->mutex);
-  for (uint32_t place = 0; place < RC_GPU_MAX_LENT; place++) {
+  bool may = all || has_none_under_way(import);
+  for (uint32_t place = 0; place < RC_GPU_MAX_LENT && may; place++) {
     if (import->lent[place].base == 0) continue;
     struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
@@ -362,6 +380,7 @@ void rc_import_close_lent(struct rc_import *import, bool all) {
     atomic_fetch_and_explicit(&own_place(import)->lent, ~((uint64_t)1 << place), memory_order_acq_rel);
   }
   pthread_mutex_unlock(&import->mutex);
+  return may;
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------------------------- */
@@ -394,10 +413,8 @@ void rc_import_lose(struct rc_import *import, rc_cu_result reason) {
 }
 
 bool rc_import_is_idle(struct rc_import *import) {
-  bool idle = true;
   pthread_mutex_lock(&import->mutex);
-  for (uint32_t slot = 0; slot < import->segment.slots && idle; slot++)
-    idle = import->taken[slot].holds == 0 && is_acked(import, slot);
+  bool idle = has_none_under_way(import);
   pthread_mutex_unlock(&import->mutex);
   return idle;
 }
@@ -421,6 +438,13 @@ void rc_import_drop(struct rc_import *import) {
   if (rc_sub_acq_rel(&import->holders, 1) == 1) import_free(import);
 }
 
+/* Under the mutex. */
+static bool has_holds(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].holds > 0) return true;
+  return false;
+}
+
 void rc_import_close(struct rc_import *import) {
   if (import->forks != rc_fork_count()) return; /* the parent's; the watcher is not here either */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
@@ -431,7 +455,9 @@ void rc_import_close(struct rc_import *import) {
   rc_store_release(&import->closing, 1); /* -> the watcher's look */
   rc_watcher_wake(import);
   pthread_mutex_lock(&import->mutex);
-  while (!import->ended && pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;
+  /* What is held is given back by whoever holds it, at any time. */
+  while (!import->ended && !has_holds(import) &&
+         pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;
   pthread_mutex_unlock(&import->mutex);
   rc_import_drop(import);
 }

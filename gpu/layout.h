@@ -56,7 +56,7 @@ struct rc_gpu_consumer {
   _Atomic uint64_t opened;                  /* the consumer: that word, once it has opened the pool and tried it */
   _Atomic uint64_t refused;                 /* the consumer: the word of one that can't, and ... */
   _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; to look at only */
-  _Atomic uint32_t reserved;
+  _Atomic uint32_t turn;                    /* the consumer: how often the place was taken */
   _Atomic uint64_t lent;                    /* the consumer: a bit for each that it has open */
   /* The writer: it counts on this consumer from this position of the ring on, plus one; the consumer, when it takes the
    * place: 0. */

@@ -229,6 +229,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   if (failed == 0) failed = look_at_readers(gpu);
   if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
   if (failed != 0) return failed;
+  if (gpu->leased) return rc_fail_as(-EBUSY, "a lease is open already: commit or drop it first");
   if (count > 0) total = offsets[count - 1] + bytes[count - 1];
   if (count > 0 && sum <= gpu->inline_most)
     return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
@@ -236,6 +237,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   int slot = take_slot(gpu, total);
   if (slot < 0) return slot;
   struct rc_pool_slot *taken = &gpu->pool.slots[slot];
+  gpu->leased = true;
   for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
   *out = (struct ringcast_gpu_lease){.slot = (uint32_t)slot,
                                      .epoch = gpu->estate->segment.epoch,
@@ -307,6 +309,7 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   slot->position = gpu->writer->ring.tail;
   failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* G4 */
   slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
+  gpu->leased = false;
   if (failed != 0) return failed;
   slot->lent = lease->lent;
   rc_lent_count(gpu, slot->lent, 1);
@@ -319,6 +322,7 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *leas
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
+  gpu->leased = false;
   if (!slot->copied) {
     rc_pool_give(&gpu->pool, lease->slot);
     return;

@@ -128,10 +128,10 @@ struct ringcast_gpu_lease {
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
- * `count` of 0, for a frame of lent memory alone. Looks at what the readers have said, and waits for nobody.
- * -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it (which
- * ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the pool is
- * smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+ * `count` of 0, for a frame of lent memory alone. One lease at a time. Looks at what the readers have said, and waits
+ * for nobody. -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it
+ * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
+ * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_lease *out);
 
@@ -145,7 +145,8 @@ RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct 
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
 /* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
- * up; on an error nothing was sent, and the reservation is still open. -EBUSY, -EIO, and as ringcast_writer_commit. */
+ * up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both. -EBUSY, -EIO,
+ * and as ringcast_writer_commit. */
 RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
@@ -173,12 +174,12 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
 
 /* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
- * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules: what was sent of it may not be written to before
- * ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and it may not be freed before
- * ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for ringcast_gpu_item.lent; the same
- * again if it is lent already.
- * -EINVAL: not device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of
- * a memory pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
+ * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules:
+ * what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it
+ * lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
+ * ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was opened
+ * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
+ * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
 /* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
