@@ -130,10 +130,10 @@ static void tell_device(struct doctor *doctor, const struct survey *survey, int 
                                                   : ", but not read-only",
              doctor_is_disabled("cuda_register") ? DOCTOR_SWITCHED_OFF : "",
              tried(device->exports, "can be exported", "can't be exported", exports, sizeof exports));
-  if (!words)
+  if (!register_all && !doctor_is_disabled("cuda_register"))
+    doctor_mend(doctor, "ulimit -l unlimited; until then tensors go through the ring, and copies wait for the device");
+  else if (!words && register_all)
     doctor_mend(doctor, "a driver for CUDA 12.0 or newer; until then tensors go through the ring, by the CPU");
-  else if (!register_all && !doctor_is_disabled("cuda_register"))
-    doctor_mend(doctor, "ulimit -l unlimited; until then copies from and to the ring wait for the device");
   doctor_fact(doctor, "total_bytes", (int64_t)device->total_bytes);
   doctor_fact(doctor, "free_bytes", (int64_t)device->free_bytes);
   doctor_fact(doctor, "words64", device->words64);
@@ -292,7 +292,10 @@ static const char *run_pair(struct pair *pair, char *words, size_t size) {
 
 static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words) {
   const struct ringcast_gpu_info *writer = &pair->writer, *reader = &pair->reader;
-  const char *why = *writer->why ? writer->why : *reader->why ? reader->why : "nobody says why";
+  /* The writer knows that a reader can't; what its driver said to it the reader knows. */
+  const char *why = reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why
+                    : *writer->why                                          ? writer->why
+                                                                            : "nobody says why";
   const char *off = doctor_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
   if (*words) {
     doctor_add(doctor, name, DOCTOR_NOTE, "tensors can't be sent: %s", words);

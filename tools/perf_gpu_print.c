@@ -7,6 +7,12 @@
 #include "tools/perf_gpu.h"
 
 static const char *const names[GPU_WAYS] = {"pool", "inline", "device_to_device", "host_to_device"};
+/* The writer knows that a reader can't; what its driver said to it the reader knows. */
+static const char *why_no_pool(const struct gpu_figures *figures) {
+  const struct ringcast_gpu_info *reader = &figures->readers[GPU_POOL];
+  return reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : figures->writers[GPU_POOL].why;
+}
+
 static const char *const titles[GPU_WAYS] = {"POOL", "INLINE", "within the device", "host to device"};
 
 uint64_t gpu_crossover(const struct gpu_figures *figures) {
@@ -77,7 +83,7 @@ static void print_json(const struct perf_options *options, const struct gpu_figu
   json_integer(&json, "readers", options->readers);
   json_number(&json, "seconds", options->seconds);
   json_boolean(&json, "pool", figures->pool);
-  json_string(&json, "why", figures->pool ? "" : figures->writers[GPU_POOL].why);
+  json_string(&json, "why", figures->pool ? "" : why_no_pool(figures));
   json_integer(&json, "pool_from_bytes", from ? (int64_t)from : -1);
   json_integer(&json, "inline_most", from ? (int64_t)largest_below(figures, from) : -1);
   json_open(&json, "sizes", '[');
@@ -138,7 +144,7 @@ static void print_text(const struct perf_options *options, const struct gpu_figu
   print_sizes(figures);
   text_bytes(from, bytes, sizeof bytes);
   if (!figures->pool)
-    printf("\nno pool was used: %s\n", writer->why);
+    printf("\nno pool was used: %s\n", why_no_pool(figures));
   else if (from)
     printf("\nPOOL takes less time than INLINE from %s on: inline_most = %" PRIu64 "\n", bytes,
            largest_below(figures, from));
