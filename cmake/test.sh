@@ -47,7 +47,7 @@ await() {
 conclude() {
   local name=$1 result=$2 took=$3 log=build/test/$1.log closing
   [ "$result" = passed ] || failed=1
-  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" |
+  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in |^(Nothing failed|FAILED)\.' "$log" |
     tail -n 1 | sed 's/^=* *//; s/ *=*$//')
   closing=${closing:-no closing line; see $log}
   summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" "$took" "$closing")")
@@ -94,6 +94,9 @@ step dev dev
 step asan asan
 step tsan tsan
 python python
+# What only a real GPU can show, with the tests' own driver: that each line of it runs.
+gpu_fake() { GPU_FAKE=1 cmake/gpu-test.sh; }
+step gpu-fake gpu_fake
 why=$(tests/fuzz/run.py --why-not)
 if [ -z "$why" ]; then
   step fuzz fuzz

@@ -28,7 +28,8 @@ static void print_line(const char *name, const char *result, const char *why, co
   text_add(&line, ", \"figures\": {%s}}", figures);
   printf("%s\n", line.bytes);
   fflush(stdout);
-  bad += strcmp(result, "ok") != 0 && strcmp(result, "skipped") != 0;
+  /* The fake has all that is asked of it: there nothing may be skipped, the driver least of all. */
+  bad += strcmp(result, "ok") != 0 && (is_little() || strcmp(result, "skipped") != 0);
   free(line.bytes);
 }
 
