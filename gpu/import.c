@@ -3,12 +3,12 @@
  * A reader's side of the pool: opening it, what is being read of it, and closing it.
  *
  *   a frame of the pool, read                       the watcher, when the writer dies
- *   T1  note the generation (`taken`)               X0  dead = 1
- *   T2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
- *   T3  enqueue: copies out of the extent           X2  what was waited for counts as missing
- *   T4  enqueue: ack = generation
+ *   U1  note the generation (`taken`)               X0  dead = 1
+ *   U2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
+ *   U3  enqueue: copies out of the extent           X2  what was waited for counts as missing
+ *   U4  enqueue: ack = generation
  *
- * T1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
+ * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
  * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
  * reached stays reached; and what would be noted after X0 is refused.
  *
@@ -55,12 +55,15 @@ static int take_place(struct rc_import *import) {
     return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
   if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner))
     return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool"); /* it can't be, but for damage */
-  rc_store_relaxed(&place->turn, rc_load_relaxed(&place->turn) + 1); /* relaxed: as the others, until O3 */
-  rc_store_relaxed(&place->counted, 0);
-  rc_store_relaxed(&place->lent, 0);
+  import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
+  if (import->turn == 0) import->turn = 1;
+  /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; of one that has died it may stand still */
+  rc_store_release(&place->turn, import->turn);
+  rc_store_relaxed(&place->lent, 0); /* relaxed: as the others, until O3 */
   rc_store_relaxed(&place->refused, 0);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
-    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with G3 */
+    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
     rc_word_store(ack_of(import, slot), 64, ready);
   }
   for (int i = 0; i < 2; i++) {
@@ -218,15 +221,16 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
 bool rc_import_counts(const struct rc_import *import, uint64_t position) {
-  uint64_t counted = rc_load_acquire(&own_place(import)->counted); /* O4 <- D2 */
-  return counted != 0 && counted - 1 <= position;
+  struct rc_gpu_consumer *place = own_place(import);
+  if (rc_load_acquire(&place->counted_turn) != import->turn) return false; /* O4 <- D2 */
+  return rc_load_relaxed(&place->counted_from) <= position;                /* relaxed: the acquire above */
 }
 
 /* Whether it can be the frame's: the slot's last generation, or the one under way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
-  if (import->segment.word_bits == 64) return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with G3 */
-  return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with G3 */
+  if (import->segment.word_bits == 64) return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
+  return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with Q3 */
 }
 
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
@@ -249,13 +253,13 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;
-  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* T1 */
+  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
   return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
 }
 
-/* T4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
+/* U4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
 static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   const struct rc_cuda *cuda = import->device.cuda;
   struct rc_cuda_entry entry;
@@ -326,7 +330,7 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, 
   size_t bytes;
   if (rc_load_acquire(&shared->serial) != serial) return fail_damaged(); /* pairs with the store of lend */
   rc_or_acq_rel(&own->lent, bit); /* before it is open, as it is cleared after it was closed */
-  rc_fence_full();
+  rc_fence_full(); /* <-> is_taken_back in lend.c */
   memcpy(&handle, &shared->handle, sizeof handle);
   rc_cu_result result = RC_CU_INVALID_HANDLE;
   *out = (struct rc_lent){.serial = serial, .bytes = shared->bytes};
@@ -393,7 +397,7 @@ void rc_import_mark_dead(struct rc_import *import) {
     struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
     if (is_acked(import, slot) || rc_word_has_reached(ready, import->segment.word_bits, taken->generation)) continue;
     rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
-    rc_word_store(ready, import->segment.word_bits, taken->generation); /* X1 -> T2 */
+    rc_word_store(ready, import->segment.word_bits, taken->generation); /* X1 -> U2 */
   }
   pthread_mutex_unlock(&import->mutex);
 }

@@ -32,6 +32,7 @@ struct rc_import {
   bool by_handle;      /* CUDA has opened it; else it is this process's own */
   uint64_t owner;      /* of the reader in the ring, and ... */
   uint32_t consumer;   /* ... its slot */
+  uint32_t turn;       /* of its place */
   uint32_t forks;
   uint32_t opens;      /* of handles */
   struct rc_taken *taken; /* of each slot */
