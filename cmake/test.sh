@@ -47,8 +47,8 @@ await() {
 conclude() {
   local name=$1 result=$2 took=$3 log=build/test/$1.log closing
   [ "$result" = passed ] || failed=1
-  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in |^(Nothing failed|FAILED)\.' "$log" |
-    tail -n 1 | sed 's/^=* *//; s/ *=*$//')
+  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in |^(Nothing failed|FAILED)\.' \
+    "$log" | tail -n 1 | sed 's/^=* *//; s/ *=*$//')
   closing=${closing:-no closing line; see $log}
   summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" "$took" "$closing")")
   steps+=("$name")
