@@ -198,6 +198,7 @@ START_TEST(what_was_found_missing_stays_so_in_a_child) {
 }
 END_TEST
 
+#if !defined(__SANITIZE_THREAD__) /* which takes the child for one more thread */
 /* A fork while another thread opens it: the lock is held by nobody in the child. */
 static void must_not_wait(void *context) {
   (void)context;
@@ -217,6 +218,7 @@ START_TEST(a_child_that_is_forked_meanwhile_does_not_wait_for_the_opening_thread
   ck_assert_ptr_nonnull(found);
 }
 END_TEST
+#endif
 
 START_TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
   static const struct {
@@ -299,7 +301,9 @@ int main(int count, char **words) {
   tcase_add_test(tests, a_child_of_who_has_opened_it_cannot_use_it);
   tcase_add_test(tests, a_child_of_who_has_not_may_and_its_own_child_may_not);
   tcase_add_test(tests, what_was_found_missing_stays_so_in_a_child);
+#if !defined(__SANITIZE_THREAD__)
   tcase_add_test(tests, a_child_that_is_forked_meanwhile_does_not_wait_for_the_opening_thread);
+#endif
   tcase_add_test(tests, a_failure_says_what_by_which_result_and_has_its_errno);
   tcase_add_test(tests, a_context_is_entered_once_and_left_as_it_was);
   tcase_add_test(tests, the_public_status_says_the_same);
