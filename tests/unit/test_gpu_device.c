@@ -42,6 +42,9 @@ START_TEST(a_device_that_can_do_all_says_so_and_has_nothing_left) {
     must_do(1, 1, 1, 1, 1);
     ck_assert(device.total_bytes > 0 && device.free_bytes == device.total_bytes);
     fake_must_be_empty();
+    rc_cu_context current;
+    ck_assert_int_eq(rc_cuda()->ctx_get_current(&current), 0);
+    ck_assert_ptr_null(current);
   }
   ck_assert_int_eq(fake_cuda()->live("contexts made"), 3);
   ck_assert_int_eq(open_descriptors(), descriptors);
