@@ -80,11 +80,11 @@ static const struct {
   const char *begins, *holds; /* the line */
 } cases[] = {
     {"new", {0}, "mode 0, result 0, version 12040, devices 1, by address, table 1, words64 1, open 1" NAMED "\n", ""},
-    {"symbols", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 1, open 1" NAMED "\n", ""},
+    {"symbols", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 1,", "open 1" NAMED "\n"},
     {"old", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 0, open 1" NAMED "\n", ""},
     {"new", {"FAKE_CUDA_WITHOUT=cuStreamWriteValue64"}, "mode 0, result 0,", "words64 0, open 1" NAMED "\n"},
     {"new", {"FAKE_CUDA_DEVICES=3"}, "mode 0, result 0, version 12040, devices 3,", ""},
-    {"new", {"RINGCAST_DISABLE=cuda"}, "mode 1, result 0, version 0, devices 0,", UNNAMED "switched off by RINGCAST_DISABLE=cuda"},
+    {"new", {"RINGCAST_DISABLE=cuda"}, "mode 1, result 0, version 0, devices 0,", UNNAMED "switched off by RINGCAST_"},
     {"none", {0}, "mode 2, result 0, version 0, devices 0, by symbol, table 0,", "libcuda.so.1: cannot open"},
     {"new", {"FAKE_CUDA_INIT=34"}, "mode 3, result 34,", NAMED "libcuda.so.1 is a toolkit's stub"},
     {"new", {"FAKE_CUDA_INIT=100"}, "mode 4, result 100,", "no device (CUDA_ERROR_NO_DEVICE, 100)"},
