@@ -37,6 +37,7 @@ struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame; /* larger frames go through spill memory */
   bool is_large;       /* the open reservation is there */
+  bool has_gpu;        /* a ringcast_gpu_writer is made of it */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
   struct rc_alarm *alarm;  /* NULL until ringcast_writer_room_fd */
@@ -62,6 +63,7 @@ struct ringcast_reader {
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
+  bool has_gpu;             /* a ringcast_gpu_reader is made of it */
   uint64_t wakes;
   uint32_t forks;
 };

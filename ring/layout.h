@@ -99,6 +99,15 @@ struct rc_crowd {
   _Atomic uint64_t cpus[RC_CROWD_WORDS]; /* a bit for each CPU that any of them may run on */
 };
 
+/* Where the writer's device words are (gpu/layout.h), a file of its own. The writer writes it: first epoch 0, then the
+ * others, then the epoch; who reads it looks at the epoch once more afterwards. */
+struct rc_device_place {
+  _Atomic uint32_t epoch; /* 0: there is none. Each pool of this ring has another */
+  _Atomic int32_t fd;     /* in the writer's process */
+  _Atomic uint64_t inode, bytes;
+  _Atomic uint64_t position; /* of the ring, when it was made: from here on no frame names an earlier pool */
+};
+
 /* What one party has done so far; written by it alone, read by anybody. */
 struct rc_counts {
   _Atomic uint64_t frames, bytes; /* committed, or released */
@@ -142,6 +151,7 @@ struct rc_control {
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
   _Alignas(RC_LINE) struct rc_crowd crowd;  /* all, seldom */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the writer */
+  _Alignas(RC_LINE) struct rc_device_place device; /* the writer, seldom */
   struct rc_slot slots[];
 };
 
@@ -161,10 +171,11 @@ _Static_assert(offsetof(struct rc_control, room) == 320, "room");
 _Static_assert(sizeof(struct rc_crowd) == 128, "crowd: two lines");
 _Static_assert(offsetof(struct rc_control, crowd) == 384, "crowd");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
-_Static_assert(offsetof(struct rc_control, slots) == 576, "slots");
+_Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
+_Static_assert(offsetof(struct rc_control, slots) == 640, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 13u
+#define RC_LAYOUT_REVISION 14u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

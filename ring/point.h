@@ -13,6 +13,7 @@
  *   EVICTS     the writer, for a slow reader   STALE     a reader that was evicted
  *   REFUSES    the writer, for one that is stopped while it joins
  *   REFUSED    that one
+ *   GPU_WRITES, GPU_READS   the writer, or a reader, of device tensors (tests/process/gpu_kill)
  */
 #ifndef RC_RING_POINT_H
 #define RC_RING_POINT_H
@@ -45,11 +46,20 @@
   X(EVICT_COUNTED, EVICTS) X(EVICT_TOLD, EVICTS) X(REFUSE, REFUSES) X(REFUSE_DONE, REFUSES) X(CLAIM_LOST, REFUSED)  \
   X(CLAIM_GIVEN_UP, REFUSED)
 
+/* The device pool: atop gpu/writer.c, reader.c and import.c. */
+#define RC_GPU_POINTS(X)                                                                                            \
+  X(POOL_MADE, GPU_WRITES) X(POOL_TOLD, GPU_WRITES) X(LEASED, GPU_WRITES) X(COPIED_IN, GPU_WRITES)                  \
+  X(READY_ENQUEUED, GPU_WRITES) X(PLACE_TAKEN, GPU_READS) X(POOL_OPENED, GPU_READS) X(POOL_TRIED, GPU_READS)        \
+  X(OPENED_TOLD, GPU_READS) X(TAKE_NOTED, GPU_READS) X(WAIT_ENQUEUED, GPU_READS) X(COPIED_OUT, GPU_READS)           \
+  X(ACK_ENQUEUED, GPU_READS) X(IMPORT_CLOSED, GPU_READS) X(PLACE_LEFT, GPU_READS)
+
 enum rc_point {
 #define RC_POINT_OF(name, who) RC_POINT_##name,
   RC_ALL_POINTS(RC_POINT_OF)
+  RC_POINT_COUNT,
+  RC_GPU_POINTS(RC_POINT_OF)
 #undef RC_POINT_OF
-  RC_POINT_COUNT
+  RC_GPU_POINT_COUNT
 };
 
 #ifdef RINGCAST_POINTS

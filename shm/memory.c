@@ -302,18 +302,26 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
   return fail_to_make(result, last, bytes, &plan.room);
 }
 
-int rc_memory_create_control(uint64_t bytes, struct rc_memory *out) {
+static int create_small(uint64_t bytes, const char *name, const char *what, struct rc_memory *out) {
   static const struct plan plan = {.numa = RINGCAST_NUMA_NONE, .room = {.bytes = UINT64_MAX}};
   uint64_t page = rc_small_page();
   struct rc_memory memory = {.bytes = (bytes + page - 1) & ~(page - 1), .page_size = page, .fd = -1, .mappings = 1};
-  int result = make_file(&memory, "ringcast.control", 0, &plan);
+  int result = make_file(&memory, name, 0, &plan);
   if (result == 0) result = touch(&memory);
   if (result != 0) {
     rc_memory_destroy(&memory);
     return fail_to_make(result, RINGCAST_MEMORY_PAGES, memory.bytes, &plan.room);
   }
   *out = memory;
-  return seal(out, SIZE_SEALS, "control");
+  return seal(out, SIZE_SEALS, what);
+}
+
+int rc_memory_create_control(uint64_t bytes, struct rc_memory *out) {
+  return create_small(bytes, "ringcast.control", "control", out);
+}
+
+int rc_memory_create_device(uint64_t bytes, struct rc_memory *out) {
+  return create_small(bytes, "ringcast.device", "device", out);
 }
 
 /* A wish for what was got. */

@@ -46,6 +46,7 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
 
 /* Makes a control segment: plain pages, once, writable here and for those who are given it, its size sealed. */
 int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
+int rc_memory_create_device(uint64_t bytes, struct rc_memory *out); /* the same for device words, by another name */
 
 /* Makes spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, of which nothing is in place yet
  * (shm/arena.h), on the same node as `data`. Its size is sealed. */

@@ -201,10 +201,10 @@ static int attach_control(const struct rc_handle *handle, struct rc_segment *seg
 }
 
 /* Opens a file that the control page speaks of. Returns the descriptor. */
-static int open_told_file(const struct rc_handle *handle, int32_t number, uint64_t inode, uint64_t bytes,
+static int open_told_file(const struct rc_handle *handle, int32_t number, int flags, uint64_t inode, uint64_t bytes,
                           const char *what) {
   struct stat file;
-  int fd = open_file(handle, number, O_RDONLY, &file), result = 0;
+  int fd = open_file(handle, number, flags, &file), result = 0;
   if (fd < 0) return fd;
   if (file.st_ino != inode)
     result = fail_gone(handle); /* closed since the control segment was opened */
@@ -218,7 +218,7 @@ static int open_told_file(const struct rc_handle *handle, int32_t number, uint64
 
 static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc_segment *segment) {
   const struct rc_memory told = segment->data; /* what the identity says of it */
-  int fd = open_told_file(handle, handle->data_fd, inode, segment->capacity, "data");
+  int fd = open_told_file(handle, handle->data_fd, O_RDONLY, inode, segment->capacity, "data");
   if (fd < 0) return fd;
   int result = rc_memory_map_data(fd, segment->capacity, segment->data.page_size, &segment->data);
   close(fd);
@@ -232,7 +232,7 @@ static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc
 static int attach_spill(const struct rc_handle *handle, const struct rc_identity *id, enum rc_attach as,
                         struct rc_segment *segment) {
   if (id->spill_bytes == 0) return 0;
-  int fd = open_told_file(handle, id->spill_fd, id->spill_inode, id->spill_bytes, "spill");
+  int fd = open_told_file(handle, id->spill_fd, O_RDONLY, id->spill_inode, id->spill_bytes, "spill");
   if (fd < 0) return fd;
   int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
                                         : rc_memory_map_spill(fd, id->spill_bytes, &segment->spill);
@@ -242,6 +242,18 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
     segment->spill.fd = fd;
   else
     segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
+  return result;
+}
+
+int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint64_t inode, uint64_t bytes,
+                           struct rc_memory *out) {
+  const struct rc_handle handle = {.writer = *writer};
+  if (bytes == 0 || bytes > RC_MAX_BYTES || bytes % rc_small_page() != 0)
+    return rc_fail(-EPROTO, "the ring's control page is damaged: a size can't be right");
+  int fd = open_told_file(&handle, number, O_RDWR, inode, bytes, "device");
+  if (fd < 0) return fd;
+  int result = rc_memory_map_control(fd, bytes, out);
+  close(fd);
   return result;
 }
 

@@ -36,6 +36,11 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
 enum rc_attach { RC_ATTACH_READER, RC_ATTACH_KEEPER /* a reader that keeps spill.fd */, RC_ATTACH_OBSERVER };
 int rc_segment_attach(const char *handle, enum rc_attach as, struct rc_segment *out);
 
+/* Opens one more file of the writer's, of which its control page tells, and maps it as a control segment is. -ENOENT,
+ * -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets the error text. */
+int rc_segment_attach_more(const struct rc_process *writer, int32_t fd, uint64_t inode, uint64_t bytes,
+                           struct rc_memory *out);
+
 void rc_segment_destroy(struct rc_segment *segment);
 
 #endif

@@ -124,17 +124,19 @@ struct ringcast_gpu_lease {
   uint32_t slot, epoch; /* these three for ringcast_build_device */
   uint64_t generation;
   uint64_t base, bytes; /* in the pool */
-  uint64_t lent;        /* a bit for each number, from 1 on, that a tensor of the frame is lent under: the caller's */
-  uint64_t state;       /* private */
+  uint64_t lent;        /* private */
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
- * `count` of 0, for a frame of lent memory alone. Looks at what the readers have said, and waits for nobody.
- * -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it (which
- * ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the pool is
- * smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+ * `count` of 0, for a frame of lent memory alone. One lease at a time. Looks at what the readers have said, and waits
+ * for nobody. -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it
+ * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
+ * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_lease *out);
+
+/* Says that the frame refers to memory that was lent under this number: once for each, before the commit. -EINVAL. */
+RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease, uint32_t lent);
 
 /* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. -EINVAL (not in the lease; no such
  * tensor), -ENOTSUP (its strides would take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
@@ -143,7 +145,8 @@ RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct 
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
 /* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
- * up; on an error nothing was sent, and the reservation is still open. -EBUSY, -EIO, and as ringcast_writer_commit. */
+ * up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both. -EBUSY, -EIO,
+ * and as ringcast_writer_commit. */
 RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
@@ -171,15 +174,17 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
 
 /* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
- * opened once by each reader that is sent of it. The rules: what was sent of it may not be written to before
- * ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and it may not be freed before
- * ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for ringcast_gpu_item.lent.
- * -EINVAL: not device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of
- * a memory pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
+ * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules:
+ * what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it
+ * lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
+ * ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was opened
+ * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
+ * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
 /* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
-/* Takes it back: readers close it. Blocks up to the timeout. 0, -ETIMEDOUT: somebody still has it open. -EINVAL. */
+/* Takes it back: no more can be sent of it, and readers close it. Blocks up to the timeout. 0; -ETIMEDOUT (-EAGAIN for
+ * timeout 0): somebody still has it open, ask again. -EINVAL. */
 RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {
@@ -201,7 +206,7 @@ struct ringcast_gpu_info {
   uint32_t reader;      /* its slot, and ... */
   int32_t reader_pid;   /* ... process; 0: nobody in particular */
   /* Counted since open: */
-  uint64_t pool_frames, pool_bytes_sent; /* or received */
+  uint64_t pool_frames, pool_bytes_sent; /* ... or received */
   uint64_t inline_frames; /* frames with device tensors in them */
   uint64_t full;        /* times that the pool had no room */
   uint64_t opens;       /* handles opened, ... */
@@ -250,8 +255,7 @@ struct ringcast_gpu_take {
 /* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool,
  * and in lent memory. Opens the pool if need be (then it blocks). On an error the frame is still held.
  * -ECONNABORTED: it was under way when this reader attached, and is not for it: release it and go on.
- * -EPIPE: the writer, or its device, is gone, and the pool with it. -EPROTO, -EBUSY (capture), -EIO, -ENOTSUP (the pool
- * can't be opened here, and the writer could not know), -EINVAL. */
+ * -EPIPE: the writer, or its device, is gone, and the pool with it. -EPROTO, -EBUSY (capture), -EIO, -EINVAL. */
 RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ringcast_frame *frame,
                                     ringcast_stream stream, struct ringcast_gpu_take *out);
 
@@ -270,8 +274,8 @@ RINGCAST_API int ringcast_gpu_copy_pool(ringcast_gpu_reader *reader, struct ring
 RINGCAST_API int ringcast_gpu_copy_to_host(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                            const struct ringcast_item *item, void *to);
 
-/* Where the item lies, to be read, never written to, on the take's stream, until _unmap. POOL and EXTERN alone;
- * -ENOTSUP: it is INLINE. *hold is for _unmap, one for each map. */
+/* Where the item lies, to be read, never written to, on the take's stream, until _unmap. POOL alone; -ENOTSUP: it is
+ * not there. *hold is for _unmap, one for each map. -ENOMEM. */
 typedef struct ringcast_gpu_hold ringcast_gpu_hold;
 RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                   const struct ringcast_item *item, ringcast_device_ptr *out, ringcast_gpu_hold **hold);
@@ -289,6 +293,14 @@ RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct 
 /* 0: all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of this
  * reader waited for was released: it holds no message. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
+
+/* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
+ * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
+ * must still exist. NULL is allowed. -ENOMEM, -EIO, -ECHILD. */
+typedef struct ringcast_gpu_memory ringcast_gpu_memory;
+RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
+                                           ringcast_device_ptr *out, ringcast_gpu_memory **memory);
+RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
 
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the ring to the device. Where the ring's memory is registered with the driver, a copy reads it when the stream
+ * gets there, which may be long after the call. So the frame is not given back before: behind its copies the stream
+ * writes a word, a mark, and this reader's next calls release the frames whose marks have come.
+ *
+ * That must never hold up the writer while this reader sleeps: nobody would release anything then. A sleeping reader
+ * has read all there is, so the writer's next frame lies behind the newest; it has room unless what is deferred reaches
+ * further back than the ring is long, less that frame, which is at most half a ring. So before it may sleep, a reader
+ * waits until all that is deferred lies within a quarter of the ring; that next frame then wakes it.
+ */
+#include <errno.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "gpu/reader.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+
+#define PAUSE_NS 20000
+
+static size_t marks_bytes(void) {
+  uint64_t page = rc_small_page(), bytes = RC_MAX_DEFERRED * sizeof(struct rc_word);
+  return (bytes + page - 1) & ~(page - 1);
+}
+
+/* The words first: without them nothing is to be copied from the ring itself. */
+static bool make_marks(ringcast_gpu_reader *gpu) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  if (!cuda->write_value64 && !cuda->write_value32) return false;
+  void *page = mmap(NULL, marks_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return false;
+  madvise(page, marks_bytes(), MADV_DONTFORK); /* pinned memory is the parent's */
+  if (cuda->host_register(page, marks_bytes(), RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP) ==
+      RC_CU_SUCCESS) {
+    if (cuda->host_get_device_pointer(&gpu->marks_address, page, 0) == RC_CU_SUCCESS) {
+      gpu->marks = page;
+      return true;
+    }
+    cuda->host_unregister(page);
+  }
+  munmap(page, marks_bytes());
+  return false;
+}
+
+/* Once. Both mappings of the ring follow each other, and a frame may lie across them. */
+static void register_ring(ringcast_gpu_reader *gpu) {
+  const struct rc_ring *ring = &gpu->reader->ring.ring;
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  int can_read_only = 0;
+  gpu->tried_to_register = true;
+  if (rc_disabled("cuda_register") || !make_marks(gpu)) return;
+  cuda->device_get_attribute(&can_read_only, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+                             gpu->device.device);
+  unsigned flags = RC_CU_MEMHOSTREGISTER_PORTABLE | (can_read_only ? RC_CU_MEMHOSTREGISTER_READ_ONLY : 0);
+  gpu->registered = cuda->host_register(ring->data, 2 * ring->capacity, flags) == RC_CU_SUCCESS;
+  gpu->read_only = gpu->registered && can_read_only;
+}
+
+bool rc_ring_is_registered(ringcast_gpu_reader *gpu, const void *data, uint64_t bytes) {
+  const struct rc_ring *ring = &gpu->reader->ring.ring;
+  const uint8_t *from = data;
+  if (!gpu->tried_to_register) register_ring(gpu);
+  return gpu->registered && from >= ring->data && from < ring->data + 2 * ring->capacity &&
+         bytes <= (uint64_t)(ring->data + 2 * ring->capacity - from);
+}
+
+static uint32_t word_bits(const ringcast_gpu_reader *gpu) { return gpu->device.cuda->write_value64 ? 64 : 32; }
+
+static bool is_done(const ringcast_gpu_reader *gpu, uint32_t i) {
+  return rc_word_has_reached(&gpu->marks[i], word_bits(gpu), gpu->mark[i]);
+}
+
+static void release(ringcast_gpu_reader *gpu, uint32_t i) {
+  gpu->reader->ring.deferred--;
+  rc_reader_release_kept(gpu->reader, &gpu->deferred[i].frame);
+  gpu->deferred[i].frame.data = NULL;
+}
+
+/* The one that reaches furthest back; RC_MAX_DEFERRED: there is none. */
+static uint32_t oldest(const ringcast_gpu_reader *gpu) {
+  uint32_t found = RC_MAX_DEFERRED;
+  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
+    if (!gpu->deferred[i].frame.data) continue;
+    if (found == RC_MAX_DEFERRED || gpu->deferred[i].frame.position < gpu->deferred[found].frame.position) found = i;
+  }
+  return found;
+}
+
+void rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  const struct rc_ring_reader *ring = &gpu->reader->ring;
+  bool waits = false;
+  if (ring->deferred == 0) return;
+  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
+    if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
+  for (uint32_t i; (i = oldest(gpu)) != RC_MAX_DEFERRED && ring->next - gpu->deferred[i].frame.position > slack;) {
+    if (is_done(gpu, i)) {
+      release(gpu, i);
+    } else {
+      gpu->syncs += !waits;
+      waits = true;
+      if (rc_device_is_lost(&gpu->device)) return; /* no mark will come any more; closing sees to what is left */
+      nanosleep(&pause, NULL);
+    }
+  }
+}
+
+int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, rc_cu_stream stream) {
+  uint32_t free = 0;
+  if (gpu->reader->ring.deferred == RC_MAX_DEFERRED)
+    rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[oldest(gpu)].frame.position - 1);
+  while (free < RC_MAX_DEFERRED && gpu->deferred[free].frame.data) free++;
+  rc_cu_result result = RC_CU_NOT_READY;
+  if (free < RC_MAX_DEFERRED)
+    result = rc_word_write(gpu->device.cuda, word_bits(gpu), stream,
+                           gpu->marks_address + free * sizeof *gpu->marks, gpu->mark[free] + 1);
+  if (result != RC_CU_SUCCESS) { /* then the device has to be waited for */
+    gpu->syncs++;
+    result = gpu->device.cuda->stream_synchronize(stream);
+    int released = ringcast_reader_release(gpu->reader, frame);
+    return result == RC_CU_SUCCESS ? released : rc_cuda_fail(result, "cuStreamSynchronize");
+  }
+  gpu->mark[free]++;
+  gpu->deferred[free].frame = *frame;
+  gpu->reader->ring.deferred++;
+  return 0;
+}
+
+void rc_deferred_end(ringcast_gpu_reader *gpu) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  rc_deferred_settle(gpu, 0);
+  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
+    if (gpu->deferred[i].frame.data) release(gpu, i); /* the device is lost */
+  if (gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);
+  gpu->registered = false;
+  if (!gpu->marks) return;
+  cuda->host_unregister(gpu->marks);
+  munmap(gpu->marks, marks_bytes());
+  gpu->marks = NULL;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One device as this process uses it: its primary context, and its streams' ways. */
+#ifndef RC_GPU_DEVICE_H
+#define RC_GPU_DEVICE_H
+
+#include "gpu/driver.h"
+#include "ringcast/frame.h"
+
+struct rc_device {
+  const struct rc_cuda *cuda;
+  rc_cu_device device;
+  rc_cu_context context; /* retained: programs share the primary one */
+  int32_t ordinal;
+  uint8_t uuid[16];
+};
+
+/* Device `ordinal`, or for -1 that of the context that is current in this thread, else 0. -ENODEV, -EINVAL, -EIO,
+ * -ENOMEM. Sets the error text. */
+int rc_device_open(int32_t ordinal, struct rc_device *out);
+void rc_device_close(struct rc_device *device);
+
+/* 0, or -EBUSY: the stream captures a graph, which could replay no word. */
+int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);
+
+/* Whether nothing works any more in the context, which is current: after an error. */
+bool rc_device_is_lost(const struct rc_device *device);
+
+/* Enqueues the copy of a tensor of the device, `tensor->data`, to `to`, in C order. One of them is NULL: device memory,
+ * or host memory. -EINVAL, -ENOTSUP (too many pieces), -EIO. */
+int rc_device_pack(const struct rc_device *device, const struct ringcast_tensor *tensor, rc_cu_ptr to, void *to_host,
+                   rc_cu_stream stream);
+
+#endif

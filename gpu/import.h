@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A writer's pool as one reader has it open. */
+#ifndef RC_GPU_IMPORT_H
+#define RC_GPU_IMPORT_H
+
+#include <pthread.h>
+
+#include "channel/channel.h"
+#include "gpu/segment.h"
+
+/* What this reader reads of a slot. Guarded by the mutex. */
+struct rc_taken {
+  uint64_t generation; /* 0: nothing yet */
+  rc_cu_stream stream;
+  uint32_t holds;      /* tensors that lie in the pool */
+  bool open;           /* the take has not ended */
+  bool acked;          /* `ack` is enqueued, or stored */
+};
+
+/* Memory that the writer has lent, as it is open here. */
+struct rc_lent {
+  rc_cu_ptr base; /* 0: it is not */
+  uint64_t bytes;
+  uint32_t serial;
+};
+
+struct rc_import {
+  struct rc_device device;
+  struct rc_gpu_segment segment;
+  rc_cu_ptr pool;
+  uint64_t pool_bytes;
+  bool by_handle;      /* CUDA has opened it; else it is this process's own */
+  uint64_t owner;      /* of the reader in the ring, and ... */
+  uint32_t consumer;   /* ... its slot */
+  uint32_t turn;       /* of its place */
+  uint32_t forks;
+  uint32_t opens;      /* of handles */
+  struct rc_taken *taken; /* of each slot */
+  struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
+  pthread_mutex_t mutex;
+  pthread_cond_t ended_change;
+  _Atomic uint32_t dead;    /* the writer has died, or its device has failed */
+  _Atomic uint32_t missing; /* something that a stream waited for was released, and never came */
+  _Atomic uint32_t closing; /* the reader has closed */
+  _Atomic uint32_t holders; /* the reader, the watcher, and each tensor that lies in the pool */
+  bool ended;               /* guarded by the mutex: all is closed */
+  /* The watcher's. */
+  struct rc_waiter waiter;
+  struct rc_watch writer;
+  struct rc_crowd crowd;
+};
+
+/* Opens the pool that the reader's control page tells of, tries it, and tells the writer. 0; -ENOENT: there is none
+ * now; -EAGAIN: not yet (the place is another's still); else why it can't be, with its text: the writer is told, too.
+ * `device`'s context is current. */
+int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
+                   struct rc_import **out);
+
+/* The reader does without it. It is closed as soon as this reader's streams, and who holds tensors in it, have done;
+ * that is waited for a second at most. */
+void rc_import_close(struct rc_import *import);
+
+/* One holder less. */
+void rc_import_drop(struct rc_import *import);
+
+/* Notes that a frame is being read: before anything is enqueued, so that the watcher releases it if it comes to that.
+ * -EPIPE, -EPROTO. */
+int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
+/* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that. */
+rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot);
+/* Nothing was enqueued for it, and nothing will be: it counts as read. */
+void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation);
+/* A tensor more, or less, that lies in the slot. */
+bool rc_import_hold(struct rc_import *import, uint32_t slot, uint64_t generation);
+void rc_import_unhold(struct rc_import *import, uint32_t slot);
+
+/* Whether the writer counts on this reader for a frame at that position. */
+bool rc_import_counts(const struct rc_import *import, uint64_t position);
+
+/* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP. */
+int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
+
+/* Nothing works any more on this device: what streams waited for is not waited for, and the writer is told. */
+void rc_import_lose(struct rc_import *import, rc_cu_result reason);
+
+/* watcher.c: starts the thread that sees to the writer's death, and to closing. -EAGAIN. */
+int rc_watcher_start(struct rc_import *import);
+/* It is to look. */
+void rc_watcher_wake(struct rc_import *import);
+/* import.c's, for the watcher: all is done with, and can be closed. */
+bool rc_import_is_idle(struct rc_import *import);
+void rc_import_finish(struct rc_import *import);
+/* Closes what was taken back; false: not now, as frames are under way. To close may wait for the device, whose streams
+ * may wait for a writer whose death only the watcher sees: so nothing is to be under way meanwhile, and the mutex is
+ * held. `all`: all, when the import ends. */
+bool rc_import_close_lent(struct rc_import *import, bool all);
+void rc_import_mark_dead(struct rc_import *import);
+
+#endif

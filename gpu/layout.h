@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device segment: every byte that a writer's device pool shares with its readers, but for the pool itself. It is a
+ * file of its own, read-write for all, found by way of rc_control.device, and registered with the driver by each
+ * process: streams wait for its words.
+ *
+ * Glossary
+ *   pool        device memory of the writer, allocated once, exported once
+ *   slot        of the pool: a place for one frame's tensors, and the words that belong to it
+ *   generation  how often a slot was used; from 1 on
+ *   consumer    a reader that has opened the pool; its number is that of its slot in the ring
+ *   epoch       of a ring: the number of this pool. A later pool of the ring has another
+ *
+ * Of each slot there is one word `ready`, which the writer's stream writes, and one word `ack` of each consumer, which
+ * that one's stream writes. Behind the words stand two of each consumer for it to try them.
+ */
+#ifndef RC_GPU_LAYOUT_H
+#define RC_GPU_LAYOUT_H
+
+#include "gpu/words.h"
+
+#define RC_GPU_MAGIC     0x6c6f6f7070636772u /* "rgcppool", little-endian */
+#define RC_GPU_READY     1u
+#define RC_GPU_MAX_SLOTS 1024u
+#define RC_GPU_MAX_LENT  64u
+#define RC_GPU_ALIGN     256u                  /* of a tensor in the pool */
+#define RC_GPU_GRANULE   ((uint64_t)2 << 20)   /* what device memory is allocated in */
+#define RC_GPU_PATTERN   RC_GPU_ALIGN          /* bytes behind the pool that readers try to read */
+#define RC_GPU_MAX_POOL  ((uint64_t)1 << 42)
+
+/* Written once, before ready. */
+struct rc_gpu_identity {
+  uint64_t magic;
+  uint32_t layout; /* RC_GPU_LAYOUT */
+  _Atomic uint32_t ready;
+  uint64_t token[2]; /* the ring's */
+  uint32_t epoch, word_bits;
+  uint32_t slots, consumers;
+  uint64_t pool_bytes; /* those that hold tensors; the pattern is behind them */
+  uint8_t uuid[16];
+  rc_cu_ipc_handle handle;
+  uint64_t seed; /* of the pattern */
+  uint64_t reserved[14];
+};
+
+/* Memory that the writer has lent. */
+struct rc_gpu_lent {
+  _Atomic uint32_t serial; /* the writer, last: odd while it is lent */
+  uint32_t reserved;
+  uint64_t bytes;
+  rc_cu_ipc_handle handle;
+};
+
+struct rc_gpu_consumer {
+  _Alignas(RC_LINE) _Atomic uint64_t owner; /* whose this place is: its owner word in the ring; 0: nobody's */
+  _Atomic uint64_t opened;                  /* the consumer: that word, once it has opened the pool and tried it */
+  _Atomic uint64_t refused;                 /* the consumer: the word of one that can't, and ... */
+  _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; to look at only */
+  _Atomic uint32_t turn;                    /* the consumer: how often the place was taken */
+  _Atomic uint64_t lent;                    /* the consumer: a bit for each that it has open */
+  /* The writer: it counts on the consumer of this turn, from this position of the ring on. */
+  _Alignas(RC_LINE) _Atomic uint32_t counted_turn;
+  uint32_t reserved;
+  _Atomic uint64_t counted_from;
+};
+
+struct rc_gpu_control {
+  struct rc_gpu_identity id;
+  _Alignas(RC_LINE) struct rc_event attention; /* consumers' watchers sleep here */
+  _Atomic uint32_t dead;   /* the writer, whose device has failed, or who finds the writer dead: 1, once */
+  _Atomic uint32_t closed; /* the writer: 1, once */
+  _Alignas(RC_LINE) struct rc_gpu_lent lent[RC_GPU_MAX_LENT];
+  struct rc_gpu_consumer consumers[]; /* and then the words */
+};
+
+_Static_assert(sizeof(struct rc_gpu_identity) == 4 * RC_LINE, "identity: four lines");
+_Static_assert(sizeof(struct rc_gpu_lent) == 80, "lent");
+_Static_assert(sizeof(struct rc_gpu_consumer) == 2 * RC_LINE, "consumer: two lines");
+_Static_assert(offsetof(struct rc_gpu_control, attention) == 256, "attention");
+_Static_assert(offsetof(struct rc_gpu_control, lent) == 320, "lent");
+_Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "what follows has its own lines");
+
+#define RC_GPU_LAYOUT_REVISION 1u
+#define RC_GPU_LAYOUT                                                                        \
+  ((uint32_t)(RC_GPU_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_gpu_control) * 0x101u ^ \
+              sizeof(struct rc_gpu_consumer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))
+
+/* Where things are, from the segment's start. `slots` and `consumers` are within their bounds. */
+static inline uint64_t rc_gpu_words_at(uint32_t consumers) {
+  return sizeof(struct rc_gpu_control) + (uint64_t)consumers * sizeof(struct rc_gpu_consumer);
+}
+static inline uint64_t rc_gpu_ready_at(uint32_t consumers, uint32_t slot) {
+  return rc_gpu_words_at(consumers) + (uint64_t)slot * (1 + consumers) * sizeof(struct rc_word);
+}
+static inline uint64_t rc_gpu_ack_at(uint32_t consumers, uint32_t slot, uint32_t consumer) {
+  return rc_gpu_ready_at(consumers, slot) + (1 + (uint64_t)consumer) * sizeof(struct rc_word);
+}
+static inline uint64_t rc_gpu_try_at(uint32_t slots, uint32_t consumers, uint32_t consumer) {
+  return rc_gpu_ready_at(consumers, slots) + 2 * (uint64_t)consumer * sizeof(struct rc_word);
+}
+static inline uint64_t rc_gpu_segment_bytes(uint32_t slots, uint32_t consumers) {
+  return rc_gpu_try_at(slots, consumers, consumers);
+}
+
+/* Lent memory is known by a number: its place, and how often that was used. */
+static inline uint32_t rc_gpu_lent_number(uint32_t place, uint32_t serial) { return serial << 8 | (place + 1); }
+static inline uint32_t rc_gpu_lent_place(uint64_t number) { return (uint32_t)(number & 0xff) - 1; }
+static inline uint32_t rc_gpu_lent_serial(uint64_t number) { return (uint32_t)(number >> 8); }
+
+/* Word number i of the pattern: any function that zeros, or an earlier pool's, are no values of. */
+static inline uint64_t rc_gpu_pattern(uint64_t seed, uint32_t i) {
+  uint64_t x = seed + (i + 1) * 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  return x ^ x >> 27;
+}
+
+#endif

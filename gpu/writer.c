@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The writer's side of ringcast/gpu.h: from the caller's tensor to the pool, on the caller's stream.
+ *
+ *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
+ *   copy_in    Q2  enqueue: tensor -> extent
+ *   commit     Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
+ *              Q4  commit the frame, which names slot, epoch and generation
+ *
+ * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
+ * or the process dies between the two sides: then who finds out releases it. The host waits for nothing. What the
+ * caller does to its tensor after commit comes, in its stream, after Q2.
+ */
+#include "gpu/writer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ring/point.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+
+#define DEFAULT_POOL  ((uint64_t)256 << 20)
+#define DEFAULT_SLOTS 128u
+
+/* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
+
+/* RINGCAST_GPU_POOL_BYTES speaks for those who can't touch the code. It fills in for the default only. */
+static int pool_from_environment(uint64_t *bytes) {
+  const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
+  if (*bytes != 0 || !text || !*text) return 0;
+  char *end;
+  errno = 0;
+  unsigned long long number = strtoull(text, &end, 10);
+  if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > RC_GPU_MAX_POOL)
+    return rc_fail(-EINVAL, "RINGCAST_GPU_POOL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu",
+                   text, (unsigned long long)RC_GPU_MAX_POOL);
+  *bytes = number != 0 ? number : RINGCAST_NO_POOL;
+  return 0;
+}
+
+static int resolve_options(const struct ringcast_gpu_writer_options *given, struct ringcast_gpu_writer_options *out) {
+  struct ringcast_gpu_writer_options options = {.size = sizeof options, .device = -1};
+  if (given && given->size != sizeof options)
+    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_writer_options)",
+                   given->size, sizeof options);
+  if (given) options = *given;
+  if ((options.flags & ~RINGCAST_GPU_EXTERN) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_GPU_EXTERN is known", options.flags);
+  if (options.slots > RC_GPU_MAX_SLOTS)
+    return rc_fail(-EINVAL, "options.slots is %u: at most %u frames can be under way", options.slots, RC_GPU_MAX_SLOTS);
+  if (options.slots == 0) options.slots = DEFAULT_SLOTS;
+  int failed = rc_check_disable();
+  if (failed == 0) failed = pool_from_environment(&options.pool_bytes);
+  if (failed != 0) return failed;
+  if (options.pool_bytes == 0) options.pool_bytes = DEFAULT_POOL;
+  if (options.pool_bytes != RINGCAST_NO_POOL) {
+    if (options.pool_bytes > RC_GPU_MAX_POOL)
+      return rc_fail(-EINVAL, "options.pool_bytes is %llu: it must be at most %llu, or RINGCAST_NO_POOL",
+                     (unsigned long long)options.pool_bytes, (unsigned long long)RC_GPU_MAX_POOL);
+    options.pool_bytes = (options.pool_bytes + RC_GPU_GRANULE - 1) & ~(RC_GPU_GRANULE - 1);
+  }
+  *out = options;
+  return 0;
+}
+
+static void note_no_pool(ringcast_gpu_writer *writer, int code) {
+  writer->no_pool = code;
+  strncpy(writer->why, rc_error_text(), sizeof writer->why - 1);
+}
+
+/* A pool that can't be had is no error. */
+static int make_pool(ringcast_gpu_writer *gpu, struct rc_device *device,
+                     const struct ringcast_gpu_writer_options *options) {
+  if (options->pool_bytes == RINGCAST_NO_POOL) {
+    note_no_pool(gpu, rc_fail_as(-ENOTSUP, "the options ask for no device pool"));
+    return 0;
+  }
+  int failed = rc_estate_make(device, gpu->writer, options->pool_bytes, options->slots, &gpu->estate);
+  if (failed != 0) {
+    note_no_pool(gpu, failed);
+    return 0;
+  }
+  if (rc_pool_init(&gpu->pool, options->pool_bytes, options->slots) == 0) return 0;
+  return rc_fail(-ENOMEM, "out of memory");
+}
+
+static void leave_pool(ringcast_gpu_writer *gpu) {
+  if (!gpu->estate || !gpu->writer) return;
+  rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
+  rc_estate_leave(gpu->estate);
+}
+
+int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
+                             ringcast_gpu_writer **out) {
+  struct ringcast_gpu_writer_options options;
+  struct rc_cuda_entry entry;
+  int failed = rc_check_fork(writer->forks);
+  if (failed == 0) failed = resolve_options(given, &options);
+  if (failed != 0) return failed;
+  if (writer->has_gpu) return rc_fail_as(-EBUSY, "this writer has a ringcast_gpu_writer already: close that first");
+  rc_estates_tidy();
+  ringcast_gpu_writer *gpu = calloc(1, sizeof *gpu);
+  struct rc_counted *counted = calloc(writer->ring.ring.slots, sizeof *counted);
+  if (!gpu || !counted) {
+    free(gpu);
+    free(counted);
+    return rc_fail(-ENOMEM, "out of memory");
+  }
+  *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(),
+                               .may_lend = options.flags & RINGCAST_GPU_EXTERN, .inline_most = options.inline_most};
+  failed = rc_device_open(options.device, &gpu->device);
+  if (failed == 0 && rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS) {
+    struct rc_device shared = gpu->device; /* the pool's own hold on the context: it may live longer */
+    failed = rc_device_open(gpu->device.ordinal, &shared);
+    if (failed == 0) failed = make_pool(gpu, &shared, &options);
+    rc_device_close(&shared);
+    rc_cuda_leave(&entry);
+  }
+  if (failed != 0) {
+    leave_pool(gpu);
+    rc_device_close(&gpu->device);
+    free(counted);
+    free(gpu);
+    return failed;
+  }
+  writer->has_gpu = true;
+  *out = gpu;
+  return 0;
+}
+
+static void unregister_ring(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
+  gpu->device.cuda->host_unregister(gpu->writer->ring.ring.data);
+  rc_cuda_leave(&entry);
+}
+
+void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
+  if (!gpu) return;
+  if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
+    leave_pool(gpu);
+    unregister_ring(gpu);
+    rc_device_close(&gpu->device);
+    gpu->writer->has_gpu = false;
+  }
+  rc_pool_free(&gpu->pool);
+  free(gpu->counted);
+  free(gpu);
+}
+
+int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_cuda_enter(gpu->device.context, entry);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
+}
+
+/* Nothing that was enqueued will come to an end: readers' streams must not wait for it. */
+static void lose(ringcast_gpu_writer *gpu) {
+  if (gpu->is_lost) return;
+  gpu->is_lost = true;
+  if (!gpu->estate) return;
+  struct rc_gpu_control *control = rc_gpu_control(&gpu->estate->segment);
+  rc_store_release(&control->dead, 1); /* -> the watchers' look */
+  rc_wake(&control->attention);
+}
+
+int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
+  if (code == -EIO && rc_device_is_lost(&gpu->device)) lose(gpu);
+  return code;
+}
+
+/* ---- A frame's place -------------------------------------------------------------------------------------------- */
+
+static int fail_lost(void) {
+  return rc_fail_as(-EPIPE, "the device pool is lost, as its device has failed: make a new writer, in a new process");
+}
+
+/* Sums up, and says where in the extent each tensor goes. */
+static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *sum) {
+  uint64_t total = 0;
+  *sum = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    if (bytes[i] > most || total > most)
+      return rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)bytes[i],
+                     (unsigned long long)most);
+    offsets[i] = total;
+    *sum += bytes[i];
+    total += (bytes[i] + RC_GPU_ALIGN - 1) & ~(uint64_t)(RC_GPU_ALIGN - 1);
+  }
+  return total <= most ? 0 : rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)",
+                                     (unsigned long long)total, (unsigned long long)most);
+}
+
+/* Looks for slots that are done when there is none, and before it comes to that. */
+static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
+  struct rc_pool *pool = &gpu->pool;
+  if (pool->used >= gpu->look_at) {
+    rc_consumers_reclaim(gpu, false);
+    gpu->look_at = pool->used + pool->slot_count / 8 + 1;
+  }
+  int slot = rc_pool_take(pool, bytes);
+  if (slot >= 0) return slot;
+  rc_consumers_reclaim(gpu, true);
+  slot = rc_pool_take(pool, bytes);
+  if (slot >= 0) return slot;
+  gpu->full++;
+  return rc_fail(-EAGAIN, "the device pool is full: %u of %u slots and %llu of %llu bytes are under way", pool->used,
+                 pool->slot_count, (unsigned long long)pool->used_bytes, (unsigned long long)pool->bytes);
+}
+
+/* 0: by the pool. */
+static int look_at_readers(ringcast_gpu_writer *gpu) {
+  uint32_t reader;
+  int32_t pid, reason;
+  if (gpu->is_lost) return fail_lost();
+  if (!gpu->estate) return rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
+  if (rc_consumers_look(gpu, &reader, &pid, &reason) == RINGCAST_GPU_WAY_POOL) return 0;
+  return rc_fail_as(-EAGAIN, "a reader has not opened the device pool");
+}
+
+int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
+                       struct ringcast_gpu_lease *out) {
+  uint64_t sum, total = 0;
+  int failed = rc_check_fork(gpu->forks);
+  if (failed == 0) failed = look_at_readers(gpu);
+  if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
+  if (failed != 0) return failed;
+  if (gpu->leased) return rc_fail_as(-EBUSY, "a lease is open already: commit or drop it first");
+  if (count > 0) total = offsets[count - 1] + bytes[count - 1];
+  if (count > 0 && sum <= gpu->inline_most)
+    return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
+                   (unsigned long long)gpu->inline_most);
+  int slot = take_slot(gpu, total);
+  if (slot < 0) return slot;
+  struct rc_pool_slot *taken = &gpu->pool.slots[slot];
+  gpu->leased = true;
+  for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
+  *out = (struct ringcast_gpu_lease){.slot = (uint32_t)slot,
+                                     .epoch = gpu->estate->segment.epoch,
+                                     .generation = taken->generation,
+                                     .base = taken->base,
+                                     .bytes = total};
+  RC_POINT(LEASED);
+  return 0;
+}
+
+/* The slot of a lease that is open. NULL: it is none. */
+static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease) {
+  if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
+  struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
+  return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
+}
+
+static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
+
+static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  return segment->address + rc_gpu_ready_at(segment->consumers, slot);
+}
+
+int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease, uint64_t offset,
+                         const struct ringcast_tensor *tensor, ringcast_stream stream) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  uint64_t bytes;
+  if (!slot) return fail_no_lease();
+  if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
+  if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
+    return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = rc_device_check_stream(&gpu->device, stream);
+  if (failed == 0) {
+    slot->stream = stream;
+    slot->copied = true;
+    failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);
+  }
+  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
+  rc_cuda_leave(&entry);
+  RC_POINT(COPIED_IN);
+  return failed;
+}
+
+static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  int failed = rc_device_check_stream(&gpu->device, stream);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
+                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
+}
+
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease, ringcast_stream stream,
+                        size_t frame_bytes) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  if (!slot) return fail_no_lease();
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = enqueue_ready(gpu, lease->slot, stream);
+  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
+  rc_cuda_leave(&entry);
+  if (failed != 0) return failed;
+  RC_POINT(READY_ENQUEUED);
+  slot->position = gpu->writer->ring.tail;
+  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
+  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
+  gpu->leased = false;
+  if (failed != 0) return failed;
+  slot->lent = lease->lent;
+  rc_lent_count(gpu, slot->lent, 1);
+  gpu->pool_frames++;
+  gpu->pool_bytes += lease->bytes;
+  return 0;
+}
+
+void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  if (!slot || gpu->forks != rc_fork_count()) return;
+  gpu->leased = false;
+  if (!slot->copied) {
+    rc_pool_give(&gpu->pool, lease->slot);
+    return;
+  }
+  slot->state = RC_POOL_LOST;
+  if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
+  if (enqueue_ready(gpu, lease->slot, slot->stream) == 0) {
+    slot->state = RC_POOL_DROPPED;
+  } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
+    gpu->syncs++;
+    rc_pool_give(&gpu->pool, lease->slot);
+  }
+  rc_cuda_leave(&entry);
+}
+
+/* ---- By the ring ------------------------------------------------------------------------------------------------ */
+
+/* Once, when it is first of use: copies to it need no detour then. The second mapping follows the first. */
+static void register_ring(ringcast_gpu_writer *gpu) {
+  const struct rc_ring *ring = &gpu->writer->ring.ring;
+  if (gpu->tried_to_register) return;
+  gpu->tried_to_register = true;
+  if (rc_disabled("cuda_register")) return;
+  gpu->registered = gpu->device.cuda->host_register(ring->data, 2 * ring->capacity,
+                                                    RC_CU_MEMHOSTREGISTER_PORTABLE) == RC_CU_SUCCESS;
+}
+
+int ringcast_gpu_fetch(ringcast_gpu_writer *gpu, const struct ringcast_tensor *tensor, void *to,
+                       ringcast_stream stream) {
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  register_ring(gpu);
+  failed = rc_device_check_stream(&gpu->device, stream);
+  if (failed == 0) failed = rc_device_pack(&gpu->device, tensor, 0, to, stream);
+  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
+  rc_cuda_leave(&entry);
+  return failed;
+}
+
+int ringcast_gpu_wait(ringcast_gpu_writer *gpu, ringcast_stream stream) {
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);
+  gpu->syncs++;
+  gpu->inline_frames++;
+  if (result != RC_CU_SUCCESS) failed = rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuStreamSynchronize"));
+  rc_cuda_leave(&entry);
+  return failed;
+}
+
+/* ---- Introspection ---------------------------------------------------------------------------------------------- */
+
+static void say_way(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
+  int32_t reason = 0;
+  if (gpu->is_lost || !gpu->estate) {
+    info->way = gpu->is_lost ? RINGCAST_GPU_WAY_LOST : RINGCAST_GPU_WAY_NO_POOL;
+    snprintf(info->why, sizeof info->why, "%s", gpu->is_lost ? "the device has failed" : gpu->why);
+    return;
+  }
+  info->way = rc_consumers_look(gpu, &info->reader, &info->reader_pid, &reason);
+  if (info->way == RINGCAST_GPU_WAY_WAITING)
+    snprintf(info->why, sizeof info->why, "reader %u (pid %d) has not opened the pool", info->reader, info->reader_pid);
+  else if (info->way == RINGCAST_GPU_WAY_REFUSED)
+    snprintf(info->why, sizeof info->why, "reader %u (pid %d) can't open the pool: %s", info->reader, info->reader_pid,
+             reason > 0 ? rc_cuda_name(reason) : strerror(-reason));
+  else if (rc_peer_count(&gpu->writer->ring.ring) == 0)
+    info->way = RINGCAST_GPU_WAY_NO_READER;
+}
+
+int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *out) {
+  if (out->size != sizeof *out)
+    return rc_fail(-EINVAL, "info.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_info)", out->size,
+                   sizeof *out);
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  *out = (struct ringcast_gpu_info){
+      .size = sizeof *out,
+      .device = gpu->device.ordinal,
+      .word_bits = gpu->estate ? gpu->estate->segment.word_bits : 0,
+      .pool_bytes = gpu->pool.bytes,
+      .slots = gpu->pool.slot_count,
+      .epoch = gpu->estate ? gpu->estate->segment.epoch : 0,
+      .pool_frames = gpu->pool_frames,
+      .pool_bytes_sent = gpu->pool_bytes,
+      .inline_frames = gpu->inline_frames,
+      .full = gpu->full,
+      .syncs = gpu->syncs,
+      .registered = gpu->registered,
+  };
+  if (gpu->estate) rc_consumers_reclaim(gpu, true);
+  out->slots_used = gpu->pool.used;
+  out->bytes_used = gpu->pool.used_bytes;
+  say_way(gpu, out);
+  return 0;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the writer's side share. */
+#ifndef RC_GPU_WRITER_H
+#define RC_GPU_WRITER_H
+
+#include "channel/channel.h"
+#include "gpu/pool.h"
+#include "gpu/segment.h"
+#include "ringcast/gpu.h"
+
+/* A pool and its words, which may outlive the handle that made them: until no reader has them open (estate.c). */
+struct rc_estate {
+  struct rc_device device;
+  struct rc_gpu_segment segment;
+  rc_cu_ptr memory; /* pool_bytes, and the pattern; 0: there is none */
+  uint64_t pool_bytes;
+  uint64_t token[2];
+  uint32_t forks;
+  struct rc_estate *next;
+};
+
+/* What the writer knows of a consumer, in private memory. */
+struct rc_counted {
+  uint64_t owner; /* its owner word; 0: none was counted here */
+  uint64_t from;  /* frames from this position on count on it */
+  uint32_t turn;  /* of the place: who closes the pool and opens it again has the same owner word */
+  bool dead;
+};
+
+/* Memory that is lent: the private side of rc_gpu_lent, with which it shares its place. */
+struct rc_lent_memory {
+  rc_cu_ptr base; /* 0: free */
+  uint64_t bytes;
+  uint64_t under_way; /* frames that refer to it */
+  uint32_t serial;    /* odd while it is lent */
+  bool ending;        /* unlend was called */
+};
+
+struct ringcast_gpu_writer {
+  ringcast_writer *writer;
+  struct rc_device device;
+  struct rc_estate *estate; /* NULL: there is no pool */
+  struct rc_pool pool; /* of no slots where there is none */
+  struct rc_counted *counted;
+  struct rc_lent_memory lent[RC_GPU_MAX_LENT];
+  uint32_t forks;
+  bool may_lend, is_lost;
+  bool registered, tried_to_register; /* the ring */
+  uint64_t inline_most;
+  bool leased;      /* a lease is open */
+  uint32_t look_at; /* slots in use, at which it is looked for those that are done */
+  int64_t asked; /* when it was last asked which consumers live */
+  int no_pool;   /* why there is none: a negative errno, and ... */
+  char why[200]; /* ... in words */
+  uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
+};
+
+/* ---- consumers.c ---- */
+
+/* What the readers that are attached have said. POOL, WAITING or REFUSED; of the last two, who it is, and why. Counts
+ * on those that are new. */
+enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *reader, int32_t *pid, int32_t *reason);
+
+/* Gives slots back that all have done with. `all`: also asks which of those in the way have died. */
+void rc_consumers_reclaim(ringcast_gpu_writer *writer, bool all);
+
+/* ---- estate.c ---- */
+
+/* Makes a pool: allocates, exports, and tells the ring's readers. 0, or why not, with its text. It takes the device's
+ * hold on its context over. */
+int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t pool_bytes, uint32_t slots,
+                   struct rc_estate **out);
+/* The writer does without it from here on: its memory is given back as soon as no reader has it open. */
+void rc_estate_leave(struct rc_estate *estate);
+/* Gives back what was left, where that can be by now. */
+void rc_estates_tidy(void);
+/* The pool of that token and epoch, if this very process has made it; 0: it has not. */
+rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device);
+
+/* ---- lend.c ---- */
+
+/* A frame that refers to lent memory was sent (+1), or all have read it (-1). */
+void rc_lent_count(ringcast_gpu_writer *writer, uint64_t bits, int by);
+/* Where in lent memory a tensor lies. False: not there, or not in C order. Sets the error text. */
+bool rc_lent_offset(const ringcast_gpu_writer *writer, uint32_t lent, const struct ringcast_tensor *tensor,
+                    uint64_t *out);
+
+/* ---- writer.c ---- */
+
+int rc_gpu_writer_enter(ringcast_gpu_writer *writer, struct rc_cuda_entry *entry);
+/* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
+int rc_gpu_writer_failed(ringcast_gpu_writer *writer, int code);
+
+#endif
