@@ -18,7 +18,8 @@
  *
  * From the environment, read by cuInit:
  *   FAKE_CUDA_INIT=100          what cuInit gives
- *   FAKE_CUDA_START=5           the descriptor of a socket: cuInit writes a byte to it, and goes on when it has read one
+ *   FAKE_CUDA_START=5           the descriptor of a socket: cuInit writes a byte to it, and goes on when it has read
+ *                               one
  *   FAKE_CUDA_VERSION=12040     of the driver
  *   FAKE_CUDA_DEVICES=2         how many there are (1)
  *   FAKE_CUDA_VISIBLE=1,0       which of them this process sees, in its own order; their UUIDs stay theirs
