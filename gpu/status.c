@@ -136,7 +136,8 @@ static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct 
   return failed;
 }
 
-static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *device, struct ringcast_gpu_device *out) {
+static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *device,
+                    struct ringcast_gpu_device *out) {
   rc_cu_uuid uuid;
   rc_cu_result result = cuda->device_get(device, ordinal);
   if (result == RC_CU_SUCCESS) result = cuda->device_get_name(out->name, sizeof out->name, *device);
