@@ -155,7 +155,7 @@ static void must_be_forked(void *context) {
   child_must(!rc_cuda() && !rc_cuda_is_open());
   child_must(rc_cuda_status()->mode == RC_CUDA_FORKED && strstr(rc_cuda_status()->why, "forked"));
   child_must(rc_cuda_fail(RC_CU_NOT_INITIALIZED, "x") == -ECHILD);
-  struct ringcast_gpu_status status = {.size = sizeof status};
+  struct ringcast_gpu_driver status = {.size = sizeof status};
   child_must(ringcast_gpu_status(&status) == 0 && status.ready == 0 && status.result == RC_CU_NOT_INITIALIZED);
 }
 
@@ -276,9 +276,9 @@ START_TEST(a_context_is_entered_once_and_left_as_it_was) {
 END_TEST
 
 START_TEST(the_public_status_says_the_same) {
-  struct ringcast_gpu_status status = {.size = sizeof status};
+  struct ringcast_gpu_driver status = {.size = sizeof status};
   ck_assert_int_eq(ringcast_gpu_status(NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_gpu_status(&(struct ringcast_gpu_status){.size = 4}), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_status(&(struct ringcast_gpu_driver){.size = 4}), -EINVAL);
   ck_assert_int_eq(ringcast_gpu_status(&status), 0);
   ck_assert(status.ready == 1 && status.version == 12040 && status.devices == 1 && status.result == 0);
   ck_assert_str_eq(status.why, "");

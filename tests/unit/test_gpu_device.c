@@ -10,10 +10,10 @@
 #include "tests/support/suite.h"
 #include "tests/support/switches.h"
 
-static struct ringcast_gpu_device device;
+static struct ringcast_gpu_device_info device;
 
 static int look(int32_t ordinal, int probe) {
-  device = (struct ringcast_gpu_device){.size = sizeof device};
+  device = (struct ringcast_gpu_device_info){.size = sizeof device};
   return ringcast_gpu_device(ordinal, probe, &device);
 }
 
@@ -58,7 +58,7 @@ START_TEST(what_there_is_not_is_refused) {
   ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "this process sees 2"));
   ck_assert_int_eq(look(-1, 0), -EINVAL);
   ck_assert_int_eq(ringcast_gpu_device(0, 0, NULL), -EINVAL);
-  ck_assert_int_eq(ringcast_gpu_device(0, 0, &(struct ringcast_gpu_device){.size = 1}), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_device(0, 0, &(struct ringcast_gpu_device_info){.size = 1}), -EINVAL);
   ck_assert_int_eq(look(0, 1), 0);
   ck_assert_str_eq(device.name, "Fake GPU 1"); /* the number is this process's, the name and the UUID the machine's */
   ck_assert_int_eq(device.uuid[14], '1');
