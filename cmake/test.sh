@@ -131,6 +131,7 @@ again() {
 }
 
 # The names that RINGCAST_DISABLE knows (docs/limits.md). The two that share a run have nothing to do with each other.
+# Those of CUDA switch off nothing where there is no driver; the tests with one of their own switch them off themselves.
 switches=(hugetlb,numa shmem-huge membarrier,dlpack_api io_uring pidfd,cpu_wait spin,cow)
 for switch in "${switches[@]}"; do
   RINGCAST_DISABLE=$switch again "no-${switch/,/-}"

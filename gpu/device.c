@@ -79,7 +79,8 @@ static int make_rows(const struct ringcast_tensor *tensor, uint64_t total, struc
   if (bits % 8 != 0)
     return rc_fail_as(-EINVAL, "a tensor of elements of less than a byte must be in C order: make it contiguous first");
   int64_t row = 1;
-  while (inner > 0 && (tensor->strides[inner - 1] == row || tensor->shape[inner - 1] == 1)) row *= tensor->shape[--inner];
+  while (inner > 0 && (tensor->strides[inner - 1] == row || tensor->shape[inner - 1] == 1))
+    row *= tensor->shape[--inner];
   out->bytes = (uint64_t)row * (bits / 8);
   for (int32_t i = 0; i < inner; i++) {
     if (__builtin_mul_overflow(tensor->strides[i], (int64_t)(bits / 8), &out->stride[out->dims]))

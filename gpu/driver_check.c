@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Holds driver.h against CUDA's own header, where that is: sizes, numbers, and the type of each function. It is compiled
- * with the tests, linked into nothing, and has nothing to run.
+ * Holds driver.h against CUDA's own header, where that is: sizes, numbers, and the type of each function. It is
+ * compiled with the tests, linked into nothing, and has nothing to run.
  */
 #include "gpu/driver.h"
 

@@ -77,7 +77,8 @@ static void *watch(void *context) {
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);
-    for (struct timespec pause = {.tv_nsec = PAUSE_NS}; !see_to_lent(import); see_to_death(import)) nanosleep(&pause, NULL);
+    for (const struct timespec pause = {.tv_nsec = PAUSE_NS}; !see_to_lent(import); see_to_death(import))
+      nanosleep(&pause, NULL);
   }
   see_to_the_end(import);
   rc_import_drop(import);

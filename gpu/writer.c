@@ -223,7 +223,7 @@ static int look_at_readers(ringcast_gpu_writer *gpu) {
 }
 
 int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
-                       struct ringcast_gpu_lease *out) {
+                       struct ringcast_gpu_extent *out) {
   uint64_t sum, total = 0;
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = look_at_readers(gpu);
@@ -239,7 +239,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   struct rc_pool_slot *taken = &gpu->pool.slots[slot];
   gpu->leased = true;
   for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
-  *out = (struct ringcast_gpu_lease){.slot = (uint32_t)slot,
+  *out = (struct ringcast_gpu_extent){.slot = (uint32_t)slot,
                                      .epoch = gpu->estate->segment.epoch,
                                      .generation = taken->generation,
                                      .base = taken->base,
@@ -249,7 +249,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
 }
 
 /* The slot of a lease that is open. NULL: it is none. */
-static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease) {
+static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
   if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
   struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
@@ -262,7 +262,7 @@ static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
   return segment->address + rc_gpu_ready_at(segment->consumers, slot);
 }
 
-int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease, uint64_t offset,
+int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
                          const struct ringcast_tensor *tensor, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
@@ -294,7 +294,7 @@ static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_strea
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 
-int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease, ringcast_stream stream,
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
                         size_t frame_bytes) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
@@ -318,7 +318,7 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   return 0;
 }
 
-void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease) {
+void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;

@@ -61,12 +61,12 @@ static const char *await(pid_t pid, char *words, size_t size) {
 /* ---- The driver and the devices --------------------------------------------------------------------------------- */
 
 struct survey {
-  struct ringcast_gpu_status status;
+  struct ringcast_gpu_driver status;
   int count; /* devices looked at so far */
   struct {
     int result;
     char words[256];
-    struct ringcast_gpu_device found;
+    struct ringcast_gpu_device_info found;
   } devices[DEVICES];
 };
 
@@ -84,7 +84,7 @@ static void look(void *context) {
 }
 
 static void tell_driver(struct doctor *doctor, const struct survey *survey, const char *end) {
-  const struct ringcast_gpu_status *status = &survey->status;
+  const struct ringcast_gpu_driver *status = &survey->status;
   int major = status->version / 1000, minor = status->version % 1000 / 10;
   if (*end && !status->ready)
     doctor_add(doctor, "GPU", DOCTOR_NOTE, "can't be told: %s; tensors of a GPU can't be sent", end);
@@ -108,7 +108,7 @@ static const char *tried(int32_t result, const char *yes, const char *no, char *
 
 static void tell_device(struct doctor *doctor, const struct survey *survey, int index) {
   static const char *const names[DEVICES] = {"GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5", "GPU 6", "GPU 7"};
-  const struct ringcast_gpu_device *device = &survey->devices[index].found;
+  const struct ringcast_gpu_device_info *device = &survey->devices[index].found;
   char registers[96], exports[96];
   if (survey->devices[index].result < 0) {
     doctor_add(doctor, names[index], DOCTOR_NOTE, "can't be used: %s", survey->devices[index].words);

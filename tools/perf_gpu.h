@@ -24,8 +24,8 @@ struct gpu_size_figures {
 };
 
 struct gpu_figures {
-  struct ringcast_gpu_status status;
-  struct ringcast_gpu_device device;
+  struct ringcast_gpu_driver status;
+  struct ringcast_gpu_device_info device;
   struct ringcast_gpu_info writers[GPU_RINGS];
   struct ringcast_gpu_info readers[GPU_RINGS]; /* of the first; but opens and syncs are of all */
   uint64_t free_before, free_open, free_after; /* bytes of the device: before anything is open but one context; with

@@ -206,7 +206,7 @@ long fake_cuda_live(const char *what) {
   return count;
 }
 
-void fake_cuda_fail(const char *name, long nth, rc_cu_result result) {
+void fake_cuda_fault(const char *name, long nth, rc_cu_result result) {
   pthread_mutex_lock(&fake.lock);
   fake_read_faults();
   if (!name) {

@@ -55,7 +55,8 @@ static void pause_for(long nanoseconds) {
 
 static void delay(struct rc_cu_stream *stream) {
   if (fake.settings.jitter == 0) return;
-  uint64_t mixed = (fake.settings.jitter + stream->number * 0x9e3779b97f4a7c15ull + stream->done) * 0xbf58476d1ce4e5b9ull;
+  uint64_t mixed = fake.settings.jitter + stream->number * 0x9e3779b97f4a7c15ull + stream->done;
+  mixed *= 0xbf58476d1ce4e5b9ull;
   mixed ^= mixed >> 29;
   if (mixed % 3 != 0) pause_for((long)(mixed % 300000));
 }

@@ -221,7 +221,7 @@ static void driver(void) {
   const struct rc_cuda *cuda = rc_cuda();
   figure_number("start_ms", (now_us() - begun) / 1e3);
   if (!cuda) skipped("%s", rc_cuda_status()->why);
-  struct ringcast_gpu_device device = {.size = sizeof device};
+  struct ringcast_gpu_device_info device = {.size = sizeof device};
   figure_integer("version", rc_cuda_status()->version);
   figure_integer("devices", rc_cuda_status()->devices);
   figure_integer("by_proc_address", rc_cuda_status()->by_proc_address);
