@@ -22,13 +22,13 @@ step() {
   local name=$1 limit=$2 file=$3 began=$SECONDS status=0
   shift 3
   [[ "$wanted" == "  " || "$wanted" == *" $name "* ]] || return 0
-  timeout --kill-after=10 "$limit" "$@" >"$out/$file" 2>"$out/.stderr" || status=$?
+  timeout --kill-after=10 "$limit" "$@" >"$out/$file" 2>"$build/stderr" || status=$?
   case $status in
   0) say "$(printf '%-8s passed  %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
   124 | 137) say "$(printf '%-8s TIMEOUT %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
   *) say "$(printf '%-8s FAILED  %4d s  %s, status %d' "$name" $((SECONDS - began)) "$file" "$status")" ;;
   esac
-  [ -s "$out/.stderr" ] && sed "s/^/  $name: /" "$out/.stderr" | tail -n 30 | tee -a "$out/summary.txt"
+  [ -s "$build/stderr" ] && sed "s/^/  $name: /" "$build/stderr" | tail -n 30 | tee -a "$out/summary.txt"
   [ "$status" = 0 ] || failed=1
   return 0
 }
@@ -114,7 +114,6 @@ if [ -n "$(find "$build/site" -name '_ringcast*.so')" ]; then
 else
   say "python   SKIPPED no headers of Python, so no extension: see build.log"
 fi
-rm -f "$out/.stderr"
 
 # What did not go well, in the words of the probes.
 grep -hE '"result": "(failed|crashed|timeout)"' "$out/probes.jsonl" "$out/python.jsonl" 2>/dev/null |

@@ -371,6 +371,7 @@ def main(names):
     if names[:1] == ["--here"]:
         run_here(names[1])
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is killed first
     bad = 0
     for probe in PROBES:
         if names and probe.__name__ not in names:
