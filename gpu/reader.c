@@ -160,7 +160,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .epoch = opened.device_epoch,
                                    .generation = opened.device_generation,
                                    .state = TAKE_OPEN};
-  failed = rc_device_check_stream(&gpu->device, stream);
+  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
   if (failed == 0) open_pool(gpu);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
   rc_cuda_leave(&entry);
@@ -310,7 +310,10 @@ static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *t
   }
   int checked = ringcast_reader_check(gpu->reader);
   failed = rc_gpu_reader_enter(gpu, &entry);
-  if (failed != 0) return failed;
+  if (failed != 0) { /* nothing can be waited for: what is copied of it may be wrong, as the error says */
+    ringcast_reader_release(gpu->reader, &take->frame);
+    return failed;
+  }
   failed = rc_deferred_add(gpu, &take->frame, take->stream);
   rc_cuda_leave(&entry);
   return checked != 0 ? checked : failed;
