@@ -72,6 +72,9 @@ bool rc_import_counts(const struct rc_import *import, uint64_t position);
 /* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP. */
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
 
+/* Whether something that a stream of this reader waited for was released, and never came. */
+bool rc_import_is_missing(struct rc_import *import);
+
 /* Nothing works any more on this device: what streams waited for is not waited for, and the writer is told. */
 void rc_import_lose(struct rc_import *import, rc_cu_result reason);
 

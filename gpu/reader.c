@@ -353,7 +353,7 @@ int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *
 int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (!gpu->import || !rc_load_acquire(&gpu->import->missing)) return 0; /* pairs with X2 */
+  if (!gpu->import || !rc_import_is_missing(gpu->import)) return 0;
   return rc_fail_as(-EPIPE, "the writer, or a device, has failed, and device tensors that were being received never "
                             "came: drop what was made of them");
 }
@@ -364,8 +364,8 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
                    sizeof *out);
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  const struct rc_import *import = gpu->import;
-  bool is_lost = import && (rc_load_acquire(&import->dead) || rc_load_acquire(&import->missing)); /* X0, X2 */
+  struct rc_import *import = gpu->import;
+  bool is_lost = import && (rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* pairs with X0 */
   uint32_t way = is_lost         ? RINGCAST_GPU_WAY_LOST
                  : import        ? RINGCAST_GPU_WAY_POOL
                  : gpu->refused  ? RINGCAST_GPU_WAY_REFUSED

@@ -137,6 +137,14 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   return 0;
 }
 
+/* What was enqueued may never come; once this handle has gone nobody would find that out. */
+static void look_for_loss(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  if (!gpu->estate || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
+  rc_gpu_writer_failed(gpu, -EIO);
+  rc_cuda_leave(&entry);
+}
+
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
   if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
@@ -147,6 +155,7 @@ static void unregister_ring(ringcast_gpu_writer *gpu) {
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
+    look_for_loss(gpu);
     leave_pool(gpu);
     unregister_ring(gpu);
     rc_device_close(&gpu->device);
