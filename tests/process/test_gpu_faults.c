@@ -7,14 +7,11 @@
  * was to give back.
  */
 #include <sys/mman.h>
-#include <time.h>
 
-#include "gpu/writer.h"
 #include "tests/support/gpu_peers.h"
-#include "tests/support/leaks.h"
 #include "tests/support/suite.h"
 
-enum { FRAMES = 6, LENT_FROM = 2, TRANSIENT = 999, FOR_GOOD = 700, HANG_S = 30, LOOKS = 5000, PATIENCE_NS = 200000000 };
+enum { FRAMES = 6, LENT_FROM = 2, TRANSIENT = 999, FOR_GOOD = 700, PATIENCE_NS = 200000000 };
 enum { WRITER, READER };
 
 static struct board {
@@ -35,21 +32,9 @@ static struct {
 
 /* ---- What both do ----------------------------------------------------------------------------------------------- */
 
-static int side_of_this;
-
-static void tell_hang(int signal) {
-  (void)signal;
-  dprintf(STDERR_FILENO, "the %s hangs; %s had failed in it\n", side_of_this == WRITER ? "writer" : "reader",
-          fake_cuda()->failed());
-  _exit(5);
-}
-
 static void begin_side(int who, int *files) {
   char fault[64];
-  side_of_this = who;
-  signal(SIGALRM, tell_hang); /* not check's, which would end the test as well */
-  alarm(HANG_S);
-  *files = open_descriptors();
+  *files = begin_peer(who == WRITER ? "writer" : "reader");
   if (run.victim != who) return;
   snprintf(fault, sizeof fault, "*:%ld:%d", run.call, run.result);
   setenv("FAKE_CUDA_FAIL", fault, 1);
@@ -59,34 +44,6 @@ static bool has_failed(void) { return *fake_cuda()->failed() != '\0'; }
 
 /* Nothing works on this side's device any more. */
 static bool is_broken(int who) { return run.victim == who && has_failed() && (run.result == FOR_GOOD || !rc_cuda()); }
-
-/* Whose failure leaves something: calls that give something back, and those without which that can't be asked for. */
-static bool may_leave(const char *failed) {
-  static const char *const names[] = {"cuMemFree",     "cuIpcCloseMemHandle", "cuMemHostUnregister",
-                                      "cuStreamDestroy", "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent",
-                                      "cuCtxGetCurrent", "cuCtxPopCurrent"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (strcmp(names[i], failed) == 0) return true;
-  return false;
-}
-
-/* A reader's watcher may still be about it, or the reader has not closed the pool yet. */
-static void await_nothing_left(int files) {
-  static const char *const kinds[] = {"allocations", "imports", "registered", "streams", "contexts", "queued", "lost"};
-  const struct timespec pause = {.tv_nsec = 1000000};
-  for (int look = 0;; look++, nanosleep(&pause, NULL)) {
-    rc_estates_tidy();
-    bool clean = open_descriptors() == files && ring_mappings() == 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) clean &= fake_cuda()->live(kinds[i]) == 0;
-    if (clean || may_leave(fake_cuda()->failed())) return;
-    if (look < LOOKS) continue;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-      fprintf(stderr, "left: %ld %s\n", fake_cuda()->live(kinds[i]), kinds[i]);
-    fprintf(stderr, "left: %d descriptors, %d mappings; %s had failed\n", open_descriptors() - files, ring_mappings(),
-            fake_cuda()->failed());
-    _exit(4);
-  }
-}
 
 static void end_side(int who, int files) {
   struct side *side = &board->sides[who];
@@ -230,7 +187,8 @@ static void end_children(const pid_t *pids) {
     pid_t pid = wait(&status);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0,
                   "the %s ended with status 0x%x: call %ld of the %s gave %d",
-                  pid == pids[WRITER] ? "writer" : "reader", status, run.call, run.victim == WRITER ? "writer" : "reader", run.result);
+                  pid == pids[WRITER] ? "writer" : "reader", status, run.call,
+                  run.victim == WRITER ? "writer" : "reader", run.result);
   }
 }
 

@@ -10,10 +10,14 @@
 #define RC_TESTS_GPU_PEERS_H
 
 #include <errno.h>
+#include <sched.h>
+#include <time.h>
 
+#include "gpu/writer.h"
 #include "ringcast/gpu.h"
 #include "tests/support/children.h"
 #include "tests/support/gpu.h"
+#include "tests/support/leaks.h"
 #include "tests/support/pattern.h"
 
 enum {
@@ -28,6 +32,53 @@ enum {
   OWN_BYTES = 16384
 };
 
+/* ---- The life of a peer ---------------------------------------------------------------------------------------- */
+
+enum { HANG_S = 60, LOOKS = 10000 };
+static const char *peer_name;
+
+static inline void tell_hang(int signal) {
+  (void)signal;
+  dprintf(STDERR_FILENO, "the %s hangs; '%s' had failed in it\n", peer_name, fake_cuda()->failed());
+  _exit(5);
+}
+
+/* Returns how many descriptors there are, for await_nothing_left. */
+static inline int begin_peer(const char *name) {
+  peer_name = name;
+  signal(SIGALRM, tell_hang); /* not check's, which would end the test as well */
+  alarm(HANG_S);
+  return open_descriptors();
+}
+
+/* Whose failure leaves something: calls that give something back, and those without which that can't be asked for. */
+static inline bool may_leave(const char *failed) {
+  static const char *const names[] = {"cuMemFree",     "cuIpcCloseMemHandle", "cuMemHostUnregister",
+                                      "cuStreamDestroy", "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent",
+                                      "cuCtxGetCurrent", "cuCtxPopCurrent"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strcmp(names[i], failed) == 0) return true;
+  return false;
+}
+
+/* A reader's watcher may still be about it, or the reader has not closed the pool yet. */
+static inline void await_nothing_left(int files) {
+  static const char *const kinds[] = {"allocations", "imports", "registered", "streams", "contexts", "queued", "lost"};
+  const struct timespec pause = {.tv_nsec = 1000000};
+  for (int look = 0;; look++, nanosleep(&pause, NULL)) {
+    rc_estates_tidy();
+    bool clean = open_descriptors() == files && ring_mappings() == 0;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) clean &= fake_cuda()->live(kinds[i]) == 0;
+    if (clean || may_leave(fake_cuda()->failed())) return;
+    if (look < LOOKS) continue;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+      fprintf(stderr, "left: %ld %s\n", fake_cuda()->live(kinds[i]), kinds[i]);
+    fprintf(stderr, "left: %d descriptors, %d mappings; %s had failed\n", open_descriptors() - files, ring_mappings(),
+            fake_cuda()->failed());
+    _exit(4);
+  }
+}
+
 /* ---- A device of the test's own -------------------------------------------------------------------------------- */
 
 struct own_device {
@@ -36,7 +87,6 @@ struct own_device {
   rc_cu_stream stream;
   rc_cu_ptr memory, lent;
 };
-
 
 /* The call, and once more if it failed. */
 #define twice(call) ((call) == RC_CU_SUCCESS || (call) == RC_CU_SUCCESS)
@@ -102,6 +152,29 @@ static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, u
   int rc = ringcast_gpu_send(gpu, items, lent ? 4 : 3, 0, 0, own->stream, timeout_ns);
   must_say_why(rc);
   return rc;
+}
+
+/* The stream does nothing more until its process, or its device, has gone. */
+static inline void spin_for_ever(struct own_device *own) {
+  rc_cu_ptr word = 0;
+  uint64_t turns = UINT64_MAX;
+  void *arguments[] = {&word, &turns};
+  rc_cu_module module;
+  rc_cu_function spin;
+  child_must(own->cuda->module_load_data(&module, "spin") == RC_CU_SUCCESS);
+  child_must(own->cuda->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
+  child_must(own->cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, own->stream, arguments, NULL) == RC_CU_SUCCESS);
+}
+
+static inline uint32_t way_of(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
+  info->size = sizeof *info;
+  child_must(ringcast_gpu_writer_info(gpu, info) == 0);
+  return info->way;
+}
+
+static inline void await_way(ringcast_gpu_writer *gpu, uint32_t way) {
+  struct ringcast_gpu_info info;
+  while (way_of(gpu, &info) != way) sched_yield();
 }
 
 /* ---- Receiving -------------------------------------------------------------------------------------------------- */
