@@ -260,6 +260,12 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
   return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
 }
 
+void rc_import_forget(struct rc_import *import, uint32_t slot) {
+  pthread_mutex_lock(&import->mutex);
+  import->taken[slot] = (struct rc_taken){.generation = 0}; /* the one before was acknowledged */
+  pthread_mutex_unlock(&import->mutex);
+}
+
 /* T4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
 static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   const struct rc_cuda *cuda = import->device.cuda;

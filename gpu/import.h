@@ -58,6 +58,8 @@ void rc_import_drop(struct rc_import *import);
 /* Notes that a frame is being read: before anything is enqueued, so that the watcher releases it if it comes to that.
  * -EPIPE, -EPROTO. */
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
+/* Takes that back, as nothing was enqueued: it may be taken again, or passed. */
+void rc_import_forget(struct rc_import *import, uint32_t slot);
 /* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot);
 /* Nothing was enqueued for it, and nothing will be: it counts as read. */

@@ -140,9 +140,8 @@ static int begin_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *tak
   rc_cu_result result = rc_word_wait(gpu->device.cuda, segment->word_bits, take->stream, ready, take->generation);
   RC_POINT(WAIT_ENQUEUED);
   if (result == RC_CU_SUCCESS) return 0;
-  failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWaitValue of a pool's word"));
-  rc_import_end(import, take->slot);
-  return failed;
+  rc_import_forget(import, take->slot);
+  return rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWaitValue of a pool's word"));
 }
 
 int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, ringcast_stream stream,

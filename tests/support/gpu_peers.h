@@ -243,7 +243,10 @@ static inline int receive_frame(ringcast_gpu_reader *gpu, struct own_device *own
   for (uint32_t i = 0; i < opened.count; i++) child_must(ringcast_frame_item(&opened, i, &items[i]) == 0);
   *out = (struct received){0};
   memcpy(&out->number, items[0].data, sizeof out->number);
-  note(out, ringcast_gpu_begin(gpu, &frame, own->stream, &take));
+  rc = ringcast_gpu_begin(gpu, &frame, own->stream, &take);
+  must_say_why(rc);
+  if (rc == -EIO) rc = ringcast_gpu_begin(gpu, &frame, own->stream, &take); /* the frame is still held */
+  note(out, rc);
   if (out->failed != 0) {
     int released = ringcast_gpu_release(gpu, &frame);
     must_say_why(released);
