@@ -56,7 +56,11 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
 
 bool rc_device_is_lost(const struct rc_device *device) {
   size_t unused[2];
-  return device->cuda->mem_get_info(&unused[0], &unused[1]) != RC_CU_SUCCESS;
+  for (int i = 0; i < 2; i++) { /* what is lost stays so: one call that fails says nothing yet */
+    rc_cu_result result = device->cuda->mem_get_info(&unused[0], &unused[1]);
+    if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return false;
+  }
+  return true;
 }
 
 /* ---- Packing ---------------------------------------------------------------------------------------------------- */

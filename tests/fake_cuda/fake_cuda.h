@@ -26,7 +26,8 @@
  *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
  *   FAKE_CUDA_NO_READ_ONLY=1    memory that is mapped read-only can't be registered
  *   FAKE_CUDA_FAIL=cuIpcOpenMemHandle:1:217,cuMemAlloc:2:2    the first call of the one, the second of the other;
- *                               call 0: each. The name * counts all calls, of whatever function.
+ *                               call 0: each. The name * counts all calls, of whatever function. The result 700 breaks
+ *                               the context that is current, too
  *   FAKE_CUDA_SAME_HANDLE=1     memory of one size that is freed and allocated anew has the same handle, byte by byte
  *   FAKE_CUDA_STUCK_WORDS=1     a stream that waits for a word does so until it is destroyed
  *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
@@ -50,6 +51,8 @@
   /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails     \
    * any more. */                                                                                                     \
   X(void, fault, (const char *name, long nth, rc_cu_result result))                                                   \
+  /* The function whose call was the last to fail by this or the environment; "": none has. */                         \
+  X(const char *, failed, (void))                                                                                     \
   /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */    \
   X(void, break_context, (rc_cu_context context))                                                                     \
   X(void, capture, (rc_cu_stream stream, bool on))                                                                    \
