@@ -76,16 +76,24 @@ static void look_at_item(const struct item *item, const struct ringcast_item *fo
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
-static bool try_view(struct consumer *consumer, struct ringcast_gpu_take *take, const struct ringcast_item *item,
-                     const struct plan *plan, uint32_t index) {
+/* It is read where it lies: later, or at once, and then let go of while the take goes on. */
+static bool try_view(struct consumer *consumer, struct check *check, struct ringcast_gpu_take *take,
+                     const struct ringcast_item *item, const struct plan *plan, uint32_t index, uint64_t at) {
   ringcast_gpu_hold *hold;
   ringcast_device_ptr where;
   if (item->placement != RINGCAST_PLACEMENT_POOL || !one_of(&consumer->dice, options.views) ||
       !views_have_room(consumer->views))
     return false;
   must(ringcast_gpu_map(consumer->gpu, take, item, &where, &hold) == 0);
-  views_add(consumer->views, hold, where, take->stream, plan->message, index);
   self->views++;
+  if (!one_of(&consumer->dice, 3)) {
+    views_add(consumer->views, hold, where, take->stream, plan->message, index);
+    return true;
+  }
+  must(consumer->stage.cuda->copy_dtoh(check->host + at, where, item->bytes, take->stream) == 0);
+  ringcast_gpu_unmap(hold);
+  check->items |= 1u << index;
+  check->at[index] = at;
   return true;
 }
 
@@ -124,7 +132,7 @@ static bool read_items(struct consumer *consumer, struct check *check, const str
     if (!planned->on_device && one_of(&consumer->dice, 2)) {
       self->checked++;
       self->corrupt += !plan_matches(planned, item.data);
-    } else if (!try_view(consumer, take, &item, plan, i)) {
+    } else if (!try_view(consumer, check, take, &item, plan, i, at)) {
       copy_item(consumer, check, take, &item, i, at);
       if (item.placement == RINGCAST_PLACEMENT_INLINE && item.bytes > 0) all_later &= reads_later(consumer, &item);
     }

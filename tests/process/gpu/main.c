@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "tests/process/gpu/broadcast.h"
-#include "tests/support/switches.h"
 
 struct options options = {
     .seed = 1,
@@ -97,6 +96,14 @@ void give_up(const char *format, ...) {
 void nap(uint64_t most_us) { nanosleep(&(struct timespec){.tv_nsec = (long)(most_us % 1000000 * 1000)}, NULL); }
 
 void step(void) { atomic_fetch_add(&self->steps, 1); }
+
+/* In addition to what the whole run is to do without. */
+static void switch_off(const char *what) {
+  const char *before = getenv("RINGCAST_DISABLE");
+  char list[256];
+  snprintf(list, sizeof list, "%s,%s", before ? before : "", what);
+  setenv("RINGCAST_DISABLE", list, 1);
+}
 
 /* ---- The referee ------------------------------------------------------------------------------------------------ */
 
@@ -205,8 +212,8 @@ static bool sum_up(const char *wrong) {
 int main(int count, char **words) {
   char jitter[24];
   read_options(count, words);
-  if (options.word_bits == 32) disable_too("cuda_words64");
-  if (options.unregistered) disable_too("cuda_register");
+  if (options.word_bits == 32) switch_off("cuda_words64");
+  if (options.unregistered) switch_off("cuda_register");
   snprintf(jitter, sizeof jitter, "%u", (unsigned)(mix(options.seed) % 1000000 + 1));
   if (options.delays > 0) setenv("FAKE_CUDA_JITTER", jitter, 1);
   board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -145,7 +145,7 @@ static void await_readers(struct producer *producer) {
 
 static void close_all(struct producer *producer) {
   self->full = producer->gpu->full;
-  if (one_of(&producer->dice, 2)) await_readers(producer);
+  if (options.kills > 0 || one_of(&producer->dice, 2)) await_readers(producer);
   ringcast_gpu_writer_close(producer->gpu);
   ringcast_writer_close(producer->writer);
   for (uint64_t i = 1; i <= options.consumers + options.guests; i++)
