@@ -12,8 +12,9 @@
  * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
  * reached stays reached; and what would be noted after X0 is refused.
  *
- * By hand, `ready` is stored only for the dead, and `ack` only where nothing of this reader reads the extent any more:
- * where nothing was enqueued, or after the context was synchronised, or has failed for good.
+ * By hand, `ready` is stored only for the dead, and by the writer for a lease that came to nothing; and `ack` only where
+ * nothing of this reader reads the extent any more: where nothing was enqueued, or after the context was synchronised,
+ * or has failed for good.
  *
  * A frame's generation is that of its slot's `ready`, or the next one, as the slot is not used again before this reader
  * has acknowledged it. Any other is damage, and would be waited for without end.

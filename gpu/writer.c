@@ -315,12 +315,20 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   return 0;
 }
 
+/* No frame has named it, and no stream will write its word. `ready` is stored by hand: each generation comes there, as
+ * readers take one that is further on for damage. */
+static void give_unsent(ringcast_gpu_writer *gpu, uint32_t slot) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  rc_word_store(rc_gpu_ready(segment, slot), segment->word_bits, gpu->pool.slots[slot].generation);
+  rc_pool_give(&gpu->pool, slot);
+}
+
 void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
   if (!slot->copied) {
-    rc_pool_give(&gpu->pool, lease->slot);
+    give_unsent(gpu, lease->slot);
     return;
   }
   slot->state = RC_POOL_LOST;
@@ -329,7 +337,7 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *leas
     slot->state = RC_POOL_DROPPED;
   } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
     gpu->syncs++;
-    rc_pool_give(&gpu->pool, lease->slot);
+    give_unsent(gpu, lease->slot);
   }
   rc_cuda_leave(&entry);
 }
