@@ -17,8 +17,8 @@ static const struct rc_cuda *cuda;
 static rc_cu_context context;
 static rc_cu_stream stream;
 static rc_cu_ptr source, target; /* SOURCE_BYTES each; the source's byte i is (uint8_t)(7 * i) */
-static struct rc_word *gate;     /* a stream waits for it in hold_up */
-static rc_cu_ptr gate_address;
+static struct rc_word *turn;     /* a stream waits for it in hold_up */
+static rc_cu_ptr turn_address;
 
 static inline void pause_shortly(void) { nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL); }
 /* For what another thread does soon: the test's own time limit says if it never does. */
@@ -37,10 +37,10 @@ static inline void open_device(void) {
   for (int i = 0; i < SOURCE_BYTES; i++) bytes[i] = (uint8_t)(7 * i);
   ck_assert_int_eq(cuda->copy_htod(source, bytes, SOURCE_BYTES, stream), 0);
   ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
-  gate = aligned_alloc(4096, 4096);
-  memset(gate, 0, 4096);
-  ck_assert_int_eq(cuda->host_register(gate, 4096, RC_CU_MEMHOSTREGISTER_DEVICEMAP), 0);
-  ck_assert_int_eq(cuda->host_get_device_pointer(&gate_address, gate, 0), 0);
+  turn = aligned_alloc(4096, 4096);
+  memset(turn, 0, 4096);
+  ck_assert_int_eq(cuda->host_register(turn, 4096, RC_CU_MEMHOSTREGISTER_DEVICEMAP), 0);
+  ck_assert_int_eq(cuda->host_get_device_pointer(&turn_address, turn, 0), 0);
 }
 
 static inline void close_device(void) {
@@ -50,8 +50,8 @@ static inline void close_device(void) {
   ck_assert_int_eq(cuda->stream_destroy(stream), 0);
   ck_assert_int_eq(cuda->mem_free(source), 0);
   ck_assert_int_eq(cuda->mem_free(target), 0);
-  ck_assert_int_eq(cuda->host_unregister(gate), 0);
-  free(gate);
+  ck_assert_int_eq(cuda->host_unregister(turn), 0);
+  free(turn);
   ck_assert_int_eq(cuda->ctx_pop(&context), 0);
   ck_assert_int_eq(cuda->primary_release(0), 0);
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) ck_comes(fake_cuda()->live(kinds[i]) == 0);
@@ -63,9 +63,9 @@ static inline void no_call_fails(void) { (fake_cuda()->fail)(NULL, 0, 0); }
 
 /* The stream does nothing more until let_go. */
 static inline void hold_up(void) {
-  ck_assert_int_eq(rc_word_wait(cuda, 64, stream, gate_address, gate->whole + 1), 0);
+  ck_assert_int_eq(rc_word_wait(cuda, 64, stream, turn_address, turn->whole + 1), 0);
 }
-static inline void let_go(void) { rc_word_store(gate, 64, gate->whole + 1); }
+static inline void let_go(void) { rc_word_store(turn, 64, turn->whole + 1); }
 
 /* ---- A pair ----------------------------------------------------------------------------------------------------- */
 

@@ -87,7 +87,7 @@ static inline struct dice dice_of(uint64_t a, uint64_t b) {
 /* ---- plan.c ----------------------------------------------------------------------------------------------------- */
 
 struct item {
-  char key[8];
+  char key[16];
   struct ringcast_tensor tensor; /* shape and strides are those below */
   int64_t shape[MOST_DIMS], strides[MOST_DIMS];
   bool on_device;

@@ -88,6 +88,9 @@ PLANTS = {
         "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
         "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) "
         "return slot->state == RC_POOL_DROPPED;")]),
+    "dropped_generation_never_comes": (UNREAD, [("writer.c",
+        "rc_word_store(rc_gpu_ready(segment, slot), segment->word_bits, gpu->pool.slots[slot].generation);\n"
+        "  rc_pool_give", "rc_pool_give")]),
     # Who is counted on.
     "counted_on_after_the_commit": (PLAIN, [
         ("consumers.c", "rc_store_release(&consumer_at(writer, index)->counted, position + 1);", "(void)position;"),
