@@ -295,6 +295,18 @@ RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 
+/* ---- Memory for what is read ------------------------------------------------------------------------------------ */
+
+/* For who has no library that gives any: memory of device `ordinal`, to be used in the order of the stream, by which it
+ * is freed, too, where the driver can. It belongs to no handle. -ENODEV, -EINVAL (no bytes), -ENOMEM, -EIO, -ECHILD. */
+typedef struct ringcast_gpu_memory ringcast_gpu_memory;
+RINGCAST_API int ringcast_gpu_memory_new(int32_t ordinal, uint64_t bytes, ringcast_stream stream,
+                                         ringcast_gpu_memory **out, ringcast_device_ptr *address);
+/* Any thread. NULL is allowed. The stream must still exist. */
+RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
+/* Waits until the stream has done all that it was told to, for who goes on by another one. -ENODEV, -EIO, -ECHILD. */
+RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,7 @@
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
 #include "python/extension/codec/encode.h"
 #include "python/extension/codec/pieces.h"
+#include "python/extension/device.h"
 
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer;
@@ -82,9 +83,10 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
     if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle, self)) return NULL;
   encoding.hash = hash;
-  int rc = send_encoding(self, &encoding, timeout_ns, tag);
+  int rc = encoding.on_device ? rc_py_gpu_send(self, &encoding, timeout_ns, tag)
+                              : send_encoding(self, &encoding, timeout_ns, tag);
   PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   rc_py_encoding_clear(&encoding);
   return result;
