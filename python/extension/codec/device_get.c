@@ -75,7 +75,7 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
     if (arena->end == arena->start) *arena = (struct arena){.start = at, .end = end};
     if (at < arena->start) arena->start = at;
     if (end > arena->end) arena->end = end;
-    needed[source_of(&item)] += item.bytes;
+    needed[source_of(&item)] += item.bytes + RC_PY_ARENA_GAP / 2;
   }
   for (int i = 0; i < SOURCES; i++) {
     struct arena *arena = &device->arenas[i];
@@ -107,7 +107,7 @@ static int raise_elsewhere(struct rc_py_decoding *decoding, const char *why) {
  * when this Reader attached: that one is not for it. */
 static int refuse_pool(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
   struct ringcast_stats stats;
-  gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames <= 1;
+  gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames == 0;
   return raise_elsewhere(decoding, "which this Reader has not opened");
 }
 
