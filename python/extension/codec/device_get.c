@@ -294,7 +294,7 @@ static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringca
   struct rc_py_fetching *device = decoding->device;
   uint64_t address;
   struct rc_py_device_memory *memory =
-      rc_py_device_memory_new(decoding->state, device->device, bytes, device->stream, &address);
+      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, device->stream, &address);
   if (memory && bytes && !copy_item(decoding, item, address)) {
     rc_py_device_memory_drop(memory);
     memory = NULL;
