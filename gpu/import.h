@@ -17,6 +17,13 @@ struct rc_taken {
   bool acked;          /* `ack` is enqueued, or stored */
 };
 
+/* Memory that the writer has lent, as it is open here. */
+struct rc_lent {
+  rc_cu_ptr base; /* 0: it is not */
+  uint64_t bytes;
+  uint32_t serial;
+};
+
 struct rc_import {
   struct rc_device device;
   struct rc_gpu_segment segment;
@@ -25,10 +32,11 @@ struct rc_import {
   bool by_handle;      /* CUDA has opened it; else it is this process's own */
   uint64_t owner;      /* of the reader in the ring, and ... */
   uint32_t consumer;   /* ... its slot */
+  uint32_t turn;       /* of its place */
   uint32_t forks;
   uint32_t opens;      /* of handles */
   struct rc_taken *taken; /* of each slot */
-  struct { rc_cu_ptr base; uint32_t serial; } lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
+  struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   pthread_mutex_t mutex;
   pthread_cond_t ended_change;
   _Atomic uint32_t dead;    /* the writer has died, or its device has failed */
@@ -82,7 +90,10 @@ void rc_watcher_wake(struct rc_import *import);
 /* import.c's, for the watcher: all is done with, and can be closed. */
 bool rc_import_is_idle(struct rc_import *import);
 void rc_import_finish(struct rc_import *import);
-void rc_import_close_lent(struct rc_import *import, bool all);
+/* Closes what was taken back; false: not now, as frames are under way. To close may wait for the device, whose streams
+ * may wait for a writer whose death only the watcher sees: so nothing is to be under way meanwhile, and the mutex is
+ * held. `all`: all, when the import ends. */
+bool rc_import_close_lent(struct rc_import *import, bool all);
 void rc_import_mark_dead(struct rc_import *import);
 
 #endif

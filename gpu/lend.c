@@ -149,7 +149,7 @@ static bool is_taken_back(ringcast_gpu_writer *gpu, uint32_t place) {
   own->ending = true;
   rc_consumers_reclaim(gpu, true);
   if (own->under_way != 0) return false;
-  /* The fence: a reader stores its bit, and looks at the serial once more; one of the two sees the other's. -> X2 */
+  /* The fence: a reader stores its bit, and looks at the serial once more; one of the two sees the other's. <-> open_lent */
   if (rc_load_relaxed(&control->lent[place].serial) == own->serial) { /* relaxed: its own store */
     rc_store_release(&control->lent[place].serial, own->serial + 1);
     rc_fence_full();

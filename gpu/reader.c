@@ -100,9 +100,10 @@ static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
 }
 
 /* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. */
-static void open_pool(ringcast_gpu_reader *gpu) {
+static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
   struct rc_gpu_place place;
   if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return;
+  if (position < place.position) return; /* there may be frames of an earlier one still to be read */
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return;
   if (gpu->refused == place.epoch) return;
   if (rc_disabled("cuda_pool")) {
@@ -161,7 +162,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .generation = opened.device_generation,
                                    .state = TAKE_OPEN};
   failed = rc_device_check_stream(&gpu->device, stream);
-  if (failed == 0) open_pool(gpu);
+  if (failed == 0) open_pool(gpu, frame->position);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
   rc_cuda_leave(&entry);
   if (failed == 0) *out = take;

@@ -51,11 +51,13 @@ static void see_to_death(struct rc_import *import) {
   if (rc_load_acquire(&control->dead) || !rc_watch_is_alive(&import->writer)) rc_import_mark_dead(import);
 }
 
-static void see_to_lent(struct rc_import *import) {
+/* False: it must be tried again. */
+static bool see_to_lent(struct rc_import *import) {
   struct rc_cuda_entry entry;
-  if (!is_taken_back(import) || rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return;
-  rc_import_close_lent(import, false);
+  if (!is_taken_back(import) || rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return true;
+  bool done = rc_import_close_lent(import, false);
   rc_cuda_leave(&entry);
+  return done;
 }
 
 /* The reader has closed, and its streams go on. */
@@ -75,7 +77,7 @@ static void *watch(void *context) {
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);
-    see_to_lent(import);
+    for (struct timespec pause = {.tv_nsec = PAUSE_NS}; !see_to_lent(import); see_to_death(import)) nanosleep(&pause, NULL);
   }
   see_to_the_end(import);
   rc_import_drop(import);

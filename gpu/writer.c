@@ -2,14 +2,14 @@
 /*
  * The writer's side of ringcast/gpu.h: from the caller's tensor to the pool, on the caller's stream.
  *
- *   lease      G1  a free slot, and an extent (looked for among those that all have read: consumers.c)
- *   copy_in    G2  enqueue: tensor -> extent
- *   commit     G3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, T2)
- *              G4  commit the frame, which names slot, epoch and generation
+ *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
+ *   copy_in    Q2  enqueue: tensor -> extent
+ *   commit     Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
+ *              Q4  commit the frame, which names slot, epoch and generation
  *
- * G3 is enqueued before G4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
+ * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
  * or the process dies between the two sides: then who finds out releases it. The host waits for nothing. What the
- * caller does to its tensor after commit comes, in its stream, after G2.
+ * caller does to its tensor after commit comes, in its stream, after Q2.
  */
 #include "gpu/writer.h"
 
@@ -229,6 +229,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   if (failed == 0) failed = look_at_readers(gpu);
   if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
   if (failed != 0) return failed;
+  if (gpu->leased) return rc_fail_as(-EBUSY, "a lease is open already: commit or drop it first");
   if (count > 0) total = offsets[count - 1] + bytes[count - 1];
   if (count > 0 && sum <= gpu->inline_most)
     return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
@@ -236,6 +237,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   int slot = take_slot(gpu, total);
   if (slot < 0) return slot;
   struct rc_pool_slot *taken = &gpu->pool.slots[slot];
+  gpu->leased = true;
   for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
   *out = (struct ringcast_gpu_lease){.slot = (uint32_t)slot,
                                      .epoch = gpu->estate->segment.epoch,
@@ -288,7 +290,7 @@ static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_strea
   int failed = rc_device_check_stream(&gpu->device, stream);
   if (failed != 0) return failed;
   rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
-                                      gpu->pool.slots[slot].generation); /* G3 -> T2 */
+                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 
@@ -305,8 +307,9 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   if (failed != 0) return failed;
   RC_POINT(READY_ENQUEUED);
   slot->position = gpu->writer->ring.tail;
-  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* G4 */
+  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
   slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
+  gpu->leased = false;
   if (failed != 0) return failed;
   slot->lent = lease->lent;
   rc_lent_count(gpu, slot->lent, 1);
@@ -319,6 +322,7 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *leas
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
+  gpu->leased = false;
   if (!slot->copied) {
     rc_pool_give(&gpu->pool, lease->slot);
     return;

@@ -128,10 +128,10 @@ struct ringcast_gpu_lease {
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
- * `count` of 0, for a frame of lent memory alone. Looks at what the readers have said, and waits for nobody.
- * -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it (which
- * ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the pool is
- * smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+ * `count` of 0, for a frame of lent memory alone. One lease at a time. Looks at what the readers have said, and waits
+ * for nobody. -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it
+ * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
+ * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_lease *out);
 
@@ -145,7 +145,8 @@ RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct 
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
 /* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
- * up; on an error nothing was sent, and the reservation is still open. -EBUSY, -EIO, and as ringcast_writer_commit. */
+ * up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both. -EBUSY, -EIO,
+ * and as ringcast_writer_commit. */
 RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
@@ -173,12 +174,12 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
 
 /* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
- * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules: what was sent of it may not be written to before
- * ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and it may not be freed before
- * ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for ringcast_gpu_item.lent; the same
- * again if it is lent already.
- * -EINVAL: not device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of
- * a memory pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
+ * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules:
+ * what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it
+ * lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
+ * ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was opened
+ * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
+ * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
 /* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
@@ -293,19 +294,18 @@ RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct 
  * reader waited for was released: it holds no message. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
-RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
-
-/* ---- Memory for what is read ------------------------------------------------------------------------------------ */
-
-/* For who has no library that gives any: memory of device `ordinal`, to be used in the order of the stream, by which it
- * is freed, too, where the driver can. It belongs to no handle. -ENODEV, -EINVAL (no bytes), -ENOMEM, -EIO, -ECHILD. */
+/* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
+ * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
+ * must still exist. NULL is allowed. -ENOMEM, -EIO, -ECHILD. */
 typedef struct ringcast_gpu_memory ringcast_gpu_memory;
-RINGCAST_API int ringcast_gpu_memory_new(int32_t ordinal, uint64_t bytes, ringcast_stream stream,
-                                         ringcast_gpu_memory **out, ringcast_device_ptr *address);
-/* Any thread. NULL is allowed. The stream must still exist. */
+RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
+                                           ringcast_device_ptr *out, ringcast_gpu_memory **memory);
 RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
-/* Waits until the stream has done all that it was told to, for who goes on by another one. -ENODEV, -EIO, -ECHILD. */
+/* Waits until a stream of device `ordinal` has done all that it was told to, for who goes on by another one. Counted by
+ * nobody. -ENODEV, -EINVAL, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
+
+RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 
 #ifdef __cplusplus
 }

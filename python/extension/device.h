@@ -15,8 +15,10 @@
 #include "python/extension/codec/encode.h"
 #include "python/extension/view.h"
 
-/* Smaller tensors of a frame share one piece of memory, if that is at most twice what they need. */
+/* Smaller tensors of a frame share one piece of memory, if that is at most twice what they need, beside a gap for each:
+ * to copy so much more takes less time than another copy. */
 #define RC_PY_ARENA_LEAST (UINT64_C(1) << 20)
+#define RC_PY_ARENA_GAP 4096
 
 /* ---- tensors/cuda.c --------------------------------------------------------------------------------------------- */
 
@@ -47,13 +49,15 @@ PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32
 /* torch_dtypes' index of the item; -1: raised. */
 int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item);
 
+struct rc_py_gpu_reader;
+
 /* ---- tensors/device_memory.c ------------------------------------------------------------------------------------ */
 
 /* Memory of a device that goes with its last holder, in any thread: ours, or a place in the writer's pool. */
 struct rc_py_device_memory;
-/* False: raised. `out` is its address. */
-struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, int32_t device, uint64_t bytes,
-                                                    void *stream, uint64_t *out);
+/* NULL: raised. `out` is its address. */
+struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
+                                                    uint64_t bytes, void *stream, uint64_t *out);
 /* Takes the hold over. */
 struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
                                                    void *stream);

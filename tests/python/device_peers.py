@@ -67,7 +67,7 @@ def make(torch, value):
         return {key: make(torch, item) for key, item in value.items()}
     if isinstance(value, list):
         return [make(torch, item) for item in value]
-    if isinstance(value, tuple) and value and value[0] in ("cuda", "cpu", "other"):
+    if isinstance(value, tuple) and value and value[0] in ("cuda", "cpu", "other", "cupy", "jax"):
         kind, array, *how = value
         how = how[0] if how else {}
         tensor = torch.from_numpy(np.asarray(array), getattr(torch, how["dtype"]) if "dtype" in how else None)
@@ -77,8 +77,20 @@ def make(torch, value):
             tensor = tensor.as_strided(how["shape"], how["strides"], how.get("offset", 0))
         if how.get("parameter"):
             tensor = torch.nn.Parameter(tensor, requires_grad=how.get("grad", True))
-        return Other(tensor) if kind == "other" else tensor
+        return WRAPPED[kind](tensor) if kind in WRAPPED else tensor
     return value
+
+
+def of_cupy(tensor):
+    import cupy
+
+    return cupy.ndarray(tensor)
+
+
+def of_jax(tensor):
+    import jax
+
+    return jax.Array(tensor)
 
 
 class Other:
@@ -93,36 +105,10 @@ class Other:
 
     def __dlpack__(self, *, stream=None):
         self.asked.append(stream)
-        return capsule_of(self.tensor)
+        return self.tensor.__dlpack__()
 
 
-_kept = []
-
-
-def capsule_of(tensor):
-    """A capsule over a fake tensor; it keeps the tensor for good."""
-    import torch
-
-    managed = torch._Managed()
-    shape = (ctypes.c_int64 * max(len(tensor.shape), 1))(*tensor.shape)
-    strides = (ctypes.c_int64 * max(len(tensor.shape), 1))(*tensor.strides)
-    managed.tensor = torch._DLTensor(
-        tensor.data_ptr(),
-        2,
-        tensor.get_device(),
-        len(tensor.shape),
-        tensor.dtype.code,
-        tensor.dtype.itemsize * 8,
-        1,
-        shape,
-        strides,
-        0,
-    )
-    managed.deleter = torch._DELETER(lambda _: None)
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    name = ctypes.c_char_p(b"dltensor")
-    _kept.append((managed, shape, strides, tensor, name))
-    return new(("PyCapsule_New", ctypes.pythonapi))(ctypes.addressof(managed), name, None)
+WRAPPED = {"other": Other, "cupy": of_cupy, "jax": of_jax}
 
 
 def seen(value):
@@ -141,6 +127,8 @@ def seen(value):
         where = str(value.device)
         told = where, value.dtype.name, tuple(value.shape), value.numpy().tobytes()
         return (*told, "parameter", value.requires_grad) if type(value).__name__ == "Parameter" else told
+    if type(value).__module__ in ("cupy", "jax"):
+        return (type(value).__module__, *seen(value.tensor)[1:])
     if isinstance(value, np.ndarray):
         return "numpy", value.dtype.name, value.shape, value.tobytes()
     return value

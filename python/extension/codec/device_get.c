@@ -75,7 +75,7 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
     if (arena->end == arena->start) *arena = (struct arena){.start = at, .end = end};
     if (at < arena->start) arena->start = at;
     if (end > arena->end) arena->end = end;
-    needed[source_of(&item)] += item.bytes;
+    needed[source_of(&item)] += item.bytes + RC_PY_ARENA_GAP / 2;
   }
   for (int i = 0; i < SOURCES; i++) {
     struct arena *arena = &device->arenas[i];
@@ -107,7 +107,7 @@ static int raise_elsewhere(struct rc_py_decoding *decoding, const char *why) {
  * when this Reader attached: that one is not for it. */
 static int refuse_pool(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
   struct ringcast_stats stats;
-  gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames <= 1;
+  gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames == 0;
   return raise_elsewhere(decoding, "which this Reader has not opened");
 }
 
@@ -294,7 +294,7 @@ static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringca
   struct rc_py_fetching *device = decoding->device;
   uint64_t address;
   struct rc_py_device_memory *memory =
-      rc_py_device_memory_new(decoding->state, device->device, bytes, device->stream, &address);
+      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, device->stream, &address);
   if (memory && bytes && !copy_item(decoding, item, address)) {
     rc_py_device_memory_drop(memory);
     memory = NULL;

@@ -104,7 +104,7 @@ static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer 
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     if (!rc_py_is_on_device(part)) continue;
-    if (last && last->stream != part->source.stream) rc = ringcast_gpu_wait(gpu, last->stream);
+    if (last && last->stream != part->source.stream) rc = ringcast_gpu_stream_wait(encoding->device, last->stream);
     if (rc == 0) rc = ringcast_gpu_fetch(gpu, &part->source.tensor, part->out, part->source.stream);
     last = &part->source;
   }

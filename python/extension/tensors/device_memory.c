@@ -28,14 +28,14 @@ static struct rc_py_device_memory *memory_new(int32_t device, void *stream) {
   return memory;
 }
 
-struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, int32_t device, uint64_t bytes,
-                                                    void *stream, uint64_t *out) {
-  struct rc_py_device_memory *memory = memory_new(device, stream);
+struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
+                                                    uint64_t bytes, void *stream, uint64_t *out) {
+  struct rc_py_device_memory *memory = memory_new(gpu->device, stream);
   if (!memory) {
     PyErr_NoMemory();
     return NULL;
   }
-  int rc = bytes ? ringcast_gpu_memory_new(device, bytes, stream, &memory->own, &memory->address) : 0;
+  int rc = bytes ? ringcast_gpu_memory_alloc(gpu->reader, bytes, stream, &memory->address, &memory->own) : 0;
   if (rc < 0) {
     PyMem_RawFree(memory);
     rc_py_raise(state, rc);

@@ -219,7 +219,25 @@ _DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _DELETER)]
 _GET = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 _RENAME = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
-_USED = ctypes.c_char_p(b"used_dltensor")
+_NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_FRESH, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
+_exported = []
+
+
+def _export(tensor):
+    """A capsule over a tensor; it keeps that for good, and so never needs a deleter."""
+    ndim = len(tensor.shape)
+    shape, strides = ((ctypes.c_int64 * max(ndim, 1))(*dims) for dims in (tensor.shape, tensor.strides))
+    managed = _Managed()
+    managed.tensor = _DLTensor(
+        *(tensor.data_ptr(), 2, tensor.get_device(), ndim, tensor.dtype.code, tensor.dtype.itemsize * 8, 1),
+        *(shape, strides, 0),
+    )
+    managed.deleter = _DELETER(lambda _: None)
+    _exported.append((managed, shape, strides, tensor))
+    return _NEW(ctypes.addressof(managed), _FRESH, None)
 
 
 class _Borrowed:
@@ -279,7 +297,7 @@ class Tensor:
 
     @classmethod
     def _made(cls, memory, kind, shape, strides, offset=0):
-        self = cls.__new__(cls)
+        self = object.__new__(cls)
         self.memory, self.dtype, self.shape, self.strides, self.offset = memory, kind, Size(shape), strides, offset
         return self
 
@@ -377,6 +395,9 @@ class Tensor:
             nbytes = ctypes.c_size_t(self.numel() * self.dtype.itemsize)
             check(driver().cuMemcpyDtoDAsync_v2(*at, nbytes, stream))
         return self
+
+    def __dlpack__(self):
+        return _export(self)
 
     def element_size(self):
         return self.dtype.itemsize
