@@ -54,7 +54,7 @@ def payload(step):
         "step": step,
         "on the host": torch.from_numpy(numbers(step, 10)),
         "nested": {"list": [cuda(np.int64(step)), ("x", cuda(numbers(step, 7).reshape(7, 1)))], "empty": cuda(numbers(0, 0))},
-        "large": cuda(numbers(step, 300_000)),
+        "large": cuda(numbers(step, 100_000)),
         "array": numbers(step, 3),
         "none": None,
     }

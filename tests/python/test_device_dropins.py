@@ -57,7 +57,7 @@ def run(peers, name, *args, dying=None):
 # ---- By the rings ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world, steps", [(2, 3), (4, 2)])
+@pytest.mark.parametrize("world, steps", [(2, 3), (4, 1)])
 def test_each_function_carries_them_and_nobody_asks_the_device_group(ranks, world, steps):
     run(ranks[:world], "ranks_all", steps)
     for peer in ranks[:world]:
