@@ -174,6 +174,40 @@ def ranks_inline_then_pool():
     return seen
 
 
+def pool_frames(stream):
+    return rings._rings[dist.group.WORLD][stream, 0].end.gpu.pool_frames
+
+
+def ranks_ways():
+    """How many of three calls of each function went by the pool."""
+    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
+    whole, me = payload(1), dist.get_rank()
+    functions = {
+        "dict": lambda: group.broadcast_tensor_dict(whole if mine else None),
+        "object": lambda: group.broadcast_object(whole if mine else None),
+        "list": lambda: group.broadcast_object_list([whole] if mine else [0]),
+        "tensor": lambda: group.broadcast(cuda(numbers(1))),
+        "torch's dict": lambda: rt.broadcast_tensor_dict(whole if mine else None),
+        "torch's object": lambda: rt.broadcast_object(whole if mine else None),
+        "torch's list": lambda: rt.broadcast_object_list([whole] if mine else [0]),
+        "SGLang's list": lambda: sglang.broadcast_pyobj([whole] if mine else [], me),
+        "SGLang's dict": lambda: sglang.broadcast_tensor_dict(whole if mine else None),
+        "shared": lambda: sglang.share_once(lambda: whole, 1, src=0, hash=None, how="share").result(),
+        "shared, hashed": lambda: sglang.share_once(lambda: whole, 1, src=0, how="share").result(),
+    }
+    seen = {}
+    for name, function in functions.items():
+        stream = "share_once" if "shared" in name else "broadcast"
+        function()
+        dist.barrier()
+        before = pool_frames(stream)
+        for _ in range(3):
+            function()
+            dist.barrier()
+        seen[name] = pool_frames(stream) - before
+    return seen
+
+
 def ranks_pair_inline_then_pool():
     group = groups.Group(dist.group.WORLD, device_group())
     me, end = dist.get_rank(), None
@@ -209,6 +243,30 @@ def ranks_reused():
         group.broadcast(filled)
         filled_now = filled.numpy()
         assert (filled_now == step).all()
+
+
+def ranks_not_received(count):
+    """First the pool is full, then the ring is; the tensor is written to after each."""
+    os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = "65536", "0"
+    group, me, handles = groups.Group(dist.group.WORLD, device_group()), dist.get_rank(), []
+    tensor = cuda(numbers(0))
+    for step in range(4 + count):
+        if me == 0:
+            tensor.fill_(step)
+            handles += group.isend_tensor_dict({"x": tensor})
+            tensor.fill_(-1)
+        elif step < 4:
+            assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
+        if step < 4:
+            dist.barrier()
+    dist.barrier()
+    for step in range(4, 4 + count):
+        if me == 1:
+            assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
+    for handle in handles:
+        handle.wait()
+    info = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end.gpu
+    return sum(type(handle).__name__ == "_Queued" for handle in handles), info.pool_frames, info.full
 
 
 def ranks_queue(count):
@@ -373,3 +431,39 @@ def ranks_dying(dying, source):
         except ringcast.Error as raised:
             error = raised
     return type(error).__name__, f"rank {dying} (pid {pids[dying]})" in str(error), str(error)
+
+
+def stall():
+    """What is enqueued on the current stream from now on never happens."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    word, turns = ctypes.c_uint64(0), ctypes.c_uint64(1 << 60)
+    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(word), ctypes.addressof(turns))
+    driver, stream = torch.driver(), torch.cuda.current_stream()
+    with torch._on(0):
+        torch.check(driver.cuModuleLoadData(ctypes.byref(module), b""))
+        torch.check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"spin"))
+        sizes = [1, 1, 1, 1, 1, 1, 0]
+        torch.check(driver.cuLaunchKernel(function, *sizes, ctypes.c_void_p(stream.cuda_stream), arguments, None))
+
+
+def ranks_dying_before_it_is_there():
+    """The first rank is killed when what it has sent is not in its pool yet. What the others wait for on the device is
+    let go, and the next call tells why."""
+    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
+    tensor = cuda(numbers(1))
+    for _ in range(3):
+        check(group.broadcast_object(tensor if mine else None), tensor)
+        dist.barrier()
+    if mine:
+        stall()
+    before = rt.rings()[0].gpu.pool_frames
+    got = group.broadcast_object(tensor if mine else None)
+    assert rt.rings()[0].gpu.pool_frames == before + 1
+    dist.barrier()
+    if mine:
+        os.kill(os.getpid(), 9)
+    assert got.numpy().shape == (1000,)
+    try:
+        group.broadcast_object()
+    except ringcast.WriterGone as error:
+        return str(error)

@@ -77,6 +77,16 @@ def test_the_first_goes_through_the_ring_and_the_others_by_a_pool_that_is_opened
         assert seen[-1][2] == 1
 
 
+def test_each_function_takes_the_pool_but_for_what_is_hashed(ranks):
+    for ways in run(ranks[:3], "ranks_ways"):
+        assert ways.pop("shared, hashed") == 0 and set(ways.values()) == {3}, ways
+
+
+def test_what_is_sent_to_a_rank_that_does_not_receive_waits_without_the_tensor(ranks):
+    (queued, sent, full), _ = run(ranks[:2], "ranks_not_received", 160)
+    assert queued > 0 and full > 0 and sent > 100
+
+
 def test_from_one_rank_to_another_they_go_by_the_pool_as_soon_as_there_is_a_ring(ranks):
     (sent, _), (came, opens) = run(ranks[:2], "ranks_pair_inline_then_pool")
     assert sent == came >= 2 and opens == 1
@@ -155,3 +165,9 @@ def test_a_death_is_told_by_name_to_those_who_wait(mortals, dying, source):
         if rank != dying:
             name, names_it, text = told
             assert name == ("WriterGone" if dying == source else "ReaderDied") and names_it, text
+
+
+def test_a_source_that_dies_before_its_tensor_is_there_keeps_nobody(mortals):
+    _, *others = run(mortals, "ranks_dying_before_it_is_there", dying=0)
+    for text in others:
+        assert text.startswith("the source, rank 0 (pid ") and "has died or exited" in text
