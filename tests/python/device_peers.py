@@ -139,8 +139,8 @@ def make_writer(state, *args, **options):
     return state["writer"].handle
 
 
-def make_writer_with(state, capacity, options):
-    return make_writer(state, capacity, **options)
+def make_writer_with(state, options):
+    return make_writer(state, **options)
 
 
 def send(state, value, options=None):

@@ -23,7 +23,7 @@ def rings(gpus):
     def make(readers=1, options=None, reader_options=None):
         writer, others = gpus[0], gpus[1 : 1 + readers]
         made.extend([writer, *others])
-        handle = writer.call(peers.make_writer_with, MEGABYTE, options or {})
+        handle = writer.call(peers.make_writer_with, {"capacity": MEGABYTE, **(options or {})})
         for reader in others:
             reader.call(peers.attach, handle, reader_options or {})
         return writer, others
@@ -389,6 +389,28 @@ def test_a_frame_of_several_streams_goes_through_the_ring(rings):
         assert writer.call(send_by_streams, array)
         assert others[0].call(peers.receive) == {"c": told("cupy", array), "t": told("cuda", array)}
         assert writer.call(peers.gpu).inline_frames == inline
+
+
+def send_what_is_used_again(state, array, times):
+    """As a library that is not known may: the array is gone, and its memory is somebody else's by another stream."""
+    torch = state["torch"]
+    tensor, other = torch.from_numpy(array).cuda(), torch.cuda.Stream()
+    for i in range(times):
+        tensor.fill_(i)
+        torch.cuda.synchronize()
+        state["writer"].send(peers.Other(tensor), peers.WATCHDOG)
+        with torch.cuda.stream(other):
+            tensor.fill_(-1)
+        torch.cuda.synchronize()
+
+
+def test_memory_that_nobody_keeps_is_copied_before_the_call_is_over(rings):
+    writer, others = rings(1, {"capacity": 4 * MEGABYTE})
+    exchange(writer, others, {"x": ("cuda", np.arange(3))})
+    array = np.zeros(100000)
+    writer.call(send_what_is_used_again, array, 15)
+    for i in range(15):
+        assert others[0].call(peers.receive) == told("other", array + i)
 
 
 # ---- Without a device ----------------------------------------------------------------------------------------------

@@ -275,7 +275,8 @@ def test_a_reader_of_a_writer_that_was_killed_is_told(gpus, mortal):
 
 def test_a_reader_that_was_killed_gives_its_places_back(gpus, mortal):
     writer, reader = gpus[0], gpus[1]
-    handle = writer.call(peers.make_writer_with, MEGABYTE, {"on_death": "evict", "gpu_pool_bytes": 2 * MEGABYTE})
+    options = {"capacity": MEGABYTE, "on_death": "evict", "gpu_pool_bytes": 2 * MEGABYTE}
+    handle = writer.call(peers.make_writer_with, options)
     for peer in (reader, mortal):
         peer.call(peers.attach, handle)
     value = {"x": ("cuda", np.arange(60000.0))}
