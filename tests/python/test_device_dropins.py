@@ -50,7 +50,7 @@ def run(peers, name, *args, dying=None):
             except Exception as error:
                 errors.append(error)
     if errors:
-        raise errors[0]
+        raise min(errors, key=lambda error: "Connection closed" in str(error))  # that one follows from another
     return results
 
 

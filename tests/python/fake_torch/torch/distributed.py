@@ -2,8 +2,8 @@
 """torch.distributed as far as the drop-ins call it, among processes of one machine; and what of torch itself those ask
 for alone. Messages go by sockets in a folder; what is sent is copied at once, so that sends never wait.
 
-A group has a kind: "gloo" carries what is on the CPU, "device" what is on a device, and "none" nothing, so that who uses
-it fails. `calls` has what was asked of a group other than gloo's.
+A group has a kind: "gloo" carries what is on the CPU, "device" what is on a device, and "none" nothing, so that who
+uses it fails. `calls` has what was asked of a group other than gloo's.
 """
 
 import contextlib
