@@ -71,8 +71,8 @@ def broadcast_tensor_dict(
 
     Tensors on a CUDA device arrive on the receiver's current one (docs/torch.md).
 
-    TypeError: not a dict on the source, or a tensor in it that is on any other device. ValueError: `src` is no rank of the
-    group, or this process is not in it. Others as in this module's docstring. Contract: vLLM's
+    TypeError: not a dict on the source, or a tensor in it that is on any other device. ValueError: `src` is no rank of
+    the group, or this process is not in it. Others as in this module's docstring. Contract: vLLM's
     GroupCoordinator.broadcast_tensor_dict (August 2026).
     """
     ring = end_of(group, src, metadata_group)
