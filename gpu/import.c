@@ -3,7 +3,7 @@
  * A reader's side of the pool: opening it, what is being read of it, and closing it.
  *
  *   a frame of the pool, read                       the watcher, when the writer dies
- *   U1  note the generation (`taken`)               X0  dead = 1
+ *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
  *   U2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
  *   U3  enqueue: copies out of the extent           X2  what was waited for counts as missing
  *   U4  enqueue: ack = generation
@@ -11,6 +11,10 @@
  * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
  * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
  * reached stays reached; and what would be noted after X0 is refused.
+ *
+ * `ready` is everybody's, so the first reader that finds the writer dead releases the others' streams too, before they
+ * know. So X1 stores a value that no device writes, by which each finds X2 of its own; and as X0 comes before X1, who
+ * asks whether what its stream has read is right (rc_import_is_missing) sees the death no later than the stream did.
  *
  * By hand, `ready` is stored only for the dead, and `ack` only where nothing of this reader reads the extent any more:
  * where nothing was enqueued, or after the context was synchronised, or has failed for good.
@@ -248,7 +252,9 @@ static int fail_dead(void) {
 
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   int failed = 0;
-  if (slot >= import->segment.slots || !is_plausible(import, slot, generation)) return fail_damaged();
+  if (slot >= import->segment.slots) return fail_damaged();
+  if (!is_plausible(import, slot, generation)) /* a word that was released is not, either */
+    return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? fail_dead() : fail_damaged(); /* pairs with X0 */
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
@@ -257,6 +263,12 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
   return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
+}
+
+void rc_import_forget(struct rc_import *import, uint32_t slot) {
+  pthread_mutex_lock(&import->mutex);
+  import->taken[slot] = (struct rc_taken){.generation = 0}; /* the one before was acknowledged */
+  pthread_mutex_unlock(&import->mutex);
 }
 
 /* U4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
@@ -389,17 +401,32 @@ bool rc_import_close_lent(struct rc_import *import, bool all) {
 
 /* ---- Ends ------------------------------------------------------------------------------------------------------- */
 
+/* X1 -> U2, or what another reader has done of it. Under the mutex. */
+static void release_wait(struct rc_import *import, uint32_t slot) {
+  const uint32_t bits = import->segment.word_bits;
+  uint64_t generation = import->taken[slot].generation;
+  struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
+  if (generation == 0) return;
+  bool was_released = rc_word_was_released(ready, bits, generation);
+  if (!was_released && rc_word_has_reached(ready, bits, generation)) return;
+  rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
+  if (!was_released) rc_word_store(ready, bits, rc_word_released(bits, generation));
+}
+
 void rc_import_mark_dead(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
-  rc_store_release(&import->dead, 1); /* X0 */
-  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
-    struct rc_taken *taken = &import->taken[slot];
-    struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
-    if (is_acked(import, slot) || rc_word_has_reached(ready, import->segment.word_bits, taken->generation)) continue;
-    rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
-    rc_word_store(ready, import->segment.word_bits, taken->generation); /* X1 -> U2 */
-  }
+  rc_store_release(&import->dead, 1);                              /* X0 */
+  rc_store_release(&rc_gpu_control(&import->segment)->dead, 1); /* X0, for the others */
+  RC_POINT(DEATH_SEEN);
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) release_wait(import, slot);
   pthread_mutex_unlock(&import->mutex);
+  RC_POINT(WAITS_RELEASED);
+}
+
+bool rc_import_is_missing(struct rc_import *import) {
+  bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another reader */
+  if (is_told && !rc_load_acquire(&import->dead)) rc_import_mark_dead(import); /* pairs with X0 */
+  return rc_load_acquire(&import->missing); /* pairs with X2 */
 }
 
 void rc_import_lose(struct rc_import *import, rc_cu_result reason) {

@@ -66,6 +66,8 @@ void rc_import_drop(struct rc_import *import);
 /* Notes that a frame is being read: before anything is enqueued, so that the watcher releases it if it comes to that.
  * -EPIPE, -EPROTO. */
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
+/* Takes that back, as nothing was enqueued: it may be taken again, or passed. */
+void rc_import_forget(struct rc_import *import, uint32_t slot);
 /* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot);
 /* Nothing was enqueued for it, and nothing will be: it counts as read. */
@@ -79,6 +81,9 @@ bool rc_import_counts(const struct rc_import *import, uint64_t position);
 
 /* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP. */
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
+
+/* Whether something that a stream of this reader waited for was released, and never came. */
+bool rc_import_is_missing(struct rc_import *import);
 
 /* Nothing works any more on this device: what streams waited for is not waited for, and the writer is told. */
 void rc_import_lose(struct rc_import *import, rc_cu_result reason);

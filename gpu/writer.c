@@ -87,6 +87,19 @@ static int make_pool(ringcast_gpu_writer *gpu, struct rc_device *device,
   return rc_fail(-ENOMEM, "out of memory");
 }
 
+/* The pool has its own hold on the context: it may live longer. */
+static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_options *options) {
+  struct rc_device own = {.context = NULL};
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = rc_device_open(gpu->device.ordinal, &own);
+  if (failed == 0) failed = make_pool(gpu, &own, options);
+  rc_device_close(&own);
+  rc_cuda_leave(&entry);
+  return failed;
+}
+
 static void leave_pool(ringcast_gpu_writer *gpu) {
   if (!gpu->estate || !gpu->writer) return;
   rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
@@ -96,7 +109,6 @@ static void leave_pool(ringcast_gpu_writer *gpu) {
 int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
                              ringcast_gpu_writer **out) {
   struct ringcast_gpu_writer_options options;
-  struct rc_cuda_entry entry;
   int failed = rc_check_fork(writer->forks);
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
@@ -112,13 +124,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(),
                                .may_lend = options.flags & RINGCAST_GPU_EXTERN, .inline_most = options.inline_most};
   failed = rc_device_open(options.device, &gpu->device);
-  if (failed == 0 && rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS) {
-    struct rc_device shared = gpu->device; /* the pool's own hold on the context: it may live longer */
-    failed = rc_device_open(gpu->device.ordinal, &shared);
-    if (failed == 0) failed = make_pool(gpu, &shared, &options);
-    rc_device_close(&shared);
-    rc_cuda_leave(&entry);
-  }
+  if (failed == 0) failed = add_pool(gpu, &options);
   if (failed != 0) {
     leave_pool(gpu);
     rc_device_close(&gpu->device);
@@ -131,6 +137,14 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   return 0;
 }
 
+/* What was enqueued may never come; once this handle has gone nobody would find that out. */
+static void look_for_loss(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  if (!gpu->estate || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
+  rc_gpu_writer_failed(gpu, -EIO);
+  rc_cuda_leave(&entry);
+}
+
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
   if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
@@ -141,6 +155,7 @@ static void unregister_ring(ringcast_gpu_writer *gpu) {
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
+    look_for_loss(gpu);
     leave_pool(gpu);
     unregister_ring(gpu);
     rc_device_close(&gpu->device);
@@ -223,7 +238,7 @@ static int look_at_readers(ringcast_gpu_writer *gpu) {
 }
 
 int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
-                       struct ringcast_gpu_lease *out) {
+                       struct ringcast_gpu_extent *out) {
   uint64_t sum, total = 0;
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = look_at_readers(gpu);
@@ -239,7 +254,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   struct rc_pool_slot *taken = &gpu->pool.slots[slot];
   gpu->leased = true;
   for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
-  *out = (struct ringcast_gpu_lease){.slot = (uint32_t)slot,
+  *out = (struct ringcast_gpu_extent){.slot = (uint32_t)slot,
                                      .epoch = gpu->estate->segment.epoch,
                                      .generation = taken->generation,
                                      .base = taken->base,
@@ -249,7 +264,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
 }
 
 /* The slot of a lease that is open. NULL: it is none. */
-static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease) {
+static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
   if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
   struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
@@ -262,7 +277,7 @@ static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
   return segment->address + rc_gpu_ready_at(segment->consumers, slot);
 }
 
-int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease, uint64_t offset,
+int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
                          const struct ringcast_tensor *tensor, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
@@ -294,7 +309,7 @@ static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_strea
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 
-int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease, ringcast_stream stream,
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
                         size_t frame_bytes) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
@@ -318,13 +333,19 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   return 0;
 }
 
-void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease) {
+/* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */
+static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
+  gpu->pool.slots[number].generation--;
+  rc_pool_give(&gpu->pool, number);
+}
+
+void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
   gpu->leased = false;
   if (!slot->copied) {
-    rc_pool_give(&gpu->pool, lease->slot);
+    give_unused(gpu, lease->slot);
     return;
   }
   slot->state = RC_POOL_LOST;
@@ -333,7 +354,7 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *leas
     slot->state = RC_POOL_DROPPED;
   } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
     gpu->syncs++;
-    rc_pool_give(&gpu->pool, lease->slot);
+    give_unused(gpu, lease->slot);
   }
   rc_cuda_leave(&entry);
 }

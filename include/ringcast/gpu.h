@@ -68,7 +68,7 @@ typedef struct ringcast_gpu_reader ringcast_gpu_reader;
 
 /* ---- What there is ---------------------------------------------------------------------------------------------- */
 
-struct ringcast_gpu_status {
+struct ringcast_gpu_driver {
   uint32_t size;     /* to be set to sizeof */
   int32_t ready;     /* 1: there is a driver with a device; 0: CPU mode */
   int32_t version;   /* of the driver: 1000 * major + 10 * minor; 0: none */
@@ -78,9 +78,9 @@ struct ringcast_gpu_status {
 };
 
 /* Opens the driver if nobody has, which takes long the first time (0.1 s and more), but makes no context. -EINVAL. */
-RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_status *out);
+RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_driver *out);
 
-struct ringcast_gpu_device {
+struct ringcast_gpu_device_info {
   uint32_t size; /* to be set to sizeof */
   char name[128];
   uint8_t uuid[16];
@@ -94,7 +94,7 @@ struct ringcast_gpu_device {
 
 /* Device `ordinal` of this process. `probe`: makes its context and tries what the paths need. -ENODEV, -EINVAL, -EIO.
  */
-RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device *out);
+RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_info *out);
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
@@ -120,7 +120,7 @@ RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct 
 RINGCAST_API void ringcast_gpu_writer_close(ringcast_gpu_writer *writer);
 
 /* A place in the pool for the device tensors of one frame, and the words that say when they are there. */
-struct ringcast_gpu_lease {
+struct ringcast_gpu_extent {
   uint32_t slot, epoch; /* these three for ringcast_build_device */
   uint64_t generation;
   uint64_t base, bytes; /* in the pool */
@@ -133,25 +133,25 @@ struct ringcast_gpu_lease {
  * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
  * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
-                                    uint64_t *offsets, struct ringcast_gpu_lease *out);
+                                    uint64_t *offsets, struct ringcast_gpu_extent *out);
 
 /* Says that the frame refers to memory that was lent under this number: once for each, before the commit. -EINVAL. */
-RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease, uint32_t lent);
+RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease, uint32_t lent);
 
 /* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. -EINVAL (not in the lease; no such
  * tensor), -ENOTSUP (its strides would take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
  * Does not wait. */
-RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_lease *lease,
+RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
 /* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
  * up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both. -EBUSY, -EIO,
  * and as ringcast_writer_commit. */
-RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease,
+RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
 /* Gives a lease back that comes to nothing. After copy_in it may wait for the device. */
-RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease);
+RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease);
 
 /* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave), packed in
  * C order, on the stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as

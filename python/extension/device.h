@@ -80,7 +80,7 @@ bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets)
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
 /* Enqueues the copies to the pool. */
 int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
-                         const struct ringcast_gpu_lease *lease);
+                         const struct ringcast_gpu_extent *lease);
 /* Copies them into the frame, and waits for that. */
 int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu);
 static inline bool rc_py_is_on_device(const struct rc_py_part *part) {

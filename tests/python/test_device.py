@@ -132,6 +132,13 @@ def test_a_value_that_is_a_tensor_and_a_list_of_them(rings):
             assert exchange(writer, others, value) == [expected(value)]
 
 
+def test_one_that_would_take_very_many_copies_is_made_contiguous_first(rings):
+    writer, others = rings()
+    value = {"t": ("cuda", np.arange(10000.0), {"shape": (100, 100), "strides": (1, 100)})}
+    for _ in range(2):
+        assert exchange(writer, others, value) == [expected(value)]
+
+
 def test_only_empty_ones(rings):
     writer, others = rings()
     value = {"e": ("cuda", np.empty((0, 4), np.float32)), "o": ("other", np.empty((2, 0)))}
@@ -211,12 +218,14 @@ def send_and_overwrite(state, array, times):
 
 
 def receive_on_a_stream(state, times):
-    torch, told = state["torch"], []
+    torch, told, waits = state["torch"], [], 0
     with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(times):
+        for i in range(times):
+            before = peers.calls(*WAITS)
             got = state["reader"].recv(peers.WATCHDOG)
+            waits += i > 0 and peers.calls(*WAITS) != before
             told.append((got["i"], set(got["x"].numpy().tolist())))
-    return told
+    return told, waits
 
 
 def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(rings):
@@ -225,7 +234,7 @@ def test_the_sender_may_write_to_its_tensor_at_once_in_the_order_of_its_stream(r
         reader.start(receive_on_a_stream, 40)
     writer.call(send_and_overwrite, np.zeros(50000, np.float32), 40)
     for reader in others:
-        assert reader.finish() == [(i, {float(i)}) for i in range(40)]
+        assert reader.finish() == ([(i, {float(i)}) for i in range(40)], 0)
 
 
 def test_a_large_frame_through_the_ring_is_there_as_a_whole(rings):

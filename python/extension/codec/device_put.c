@@ -21,9 +21,9 @@ static int raise(struct rc_py_encoding *encoding, struct rc_py_step *step, const
 }
 
 /* The driver is asked until it is there; it does not go away. */
-static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_status *status) {
+static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_driver *status) {
   if (state->device_is_ready) return true;
-  *status = (struct ringcast_gpu_status){.size = sizeof *status};
+  *status = (struct ringcast_gpu_driver){.size = sizeof *status};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(status);
   Py_END_ALLOW_THREADS
@@ -33,7 +33,7 @@ static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_status *stat
 
 static int see_to(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
                   struct rc_py_source *source) {
-  struct ringcast_gpu_status status;
+  struct ringcast_gpu_driver status;
   char why[sizeof status.why + 64];
   uint64_t bytes;
   if (!encoding->writer) return rc_py_cuda_to_host(encoding->state, value, source);
@@ -86,7 +86,7 @@ bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets)
 }
 
 int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
-                         const struct ringcast_gpu_lease *lease) {
+                         const struct ringcast_gpu_extent *lease) {
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];

@@ -519,7 +519,7 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
  * is there only at the end. */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag,
-                                const struct ringcast_gpu_lease *lease, size_t *out_bytes) {
+                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   struct rc_py_pieces pieces;
   int rc = build(encoding, &builder, span, tag);

@@ -70,7 +70,7 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
 /* The same with tensors on a device, in the pool at `lease`, or, if that is NULL, in the frame. */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag,
-                                const struct ringcast_gpu_lease *lease, size_t *out_bytes);
+                                const struct ringcast_gpu_extent *lease, size_t *out_bytes);
 /* Sums up what the frame needs. False: raised. */
 bool rc_py_encoding_plan(struct rc_py_encoding *encoding);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);

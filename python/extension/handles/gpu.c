@@ -53,7 +53,7 @@ static uint64_t times_full(ringcast_gpu_writer *gpu) {
 
 /* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; or any other failure. */
 static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes,
-                    struct ringcast_gpu_lease *out) {
+                    struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
   uint32_t count = rc_py_device_sizes(encoding, sizes);
   uint64_t full = self->gpu_options.raises ? times_full(self->gpu) : 0;
@@ -69,7 +69,7 @@ static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, 
   return RC_PY_RAISED;
 }
 
-static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, struct ringcast_gpu_lease *out) {
+static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, struct ringcast_gpu_extent *out) {
   if (encoding->hash || encoding->has_streams) return -EAGAIN;
   uint64_t *sizes = PyMem_New(uint64_t, 2 * (size_t)encoding->on_device);
   if (!sizes) {
@@ -81,7 +81,7 @@ static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, str
   return rc;
 }
 
-static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_lease *lease,
+static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_extent *lease,
                   size_t bytes) {
   if (!lease) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
   int rc = ringcast_gpu_commit(self->gpu, lease, encoding->device_stream, bytes);
@@ -93,7 +93,7 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
 
 /* The frame, reserved and all. With `lease` NULL it is INLINE; else the lease is used up. */
 static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag,
-                   struct ringcast_gpu_lease *lease) {
+                   struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   size_t bytes;
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
@@ -108,7 +108,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 }
 
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
-  struct ringcast_gpu_lease place;
+  struct ringcast_gpu_extent place;
   int rc = open_writer(self, encoding->device);
   if (rc < 0) return rc;
   rc = lease(self, encoding, &place);
@@ -296,7 +296,7 @@ const char rc_py_gpu_status_doc[] =
     "if\nnobody has yet, which takes 0.1 s and more; nothing is put on a device.";
 PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
   struct rc_py_state *state = PyModule_GetState(module);
-  struct ringcast_gpu_status status = {.size = sizeof status};
+  struct ringcast_gpu_driver status = {.size = sizeof status};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(&status);
   Py_END_ALLOW_THREADS
