@@ -74,7 +74,7 @@ def check(got, expected):
 
 
 def fail_next(name, result):
-    ctypes.CDLL("libcuda.so.1").fake_cuda_fail(name, ctypes.c_long(1), result)
+    ctypes.CDLL("libcuda.so.1").fake_cuda_fault(name, ctypes.c_long(1), result)
 
 
 def device_group():
