@@ -75,7 +75,7 @@ tsan() {
 
 # python NAME OPTIONS...: pytest, as two steps side by side that take about as long: much of it is waiting. One has the
 # tests of groups of ranks, the other all the rest.
-ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_{machines,sglang,share_once,tp_workers}.py)
+ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_{device_dropins,machines,sglang,share_once,tp_workers}.py)
 python() {
   local name=$1
   shift

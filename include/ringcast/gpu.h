@@ -301,6 +301,9 @@ typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
 RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
+/* Waits until a stream of device `ordinal` has done all that it was told to, for who goes on by another one. Counted by
+ * nobody. -ENODEV, -EINVAL, -EIO, -ECHILD. */
+RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
 
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 

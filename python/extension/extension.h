@@ -22,6 +22,7 @@
  *     tensor.c    the dtypes that all share               recycle.c   memory of large arrays, used again
  *     torch.c, numpy.c   from Python's side               dlpack.c    described and made without Python
  *     lent.c      arrays over the ring's own memory
+ *   What has to do with tensors of a CUDA device is in device.h.
  *
  * handles/ stands on codec/, codec/ on tensors/, and not the other way round. Within handles/, writer.c stands on
  * send.c and span.c, reader.c on receive.c and frame.c.
@@ -43,6 +44,7 @@
 #include <sys/types.h>
 
 #include "ringcast/frame.h"
+#include "ringcast/gpu.h"
 #include "ringcast/ringcast.h"
 
 /* A Python exception is set already; no errno has this value. */
@@ -64,6 +66,7 @@ struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
   PyObject *strided, *empty, *cpu, *dtype_to_index;
   PyObject *from_dlpack;          /* NULL: an older torch */
+  PyObject *raw_stream;           /* NULL until a stream is asked for */
   PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
@@ -81,7 +84,8 @@ struct rc_py_numpy {
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
-      X(update) X(digest) X(release)
+      X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(view) X(as_strided)                    \
+      X(__dlpack_device__)
 
 struct rc_py_names {
 #define X(name) PyObject *name;
@@ -135,6 +139,10 @@ struct rc_py_state {
   struct rc_py_numpy numpy;
   PyObject *nothing, *turn; /* loop.c */
   PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
+  PyTypeObject *device_tensor_type;
+  PyObject *gpu_info, *gpu_state; /* of ringcast._status */
+  PyObject *device_helpers;       /* the module ringcast._device; NULL until it is needed */
+  bool device_is_ready;           /* there is a driver with a device: it was asked */
 };
 
 /* ---- Objects ---------------------------------------------------------------------------------------------------- */
@@ -149,6 +157,17 @@ struct rc_py_lease {
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
 
+struct rc_py_gpu_options {
+  uint64_t pool_bytes, inline_most;
+  bool raises; /* when the pool is full; else such a frame is INLINE */
+};
+
+/* Where tensors arrive. */
+struct rc_py_map {
+  enum { RC_PY_MAP_AS_SENT, RC_PY_MAP_CPU, RC_PY_MAP_CUDA } to;
+  int32_t device; /* -1: the current one */
+};
+
 struct rc_py_writer {
   PyObject_HEAD ringcast_writer *writer; /* NULL: closed */
   struct ringcast_info info;
@@ -161,6 +180,9 @@ struct rc_py_writer {
   PyObject *watch; /* as below, of ringcast_writer_room_fd */
   unsigned spent;
   bool offering; /* the call at work is _offer() */
+  ringcast_gpu_writer *gpu; /* NULL until a tensor of a device was sent; of ... */
+  int32_t gpu_device;       /* ... this one */
+  struct rc_py_gpu_options gpu_options;
 };
 
 #define RC_PY_MOST_LEASES 64
@@ -185,6 +207,8 @@ struct rc_py_reader {
   bool keeps;      /* large arrays are not copied where that can be avoided; and ... */
   bool has_arrays; /* ... the last large frame was made of such */
   struct ringcast_frame rest;
+  struct rc_py_gpu_reader *gpu; /* NULL until a tensor of a device came */
+  struct rc_py_map map;
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
@@ -306,6 +330,10 @@ struct rc_py_source {
   PyObject *keep;
   Py_buffer view; /* view.obj NULL: none */
   int64_t *dims;
+  void *stream;   /* of a tensor on a CUDA device: what its memory is ordered by, ... */
+  int32_t device; /* ... and where it is */
+  bool is_on_device;
+  bool is_loose; /* its memory may be used again regardless of the stream */
 };
 
 /* Each describes `object` and returns 1, or 0 if it is none of theirs or can't be sent as a tensor, or -1 (raised).
@@ -341,7 +369,7 @@ struct rc_py_dltensor {
   int64_t *shape, *strides;
   uint64_t byte_offset;
 };
-enum { RC_PY_DLPACK_CPU = 1 };
+enum { RC_PY_DLPACK_CPU = 1, RC_PY_DLPACK_CUDA = 2 };
 
 struct rc_py_block;
 struct rc_py_exchange;
@@ -349,6 +377,8 @@ struct rc_py_exchange;
 const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
 /* 1; 0, with nothing raised: refused; -1: raised what is no matter of tensors (Ctrl-C). */
 int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
+/* The current stream of a CUDA device. False, with nothing raised: it does not say. */
+bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out);
 /* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, which it takes over at once; NULL: in memory of its
  * own. NULL: raised. */
 PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
@@ -357,6 +387,14 @@ PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct 
  * with the GIL or without. */
 PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
                                void *owner);
+/* The same of other memory than the CPU's. */
+struct rc_py_dlpack_place {
+  int32_t device_type, device;
+  bool is_versioned; /* the capsule is of DLPack 1.0, which can say ... */
+  bool is_read_only;
+};
+PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
+                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
 
 /* ---- recycle.c -------------------------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  * The module ringcast._ringcast. Initialised in phases, with all its state in the module, so each interpreter has its
  * own. It relies on the GIL, and says so: a free-threaded Python turns its GIL on to import it.
  */
-#include "python/extension/extension.h"
+#include "python/extension/device.h"
 
 static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **out) {
   PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
@@ -34,12 +34,14 @@ static int add_types(PyObject *module, struct rc_py_state *state) {
   if (!state->memory_type) return -1;
   state->lent_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_lent_spec, NULL);
   if (!state->lent_type) return -1;
+  if (add_type(module, &rc_py_device_tensor_spec, "DeviceTensor", &state->device_tensor_type) < 0) return -1;
   not_by_call(state->span_type);
   not_by_call(state->frame_type);
   not_by_call(state->packed_type);
   not_by_call(state->memory_type);
   not_by_call(state->view_type);
   not_by_call(state->lent_type);
+  not_by_call(state->device_tensor_type);
   return 0;
 }
 
@@ -50,6 +52,7 @@ static int add_statuses(struct rc_py_state *state) {
   } statuses[] = {
       {"ReaderStatus", &state->reader_status}, {"Stats", &state->stats},     {"Info", &state->info},
       {"TapLost", &state->lost},               {"TapFrame", &state->tapped}, {"Recycling", &state->recycling},
+      {"GpuInfo", &state->gpu_info},           {"GpuStatus", &state->gpu_state},
   };
   for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
     if (!(*statuses[i].out = rc_py_import("ringcast._status", statuses[i].name))) return -1;
@@ -84,7 +87,7 @@ static int module_exec(PyObject *module) {
       X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)    \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
       X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
-      X(sha256)
+      X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream)
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
@@ -127,6 +130,7 @@ static void module_free(void *module) {
 static PyMethodDef module_functions[] = {
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, rc_py_pack_doc},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, rc_py_unpack_doc},
+    {"gpu_status", rc_py_gpu_status, METH_NOARGS, rc_py_gpu_status_doc},
     {"recycling", rc_py_recycling, METH_NOARGS, rc_py_recycling_doc},
     {"set_recycling", rc_py_set_recycling, METH_O, rc_py_set_recycling_doc},
     {NULL, NULL, 0, NULL},

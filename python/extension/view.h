@@ -18,6 +18,7 @@ struct rc_py_selection {
 /* How a frame is read: as by rc_py_decode, and ... */
 struct rc_py_decoder {
   const ringcast_reader *reader;
+  struct rc_py_reader *owner; /* whose it is; NULL: tensors of a device arrive on the CPU */
   PyObject **classes;
   bool allow_pickle;
   struct rc_py_hold *hold;                 /* ... arrays lie in the frame, and hold this; NULL: are copied */
@@ -59,6 +60,7 @@ struct rc_py_looking {
   struct rc_py_state *state;
   const struct ringcast_frame *frame;
   const ringcast_reader *reader; /* as for rc_py_decode */
+  struct rc_py_reader *owner;    /* as of rc_py_decoder */
   PyObject **classes;
   bool allow_pickle;
 };

@@ -17,6 +17,7 @@ Extension and package rely on the GIL: a free-threaded Python turns it on when i
 from ringcast._ringcast import (
     KIND_BYTES,
     KIND_TENSORS,
+    DeviceTensor,
     Frame,
     PackedFrame,
     Reader,
@@ -25,12 +26,13 @@ from ringcast._ringcast import (
     View,
     Writer,
     __version__,
+    gpu_status,
     pack,
     recycling,
     set_recycling,
     unpack,
 )
-from ringcast._status import Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
 from ringcast.exceptions import (
     AccessDenied,
     Cancelled,
@@ -52,11 +54,14 @@ __all__ = [
     "KIND_TENSORS",
     "AccessDenied",
     "Cancelled",
+    "DeviceTensor",
     "Error",
     "Evicted",
     "ForkedError",
     "Frame",
     "FrameTooLarge",
+    "GpuInfo",
+    "GpuStatus",
     "Info",
     "NoFreeSlot",
     "PackedFrame",
@@ -77,6 +82,7 @@ __all__ = [
     "Writer",
     "WriterGone",
     "__version__",
+    "gpu_status",
     "pack",
     "recycling",
     "set_recycling",

@@ -103,8 +103,14 @@ def elsewhere(place: str, device: Any) -> TypeError:
     """What to raise of a tensor on another device."""
     if str(device) == "meta":
         return TypeError(f"{place} is a tensor on device 'meta', which has no data to send: make it on the CPU")
+    if str(device).startswith("cuda"):
+        return TypeError(
+            f"{place} is a tensor on device '{device}' in what only pickle can send: move it with .cpu(), or send it "
+            f"beside that"
+        )
     return TypeError(
-        f"{place} is a tensor on device '{device}'; ringcast sends CPU tensors only as yet: move it with .cpu()"
+        f"{place} is a tensor on device '{device}'; ringcast sends those of the CPU and of CUDA devices: move it with "
+        f".cpu()"
     )
 
 

@@ -9,6 +9,7 @@ from typing import (
     Any,
     AsyncIterator,
     Coroutine,
+    Dict,
     Final,
     Iterator,
     List,
@@ -22,7 +23,7 @@ from typing import (
 
 from typing_extensions import Buffer, Self
 
-from ringcast._status import Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
+from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, Stats, TapFrame, TapLost
 
 __version__: Final[str]
 
@@ -39,6 +40,9 @@ def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] =
 def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
     """The object that a frame holds: a PackedFrame, a Frame, or its bytes; as recv() would give it.
     allow_pickle=False: no pickle of it is loaded, and no module is imported but torch and NumPy."""
+
+def gpu_status() -> GpuStatus:
+    """Whether this process can use a CUDA device, and why not."""
 
 def recycling() -> Recycling:
     """How the memory of large received arrays is used again."""
@@ -69,6 +73,38 @@ class PackedFrame:
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
     def __reduce__(self) -> NoReturn: ...
+
+@final
+class DeviceTensor:
+    """An array on a CUDA device, of a sender's library that is not known, or not here: for from_dlpack()."""
+
+    @property
+    def shape(self) -> Tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str:
+        """Its name, as torch has it."""
+
+    @property
+    def device(self) -> str:
+        """ "cuda:0" and the like."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def data_ptr(self) -> int:
+        """Its address on the device."""
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Optional[int] = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> Tuple[int, int]: ...
 
 @final
 class Span:
@@ -187,7 +223,9 @@ class Writer:
     too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none. allow_pickle: False refuses to send what
     would need a pickle; None: RINGCAST_ALLOW_PICKLE, else True. on_death: what is done about a dead reader in the way,
     "fail" (ReaderDied) or "evict" (go on without it). slow: seconds that a live one may be in the way, None for ever;
-    on_slow: then "fail" (TimeoutError) or "evict" (it gets Evicted).
+    on_slow: then "fail" (TimeoutError) or "evict" (it gets Evicted). gpu_pool_bytes: memory of the device for tensors
+    on it; None: RINGCAST_GPU_POOL_BYTES, else 256 MiB; 0: none. gpu_inline_most: so few bytes go through the ring
+    anyway. gpu_full: without room there, "inline" (through the ring) or "raise" (TimeoutError).
     """
 
     def __new__(
@@ -203,7 +241,14 @@ class Writer:
         on_death: str = "fail",
         on_slow: str = "fail",
         slow: Optional[float] = None,
+        gpu_pool_bytes: Optional[int] = None,
+        gpu_inline_most: Optional[int] = None,
+        gpu_full: str = "inline",
     ) -> Self: ...
+    @property
+    def gpu(self) -> Optional[GpuInfo]:
+        """How tensors of a CUDA device go; None: none has gone yet."""
+
     @property
     def handle(self) -> str:
         """The ring's name: hand it to the readers by any means."""
@@ -297,7 +342,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     """Attaches to the ring of a handle and receives what is sent from then on; iterating, also by `async for`, ends
     with the writer.
 
-    name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
+    map_location: where tensors that were on a CUDA device arrive: None, on this process's current one; "cpu"; "cuda",
+    "cuda:1" or a torch.device, with those of the CPU too. name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
     allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True. keep: large arrays
     and tensors are not copied where that can be avoided: docs/python.md, "Without a copy".
     """
@@ -311,7 +357,12 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         leases: int = 1,
         allow_pickle: Optional[bool] = None,
         keep: bool = False,
+        map_location: Any = None,
     ) -> Self: ...
+    @property
+    def gpu(self) -> Optional[GpuInfo]:
+        """How tensors of a CUDA device come; None: none has come yet, or there is no device here."""
+
     @property
     def handle(self) -> str: ...
     @property

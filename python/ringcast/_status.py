@@ -113,3 +113,57 @@ class Recycling(NamedTuple):
     reused: int
     #: times that the kernel was asked for one
     fresh: int
+
+
+class GpuStatus(NamedTuple):
+    """Whether this process can use a CUDA device."""
+
+    ready: bool
+    #: in words, why not; empty when ready
+    why: str
+    #: of the driver: 1000 * major + 10 * minor; 0: there is none
+    version: int
+    devices: int
+    #: CUDA's number of what failed, or 0
+    result: int
+
+
+class GpuInfo(NamedTuple):
+    """How tensors of a CUDA device go from a Writer, or come to a Reader. What is counted is so since the first one."""
+
+    #: "pool": by the pool on the device. Of a Writer else "no_pool", "no_reader" (nobody is attached), "waiting" (a
+    #: reader has not opened it yet), "refused" (one can't) or "lost" (the device has failed); of a Reader "no_pool",
+    #: "refused" or "lost": then they go through the ring
+    way: str
+    #: in words; empty where there is nothing to say
+    why: str
+    #: its number in this process
+    device: int
+    #: of the words that say when something is there: 64, or 32 where the driver has no others
+    word_bits: int
+    pool_bytes: int
+    #: the most frames under way in the pool
+    slots: int
+    #: of the pool that is used now
+    epoch: int
+    #: whom `way` speaks of: its slot, and
+    reader: int
+    #: its process; 0: nobody in particular
+    reader_pid: int
+    #: frames whose tensors went by the pool, and
+    pool_frames: int
+    #: bytes of theirs
+    pool_bytes_sent: int
+    #: frames with such tensors that went through the ring
+    inline_frames: int
+    #: times that the pool had no room
+    full: int
+    #: handles of memory that were opened
+    opens: int
+    #: times that a call waited for the device
+    syncs: int
+    #: now, of the pool
+    slots_used: int
+    bytes_used: int
+    #: whether the driver knows the ring's memory, so that copies to and from it need no wait
+    registered: bool

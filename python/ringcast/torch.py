@@ -29,7 +29,8 @@ RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: non
 that spans machines the first rank of each other machine looks at its own when it makes the ring of that machine. Looked
 at by every rank: RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere
 by raising ringcast.PickleRefused, after which the next call works. (The exchanges of the first call are
-torch.distributed's own.)
+torch.distributed's own.) RINGCAST_GPU; 0 keeps tensors on a CUDA device from the way on the device: they go through the
+ring. RINGCAST_GPU_POOL_BYTES, of the source: what of its device's memory that way takes.
 
 RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what becomes of the broadcasts when another rank has
 died. "fail" (the default): this and all later calls raise ringcast.ReaderDied on all ranks; "evict": the source warns
@@ -68,8 +69,10 @@ def broadcast_tensor_dict(
     first call takes instead of `group`, and what goes to other machines.
     Without torch.distributed initialised, or in a group of one rank, the input is returned.
 
-    TypeError: not a dict on the source, or a tensor in it that is not on the CPU. ValueError: `src` is no rank of the
-    group, or this process is not in it. Others as in this module's docstring. Contract: vLLM's
+    Tensors on a CUDA device arrive on the receiver's current one (docs/torch.md).
+
+    TypeError: not a dict on the source, or a tensor in it that is on any other device. ValueError: `src` is no rank of
+    the group, or this process is not in it. Others as in this module's docstring. Contract: vLLM's
     GroupCoordinator.broadcast_tensor_dict (August 2026).
     """
     ring = end_of(group, src, metadata_group)

@@ -3,6 +3,10 @@
 
 import gc
 import os
+import pathlib
+import shlex
+import shutil
+import subprocess
 from multiprocessing import forkserver, resource_tracker
 
 import pytest
@@ -74,3 +78,45 @@ def ring():
     """A ring of 1 MiB and one reader, in this process."""
     with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle) as reader:
         yield writer, reader
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory):
+    """The folder of a CUDA driver without a GPU, for LD_LIBRARY_PATH."""
+    folder = tmp_path_factory.mktemp("cuda")
+    root = pathlib.Path(__file__).parents[2]
+    sources = [str(path) for path in (root / "tests" / "fake_cuda").glob("*.c")]
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        pytest.skip("there is no compiler to make it with")
+    command = [*compiler, "-shared", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden", f"-I{root}", *sources]
+    subprocess.run([*command, "-o", str(folder / "libcuda.so.1"), "-pthread", "-Wl,-z,nodelete"], check=True)
+    return folder
+
+
+def processes(count, folder, **names):
+    import device_peers
+
+    peers = [device_peers.start(folder, **names) for _ in range(count)]
+    yield peers
+    for peer in peers:
+        peer.stop()
+
+
+@pytest.fixture(scope="session")
+def gpus(fake_driver):
+    """Five processes with one CUDA device, on which things take their time."""
+    yield from processes(5, fake_driver, FAKE_CUDA_JITTER="7")
+
+
+@pytest.fixture(scope="session")
+def two_devices(fake_driver):
+    """Three processes with two."""
+    yield from processes(3, fake_driver, FAKE_CUDA_DEVICES="2", FAKE_CUDA_JITTER="3")
+
+
+@pytest.fixture(scope="session")
+def no_gpu(fake_driver):
+    """A process that has one but may not use it."""
+    for peers in processes(1, fake_driver, RINGCAST_DISABLE="cuda"):
+        yield peers[0]

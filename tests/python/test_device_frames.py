@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames with tensors of devices, as they come to a reader that has none: what is in the frame arrives, and what is not
-is refused by name."""
+"""Frames with tensors of devices, as they come to a reader that has none: what is in the frame arrives on the CPU, if it
+is to, and what is not is refused by name."""
 
 import errno
 import pathlib
@@ -24,6 +24,20 @@ def send_vector(writer, name):
     span = writer.reserve(len(data), 0)
     memoryview(span)[:] = data
     span.commit(kind=ringcast.KIND_TENSORS)
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch):
+    monkeypatch.setenv("RINGCAST_DISABLE", "cuda")
+
+
+@pytest.fixture
+def ring():
+    """Its reader has had a frame: the first one might have been under way when it attached."""
+    with ringcast.Writer(1 << 20) as writer, ringcast.Reader(writer.handle, map_location="cpu") as reader:
+        writer.send(0, 0)
+        reader.recv(0)
+        yield writer, reader
 
 
 def view(reader):

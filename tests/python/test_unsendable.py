@@ -163,9 +163,15 @@ def test_a_tensor_elsewhere_is_named(ring):
 
 
 def test_a_tensor_on_an_accelerator_is_to_be_moved():
-    error = ringcast._pickling.elsewhere("value['x']", "cuda:1")
+    error = ringcast._pickling.elsewhere("value['x']", "xpu:1")
     assert type(error) is TypeError and str(error) == (
-        "value['x'] is a tensor on device 'cuda:1'; ringcast sends CPU tensors only as yet: move it with .cpu()"
+        "value['x'] is a tensor on device 'xpu:1'; ringcast sends those of the CPU and of CUDA devices: move it with "
+        ".cpu()"
+    )
+    error = ringcast._pickling.elsewhere("value['x'].y", "cuda:1")
+    assert type(error) is TypeError and str(error) == (
+        "value['x'].y is a tensor on device 'cuda:1' in what only pickle can send: move it with .cpu(), or send it "
+        "beside that"
     )
 
 

@@ -16,6 +16,7 @@
  * they come from: entries that share their bytes could else ask for any amount of memory.
  */
 #include "python/extension/codec/decode.h"
+#include "python/extension/device.h"
 
 /* How much of a pickle that is refused is looked at, for the names that it asks for. */
 enum { REFUSED_BYTES = 1 << 16 };
@@ -266,6 +267,7 @@ static bool finish_copies(struct rc_py_decoding *decoding) {
 }
 
 static bool finish(struct rc_py_decoding *decoding) {
+  if (decoding->device && !rc_py_device_copy(decoding)) return false;
   if (!finish_copies(decoding)) return false;
   if (!decoding->buffers && decoding->nested_count == 0 && decoding->leaf_count == 0) {
     return decoding->result || rc_py_damaged(decoding, "no value");
@@ -312,6 +314,7 @@ static void decoding_clear(struct rc_py_decoding *decoding) {
   PyMem_Free(decoding->parts);
   PyMem_Free(decoding->nested);
   PyMem_Free(decoding->copies);
+  if (decoding->device) rc_py_device_clear(decoding);
   Py_XDECREF(decoding->pickle);
   Py_XDECREF(decoding->buffers);
 }
@@ -320,6 +323,8 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                                 const struct rc_py_decoder *decoder, uint32_t *tag) {
   struct rc_py_decoding decoding = {.state = state,
                               .reader = decoder->reader,
+                              .owner = decoder->owner,
+                              .whole = frame,
                               .classes = decoder->classes,
                               .allow_pickle = decoder->allow_pickle,
                               .hold = decoder->hold,

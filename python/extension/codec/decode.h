@@ -55,6 +55,9 @@ struct rc_py_decoding {
   const struct rc_py_selection *selection;
   uint64_t arrays; /* bytes of those of RC_PY_KEEP_LEAST or more */
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
+  struct rc_py_reader *owner;         /* see rc_py_decoder */
+  const struct ringcast_frame *whole; /* the frame, as its Reader holds it */
+  struct rc_py_fetching *device;      /* NULL: nothing of it was, or is to go, on a device as yet */
 };
 
 /* Raises ProtocolError. Always false. */
@@ -80,6 +83,9 @@ PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uin
 PyObject *rc_py_make_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 /* What a pickle's buffer was: bytes, memory that an array can take over, or a bytearray. */
 PyObject *rc_py_make_buffer(struct rc_py_decoding *decoding, const struct ringcast_item *item);
+/* A tensor or array of the CPU, and the place for its bytes. */
+PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
+                           void **out);
 /* The value of an entry, or NULL with an exception; None for what is only made when all is copied. */
 PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcast_item *item);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one entry of a frame holds: scalars and text at once, of all else the memory, with a note of what to copy. */
 #include "python/extension/codec/decode.h"
+#include "python/extension/device.h"
 
 bool rc_py_damaged(struct rc_py_decoding *decoding, const char *what) {
   rc_py_raise_damaged(decoding->state, what);
@@ -91,8 +92,8 @@ static bool goes_to_torch(const struct ringcast_item *item) {
          (!(item->flags & RINGCAST_ITEM_NUMPY) && index >= 0 && !rc_py_dtypes[index].numpy);
 }
 
-static PyObject *make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
-                            void **out) {
+PyObject *rc_py_make_array(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes,
+                           void **out) {
   return goes_to_torch(item) ? rc_py_torch_make(decoding->state, item, bytes, out)
                              : rc_py_numpy_make(decoding->state, item, bytes, out);
 }
@@ -106,10 +107,6 @@ static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringca
 }
 
 static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
-  if (item->placement != RINGCAST_PLACEMENT_INLINE) {
-    return rc_py_raise_text(decoding->state, ENODEV,
-                            "the frame's tensor lies in the writer's device memory, which this reader has not opened");
-  }
   const struct ringcast_tensor tensor = {
       .data = item->data,
       .dtype = item->dtype,
@@ -125,6 +122,10 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
     rc_py_damaged(decoding, "a tensor's shape and size disagree");
     return NULL;
   }
+  if (rc_py_device_wants(decoding, item)) {
+    PyObject *made = rc_py_device_make(decoding, item, bytes);
+    if (made || PyErr_Occurred()) return made;
+  }
   if (packed && bytes >= RC_PY_KEEP_LEAST) decoding->arrays += bytes;
   if (decoding->hold && packed) {
     PyObject *viewed = view_array(decoding, item, bytes);
@@ -132,7 +133,7 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
   }
   if (!rc_py_copy_add(decoding, item->data, bytes)) return NULL;
   void *out = NULL;
-  PyObject *array = make_array(decoding, item, bytes, &out);
+  PyObject *array = rc_py_make_array(decoding, item, bytes, &out);
   if (!array) return NULL;
   rc_py_copy_to(decoding, out);
   if (packed) return array;

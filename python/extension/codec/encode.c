@@ -18,6 +18,7 @@
 
 #include "python/extension/codec/classes.h"
 #include "python/extension/codec/pieces.h"
+#include "python/extension/device.h"
 
 /* A larger dict is one nested value, unless it is one of tensors: entries of 64 bytes are for who looks for some keys
  * of them, and a tensor has one anyway. */
@@ -55,6 +56,8 @@ static void drop_parts(struct rc_py_encoding *encoding) {
   }
   encoding->count = 0;
   encoding->stream_bytes = 0;
+  encoding->on_device = 0;
+  encoding->has_streams = encoding->is_loose = false;
   Py_CLEAR(encoding->leaves);
   Py_CLEAR(encoding->holders);
   encoding->noted = 0;
@@ -180,6 +183,8 @@ int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct r
   struct rc_py_state *state = encoding->state;
   int described = rc_py_torch_describe(state, value, rc_py_step_path, step, out);
   if (described == 0) described = rc_py_numpy_describe(state, value, out);
+  if (described == 0) described = rc_py_cuda_describe(state, value, out);
+  if (described > 0 && out->is_on_device) described = rc_py_device_note(encoding, value, step, out);
   if (described <= 0) return described;
   if (ringcast_tensor_bytes(&out->tensor, bytes) == 0) return 1;
   rc_py_source_clear(out);
@@ -342,8 +347,9 @@ static bool measure_pickle(struct rc_py_encoding *encoding, PyObject *object) {
   return false;
 }
 
-static bool make_plan(struct rc_py_encoding *encoding) {
+bool rc_py_encoding_plan(struct rc_py_encoding *encoding) {
   uint64_t total = 0;
+  encoding->plan = (struct ringcast_frame_plan){0};
   for (size_t i = 0; i < encoding->count; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     /* No address space is larger, and what is below can be added up. */
@@ -352,7 +358,9 @@ static bool make_plan(struct rc_py_encoding *encoding) {
       return false;
     }
     total += part->bytes;
-    if (part->kind == RINGCAST_ITEM_TENSOR) {
+    if (encoding->in_pool && rc_py_is_on_device(part)) {
+      ringcast_plan_device_tensor(&encoding->plan, (size_t)part->utf8_bytes, part->source.tensor.ndim);
+    } else if (part->kind == RINGCAST_ITEM_TENSOR) {
       ringcast_plan_tensor(&encoding->plan, (size_t)part->utf8_bytes, part->source.tensor.ndim, part->bytes);
     } else {
       ringcast_plan_item(&encoding->plan, (size_t)part->utf8_bytes, part->bytes);
@@ -387,14 +395,15 @@ static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
 }
 
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle) {
+                            bool allow_pickle, const struct rc_py_writer *writer) {
   memset(encoding, 0, sizeof *encoding);
   encoding->state = state;
+  encoding->writer = writer;
   encoding->allow_pickle = allow_pickle;
   encoding->class_cache = rc_py_class_cache(&state->classes);
   if (!encoding->class_cache) return false;
   take_memory(encoding);
-  bool ok = measure(encoding, object) && make_plan(encoding);
+  bool ok = measure(encoding, object) && rc_py_encoding_plan(encoding);
   if (ok) {
     place_streams(encoding);
   } else {
@@ -405,11 +414,15 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
 
 /* ---- Write ------------------------------------------------------------------------------------------------------ */
 
-static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part) {
+static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part, bool in_pool) {
   uint64_t bytes;
   size_t key_bytes = (size_t)part->utf8_bytes;
   switch (part->kind) {
   case RINGCAST_ITEM_TENSOR:
+    if (in_pool && rc_py_is_on_device(part)) {
+      return ringcast_build_device_tensor(builder, part->utf8, key_bytes, &part->source.tensor,
+                                          RINGCAST_PLACEMENT_POOL, part->scalar.in_pool, 0);
+    }
     return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor, &part->out, &bytes);
   case RINGCAST_ITEM_OBJECT:
     return ringcast_build_object(builder, part->utf8, key_bytes, NULL, part->bytes, part->first_part, part->parts,
@@ -436,7 +449,7 @@ static int copy_parts(const struct rc_py_encoding *encoding, struct rc_py_pieces
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     bool is_tensor = part->kind == RINGCAST_ITEM_TENSOR;
-    if (!part->bytes) continue;
+    if (!part->bytes || (is_tensor && part->source.is_on_device)) continue;
     if (part->bytes >= LARGE_PART && !pieces->published) rc_py_pieces_tell(pieces, part->out);
     if (is_tensor && !is_in_order(&part->source.tensor)) {
       rc = ringcast_tensor_pack(&part->source.tensor, part->out);
@@ -455,7 +468,12 @@ static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_
     const struct rc_py_part *part = &encoding->parts[i];
     uint64_t hash;
     if (part->kind == RINGCAST_ITEM_TENSOR) {
-      rc = rc_py_hash_pack(encoding->state, &part->source.tensor, part->bytes, part->out, encoding->hash, &hash);
+      struct ringcast_tensor tensor = part->source.tensor;
+      if (part->source.is_on_device) { /* it is there already, packed */
+        tensor.data = part->out;
+        tensor.strides = NULL;
+      }
+      rc = rc_py_hash_pack(encoding->state, &tensor, part->bytes, part->out, encoding->hash, &hash);
       if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
     } else if (part->bytes) {
       rc_py_copy(part->out, part->data, part->bytes);
@@ -464,12 +482,28 @@ static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_
   return rc;
 }
 
+static int build(struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder,
+                 const struct ringcast_span *span, uint32_t tag) {
+  int rc = ringcast_build_begin(builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    rc = build_part(builder, &encoding->parts[i], encoding->in_pool);
+  }
+  return rc;
+}
+
+static int copy_all(const struct rc_py_encoding *encoding, struct rc_py_pieces *pieces) {
+  int rc;
+  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, pieces);
+  Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, pieces);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
                          const struct ringcast_span *span, uint32_t tag, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   struct rc_py_pieces pieces;
-  int rc = ringcast_build_begin(&builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
-  for (size_t i = 0; i < encoding->count && rc == 0; i++) rc = build_part(&builder, &encoding->parts[i]);
+  int rc = build(encoding, &builder, span, tag);
   if (rc < 0) return rc;
   if (encoding->hash) {
     rc = copy_and_hash(encoding, &builder);
@@ -478,11 +512,25 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
   rc = ringcast_build_end(&builder, out_bytes);
   if (rc < 0) return rc;
   rc_py_pieces_begin(&pieces, writer, span, RINGCAST_KIND_TENSORS);
-  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
-    rc = copy_parts(encoding, &pieces);
+  return copy_all(encoding, &pieces);
+}
+
+/* Nothing of it is published before the commit: the writer may have to take it back, and what a device copies into it
+ * is there only at the end. */
+int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
+                                const struct ringcast_span *span, uint32_t tag,
+                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  struct rc_py_pieces pieces;
+  int rc = build(encoding, &builder, span, tag);
+  if (rc == 0 && lease) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
+  if (rc == 0) rc = lease ? rc_py_device_copy_in(encoding, gpu, lease) : rc_py_device_fetch(encoding, gpu);
+  if (rc < 0) return rc;
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
   } else {
-    Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, &pieces);
-    Py_END_ALLOW_THREADS
+    rc_py_pieces_begin(&pieces, NULL, span, RINGCAST_KIND_TENSORS);
+    rc = copy_all(encoding, &pieces);
   }
-  return rc;
+  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
 }

@@ -17,6 +17,7 @@ struct rc_py_part {
   union {
     int64_t i;
     double f;
+    uint64_t in_pool; /* of a tensor on a device, where */
   } scalar;
   struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
   const void *data;           /* NULL for an OBJECT until all are written: then scalar.i is where its stream starts */
@@ -33,6 +34,14 @@ struct rc_py_encoding {
   enum ringcast_root root;
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
+  /* Tensors on a CUDA device: */
+  const struct rc_py_writer *writer; /* whose device they are sent from; NULL: they are copied to host memory at once */
+  uint32_t on_device;                /* how many there are with any bytes; ... */
+  bool in_pool;                      /* ... they go there, */
+  bool has_streams;                  /* ... by several streams, and so can't, */
+  bool is_loose;                     /* ... and have to be copied before any of them goes */
+  int32_t device;
+  void *device_stream; /* of the first of them */
   uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
   PyObject *leaves;  /* a list, or NULL: none yet */
   PyObject *holders; /* a list: containers that leaves stand in, and could lead back to */
@@ -53,11 +62,17 @@ struct rc_py_encoding {
 
 /* Finds out what the frame will hold; runs all the Python code there is to run. False: raised. */
 bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state *state, PyObject *object,
-                            bool allow_pickle);
+                            bool allow_pickle, const struct rc_py_writer *writer);
 /* Writes the frame; runs no Python code, but hashlib's for SHA-256. `writer` is whose reservation `span` is, so that a
  * large frame is published as it is written; NULL: nobody's. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
                          const struct ringcast_span *span, uint32_t tag, size_t *out_bytes);
+/* The same with tensors on a device, in the pool at `lease`, or, if that is NULL, in the frame. */
+int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
+                                const struct ringcast_span *span, uint32_t tag,
+                                const struct ringcast_gpu_extent *lease, size_t *out_bytes);
+/* Sums up what the frame needs. False: raised. */
+bool rc_py_encoding_plan(struct rc_py_encoding *encoding);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);
 
 /* A way down into the value, from the inside: one step for each container that is being walked. */

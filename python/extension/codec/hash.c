@@ -91,7 +91,7 @@ static int64_t pieces_next(struct pieces *pieces, const uint8_t **out) {
   *out = pieces->to;
   if (bytes == 0) return 0;
   if (pieces->is_plain) {
-    memcpy(pieces->to, pieces->tensor.data, bytes);
+    if (pieces->to != pieces->tensor.data) memcpy(pieces->to, pieces->tensor.data, bytes); /* it may be there */
     pieces->tensor.data = (const uint8_t *)pieces->tensor.data + bytes;
   } else {
     int64_t rows = bytes > pieces->row ? (int64_t)(bytes / pieces->row) : 1;

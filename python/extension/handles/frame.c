@@ -6,7 +6,7 @@
  * be released: BufferError, as mmap does. A Frame that is dropped is released; if a call is at work on the Reader just
  * then (it waits in another thread, or unpickles), at the end of that call.
  */
-#include "python/extension/view.h"
+#include "python/extension/device.h"
 
 #include <unistd.h>
 
@@ -35,14 +35,14 @@ void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   while (self->dropped_count > 0) {
     self->dropped_count--;
     /* Nobody is there to be told that it was evicted: the next call tells. */
-    if (self->reader) ringcast_reader_release(self->reader, &self->dropped[self->dropped_count]);
+    if (self->reader) rc_py_reader_release(self, &self->dropped[self->dropped_count]);
   }
 }
 
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  int rc = ringcast_reader_release(self->reader, frame);
+  int rc = rc_py_reader_release(self, frame);
   bool wins = type && rc == -ESTALE && PyErr_GivenExceptionMatches(type, PyExc_Exception);
   if (wins) {
     Py_CLEAR(type);
@@ -190,6 +190,7 @@ static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
   const struct rc_py_looking looking = {.state = rc_py_state_of(reader),
                                         .frame = &self->frame,
                                         .reader = reader->reader,
+                                        .owner = reader,
                                         .classes = &reader->classes,
                                         .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
@@ -199,6 +200,7 @@ static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
 
 static PyObject *look_whole(const struct rc_py_looking *looking, PyObject *allow_pickle) {
   const struct rc_py_decoder decoder = {.reader = looking->reader,
+                                        .owner = looking->owner,
                                         .classes = looking->classes,
                                         .allow_pickle = looking->allow_pickle && allow_pickle == Py_True};
   uint32_t tag;

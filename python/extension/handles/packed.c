@@ -51,7 +51,8 @@ const char rc_py_pack_doc[] =
     "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) "
     "then costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
     "allow_pickle: as for Writer. hash: as for Writer.send(); PackedFrame.hashes has them.\n\n"
-    "TypeError: a tensor that is not on the CPU. PickleRefused, and whatever pickle raises, as Writer.send().";
+    "Of tensors on a CUDA device it has the bytes: they are waited for, and arrive on a device as those of send() do.\n\n"
+    "TypeError: a tensor on any other device. PickleRefused, and whatever pickle raises, as Writer.send().";
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
@@ -65,7 +66,7 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   if (Py_TYPE(values[0]) == state->packed_type) {
     return hash ? rc_py_hash_of_packed() : repack(state, values[0], allow_pickle);
   }
-  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, state, values[0], allow_pickle, NULL)) return NULL;
   encoding.hash = hash;
   struct rc_py_packed *self = (struct rc_py_packed *)state->packed_type->tp_alloc(state->packed_type, 0);
   if (self && !fill(self, &encoding)) Py_CLEAR(self);
@@ -78,7 +79,8 @@ const char rc_py_unpack_doc[] =
     "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
     "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() "
     "would\ngive it.\n\n"
-    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too.\n\n"
+    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too. Tensors that were on a CUDA device arrive "
+    "on the\nCPU, but those of a Frame, which arrive where its Reader has them.\n\n"
     "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
     "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reader: attaches to a ring and receives from it. */
+#include "python/extension/device.h"
 #include "python/extension/handles/receive.h"
 
 #include <unistd.h>
@@ -15,14 +16,16 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", NULL};
+  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", "map_location", NULL};
   PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *keep = Py_False;
+  PyObject *location = Py_None;
+  struct rc_py_map map;
   bool allow_pickle, keeps;
   const char *text;
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOO:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle, &keep)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOO:Reader", names, &handle, &options.name, &spin, &leases,
+                                   &pickle, &keep, &location)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
@@ -31,6 +34,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (!PyBool_Check(keep)) {
     return PyErr_Format(PyExc_TypeError, "keep must be True or False, not %.100s", Py_TYPE(keep)->tp_name);
   }
+  if (!rc_py_gpu_map(location, &map)) return NULL;
   keeps = keep == Py_True;
   options.leases = (uint32_t)most;
   options.flags = RINGCAST_READER_CUT_THROUGH | (keeps ? RINGCAST_READER_KEEP : 0);
@@ -39,6 +43,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
   self->keeps = keeps;
+  self->map = map;
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);
   if (rc == 0) return (PyObject *)self;
@@ -53,6 +58,8 @@ static void reader_dealloc(PyObject *object) {
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
   rc_py_reader_shut(self, false);
+  if (self->gpu) Py_XDECREF(self->gpu->why);
+  PyMem_Free(self->gpu);
   Py_XDECREF(self->handle);
   Py_XDECREF(self->classes);
   type->tp_free(object);
@@ -172,12 +179,15 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("view", args, count, keywords, &timeout_ns)) return NULL;
-  PyObject *frame = lend(self, timeout_ns);
-  if (!frame) return NULL;
-  PyObject *view = rc_py_view_new(self, frame);
-  if (!view) rc_py_frame_give_up(frame);
-  Py_DECREF(frame);
-  return view;
+  for (;;) {
+    PyObject *frame = lend(self, timeout_ns);
+    if (!frame) return NULL;
+    PyObject *view = rc_py_view_new(self, frame);
+    bool skips = !view && rc_py_gpu_skips(self);
+    if (!view) rc_py_frame_give_up(frame);
+    Py_DECREF(frame);
+    if (!skips || PyErr_Occurred()) return view;
+  }
 }
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
@@ -338,11 +348,12 @@ static PyGetSetDef reader_properties[] = {
     {"lag", get_lag, NULL, "Bytes that were sent and not received yet.", NULL},
     {"memory", get_memory, NULL, "Which memory the ring has: \"hugetlb\", \"shmem-huge\" or \"pages\".", NULL},
     {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+    {"gpu", rc_py_reader_gpu, NULL, rc_py_gpu_doc, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyDoc_STRVAR(reader_doc,
-             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None, keep=False)\n--\n\n"
+             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None, keep=False, map_location=None)\n--\n\n"
              "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
              "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
              "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at "
@@ -352,7 +363,9 @@ PyDoc_STRVAR(reader_doc,
              "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default). keep: large arrays and tensors that recv() gives "
              "are not "
              "copied where that can be avoided: they\nstay in the ring's spill memory, and are this process's own, "
-             "copy-on-write.\nIterating, also by `async for`, receives until the "
+             "copy-on-write.\nmap_location: where torch tensors and other arrays arrive that were on a "
+             "CUDA device: None, on this process's current one;\n\"cuda\", \"cuda:1\" or a torch.device, there, and "
+             "torch tensors of the CPU too; \"cpu\", in host memory.\nIterating, also by `async for`, receives until the "
              "writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "

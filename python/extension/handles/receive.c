@@ -16,7 +16,7 @@
 #include "python/extension/handles/receive.h"
 
 #include "python/extension/codec/follow.h"
-#include "python/extension/view.h"
+#include "python/extension/device.h"
 
 /* How long a task lets its loop wait for the rest of a large frame, once: as long as to copy it takes, about. */
 enum { TASK_WAITS_NS = 1000000, TASK_BYTES_PER_NS = 4 };
@@ -26,10 +26,12 @@ struct arrival {
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
   bool kept;
+  ringcast_gpu_reader *gpu; /* NULL: none yet */
 };
 
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
+  if (call->gpu) ringcast_gpu_tidy(call->gpu, timeout_ns != 0);
   return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
 }
 
@@ -39,6 +41,7 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
     call->frame = self->rest;
     return 0;
   }
+  call->gpu = self->gpu ? self->gpu->reader : NULL;
   return rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
 }
 
@@ -73,6 +76,7 @@ static PyObject *decode_by(struct rc_py_reader *self, const struct ringcast_fram
                            struct rc_py_hold *hold, uint32_t *tag) {
   uint64_t arrays = 0;
   const struct rc_py_decoder decoder = {.reader = self->reader,
+                                        .owner = self,
                                         .classes = &self->classes,
                                         .allow_pickle = self->allow_pickle,
                                         .hold = hold,
@@ -91,6 +95,7 @@ static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, s
 /* The object, with its large arrays where they are. */
 static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
+  if (rc_py_has_device(&frame)) return decode(self, call, NULL, tag); /* a device may still read it afterwards */
   struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
   if (!hold) return decode(self, call, NULL, tag);
   call->kept = true;
@@ -145,12 +150,13 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taki
   else *object = decode(self, call, NULL, tag);
   if (rc != 0 && !settle(self, call, rc)) return rc;
   self->begun = false;
+  bool skips = !*object && rc_py_gpu_skips(self);
   if (rc != 0 && !is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
   if (!call->kept && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
   if (self->keeps && is_large(self, call)) ringcast_reader_set_cut_through(self->reader, !is_to_be_kept(self));
   call->kept = false;
   if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
-  return is_lost(rc) ? -ECONNABORTED : 0;
+  return skips || is_lost(rc) ? -ECONNABORTED : 0;
 }
 
 /* A frame that is lent is there as a whole. As read_frame. */
@@ -186,6 +192,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
   } while (rc == -ECONNABORTED);
   if (rc == -EAGAIN && taking) {
     self->spent = 0; /* the task is going to wait */
+    rc_py_gpu_tidy(self, true);
     object = rc_py_ref(rc_py_state_of(self)->nothing);
   } else if (rc < 0) {
     rc_py_watch_after(self->watch, self->pid, rc);

@@ -2,6 +2,7 @@
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
 #include "python/extension/codec/encode.h"
 #include "python/extension/codec/pieces.h"
+#include "python/extension/device.h"
 
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer;
@@ -82,9 +83,10 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
     if (packed->pickled && !self->allow_pickle) return rc_py_packed_refuse(rc_py_state_of(self), packed);
     return sent(self, send_packed(self, packed, timeout_ns, tag), packed->bytes);
   }
-  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle)) return NULL;
+  if (!rc_py_encoding_measure(&encoding, rc_py_state_of(self), object, self->allow_pickle, self)) return NULL;
   encoding.hash = hash;
-  int rc = send_encoding(self, &encoding, timeout_ns, tag);
+  int rc = encoding.on_device ? rc_py_gpu_send(self, &encoding, timeout_ns, tag)
+                              : send_encoding(self, &encoding, timeout_ns, tag);
   PyObject *result = sent(self, rc, ringcast_plan_bytes(&encoding.plan));
   rc_py_encoding_clear(&encoding);
   return result;
@@ -93,7 +95,8 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
 const char rc_py_send_doc[] =
     "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
      "Send any Python object to every reader that is attached.\n\n"
-     "Plain values, containers, CPU tensors of torch (any dtype and strides, copied once, straight into the ring), "
+     "Plain values, containers, tensors of torch (any dtype and strides, copied once, straight into the ring; of a CUDA "
+     "device,\ninto a pool there, without a wait), what has __dlpack__ on such a device (CuPy's arrays, JAX's), "
      "NumPy's\narrays and scalars, dataclasses, msgspec.Structs, namedtuples and members of Enums go as they are, "
      "nested up to 1024\ndeep. What else there is in a value goes by pickle, protocol 5, the tensors, arrays and "
      "buffers in it beside the\npickle. Nothing that is sent may change until send returns; afterwards it may: the "
@@ -106,7 +109,7 @@ const char rc_py_send_doc[] =
      "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
      "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
      "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
-     "tensor that is not on the CPU. ValueError: a tensor without memory. RecursionError: nested too deep for "
+     "tensor that is on another device, or on one that can't be used here. ValueError: a tensor without memory. RecursionError: nested too deep for "
      "this thread's\nstack, or for pickle. RuntimeError: the value was changed meanwhile. Whatever pickle raises for "
      "what can't be pickled,\nwith its place in front: \"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {

@@ -25,6 +25,7 @@ static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32
   PyObject *object = NULL;
   if (rc_py_reader_hold(reader)) {
     const struct rc_py_decoder decoder = {.reader = reader->reader,
+                                          .owner = reader,
                                           .classes = &reader->classes,
                                           .allow_pickle = reader->allow_pickle,
                                           .hold = reader->hold};

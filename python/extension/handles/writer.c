@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer: makes a ring and sends through it. */
-#include "python/extension/extension.h"
+#include "python/extension/device.h"
 
 #include <unistd.h>
 
@@ -70,15 +70,18 @@ static bool take_policies(const char *on_death, const char *on_slow, PyObject *s
   return false;
 }
 
-static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle) {
+static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
+                         struct rc_py_gpu_options *gpu) {
   static char *names[] = {"capacity",     "readers",  "memory",  "spin", "numa", "spill_bytes",
-                          "allow_pickle", "on_death", "on_slow", "slow", NULL};
+                          "allow_pickle", "on_death", "on_slow", "slow", "gpu_pool_bytes", "gpu_inline_most",
+                          "gpu_full",     NULL};
   PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None, *pickle = Py_None;
-  PyObject *slow = Py_None;
-  const char *memory = "auto", *on_death = "fail", *on_slow = "fail";
+  PyObject *slow = Py_None, *pool = Py_None, *inline_most = Py_None;
+  const char *memory = "auto", *on_death = "fail", *on_slow = "fail", *full = "inline";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssO:Writer", names, &capacity, &readers, &memory, &spin,
-                                   &numa, &spill, &pickle, &on_death, &on_slow, &slow)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOOs:Writer", names, &capacity, &readers, &memory, &spin,
+                                   &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &inline_most,
+                                   &full)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
@@ -87,7 +90,7 @@ static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_wri
   out->readers = (uint32_t)value;
   if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
   if (!spill_number(spill, &out->spill_bytes) || !rc_py_allow_pickle(pickle, allow_pickle)) return false;
-  if (!take_policies(on_death, on_slow, slow, out)) return false;
+  if (!take_policies(on_death, on_slow, slow, out) || !rc_py_gpu_options(pool, inline_most, full, gpu)) return false;
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns);
 }
 
@@ -103,12 +106,14 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
 
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   struct ringcast_writer_options options;
+  struct rc_py_gpu_options gpu;
   bool allow_pickle;
-  if (!make_options(args, keywords, &options, &allow_pickle)) return NULL;
+  if (!make_options(args, keywords, &options, &allow_pickle, &gpu)) return NULL;
   struct rc_py_writer *self = (struct rc_py_writer *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
+  self->gpu_options = gpu;
   self->fail_ns = options.on_slow == RINGCAST_FAIL ? options.slow_ns : 0;
   int rc = open_ring(self, &options);
   if (rc == 0) return (PyObject *)self;
@@ -122,6 +127,7 @@ static void writer_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
+  rc_py_gpu_writer_shut(self, false);
   ringcast_writer_close(self->writer);
   Py_XDECREF(self->handle);
   type->tp_free(object);
@@ -329,9 +335,11 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   bool may_close = rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
     rc_py_watch_close(&self->watch, self->pid);
-    ringcast_writer_close(self->writer);
+    ringcast_writer *writer = self->writer;
     self->writer = NULL;
     self->lease.open = false;
+    rc_py_gpu_writer_shut(self, true);
+    ringcast_writer_close(writer);
   }
   rc_py_writer_leave(self);
   return may_close ? rc_py_ref(Py_None) : NULL;
@@ -459,12 +467,14 @@ static PyMemberDef writer_members[] = {
 static PyGetSetDef writer_properties[] = {
     {"memory", get_memory, NULL, "Which memory was got: \"hugetlb\", \"shmem-huge\" or \"pages\".", NULL},
     {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+    {"gpu", rc_py_writer_gpu, NULL, rc_py_gpu_doc, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 PyDoc_STRVAR(writer_doc,
              "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None,\n"
-             "       allow_pickle=None, on_death='fail', on_slow='fail', slow=None)\n--\n\n"
+             "       allow_pickle=None, on_death='fail', on_slow='fail', slow=None, gpu_pool_bytes=None,\n"
+             "       gpu_inline_most=None, gpu_full='inline')\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
              "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. "
              "readers: the most at once.\n"
@@ -485,7 +495,12 @@ PyDoc_STRVAR(writer_doc,
              "None: for "
              "ever. on_slow: the same for one\nthat was: \"fail\" raises TimeoutError, \"evict\" goes on, and that "
              "reader gets "
-             "Evicted.\n\n"
+             "Evicted.\n"
+             "gpu_pool_bytes: memory of the device that tensors on it go through, taken by the first one; None: what "
+             "the environment's\nRINGCAST_GPU_POOL_BYTES says, else 256 MiB; 0: none, they go through the ring. "
+             "gpu_inline_most: those of a frame that have\nno more bytes together go through the ring anyway. "
+             "gpu_full: when the pool has no room, a frame goes through the ring\n(\"inline\"), or send() raises "
+             "TimeoutError (\"raise\").\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {

@@ -23,6 +23,10 @@
 /* As torch's own allocator does. */
 #define ALIGNMENT 64
 
+#define READ_ONLY 1u /* a flag of a versioned one */
+#define UNVERSIONED "dltensor"
+#define VERSIONED "dltensor_versioned"
+
 /* DLManagedTensorVersioned, and what belongs to one of ours. */
 struct managed {
   uint32_t major, minor;
@@ -45,6 +49,18 @@ struct unversioned {
   int64_t dims[];
 };
 
+/* The same as DLManagedTensorVersioned; see `managed`, whose first fields it has. */
+struct owned {
+  uint32_t major, minor;
+  void *context;
+  void (*deleter)(struct owned *self);
+  uint64_t flags;
+  struct rc_py_dltensor tensor;
+  void (*give)(void *owner);
+  void *owner;
+  int64_t dims[];
+};
+
 /* DLPackExchangeAPI: what begins it is the same in every version, and names an earlier one if there is one. */
 struct rc_py_exchange {
   uint32_t major, minor;
@@ -52,7 +68,7 @@ struct rc_py_exchange {
   void *allocate, *managed_of; /* not used here */
   int (*make)(struct managed *tensor, void **out);
   int (*describe)(void *object, struct rc_py_dltensor *out); /* may be NULL */
-  void *current_stream;
+  int (*current_stream)(int32_t type, int32_t device, void **out); /* may be NULL */
 };
 
 /* ---- The exchange API ------------------------------------------------------------------------------------------- */
@@ -90,6 +106,13 @@ int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tenso
   if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
   PyErr_Clear();
   return 0;
+}
+
+bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out) {
+  if (!exchange->current_stream) return false;
+  if (exchange->current_stream(RC_PY_DLPACK_CUDA, device, out) == 0) return true;
+  PyErr_Clear();
+  return false;
 }
 
 /* ---- Tensors over memory of ours -------------------------------------------------------------------------------- */
@@ -163,13 +186,19 @@ static void unversioned_delete(struct unversioned *self) {
   PyMem_RawFree(self);
 }
 
-/* If nobody took it over. */
-static void capsule_drop(PyObject *capsule) {
-  if (PyCapsule_IsValid(capsule, "dltensor")) unversioned_delete(PyCapsule_GetPointer(capsule, "dltensor"));
+static void owned_delete(struct owned *self) {
+  self->give(self->owner);
+  PyMem_RawFree(self);
 }
 
-PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
-                               void *owner) {
+/* If nobody took it over. */
+static void capsule_drop(PyObject *capsule) {
+  if (PyCapsule_IsValid(capsule, UNVERSIONED)) unversioned_delete(PyCapsule_GetPointer(capsule, UNVERSIONED));
+  if (PyCapsule_IsValid(capsule, VERSIONED)) owned_delete(PyCapsule_GetPointer(capsule, VERSIONED));
+}
+
+static PyObject *make_unversioned(const struct ringcast_item *item, const void *data,
+                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
   struct unversioned *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
   if (!self) {
     give(owner);
@@ -177,7 +206,38 @@ PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *dat
   }
   *self = (struct unversioned){.deleter = unversioned_delete, .give = give, .owner = owner};
   fill(&self->tensor, item, (void *)data, self->dims);
-  PyObject *capsule = PyCapsule_New(self, "dltensor", capsule_drop);
+  self->tensor.device.type = place->device_type;
+  self->tensor.device.id = place->device;
+  PyObject *capsule = PyCapsule_New(self, UNVERSIONED, capsule_drop);
   if (!capsule) unversioned_delete(self);
   return capsule;
+}
+
+static PyObject *make_versioned(const struct ringcast_item *item, const void *data,
+                                const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
+  struct owned *self = PyMem_RawMalloc(sizeof *self + 2 * (size_t)item->ndim * sizeof *self->dims);
+  if (!self) {
+    give(owner);
+    return PyErr_NoMemory();
+  }
+  *self = (struct owned){.major = MAJOR, .minor = MINOR, .deleter = owned_delete, .give = give, .owner = owner};
+  self->flags = place->is_read_only ? READ_ONLY : 0;
+  fill(&self->tensor, item, (void *)data, self->dims);
+  self->tensor.device.type = place->device_type;
+  self->tensor.device.id = place->device;
+  PyObject *capsule = PyCapsule_New(self, VERSIONED, capsule_drop);
+  if (!capsule) owned_delete(self);
+  return capsule;
+}
+
+PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
+                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner) {
+  return place->is_versioned ? make_versioned(item, data, place, give, owner)
+                             : make_unversioned(item, data, place, give, owner);
+}
+
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                               void *owner) {
+  const struct rc_py_dlpack_place host = {.device_type = RC_PY_DLPACK_CPU};
+  return make_unversioned(item, data, &host, give, owner);
 }

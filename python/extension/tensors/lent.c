@@ -8,7 +8,7 @@
  *
  * What is kept (ringcast_reader_keep) needs no Reader: then the hold is of the frame alone, which goes with its arrays.
  */
-#include "python/extension/view.h"
+#include "python/extension/device.h"
 
 #include <stdatomic.h>
 
@@ -72,6 +72,7 @@ void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run) {
   self->hold = NULL;
   self->reader = NULL;
   PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
+  rc_py_gpu_reader_shut(self);
   if (hold) {
     ringcast_reader_leave(reader);
     rc_py_hold_drop(hold);

@@ -104,4 +104,5 @@ void rc_py_source_clear(struct rc_py_source *source) {
   Py_CLEAR(source->keep);
   PyMem_Free(source->dims);
   source->dims = NULL;
+  source->is_on_device = false;
 }

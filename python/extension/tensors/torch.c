@@ -6,7 +6,7 @@
  *
  * torch is never imported to send: nobody has a tensor of a module that was not imported.
  */
-#include "python/extension/view.h"
+#include "python/extension/device.h"
 
 /* torch has the dtype, with elements of that size: what it keeps in other ways goes inside a pickle. */
 static PyObject *torch_dtype(PyObject *module, const struct rc_py_dtype *known) {
@@ -155,7 +155,7 @@ static int fill_dims(struct rc_py_state *state, struct rc_py_source *source) {
   return 1;
 }
 
-static bool data_ptr(struct rc_py_state *state, PyObject *tensor, void **out) {
+bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **out) {
   PyObject *address = PyObject_CallMethodNoArgs(tensor, state->names.data_ptr);
   if (!address) return false;
   *out = PyLong_AsVoidPtr(address);
@@ -185,8 +185,9 @@ static int describe_by_attributes(struct rc_py_state *state, PyObject *object, i
   int described = fill_dims(state, out);
   if (described <= 0) return described;
   void *data = NULL;
-  if (!data_ptr(state, out->keep, &data)) return -1;
+  if (!rc_py_torch_data_ptr(state, out->keep, &data)) return -1;
   out->tensor.data = data;
+  if (out->is_on_device && !rc_py_torch_ordinal(state, out->keep, &out->device)) return -1;
   return describe_flags(state, object, index, out) < 0 ? -1 : has_memory(&out->tensor);
 }
 
@@ -206,7 +207,9 @@ static int describe_by_exchange(struct rc_py_state *state, PyObject *object, str
   int described = rc_py_dlpack_describe(state->torch.exchange, object, &tensor);
   if (described == 0) state->torch.is_asked_first = true;
   if (described <= 0) return described;
-  if (tensor.device.type != RC_PY_DLPACK_CPU || tensor.ndim > RINGCAST_MAX_NDIM) return 0;
+  out->is_on_device = tensor.device.type == RC_PY_DLPACK_CUDA;
+  out->device = tensor.device.id;
+  if ((tensor.device.type != RC_PY_DLPACK_CPU && !out->is_on_device) || tensor.ndim > RINGCAST_MAX_NDIM) return 0;
   size_t bytes = (size_t)tensor.ndim * sizeof(int64_t);
   int64_t *dims = PyMem_Malloc(2 * bytes + 1);
   if (!dims) {
@@ -239,6 +242,13 @@ static int exchanged(struct rc_py_state *state, PyObject *object, struct rc_py_s
   return described;
 }
 
+/* What was described, if it is on a device, made ready to be sent from there. */
+static int completed(struct rc_py_state *state, PyObject *object, int described, struct rc_py_source *out) {
+  if (described <= 0 || !out->is_on_device || rc_py_cuda_complete(state, object, out) > 0) return described;
+  rc_py_source_clear(out);
+  return -1;
+}
+
 int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
                          struct rc_py_source *out) {
   if (!rc_py_torch_seen(state)) return 0;
@@ -246,18 +256,21 @@ int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_wher
   if (type != state->torch.tensor && type != state->torch.parameter) return 0;
   bool is_asked_first = state->torch.is_asked_first;
   int described = state->torch.exchange && !is_asked_first ? exchanged(state, object, out) : 0;
-  if (described) return described;
+  if (described) return completed(state, object, described, out);
   int is_cpu = attribute_is_true(object, state->names.is_cpu);
-  if (is_cpu <= 0) return is_cpu < 0 ? -1 : raise_device(state, object, where, context);
+  int is_cuda = is_cpu == 0 ? attribute_is_true(object, state->names.is_cuda) : 0;
+  if (is_cpu < 0 || is_cuda < 0) return -1;
+  if (!is_cpu && !is_cuda) return raise_device(state, object, where, context);
   int index = dense_dtype(state, object);
   if (index < 0) return index + 1;
   if (state->torch.exchange && is_asked_first && !state->torch.takes_no_dlpack[index]) {
     described = exchanged(state, object, out);
   }
-  if (described) return described;
+  if (described) return completed(state, object, described, out);
+  out->is_on_device = is_cuda;
   described = describe_by_attributes(state, object, index, out);
   if (described <= 0) rc_py_source_clear(out);
-  return described;
+  return completed(state, object, described, out);
 }
 
 /* ---- Received --------------------------------------------------------------------------------------------------- */
@@ -297,7 +310,7 @@ static PyObject *over_block(struct rc_py_state *state, const struct ringcast_ite
   PyObject *capsule = rc_py_dlpack_capsule(item, data, give_block, block);
   PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
   Py_XDECREF(capsule);
-  if (!tensor || !data_ptr(state, tensor, &kept) || kept != data) { /* a copy, then, and the block may be another's */
+  if (!tensor || !rc_py_torch_data_ptr(state, tensor, &kept) || kept != data) { /* a copy, then, and the block may be another's */
     if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
     Py_CLEAR(tensor);
   }
@@ -324,7 +337,7 @@ static PyObject *over_ours(struct rc_py_state *state, int index, const struct ri
 /* A tensor of torch's own memory. */
 static PyObject *allocated(struct rc_py_state *state, int index, const struct ringcast_item *item, void **out) {
   PyObject *tensor = empty(state, state->torch.dtypes[index], item);
-  if (tensor && !data_ptr(state, tensor, out)) Py_CLEAR(tensor);
+  if (tensor && !rc_py_torch_data_ptr(state, tensor, out)) Py_CLEAR(tensor);
   if (tensor && !*out && item->bytes) {
     PyErr_SetString(PyExc_RuntimeError, "torch.empty gave a tensor without memory");
     Py_CLEAR(tensor);
@@ -332,8 +345,7 @@ static PyObject *allocated(struct rc_py_state *state, int index, const struct ri
   return tensor;
 }
 
-/* Consumes `tensor`. */
-static PyObject *finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags) {
+PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags) {
   PyObject *requires_grad = flags & RINGCAST_ITEM_REQUIRES_GRAD ? Py_True : Py_False;
   PyObject *result;
   if (flags & RINGCAST_ITEM_PARAMETER) {
@@ -347,17 +359,22 @@ static PyObject *finish(struct rc_py_state *state, PyObject *tensor, uint32_t fl
   return result;
 }
 
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
-  if (!rc_py_torch_needed(state)) return NULL;
+int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item) {
+  if (!rc_py_torch_needed(state)) return -1;
   int index = rc_py_dtype_of(item);
-  if (index < 0 || !state->torch.dtypes[index]) {
-    return rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
-                            item->dtype.code, item->dtype.bits);
-  }
+  if (index >= 0 && state->torch.dtypes[index]) return index;
+  rc_py_raise_text(state, EPROTO, "the frame holds a tensor of dtype code %d, %d bits, which this torch lacks",
+                   item->dtype.code, item->dtype.bits);
+  return -1;
+}
+
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
+  int index = rc_py_torch_index(state, item);
+  if (index < 0) return NULL;
   PyObject *tensor = over_ours(state, index, item, bytes, out);
   if (!tensor && PyErr_Occurred()) return NULL;
   if (!tensor) tensor = allocated(state, index, item, out);
-  if (tensor) tensor = finish(state, tensor, item->flags);
+  if (tensor) tensor = rc_py_torch_finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
   return tensor;
 }
@@ -379,7 +396,7 @@ PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item
   if (index < 0 || !torch->dtypes[index] || !torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
   PyObject *tensor = taken_over(state, capsule, torch->dtypes[index]);
   if (tensor) {
-    tensor = finish(state, tensor, item->flags);
+    tensor = rc_py_torch_finish(state, tensor, item->flags);
     if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
     return tensor;
   }

@@ -30,7 +30,7 @@ _OPERATIONS = (
 )
 TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
 # Whose values those that are stood in for pickle as a whole, tensors on any device among them.
-_ANYTHING = (OBJECT, OBJECT_LIST)
+_ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
 CALL_BITS = 24
 CALL_MASK = (1 << CALL_BITS) - 1
 # Tags beside the calls, the value is the text: a rank has died; the source is out of reach.
@@ -94,6 +94,7 @@ class Source(Watched):
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.lost: Optional[str] = None  # who has died, once and for all
+        self.carries_cuda = False  # the ranks have agreed that it does
         self._rank = rank
         self._call = 0
         self._legs: Sequence[Any] = ()  # to other machines
@@ -110,8 +111,8 @@ class Source(Watched):
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
     ) -> None:
-        """timeout: for room, also for the error that is sent instead; with one, `value` is what pack() made. Its
-        TimeoutError: nothing was sent, and the call can be made again."""
+        """timeout: for room, also for the error that is sent instead. Its TimeoutError: nothing was sent, and the call
+        can be made again."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         tag = operation << CALL_BITS | self._call
@@ -220,6 +221,7 @@ class Receiver:
         self.end = reader
         self.source = source
         self.lost: Optional[str] = None  # who has died, once and for all
+        self.carries_cuda = False  # as the source's
         self._rank = rank
         self._sender = sender  # into the ring of this machine
         self._pids = pids  # of the ranks of this machine

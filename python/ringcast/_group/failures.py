@@ -7,13 +7,18 @@ import ringcast
 
 # Fits the smallest of rings in UTF-8.
 _MOST_CHARACTERS = 400
+# The second row is of a device; EPIPE, at who sends, is its memory's end, and not a writer's.
+_OF_VALUES = (
+    *(errno.EMSGSIZE, errno.ENOMEM, errno.ENOSPC),
+    *(errno.EBUSY, errno.EIO, errno.ENODEV, errno.ENOTSUP, errno.EPIPE),
+)
 
 
 def is_of_value(error: Exception) -> bool:
-    """Whether it is what was given that can't be sent, or spill memory that lacks; else it is the ring or the peer that
-    fails, of which the others hear from these."""
+    """Whether it is what was given that can't be sent, or memory that lacks, or a device that fails; else it is the
+    ring or the peer that fails, of which the others hear from these."""
     if isinstance(error, ringcast.Error) and not isinstance(error, ringcast.PickleRefused):
-        return error.errno in (errno.EMSGSIZE, errno.ENOMEM, errno.ENOSPC)
+        return error.errno in _OF_VALUES
     return True
 
 

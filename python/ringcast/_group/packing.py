@@ -8,7 +8,8 @@ import ringcast
 
 
 def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
-    """As ringcast.pack(); a value with tensors on another device goes as a pickle as a whole, with no hashes."""
+    """As ringcast.pack(); a value with tensors on a device that is no CUDA one goes as a pickle as a whole, with no
+    hashes."""
     try:
         return ringcast.pack(value, hash=hash)
     except TypeError as refused:

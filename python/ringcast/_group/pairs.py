@@ -30,7 +30,7 @@ from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 import torch
 
 import ringcast
-from ringcast._group import environment, failures
+from ringcast._group import devices, environment, failures
 from ringcast._group.ends import CALL_BITS, CALL_MASK
 from ringcast._group.packing import pack
 
@@ -139,7 +139,10 @@ class Sender:
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        self.end: ringcast.Writer = ringcast.Writer(environment.capacity(), 1)
+        self.end: ringcast.Writer = ringcast.Writer(
+            environment.capacity(), 1, gpu_pool_bytes=environment.gpu_pool_bytes()
+        )
+        self._gpu_is_off = environment.gpu_is_off()
         self._lock = threading.Lock()
         self._call = 0
         self._on_ring = False
@@ -151,6 +154,12 @@ class Sender:
         self._thread: Optional[threading.Thread] = None
         # What the caller has under way beside the frames, on the group's own device path.
         self.beside: Deque[Handle] = deque()
+
+    @property
+    def carries_cuda(self) -> bool:
+        """Whether tensors on a CUDA device go by the ring; until there is one, in the frames on torch.distributed's
+        way. Not once it is known that the receiver is on another machine."""
+        return not self._gpu_is_off and not self.end.closed
 
     def isend(self, group: Any, value: Any, operation: int, kind: Any = object) -> Handle:
         with self._lock:
@@ -339,7 +348,7 @@ class Receiver:
                 raise ringcast.SendError(errno.EREMOTEIO, payload.numpy().tobytes().decode())
             elif kind == _FRAME:
                 self._call = (tag + 1) & CALL_MASK
-                value = ringcast.unpack(payload.numpy())
+                value = self._unpack(payload.numpy())
                 self._check(operation, expected, tag)
                 return value
         if self.end is None:
@@ -356,6 +365,17 @@ class Receiver:
         self._call = (tag + 1) & CALL_MASK
         self._check(operation, expected, tag)
         return value
+
+    def _unpack(self, frame: Any) -> Any:
+        """Tensors for a CUDA device are made by a Reader alone: of a ring that is nobody else's."""
+        if not devices.has_device(frame):
+            return ringcast.unpack(frame)
+        with ringcast.Writer(None, 1) as writer, ringcast.Reader(writer.handle) as reader:
+            span = writer.reserve(len(frame), 0)
+            with memoryview(span) as view:
+                view[:] = memoryview(frame)
+            span.commit(kind=ringcast.KIND_TENSORS)
+            return reader.recv(0)
 
     def _recv_far(self, group: Any) -> Tuple[int, int, Any]:
         header = torch.zeros(4, dtype=torch.int64)

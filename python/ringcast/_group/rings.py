@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group import environment, legs
+from ringcast._group import devices, environment, legs
 from ringcast._group.ends import End, Receiver, Source
 
 _SLOTS = 64
@@ -185,6 +185,11 @@ class _Making:
             )
 
     def _end(self) -> End:
+        end = self._make_end()
+        end.carries_cuda = len(self._machines) == 1 and all(theirs["gpu"] for theirs in self._everyone)
+        return end
+
+    def _make_end(self) -> End:
         rank, source = self._ranks[self._me], self._ranks[self._src]
         goes_on = self._everyone[self._src]["on_death"] == "evict"
         backend, seconds = self._find_backend() if len(self._machines) > 1 else (None, 0.0)
@@ -225,7 +230,12 @@ class _Making:
 
 
 def _make_writer(size: int, on_death: str) -> ringcast.Writer:
-    return ringcast.Writer(environment.capacity(), max(_SLOTS, size - 1), on_death=on_death)
+    return ringcast.Writer(
+        environment.capacity(),
+        max(_SLOTS, size - 1),
+        on_death=on_death,
+        gpu_pool_bytes=environment.gpu_pool_bytes(),
+    )
 
 
 def _exchange(
@@ -242,6 +252,7 @@ def _exchange(
         "machine": _machine(),
         "host": platform.node(),
         "on_death": os.environ.get("RINGCAST_ON_DEATH"),
+        "gpu": devices.may_carry(),
         "tag": secrets.randbelow(1 << 29) * 2,
         "pid": os.getpid(),
         "handle": writer.handle if writer is not None else None,

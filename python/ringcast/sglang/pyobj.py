@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 import ringcast
+from ringcast._group import devices
 from ringcast._group.ends import PYOBJ, TENSOR_DICT, Source
-from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
 
 
@@ -28,7 +28,8 @@ def broadcast_pyobj(
     at. An empty list arrives as [], as does anything else that is empty, and None. rank: this process's, global too.
     dist_group: a ProcessGroup, or None for the default group. force_cpu_device: not looked at; it says where SGLang's
     pickle lies on its way, and here it lies nowhere.
-    What the ring has no form for, such as tensors on a GPU, goes as a pickle, as all of it does in SGLang.
+    Tensors on a CUDA device arrive on the receiver's current one (docs/torch.md). What the ring has no form for, such
+    as tensors on another kind of device, goes as a pickle, as all of it does in SGLang.
 
     ValueError: torch.distributed is not initialised; `src` is not in the group; `rank` says that this process is the
     source, and it is not, or the other way round. TypeError: no list, nor anything else that has a length, on the
@@ -50,7 +51,7 @@ def broadcast_pyobj(
                 ring.receive(PYOBJ)  # this call's frame is this call's, and not the next one's
         raise wrong
     if isinstance(ring, Source):
-        ring.send(_packed(ring, data), PYOBJ)
+        ring.send(_checked(ring, data), PYOBJ)
         return data
     return ring.receive(PYOBJ)
 
@@ -67,13 +68,12 @@ def _rank_in(group: Any, src: int) -> int:
     return ranks.index(src)
 
 
-def _packed(ring: Source, data: Any) -> ringcast.PackedFrame:
+def _checked(ring: Source, data: Any) -> Any:
+    """What the others are to get."""
     try:
         if data is not None and not isinstance(data, Sized):
             raise TypeError(f"broadcast_pyobj needs a list, not {type(data).__name__}")
-        if data is None or len(data) == 0:
-            return ringcast.pack([])
-        return pack(data)
+        return [] if data is None or len(data) == 0 else data
     except Exception as error:
         ring.refuse(error, PYOBJ)
         raise
@@ -90,8 +90,9 @@ def broadcast_tensor_dict(
 ) -> Optional[Dict[Any, Any]]:
     """Broadcast a dict of tensors and other values from `src`, a rank in `group`, as ringcast.torch's function does.
 
-    Tensors on another device, in the dict or in dicts in it, go by torch.distributed.broadcast over `group`, as
-    SGLang's do; they arrive on the receiver's current device of that type. Contract: SGLang's
+    Tensors on a CUDA device arrive on the receiver's current one; they go by the ring, unless the ranks are of several
+    machines or RINGCAST_GPU=0 says otherwise (docs/torch.md). Then, and on any other kind of device, those in the dict
+    or in dicts in it go by torch.distributed.broadcast over `group`, as SGLang's do. Contract: SGLang's
     GroupCoordinator.broadcast_tensor_dict (August 2026).
     """
     ring = end_of(group, src, metadata_group)
@@ -100,7 +101,7 @@ def broadcast_tensor_dict(
     elsewhere: List[torch.Tensor] = []
     if isinstance(ring, Source):
         # What is no dict, or can't be taken apart, is for send() to refuse, so that the others hear of it.
-        parts = _take_out(tensor_dict, elsewhere) if isinstance(tensor_dict, dict) else tensor_dict
+        parts = _take_out(tensor_dict, elsewhere, ring) if isinstance(tensor_dict, dict) else tensor_dict
         ring.send(parts, TENSOR_DICT, dict)
     else:
         tensor_dict = _put_back(ring.receive(TENSOR_DICT), elsewhere)
@@ -125,16 +126,16 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "cpu"
 
 
-def _take_out(tensors: Dict[Any, Any], elsewhere: List[torch.Tensor]) -> Dict[Any, Any]:
-    """The dict itself, if all that is in it is in the CPU's memory."""
+def _take_out(tensors: Dict[Any, Any], elsewhere: List[torch.Tensor], ring: Source) -> Dict[Any, Any]:
+    """The dict itself, if the ring carries all that is in it."""
     parts = tensors
     for key, value in tensors.items():
         part = value
-        if isinstance(value, torch.Tensor) and _is_elsewhere(value):
+        if isinstance(value, torch.Tensor) and _is_elsewhere(value) and not devices.carries(ring, value):
             elsewhere.append(value.detach().contiguous())
             part = _Elsewhere(value.device.type, str(value.dtype), list(value.shape))
         elif type(value) is dict:
-            part = _take_out(value, elsewhere)
+            part = _take_out(value, elsewhere, ring)
         if part is not value:
             parts = dict(tensors) if parts is tensors else parts
             parts[key] = part

@@ -17,6 +17,7 @@ from typing import Any, Callable, Deque, Dict, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
+from ringcast._group import devices
 from ringcast._group.arguments import whole
 from ringcast._group.ends import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
@@ -232,7 +233,9 @@ class _Sharing:
     def _compute(self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str]) -> Any:
         try:
             value = compute()
-            packed = pack(value, hash)
+            # What has hashes is hashed where it lies in the frame; the rest goes by the device, if it is there.
+            direct = hash is None and end.carries_cuda and devices.has_cuda_tensor(value)
+            sent = value if direct else pack(value, hash)
         except BaseException as error:
             failure = error  # the clause's own name is gone when it ends
             with contextlib.suppress(ringcast.Error):  # of the ring, whose end the others hear of
@@ -241,10 +244,10 @@ class _Sharing:
                 return error
             raise
         try:
-            self._send(end, number, lambda: end.send(packed, SHARE, timeout=0))
+            self._send(end, number, lambda: end.send(sent, SHARE, timeout=0))
         except Exception as error:
             return error
-        return value, None if hash is None else packed.hashes
+        return value, None if hash is None else sent.hashes
 
     def _send(self, end: Source, number: int, attempt: Callable[[], None]) -> None:
         while True:

@@ -10,10 +10,11 @@ Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks
 of (cpu_group, src), as those of ringcast.torch, any src; what one rank sends to another takes a ring of these two alone
 (ringcast._group.pairs).
 
-In a dict, and as broadcast()'s tensor, tensors that the rings can't carry (`travels_apart`: those not on the CPU) go by
-the collectives and the point to point of `device_group`, as in vLLM; the frame in the ring has their device's type,
-their dtype and their shape, and so tells what to expect and where it stands among the keys. All others are in the
-frame.
+Tensors on a CUDA device go by the rings, too, and arrive on the receiver's current device, in the order of its current
+stream (docs/vllm.md). Those that the rings can't carry, in a dict or as broadcast()'s tensor, go by the collectives and
+the point to point of `device_group`, as in vLLM: those on other kinds of devices and, where the ranks are of several
+machines or RINGCAST_GPU=0 says so, those on a CUDA device. The frame in the ring has then their device's type, their
+dtype and their shape, and so tells what to expect and where it stands among the keys.
 
 Nothing of it looks at vLLM's own queue (mq_broadcaster) or at its CPU communicator's way for dicts: the rings do what
 these do.
@@ -29,6 +30,7 @@ import torch
 import torch.distributed as dist
 
 import ringcast.torch as _broadcasts
+from ringcast._group import devices as _devices
 from ringcast._group import pairs as _pairs
 from ringcast._group.ends import TENSOR, TENSOR_DICT, Source
 from ringcast._group.pairs import Handle
@@ -41,23 +43,29 @@ _Meta = Tuple[Any, str, str, List[int]]
 
 
 def travels_apart(tensor: Any) -> bool:
-    """Whether a tensor goes by the device group instead of the frame. The rings carry what is on the CPU."""
+    """Whether a tensor goes by the device group where the ring carries none of CUDA's: it is not on the CPU."""
     return not tensor.is_cpu
+
+
+def _goes_apart(tensor: Any, end: Any) -> bool:
+    return travels_apart(tensor) and not _devices.carries(end, tensor)
 
 
 # ---- Dicts, with and without tensors that travel apart ---------------------------------------------------------------
 
 
-def _split(tensor_dict: Any, device_group: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
-    """What goes into the frame, and the tensors that don't, by key.
+def _split(tensor_dict: Any, device_group: Any, end: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
+    """What goes into the frame of `end`, the sender's, and the tensors that don't, by key.
 
     The frame is the dict itself, or (the dict with None for these, what they are). Without a device group all go into
-    the frame, and what is on a device is refused there, by its place. Nested tensors are part of their value.
+    the frame, and what it has no form for is refused there, by its place. Nested tensors are part of their value.
     """
     if not isinstance(tensor_dict, dict) or device_group is None:
         return tensor_dict, []
     apart = [
-        (key, value) for key, value in tensor_dict.items() if isinstance(value, torch.Tensor) and travels_apart(value)
+        (key, value)
+        for key, value in tensor_dict.items()
+        if isinstance(value, torch.Tensor) and _goes_apart(value, end)
     ]
     if not apart:
         return tensor_dict, apart
@@ -148,23 +156,30 @@ class GroupOperations:
     device_group: Any
 
     def broadcast(self, input_: Any, src: int = 0) -> Any:
-        """Fill `input_` with the source's in place, and return it.
+        """Fill `input_` with the source's in place, and return it. On a device: in the order of the current stream.
 
         ValueError: it has another dtype or number of elements than the source's; it stays as it was.
         """
         _check_src(self, src)
         if self.world_size == 1:
             return input_
-        if isinstance(input_, torch.Tensor) and travels_apart(input_) and self.device_group is not None:
-            dist.broadcast(input_, src=self.ranks[src], group=self.device_group)
-            return input_
+        is_apart = isinstance(input_, torch.Tensor) and travels_apart(input_) and self.device_group is not None
+        if is_apart and not input_.is_cuda:
+            return _broadcast_apart(self, input_, src)
         ring = end_of(self.cpu_group, src)
         if ring is None:
             return input_
+        if is_apart and not ring.carries_cuda:
+            return _broadcast_apart(self, input_, src)
         if isinstance(ring, Source):
+            if is_apart and _goes_apart(input_, ring):  # which the others can't know
+                ring.send(None, TENSOR)
+                return _broadcast_apart(self, input_, src)
             ring.send(input_, TENSOR, torch.Tensor)
             return input_
         received = ring.receive(TENSOR)
+        if received is None:
+            return _broadcast_apart(self, input_, src)
         if not isinstance(input_, torch.Tensor):
             raise TypeError(f"broadcast needs a tensor to fill, not {type(input_).__name__}")
         if input_.dtype != received.dtype or input_.numel() != received.numel():
@@ -194,8 +209,8 @@ class GroupOperations:
     ) -> Optional[Dict[Any, Any]]:
         """The source's dict on every rank, keys in the same order; on the source, the very dict.
 
-        The groups given are not looked at, as in vLLM. A tensor that travels apart arrives on the current device of its
-        device's type.
+        The groups given are not looked at, as in vLLM. A tensor on a device arrives on the current one of its device's
+        type.
         """
         if self.world_size == 1 or not dist.is_initialized():
             return tensor_dict
@@ -204,7 +219,7 @@ class GroupOperations:
         if ring is None:
             return tensor_dict
         if isinstance(ring, Source):
-            frame, apart = _split(tensor_dict, self.device_group)
+            frame, apart = _split(tensor_dict, self.device_group, ring)
             try:
                 ring.send(frame, TENSOR_DICT, tuple if apart else dict)
             except TypeError:
@@ -229,7 +244,8 @@ class GroupOperations:
         _sender(self, dst).isend(self.cpu_group, obj, _pairs.OBJECT).wait()
 
     def isend_object(self, obj: Any, dst: int) -> Handle:
-        """The same without waiting. What was given is copied: it may change or go at once."""
+        """The same without waiting. What was given is copied: it may change or go at once, on a device in the order of
+        the current stream."""
         _check_peer(self, dst, "destination")
         return _sender(self, dst).isend(self.cpu_group, obj, _pairs.OBJECT)
 
@@ -268,7 +284,8 @@ class GroupOperations:
         all_gather_tensors: Optional[Dict[str, bool]] = None,
     ) -> List[Handle]:
         """The same without waiting: the frame's handle, then one of each tensor that travels apart, which may not be
-        written to before it is waited for. Handles may be dropped."""
+        written to before it is waited for. All others may, on a device in the order of the current stream. Handles may
+        be dropped."""
         if self.world_size <= 1:
             return []
         return _isend_tensor_dict(self, tensor_dict, dst, all_gather_group, all_gather_tensors)
@@ -302,6 +319,11 @@ class GroupOperations:
         return _irecv_tensor_dict(self, src, all_gather_group, all_gather_tensors)
 
 
+def _broadcast_apart(group: GroupOperations, tensor: Any, src: int) -> Any:
+    dist.broadcast(tensor, src=group.ranks[src], group=group.device_group)
+    return tensor
+
+
 def _isend_tensor_dict(
     group: GroupOperations,
     tensor_dict: Any,
@@ -312,7 +334,7 @@ def _isend_tensor_dict(
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
     _check_peer(group, dst, "destination")
     sender = _sender(group, dst)
-    frame, apart = _split(tensor_dict, group.device_group)
+    frame, apart = _split(tensor_dict, group.device_group, sender)
     handles = [sender.isend(group.cpu_group, frame, _pairs.TENSOR_DICT, tuple if apart else dict)]
     _forget_completed(sender.beside)
     for key, tensor in apart:

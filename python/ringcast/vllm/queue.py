@@ -28,6 +28,7 @@ from typing import Any, Callable, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast import _watch
+from ringcast._group import environment
 from ringcast._group.arguments import whole
 from ringcast.vllm._ends import Nobody, Receiver, Sender, name_of
 from ringcast.vllm.machines import Ranks, who_attaches
@@ -254,11 +255,11 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
     """A dead reader is evicted, so that there is room to tell the others of it."""
     slots = max(_SLOTS, readers + 1)
     if budget > _LEAST_DEFAULT:
-        writer = ringcast.Writer(None, slots, on_death="evict")
+        writer = ringcast.Writer(None, slots, on_death="evict", gpu_pool_bytes=environment.gpu_pool_bytes())
         if writer.capacity <= budget:
             return writer
         writer.close()
-    return ringcast.Writer(budget, slots, on_death="evict")
+    return ringcast.Writer(budget, slots, on_death="evict", gpu_pool_bytes=environment.gpu_pool_bytes())
 
 
 def _bridge() -> Any:

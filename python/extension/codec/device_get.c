@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors that arrive on a CUDA device.
+ *
+ * The Reader's stream is made to wait for the writer's at the first of them (ringcast_gpu_begin), with which the frame
+ * is there as a whole. Memory is made entry by entry, as for the CPU; the copies are enqueued at the end. Small tensors
+ * that lie close together share one piece of memory, an arena, and one copy: a launch takes as long as to copy many
+ * kilobytes. Where they are is found by a look at all entries beforehand. It is but a hint: the entries are read again,
+ * may be others by then, and what is outside the arena gets memory of its own.
+ *
+ * What CuPy, JAX or nobody in particular is to have is copied on the spot, as it is handed on at once.
+ */
+#include "python/extension/codec/decode.h"
+#include "python/extension/device.h"
+
+/* Arenas are told apart by where their bytes come from. */
+enum { FRAME, POOL, SOURCES };
+/* A view into an arena must be where its dtype may be read. */
+enum { ALIGNMENT = 16 };
+
+struct arena {
+  uint64_t start, end; /* in the frame, or the pool; the same: there is none */
+  PyObject *tensor;    /* NULL until it is used */
+  uint64_t address;
+};
+
+struct transfer {
+  uint64_t at, bytes, to;
+  int source;
+};
+
+/* What is to be fetched from, or brought to, a device for one frame. */
+struct rc_py_fetching {
+  bool to_host;
+  bool settles; /* what was made belongs to several streams */
+  int32_t device;
+  void *stream;
+  ringcast_gpu_reader *reader;
+  struct ringcast_gpu_take *take;
+  uint64_t pool_left; /* bytes that may still be asked for of the pool: entries could share theirs */
+  struct arena arenas[SOURCES];
+  struct transfer *transfers;
+  size_t count, room;
+};
+
+bool rc_py_device_wants(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (item->flags & RINGCAST_ITEM_CUDA) return true;
+  return item->flags & RINGCAST_ITEM_TORCH && decoding->owner && decoding->owner->map.to == RC_PY_MAP_CUDA;
+}
+
+static int source_of(const struct ringcast_item *item) {
+  return item->placement == RINGCAST_PLACEMENT_INLINE ? FRAME : POOL;
+}
+
+static uint64_t place_of(const struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (source_of(item) == POOL) return item->device_offset;
+  return (uint64_t)((const uint8_t *)item->data - (const uint8_t *)decoding->whole->data);
+}
+
+/* ---- The beginning ---------------------------------------------------------------------------------------------- */
+
+/* Looks where the small ones are that torch is to have. */
+static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_fetching *device) {
+  struct ringcast_item item;
+  uint64_t needed[SOURCES] = {0};
+  for (uint32_t i = 0; i < decoding->frame.count; i++) {
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* for who reads them to say */
+    if (item.kind != RINGCAST_ITEM_TENSOR || !rc_py_device_wants(decoding, &item)) continue;
+    if (!(item.flags & RINGCAST_ITEM_TORCH) || item.bytes == 0 || item.bytes >= RC_PY_ARENA_LEAST) continue;
+    if (item.placement == RINGCAST_PLACEMENT_EXTERN) continue; /* each is copied from where it is */
+    if (item.placement == RINGCAST_PLACEMENT_POOL && decoding->hold) continue; /* to be looked at there */
+    struct arena *arena = &device->arenas[source_of(&item)];
+    uint64_t at = place_of(decoding, &item), end = at + item.bytes;
+    if (source_of(&item) == POOL && (at > device->pool_left || end > device->pool_left)) continue; /* there is no such place */
+    if (arena->end == arena->start) *arena = (struct arena){.start = at, .end = end};
+    if (at < arena->start) arena->start = at;
+    if (end > arena->end) arena->end = end;
+    needed[source_of(&item)] += item.bytes + RC_PY_ARENA_GAP / 2;
+  }
+  for (int i = 0; i < SOURCES; i++) {
+    struct arena *arena = &device->arenas[i];
+    if (arena->end - arena->start > 2 * needed[i]) arena->end = arena->start;
+  }
+}
+
+/* The stream that what is made first belongs to. */
+static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item, int32_t device,
+                          void **out) {
+  *out = NULL;
+  if (item->flags & RINGCAST_ITEM_TORCH) {
+    return rc_py_torch_needed(decoding->state) && rc_py_torch_stream(decoding->state, device, out);
+  }
+  if (!(item->flags & RINGCAST_ITEM_CUPY)) return true;
+  PyObject *stream = rc_py_device_call(decoding->state, "cupy_stream", "(i)", (int)device);
+  if (!stream) return false;
+  *out = PyLong_AsVoidPtr(stream);
+  Py_DECREF(stream);
+  return *out || !PyErr_Occurred();
+}
+
+static int raise_elsewhere(struct rc_py_decoding *decoding, const char *why) {
+  rc_py_raise_text(decoding->state, ENODEV, "the frame's tensors lie in the writer's device memory, %s", why);
+  return -1;
+}
+
+/* What is in the pool is sent to those alone who have opened it; but the first frame to come may have been under way
+ * when this Reader attached: that one is not for it. */
+static int refuse_pool(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
+  struct ringcast_stats stats;
+  gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames == 0;
+  return raise_elsewhere(decoding, "which this Reader has not opened");
+}
+
+/* There is no device here. 1: the CPU will do; -1: raised. */
+static int do_without(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
+  if (decoding->frame.device_epoch) return refuse_pool(decoding, gpu);
+  if (decoding->owner->map.to == RC_PY_MAP_CPU) return 1;
+  rc_py_raise_text(decoding->state, -gpu->rc,
+                   "the frame is to arrive on a CUDA device, and this process can't use one (%V): "
+                   "Reader(handle, map_location=\"cpu\") receives it on the CPU",
+                   gpu->why, "no reason was given");
+  return -1;
+}
+
+/* 1: there is a device; 0: not for this frame; -1: raised. */
+static int open_device(struct rc_py_decoding *decoding, const struct ringcast_item *item,
+                       struct rc_py_fetching *device) {
+  struct rc_py_reader *owner = decoding->owner;
+  if (!owner && !decoding->frame.device_epoch) return 0;
+  if (!owner) return raise_elsewhere(decoding, "not in the frame: only a Reader gets at them");
+  struct rc_py_gpu_reader *gpu = rc_py_gpu_reader_of(owner);
+  if (!gpu) return -1;
+  if (!gpu->reader) return do_without(decoding, gpu) < 0 ? -1 : 0;
+  device->to_host = owner->map.to == RC_PY_MAP_CPU;
+  if (!device->to_host && !choose_stream(decoding, item, gpu->device, &device->stream)) return -1;
+  device->take = rc_py_gpu_begin(owner, decoding->whole, device->stream);
+  if (!device->take) return -1;
+  device->reader = gpu->reader;
+  device->device = gpu->device;
+  device->pool_left = gpu->pool_bytes;
+  if (device->take->stream == device->stream) return 1;
+  PyErr_SetString(PyExc_RuntimeError, "this Frame was looked at on another stream before: one stream for each Frame");
+  return -1;
+}
+
+/* NULL: raised. */
+static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (decoding->device) return decoding->device;
+  if (decoding->follow && !rc_py_follow_copies(decoding)) return NULL;
+  struct rc_py_fetching *device = decoding->device = PyMem_Calloc(1, sizeof *device);
+  if (!device) {
+    PyErr_NoMemory();
+    return NULL;
+  }
+  int opened = open_device(decoding, item, device);
+  if (opened < 0) return NULL;
+  if (opened == 0) device->to_host = true;
+  if (!device->to_host && !decoding->selection) look_for_arenas(decoding, device);
+  return device;
+}
+
+/* ---- Copies ----------------------------------------------------------------------------------------------------- */
+
+static int copy_one(const struct rc_py_decoding *decoding, const struct transfer *transfer) {
+  struct rc_py_fetching *device = decoding->device;
+  const uint8_t *base = decoding->whole->data;
+  if (transfer->source == FRAME) {
+    return ringcast_gpu_copy_frame(device->reader, device->take, base + transfer->at, transfer->bytes, transfer->to);
+  }
+  return ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
+}
+
+static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
+  struct rc_py_fetching *device = decoding->device;
+  if (!rc_py_grow((void **)&device->transfers, device->count, &device->room, sizeof *device->transfers)) return false;
+  device->transfers[device->count++] = (struct transfer){.at = at, .bytes = bytes, .to = to, .source = source};
+  return true;
+}
+
+bool rc_py_device_copy(struct rc_py_decoding *decoding) {
+  struct rc_py_fetching *device = decoding->device;
+  int rc = 0;
+  if (device->count > 0) {
+    Py_BEGIN_ALLOW_THREADS
+    for (size_t i = 0; i < device->count && rc == 0; i++) rc = copy_one(decoding, &device->transfers[i]);
+    Py_END_ALLOW_THREADS
+  }
+  if (rc < 0) {
+    rc_py_raise(decoding->state, rc);
+    return false;
+  }
+  if (!device->settles) return true;
+  PyObject *none = rc_py_device_call(decoding->state, "settle", "(iK)", (int)device->device,
+                                     (unsigned long long)(uintptr_t)device->stream);
+  Py_XDECREF(none);
+  return none;
+}
+
+void rc_py_device_clear(struct rc_py_decoding *decoding) {
+  struct rc_py_fetching *device = decoding->device;
+  for (int i = 0; i < SOURCES; i++) Py_XDECREF(device->arenas[i].tensor);
+  PyMem_Free(device->transfers);
+  PyMem_Free(device);
+  decoding->device = NULL;
+}
+
+/* ---- Tensors ---------------------------------------------------------------------------------------------------- */
+
+/* Counts what is made of the frame, or of the pool. */
+static bool take_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct rc_py_fetching *device = decoding->device;
+  if (source_of(item) == FRAME) return rc_py_take_bytes(decoding, bytes);
+  if (item->placement == RINGCAST_PLACEMENT_EXTERN) return true; /* of lent memory nobody knows how much there is */
+  if (bytes > device->pool_left) return rc_py_damaged(decoding, "its entries share their place in the pool");
+  device->pool_left -= bytes;
+  return true;
+}
+
+static bool make_arena(struct rc_py_decoding *decoding, int source) {
+  struct rc_py_fetching *device = decoding->device;
+  struct arena *arena = &device->arenas[source];
+  if (arena->tensor) return true;
+  uint64_t bytes = arena->end - arena->start;
+  const struct ringcast_dtype byte = {.code = 1, .bits = 8, .lanes = 1};
+  PyObject *shape = Py_BuildValue("(K)", (unsigned long long)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT));
+  if (!shape) return false;
+  arena->tensor = rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->device,
+                                       &arena->address);
+  Py_DECREF(shape);
+  return arena->tensor && transfer_add(decoding, source, arena->start, bytes, arena->address);
+}
+
+/* NULL, with nothing raised: it is not in one. */
+static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  int source = source_of(item);
+  struct arena *arena = &decoding->device->arenas[source];
+  uint64_t at = place_of(decoding, item);
+  if (item->placement == RINGCAST_PLACEMENT_EXTERN) return NULL;
+  if (at < arena->start || at > arena->end || bytes > arena->end - at) return NULL;
+  if ((at - arena->start) % ALIGNMENT || !make_arena(decoding, source)) return NULL;
+  return rc_py_torch_within(decoding->state, arena->tensor, item, at - arena->start);
+}
+
+/* Of one item, wherever it is; at once. */
+static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
+  struct rc_py_fetching *device = decoding->device;
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
+  Py_END_ALLOW_THREADS
+  if (rc < 0) rc_py_raise(decoding->state, rc);
+  return rc == 0;
+}
+
+/* Or later, with the others. */
+static bool copy_later(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes, uint64_t to) {
+  if (item->placement == RINGCAST_PLACEMENT_EXTERN) return copy_item(decoding, item, to);
+  return transfer_add(decoding, source_of(item), place_of(decoding, item), bytes, to);
+}
+
+static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  uint64_t address;
+  int index = rc_py_torch_index(decoding->state, item);
+  PyObject *shape = index < 0 ? NULL : rc_py_shape(item);
+  if (!shape) return NULL;
+  PyObject *tensor = rc_py_torch_empty_on(decoding->state, index, shape, decoding->device->device, &address);
+  Py_DECREF(shape);
+  if (tensor && bytes && !copy_later(decoding, item, bytes, address)) Py_CLEAR(tensor);
+  return tensor;
+}
+
+static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct rc_py_fetching *device = decoding->device;
+  void *stream;
+  if (!rc_py_torch_needed(decoding->state)) return NULL;
+  if (!rc_py_torch_stream(decoding->state, device->device, &stream)) return NULL;
+  if (stream != device->stream) device->settles = true;
+  PyObject *tensor = bytes && bytes < RC_PY_ARENA_LEAST ? make_within(decoding, item, bytes) : NULL;
+  if (!tensor && !PyErr_Occurred()) tensor = make_own(decoding, item, bytes);
+  return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;
+}
+
+/* What CuPy or JAX make of a DeviceTensor; without them it stays one. Takes it over. */
+static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_item *item, PyObject *tensor) {
+  const char *name = item->flags & RINGCAST_ITEM_CUPY  ? "as_cupy"
+                     : item->flags & RINGCAST_ITEM_JAX ? "as_jax"
+                                                       : NULL;
+  if (!tensor || !name) return tensor;
+  PyObject *made = rc_py_device_call(decoding->state, name, "(O)", tensor);
+  Py_DECREF(tensor);
+  return made;
+}
+
+static PyObject *make_other(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct rc_py_fetching *device = decoding->device;
+  uint64_t address;
+  struct rc_py_device_memory *memory =
+      rc_py_device_memory_new(decoding->state, decoding->owner->gpu, bytes, device->stream, &address);
+  if (memory && bytes && !copy_item(decoding, item, address)) {
+    rc_py_device_memory_drop(memory);
+    memory = NULL;
+  }
+  if (!memory) return NULL;
+  return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory));
+}
+
+/* Where it lies in the pool. As rc_py_array_over. */
+static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  struct rc_py_fetching *device = decoding->device;
+  uint64_t address;
+  ringcast_gpu_hold *hold;
+  int rc = ringcast_gpu_map(device->reader, device->take, item, &address, &hold);
+  if (rc == -ENOTSUP) return NULL;
+  if (rc < 0) return rc_py_raise(decoding->state, rc);
+  struct rc_py_device_memory *memory = rc_py_device_memory_of(hold, device->device, address, device->stream);
+  if (!memory) {
+    ringcast_gpu_unmap(hold);
+    return PyErr_NoMemory();
+  }
+  if (!(item->flags & RINGCAST_ITEM_TORCH)) {
+    return hand_on(decoding, item, rc_py_device_tensor(decoding->state, item, memory));
+  }
+  PyObject *capsule = rc_py_device_capsule(item, memory, false);
+  rc_py_device_memory_drop(memory);
+  PyObject *tensor = capsule ? rc_py_torch_over(decoding->state, item, capsule) : NULL;
+  Py_XDECREF(capsule);
+  return tensor;
+}
+
+/* From the pool to the CPU: it is waited for. */
+static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct rc_py_fetching *device = decoding->device;
+  void *out = NULL;
+  if (!take_bytes(decoding, item, bytes)) return NULL;
+  PyObject *array = rc_py_make_array(decoding, item, bytes, &out);
+  if (!array) return NULL;
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_to_host(device->reader, device->take, item, out);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) return array;
+  Py_DECREF(array);
+  return rc_py_raise(decoding->state, rc);
+}
+
+PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
+  struct rc_py_fetching *device = begin(decoding, item);
+  if (!device) return NULL;
+  bool is_inline = item->placement == RINGCAST_PLACEMENT_INLINE;
+  if (!rc_py_is_c_order(item->ndim, item->shape, item->strides)) {
+    if (!is_inline) rc_py_damaged(decoding, "a tensor in a pool is not in C order");
+    return NULL; /* no writer of ours makes it: it arrives on the CPU */
+  }
+  if (device->to_host) return is_inline ? NULL : make_on_host(decoding, item, bytes);
+  if (decoding->hold && !is_inline) {
+    PyObject *tensor = make_over(decoding, item);
+    if (tensor || PyErr_Occurred()) return tensor;
+  }
+  if (!take_bytes(decoding, item, bytes)) return NULL;
+  return item->flags & RINGCAST_ITEM_TORCH ? make_torch(decoding, item, bytes) : make_other(decoding, item, bytes);
+}

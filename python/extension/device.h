@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors of a CUDA device, in the extension.
+ *
+ *   tensors/cuda.c       described, and made, from Python's side     tensors/device_memory.c  memory of ours there
+ *   codec/device_put.c   their entries, and the copies to the pool   codec/device_get.c  what comes, and where it goes
+ *   handles/gpu.c        the gpu's part of a Writer and of a Reader
+ *
+ * Nothing here runs before a tensor of a device is met. What is rare (other libraries than torch) is asked for in
+ * Python, in ringcast/_device.py.
+ */
+#ifndef RC_EXTENSION_DEVICE_H
+#define RC_EXTENSION_DEVICE_H
+
+#include "python/extension/codec/encode.h"
+#include "python/extension/view.h"
+
+/* Smaller tensors of a frame share one piece of memory, if that is at most twice what they need, beside a gap for each:
+ * to copy so much more takes less time than another copy. */
+#define RC_PY_ARENA_LEAST (UINT64_C(1) << 20)
+#define RC_PY_ARENA_GAP 4096
+
+/* ---- tensors/cuda.c --------------------------------------------------------------------------------------------- */
+
+/* The functions of ringcast/_device.py: a new reference to what it gives, or NULL: raised. */
+PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...);
+
+/* Completes what torch_describe found out of a tensor on a CUDA device: in C order, with its stream. 1, -1. */
+int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* A tensor or array of any other library. As rc_py_torch_describe; it raises nothing of what is on no CUDA device. */
+int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* Puts its bytes into host memory, in `out` too. 1, 0, -1. */
+int rc_py_cuda_to_host(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* Moves torch's tensor to another device. 1, -1. */
+int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
+
+/* torch.c's: the address of a tensor's memory, and the ordinal of its device. */
+bool rc_py_torch_data_ptr(struct rc_py_state *state, PyObject *tensor, void **out);
+bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out);
+/* torch's current stream of that device. */
+bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
+/* torch.empty there; `out` NULL: nobody wants its address. `dtype` is an index, `shape` a tuple. */
+PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out);
+/* A view of an arena of bytes, from `offset` on. */
+PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
+                             uint64_t offset);
+/* Turns it into a Parameter and the like; takes it over. */
+PyObject *rc_py_torch_finish(struct rc_py_state *state, PyObject *tensor, uint32_t flags);
+/* torch_dtypes' index of the item; -1: raised. */
+int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *item);
+
+struct rc_py_gpu_reader;
+
+/* ---- tensors/device_memory.c ------------------------------------------------------------------------------------ */
+
+/* Memory of a device that goes with its last holder, in any thread: ours, or a place in the writer's pool. */
+struct rc_py_device_memory;
+/* NULL: raised. `out` is its address. */
+struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
+                                                    uint64_t bytes, void *stream, uint64_t *out);
+/* Takes the hold over. */
+struct rc_py_device_memory *rc_py_device_memory_of(ringcast_gpu_hold *hold, int32_t device, uint64_t address,
+                                                   void *stream);
+void rc_py_device_memory_drop(struct rc_py_device_memory *memory);
+/* A capsule over the item in it, for from_dlpack(). */
+PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, bool versioned);
+/* ringcast.DeviceTensor over it; takes the memory over. */
+PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
+                              struct rc_py_device_memory *memory);
+extern PyType_Spec rc_py_device_tensor_spec;
+
+/* ---- codec/device_put.c ----------------------------------------------------------------------------------------- */
+
+/* A tensor on a device that was described: sees to it that it can be sent. 1, -1. */
+int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step,
+                      struct rc_py_source *source);
+/* Plans the frame anew, with those tensors in the pool. False: raised. */
+bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets); /* NULL: not there, after all */
+/* How many bytes each of them has: those that have any. */
+uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
+/* Enqueues the copies to the pool. */
+int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
+                         const struct ringcast_gpu_extent *lease);
+/* Copies them into the frame, and waits for that. */
+int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu);
+static inline bool rc_py_is_on_device(const struct rc_py_part *part) {
+  return part->kind == RINGCAST_ITEM_TENSOR && part->source.is_on_device && part->bytes > 0;
+}
+
+/* ---- codec/device_get.c ----------------------------------------------------------------------------------------- */
+
+struct rc_py_decoding;
+/* Whether the item is to arrive on a device, or came from a device's pool. */
+bool rc_py_device_wants(const struct rc_py_decoding *decoding, const struct ringcast_item *item);
+/* Its tensor; the bytes come with rc_py_device_copy. NULL: raised, or, with nothing raised, its bytes are in the frame
+ * and go to host memory. */
+PyObject *rc_py_device_make(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes);
+/* Enqueues the copies that are due. False: raised. */
+bool rc_py_device_copy(struct rc_py_decoding *decoding);
+void rc_py_device_clear(struct rc_py_decoding *decoding);
+
+/* ---- handles/gpu.c ---------------------------------------------------------------------------------------------- */
+
+/* Sends what was measured. 0, -errno, or RC_PY_RAISED. On an error nothing is left open. */
+int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag);
+void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run);
+/* gpu_pool_bytes, gpu_inline_most, gpu_full; each may be NULL or None. */
+bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out);
+
+struct rc_py_gpu_reader {
+  ringcast_gpu_reader *reader; /* NULL: this process has no device, or not for us: */
+  int rc;                      /* why, and ... */
+  PyObject *why;               /* ... in words */
+  int32_t device;
+  uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
+  bool skips;           /* the frame that was begun last is not for this Reader */
+  uint32_t take_count;
+  struct ringcast_gpu_take takes[RC_PY_MOST_LEASES + 1];
+};
+/* The Reader's, opened by the first call; its `reader` may be NULL. NULL: raised. */
+struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self);
+/* Begins to read a frame that is held, unless it has begun. NULL: raised, and `skips` perhaps set. `stream` is what the
+ * copies are to be ordered by. */
+struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame, void *stream);
+/* The same, if it has begun; else NULL. */
+struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame);
+/* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
+bool rc_py_gpu_skips(struct rc_py_reader *self);
+/* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. */
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
+/* Before the next frame is asked for. */
+void rc_py_gpu_tidy(struct rc_py_reader *self, bool may_sleep);
+void rc_py_gpu_reader_shut(struct rc_py_reader *self);
+/* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
+bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);
+/* Whether such a frame holds tensors of a device. It is there as a whole. */
+bool rc_py_has_device(const struct ringcast_frame *frame);
+
+PyObject *rc_py_writer_gpu(PyObject *self, void *closure);
+PyObject *rc_py_reader_gpu(PyObject *self, void *closure);
+extern const char rc_py_gpu_doc[], rc_py_gpu_status_doc[];
+PyObject *rc_py_gpu_status(PyObject *module, PyObject *unused);
+
+#endif

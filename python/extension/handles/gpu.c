@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The gpu's part of a Writer, and of a Reader: opened by the first tensor of a device, and closed before the rest.
+ *
+ * A Reader gives a frame back by way of the gpu's part once there is one, as what a device still copies out of it, or
+ * the writer's pool, is not to be used again before that has come.
+ */
+#include "python/extension/device.h"
+
+/* ---- Writer ----------------------------------------------------------------------------------------------------- */
+
+static bool bytes_or_none(const char *name, PyObject *object, uint64_t *out) {
+  return !object || object == Py_None || rc_py_integer(name, object, 0, RC_PY_MOST_BYTES, out);
+}
+
+bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out) {
+  *out = (struct rc_py_gpu_options){0};
+  if (!bytes_or_none("gpu_pool_bytes", pool_bytes, &out->pool_bytes)) return false;
+  if (!bytes_or_none("gpu_inline_most", inline_most, &out->inline_most)) return false;
+  if (pool_bytes && pool_bytes != Py_None && out->pool_bytes == 0) out->pool_bytes = RINGCAST_NO_POOL;
+  out->raises = strcmp(full, "raise") == 0;
+  if (out->raises || strcmp(full, "inline") == 0) return true;
+  PyErr_Format(PyExc_ValueError, "gpu_full must be 'inline' or 'raise', not '%s'", full);
+  return false;
+}
+
+static int open_writer(struct rc_py_writer *self, int32_t device) {
+  if (self->gpu) return 0;
+  const struct ringcast_gpu_writer_options options = {.size = sizeof options,
+                                                      .device = device,
+                                                      .pool_bytes = self->gpu_options.pool_bytes,
+                                                      .inline_most = self->gpu_options.inline_most};
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) self->gpu_device = device;
+  return rc;
+}
+
+void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run) {
+  ringcast_gpu_writer *gpu = self->gpu;
+  self->gpu = NULL;
+  if (!gpu) return;
+  PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
+  ringcast_gpu_writer_close(gpu);
+  if (thread) PyEval_RestoreThread(thread);
+}
+
+static uint64_t times_full(ringcast_gpu_writer *gpu) {
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  return ringcast_gpu_writer_info(gpu, &info) == 0 ? info.full : 0;
+}
+
+/* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; or any other failure. */
+static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes,
+                    struct ringcast_gpu_extent *out) {
+  uint64_t *offsets = sizes + encoding->on_device;
+  uint32_t count = rc_py_device_sizes(encoding, sizes);
+  uint64_t full = self->gpu_options.raises ? times_full(self->gpu) : 0;
+  int rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
+  if (rc == 0) {
+    if (rc_py_device_plan(encoding, offsets)) return 0;
+    ringcast_gpu_drop(self->gpu, out);
+    return RC_PY_RAISED;
+  }
+  if (rc != -EAGAIN || !self->gpu_options.raises || times_full(self->gpu) == full) return rc;
+  PyErr_SetString(PyExc_TimeoutError, "the pool on the device has no room, as readers have not read what is in it yet, "
+                                      "and gpu_full is 'raise'");
+  return RC_PY_RAISED;
+}
+
+static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, struct ringcast_gpu_extent *out) {
+  if (encoding->hash || encoding->has_streams) return -EAGAIN;
+  uint64_t *sizes = PyMem_New(uint64_t, 2 * (size_t)encoding->on_device);
+  if (!sizes) {
+    PyErr_NoMemory();
+    return RC_PY_RAISED;
+  }
+  int rc = lease_by(self, encoding, sizes, out);
+  PyMem_Free(sizes);
+  return rc;
+}
+
+static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encoding, struct ringcast_gpu_extent *lease,
+                  size_t bytes) {
+  if (!lease) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
+  int rc = ringcast_gpu_commit(self->gpu, lease, encoding->device_stream, bytes);
+  if (rc < 0 || !encoding->is_loose) return rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
+/* The frame, reserved and all. With `lease` NULL it is INLINE; else the lease is used up. */
+static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag,
+                   struct ringcast_gpu_extent *lease) {
+  struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
+  size_t bytes;
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc == 0) {
+    rc = rc_py_encoding_write_device(encoding, self->gpu, &call.span, tag, lease, &bytes);
+    if (rc == 0) rc = commit(self, encoding, lease, bytes);
+    if (rc == 0) return 0;
+    ringcast_writer_abort(self->writer);
+  }
+  if (lease) ringcast_gpu_drop(self->gpu, lease);
+  return rc;
+}
+
+int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
+  struct ringcast_gpu_extent place;
+  int rc = open_writer(self, encoding->device);
+  if (rc < 0) return rc;
+  rc = lease(self, encoding, &place);
+  if (rc == 0) return send_by(self, encoding, timeout_ns, tag, &place);
+  return rc == -EAGAIN || rc == -EMSGSIZE ? send_by(self, encoding, timeout_ns, tag, NULL) : rc;
+}
+
+/* ---- Reader ----------------------------------------------------------------------------------------------------- */
+
+bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out) {
+  *out = (struct rc_py_map){.to = RC_PY_MAP_AS_SENT, .device = -1};
+  if (!location || location == Py_None) return true;
+  PyObject *text = PyObject_Str(location);
+  const char *name = text ? PyUnicode_AsUTF8(text) : NULL;
+  bool ok = name;
+  if (ok && strcmp(name, "cpu") == 0) {
+    out->to = RC_PY_MAP_CPU;
+  } else if (ok && strncmp(name, "cuda", 4) == 0) {
+    char *end = (char *)name + 4;
+    out->to = RC_PY_MAP_CUDA;
+    if (*end == ':' && end[1] >= '0' && end[1] <= '9') out->device = (int32_t)strtol(end + 1, &end, 10);
+    ok = *end == '\0' && out->device < 1024;
+  } else {
+    ok = false;
+  }
+  if (!ok && name) {
+    PyErr_Format(PyExc_ValueError, "map_location must be None, 'cpu', 'cuda', 'cuda:N' or such a torch.device, not %R",
+                 location);
+  }
+  Py_XDECREF(text);
+  return ok;
+}
+
+bool rc_py_has_device(const struct ringcast_frame *frame) {
+  struct ringcast_frame_header header;
+  if (frame->kind != RINGCAST_KIND_TENSORS || frame->bytes < sizeof header) return false;
+  memcpy(&header, frame->data, sizeof header);
+  return header.magic == RINGCAST_FRAME_MAGIC && header.version >= 3;
+}
+
+/* Where tensors arrive that were on a device: torch's current one if it has been used here, else the first. */
+static bool choose_device(struct rc_py_reader *self, int32_t *out) {
+  *out = self->map.device;
+  if (*out >= 0) return true;
+  PyObject *device = rc_py_device_call(rc_py_state_of(self), "current_device", "()");
+  long ordinal = device ? PyLong_AsLong(device) : -1;
+  Py_XDECREF(device);
+  if (ordinal < 0) return false;
+  *out = (int32_t)ordinal;
+  return true;
+}
+
+static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) {
+  const struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = gpu->device};
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_reader_open(self->reader, &options, &gpu->reader);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
+struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
+  if (self->gpu) return self->gpu;
+  struct rc_py_gpu_reader *gpu = PyMem_Calloc(1, sizeof *gpu);
+  if (!gpu) {
+    PyErr_NoMemory();
+    return NULL;
+  }
+  if (!choose_device(self, &gpu->device)) {
+    PyMem_Free(gpu);
+    return NULL;
+  }
+  gpu->rc = open_reader(self, gpu);
+  if (gpu->rc < 0) {
+    const char *why = ringcast_last_error();
+    gpu->why = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
+    if (!gpu->why) PyErr_Clear();
+  }
+  return self->gpu = gpu;
+}
+
+struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  for (uint32_t i = 0; gpu && i < gpu->take_count; i++) {
+    if (gpu->takes[i].frame.position == frame->position) return &gpu->takes[i];
+  }
+  return NULL;
+}
+
+struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame, void *stream) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  struct ringcast_gpu_take *take = rc_py_gpu_begun(self, frame);
+  if (take) return take;
+  take = &gpu->takes[gpu->take_count];
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, take); /* it may open the pool */
+  Py_END_ALLOW_THREADS
+  if (rc < 0) {
+    gpu->skips = rc == -ECONNABORTED;
+    rc_py_raise(rc_py_state_of(self), rc);
+    return NULL;
+  }
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  gpu->pool_bytes = ringcast_gpu_reader_info(gpu->reader, &info) == 0 ? info.pool_bytes : 0;
+  gpu->take_count++;
+  return take;
+}
+
+bool rc_py_gpu_skips(struct rc_py_reader *self) {
+  if (!self->gpu || !self->gpu->skips) return false;
+  self->gpu->skips = false;
+  if (!PyErr_Occurred() || !PyErr_ExceptionMatches(PyExc_Exception)) return false;
+  PyErr_Clear();
+  return true;
+}
+
+static int end_take(struct rc_py_gpu_reader *gpu, struct ringcast_gpu_take *take) {
+  int rc;
+  int lost = ringcast_gpu_check(gpu->reader);
+  struct ringcast_gpu_take ended = *take;
+  *take = gpu->takes[--gpu->take_count];
+  rc = ringcast_gpu_end(gpu->reader, &ended);
+  return rc < 0 ? rc : lost;
+}
+
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  if (!self->gpu || !self->gpu->reader) return ringcast_reader_release(self->reader, frame);
+  struct ringcast_gpu_take *take = rc_py_gpu_begun(self, frame);
+  return take ? end_take(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
+}
+
+void rc_py_gpu_tidy(struct rc_py_reader *self, bool may_sleep) {
+  if (self->gpu && self->gpu->reader) ringcast_gpu_tidy(self->gpu->reader, may_sleep); /* the next call tells of it */
+}
+
+void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  if (!gpu) return;
+  ringcast_gpu_reader *reader = gpu->reader;
+  gpu->reader = NULL;
+  gpu->take_count = 0;
+  ringcast_gpu_reader_close(reader);
+}
+
+/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *make_info(struct rc_py_state *state, const struct ringcast_gpu_info *info) {
+  static const char *const ways[] = {"unknown", "pool", "no_pool", "no_reader", "waiting", "refused", "lost"};
+  const char *way = ways[info->way < sizeof ways / sizeof *ways ? info->way : 0];
+  PyObject *why = PyUnicode_DecodeUTF8(info->why, (Py_ssize_t)strnlen(info->why, sizeof info->why), "replace");
+  if (!why) return NULL;
+  return PyObject_CallFunction(
+      state->gpu_info, "sNiIKIIIiKKKKKKKKN", way, why, (int)info->device, (unsigned)info->word_bits,
+      (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch, (unsigned)info->reader,
+      (int)info->reader_pid, (unsigned long long)info->pool_frames, (unsigned long long)info->pool_bytes_sent,
+      (unsigned long long)info->inline_frames, (unsigned long long)info->full, (unsigned long long)info->opens,
+      (unsigned long long)info->syncs, (unsigned long long)info->slots_used, (unsigned long long)info->bytes_used,
+      PyBool_FromLong(info->registered != 0));
+}
+
+const char rc_py_gpu_doc[] = "How tensors of a CUDA device go from here, or come: a GpuInfo, or None: none went or came "
+                             "yet, or this process has no device.";
+PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
+  struct rc_py_writer *self = (struct rc_py_writer *)object;
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  if (!self->gpu) Py_RETURN_NONE;
+  if (!rc_py_writer_enter(self)) return NULL;
+  int rc = ringcast_gpu_writer_info(self->gpu, &info);
+  rc_py_writer_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : make_info(rc_py_state_of(self), &info);
+}
+
+PyObject *rc_py_reader_gpu(PyObject *object, void *Py_UNUSED(closure)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  if (!self->reader || !self->gpu || !self->gpu->reader) Py_RETURN_NONE;
+  if (!rc_py_reader_enter(self)) return NULL;
+  int rc = ringcast_gpu_reader_info(self->gpu->reader, &info);
+  rc_py_reader_leave(self);
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : make_info(rc_py_state_of(self), &info);
+}
+
+const char rc_py_gpu_status_doc[] =
+    "gpu_status($module)\n--\n\n"
+    "Whether this process can use a CUDA device: GpuStatus(ready, why, version, devices, result). The driver is opened "
+    "if\nnobody has yet, which takes 0.1 s and more; nothing is put on a device.";
+PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_state *state = PyModule_GetState(module);
+  struct ringcast_gpu_driver status = {.size = sizeof status};
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(&status);
+  Py_END_ALLOW_THREADS
+  if (rc < 0) return rc_py_raise(state, rc);
+  PyObject *why = PyUnicode_DecodeUTF8(status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
+  if (!why) return NULL;
+  return PyObject_CallFunction(state->gpu_state, "NNiii", PyBool_FromLong(status.ready), why, (int)status.version,
+                               (int)status.devices, (int)status.result);
+}

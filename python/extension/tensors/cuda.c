@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors and arrays of a CUDA device, from Python's side.
+ *
+ * torch's are looked at as those of the CPU are (torch.c); what is not in C order is made so first, on torch's current
+ * stream, which is the one that the copy goes by too. Others (CuPy's, JAX's, whoever has __dlpack__) are rarer, and
+ * ringcast/_device.py asks them.
+ */
+#include "python/extension/device.h"
+
+#include <stdarg.h>
+
+PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const char *format, ...) {
+  if (!state->device_helpers && !(state->device_helpers = PyImport_ImportModule("ringcast._device"))) return NULL;
+  PyObject *function = PyObject_GetAttrString(state->device_helpers, name);
+  va_list arguments;
+  va_start(arguments, format);
+  PyObject *tuple = function ? Py_VaBuildValue(format, arguments) : NULL;
+  va_end(arguments);
+  PyObject *result = tuple ? PyObject_CallObject(function, tuple) : NULL;
+  Py_XDECREF(function);
+  Py_XDECREF(tuple);
+  return result;
+}
+
+/* ---- torch's ---------------------------------------------------------------------------------------------------- */
+
+bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out) {
+  PyObject *device = PyObject_CallMethodNoArgs(tensor, state->names.get_device);
+  long ordinal = device ? PyLong_AsLong(device) : -1;
+  Py_XDECREF(device);
+  if (ordinal == -1 && PyErr_Occurred()) return false;
+  *out = (int32_t)ordinal;
+  return true;
+}
+
+bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out) {
+  struct rc_py_torch *torch = &state->torch;
+  if (torch->exchange && rc_py_dlpack_stream(torch->exchange, device, out)) return true;
+  if (!torch->raw_stream && !(torch->raw_stream = rc_py_device_call(state, "raw_stream", "()"))) return false;
+  PyObject *number = PyLong_FromLong(device);
+  PyObject *stream = number ? PyObject_CallOneArg(torch->raw_stream, number) : NULL;
+  Py_XDECREF(number);
+  if (!stream) return false;
+  *out = PyLong_AsVoidPtr(stream);
+  Py_DECREF(stream);
+  return *out || !PyErr_Occurred();
+}
+
+/* Takes over a tensor of torch's in C order, in place of what is there. */
+static bool replace(struct rc_py_state *state, PyObject *tensor, struct rc_py_source *out) {
+  void *data = NULL;
+  if (!tensor || !rc_py_torch_data_ptr(state, tensor, &data)) {
+    Py_XDECREF(tensor);
+    return false;
+  }
+  Py_XSETREF(out->keep, tensor);
+  out->tensor.data = data;
+  out->tensor.strides = NULL;
+  return true;
+}
+
+int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object), struct rc_py_source *out) {
+  const struct ringcast_tensor *tensor = &out->tensor;
+  out->tensor.flags |= RINGCAST_ITEM_CUDA;
+  if (!rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) {
+    if (!replace(state, PyObject_CallMethodNoArgs(out->keep, state->names.contiguous), out)) return -1;
+  }
+  return rc_py_torch_stream(state, out->device, &out->stream) ? 1 : -1;
+}
+
+int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int32_t device, struct rc_py_source *out) {
+  PyObject *moved = rc_py_device_call(state, "move", "(Oi)", out->keep, (int)device);
+  if (!replace(state, moved, out)) return -1;
+  out->device = device;
+  return rc_py_torch_stream(state, device, &out->stream) ? 1 : -1;
+}
+
+PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out) {
+  PyObject *names = PyTuple_Pack(2, state->names.dtype, state->names.device);
+  PyObject *where = names ? PyUnicode_FromFormat("cuda:%d", (int)device) : NULL;
+  PyObject *tensor = NULL;
+  if (where) {
+    PyObject *arguments[] = {shape, state->torch.dtypes[dtype], where};
+    tensor = PyObject_Vectorcall(state->torch.empty, arguments, 1, names);
+  }
+  Py_XDECREF(names);
+  Py_XDECREF(where);
+  void *data = NULL;
+  if (tensor && !rc_py_torch_data_ptr(state, tensor, &data)) Py_CLEAR(tensor);
+  *out = (uint64_t)(uintptr_t)data;
+  return tensor;
+}
+
+/* (1,) for none, and so on: those of C order, as torch has them. */
+static PyObject *strides_of(const struct ringcast_item *item) {
+  int64_t stride = 1;
+  PyObject *strides = PyTuple_New(item->ndim);
+  for (int32_t i = item->ndim; strides && i-- > 0;) {
+    PyObject *number = PyLong_FromLongLong(stride);
+    if (!number) {
+      Py_CLEAR(strides);
+      break;
+    }
+    PyTuple_SET_ITEM(strides, i, number);
+    if (item->shape[i] > 1) stride *= item->shape[i];
+  }
+  return strides;
+}
+
+PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
+                             uint64_t offset) {
+  int index = rc_py_torch_index(state, item);
+  if (index < 0) return NULL;
+  const struct ringcast_dtype *dtype = &item->dtype;
+  uint64_t size = ((uint64_t)dtype->bits * dtype->lanes + 7) / 8;
+  PyObject *typed = PyObject_CallMethodOneArg(arena, state->names.view, state->torch.dtypes[index]);
+  PyObject *shape = typed ? rc_py_shape(item) : NULL;
+  PyObject *strides = shape ? strides_of(item) : NULL;
+  PyObject *start = strides ? PyLong_FromUnsignedLongLong(offset / size) : NULL;
+  PyObject *tensor =
+      start ? PyObject_CallMethodObjArgs(typed, state->names.as_strided, shape, strides, start, NULL) : NULL;
+  Py_XDECREF(typed);
+  Py_XDECREF(shape);
+  Py_XDECREF(strides);
+  Py_XDECREF(start);
+  return tensor;
+}
+
+/* ---- Others' ---------------------------------------------------------------------------------------------------- */
+
+/* The tensor that a capsule of DLPack's holds; NULL, with nothing raised: it is none. The unversioned struct begins with
+ * it; the other has a version, a context, a deleter and flags before it. */
+static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
+  const size_t head = 2 * sizeof(uint32_t) + 2 * sizeof(void *) + sizeof(uint64_t);
+  if (PyCapsule_IsValid(capsule, "dltensor")) return PyCapsule_GetPointer(capsule, "dltensor");
+  if (!PyCapsule_IsValid(capsule, "dltensor_versioned")) return NULL;
+  const uint8_t *versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+  uint32_t major;
+  memcpy(&major, versioned, sizeof major);
+  return major == 1 ? (const struct rc_py_dltensor *)(versioned + head) : NULL;
+}
+
+/* 1, 0, -1. The capsule gives the memory back when it goes. */
+static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
+  const struct rc_py_dltensor *tensor = in_capsule(capsule);
+  if (!tensor || tensor->device.type != RC_PY_DLPACK_CUDA) return 0;
+  if (tensor->ndim < 0 || tensor->ndim > RINGCAST_MAX_NDIM || rc_py_dtype_find(tensor->dtype) < 0) return 0;
+  size_t bytes = (size_t)tensor->ndim * sizeof(int64_t);
+  if (!(out->dims = PyMem_Malloc(2 * bytes + 1))) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  if (bytes) memcpy(out->dims, tensor->shape, bytes);
+  if (bytes && tensor->strides) memcpy(out->dims + tensor->ndim, tensor->strides, bytes);
+  out->keep = rc_py_ref(capsule);
+  out->device = tensor->device.id;
+  out->is_on_device = true;
+  out->tensor = (struct ringcast_tensor){.data = (const uint8_t *)tensor->data + tensor->byte_offset,
+                                         .dtype = tensor->dtype,
+                                         .ndim = tensor->ndim,
+                                         .shape = out->dims,
+                                         .strides = tensor->strides ? out->dims + tensor->ndim : NULL};
+  return 1;
+}
+
+/* Whether it is of a kind that was asked already, or can't be one. */
+static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
+  const unsigned long builtin = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS |
+                                Py_TPFLAGS_BYTES_SUBCLASS | Py_TPFLAGS_UNICODE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS |
+                                Py_TPFLAGS_BASE_EXC_SUBCLASS | Py_TPFLAGS_TYPE_SUBCLASS;
+  if (type->tp_flags & builtin || !_PyType_Lookup(type, state->names.__dlpack_device__)) return true;
+  if (state->numpy.ndarray && PyType_IsSubtype(type, (PyTypeObject *)state->numpy.ndarray)) return true;
+  return state->torch.tensor && PyType_IsSubtype(type, (PyTypeObject *)state->torch.tensor);
+}
+
+/* Of a failure that is the array's own: it is no tensor of a device to us. */
+static int none_or_raised(void) {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
+int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  if (is_known(state, Py_TYPE(object))) return 0;
+  int type, device;
+  PyObject *pair = PyObject_CallMethodNoArgs(object, state->names.__dlpack_device__);
+  bool is_pair = pair && PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ii", &type, &device);
+  Py_XDECREF(pair);
+  if (!is_pair) return none_or_raised();
+  if (type != RC_PY_DLPACK_CUDA) return 0;
+  PyObject *exported = rc_py_device_call(state, "export", "(O)", object), *capsule;
+  unsigned long long stream;
+  unsigned flags;
+  int is_loose, described = -1;
+  if (exported && PyArg_ParseTuple(exported, "OKIp", &capsule, &stream, &flags, &is_loose)) {
+    described = describe_capsule(capsule, out);
+    out->tensor.flags = flags | RINGCAST_ITEM_CUDA;
+    out->stream = (void *)(uintptr_t)stream;
+    out->is_loose = is_loose;
+  }
+  Py_XDECREF(exported);
+  if (described <= 0) rc_py_source_clear(out);
+  return described;
+}
+
+int rc_py_cuda_to_host(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  uint32_t flags = out->tensor.flags;
+  bool is_torch = flags & RINGCAST_ITEM_TORCH;
+  PyObject *host = rc_py_device_call(state, "to_host", "(O)", is_torch ? out->keep : object);
+  rc_py_source_clear(out);
+  memset(out, 0, sizeof *out);
+  int described = -1;
+  if (host) {
+    described = is_torch ? rc_py_torch_describe(state, host, NULL, NULL, out) : rc_py_numpy_describe(state, host, out);
+  }
+  Py_XDECREF(host);
+  if (described == 0) PyErr_SetString(PyExc_TypeError, "an array of a device has a dtype that has no place on the CPU");
+  if (described <= 0) return -1;
+  out->tensor.flags = flags;
+  return 1;
+}

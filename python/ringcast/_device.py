@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the extension asks of torch, CuPy and JAX about tensors of a CUDA device, where that is rare or no hot path.
+
+A stream is the number that the driver knows it by; 0 is the legacy default one, which DLPack calls 1. Nothing is
+imported here but by who receives an array of that library.
+"""
+
+import sys
+from typing import Any, Callable, Tuple
+
+# As in ringcast/frame.h.
+_CUPY = 1024
+_JAX = 2048
+
+
+def raw_stream() -> Callable[[int], int]:
+    """A function that gives torch's current stream of a device."""
+    torch = sys.modules["torch"]
+    # What torch's own compiler calls; it is quicker than to make a Stream.
+    raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    return raw if raw is not None else lambda device: torch.cuda.current_stream(device).cuda_stream
+
+
+def current_device() -> int:
+    """Where tensors arrive: torch's current device if it has been used here, else the first."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda.current_device() if cuda is not None and cuda.is_initialized() else 0
+
+
+def _library(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def export(value: Any) -> Tuple[Any, int, int, bool]:
+    """An array's capsule, the stream it is ordered by, a frame's flags of its kind, and whether its memory may be used
+    again regardless of that stream, once the array is dropped."""
+    library = _library(value)
+    if library == "cupy":
+        cupy = sys.modules["cupy"]
+        stream = cupy.cuda.get_current_stream().ptr
+        array = cupy.ascontiguousarray(value)
+        return array.__dlpack__(stream=stream or 1), stream, _CUPY, False
+    # JAX has streams of its own, and so may anybody: they wait for theirs, and the copy is waited for.
+    flags = _JAX if library in ("jax", "jaxlib") else 0
+    return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
+
+
+def move(tensor: Any, device: int) -> Any:
+    """torch's tensor on another device, in C order."""
+    return tensor.detach().to(f"cuda:{device}").contiguous()
+
+
+def to_host(value: Any) -> Any:
+    """The same on the CPU: a tensor of torch's, or an array of NumPy's."""
+    library = _library(value)
+    if library == "torch":
+        return value.detach().cpu()
+    if library == "cupy":
+        return sys.modules["cupy"].asnumpy(value)
+    if library == "ringcast":
+        raise TypeError("a ringcast.DeviceTensor has no copy on the CPU: make a tensor of torch's or CuPy's of it first")
+    import numpy
+
+    return numpy.ascontiguousarray(numpy.asarray(value))
+
+
+def cupy_stream(device: int) -> int:
+    """CuPy's current stream of that device; the default one if CuPy is not here."""
+    cupy = sys.modules.get("cupy")
+    if cupy is None:
+        return 0
+    with cupy.cuda.Device(device):
+        return cupy.cuda.get_current_stream().ptr
+
+
+def settle(device: int, stream: int) -> None:
+    """Wait for what was copied on `stream`, for those who go on by another one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize(device)
+    elif "cupy" in sys.modules:
+        with sys.modules["cupy"].cuda.Device(device):
+            sys.modules["cupy"].cuda.ExternalStream(stream).synchronize()
+
+
+def as_cupy(tensor: Any) -> Any:
+    """CuPy's array over a DeviceTensor, or that itself where CuPy is missing."""
+    try:
+        import cupy
+    except ImportError:
+        return tensor
+    with cupy.cuda.Device(int(tensor.device.rpartition(":")[2])):
+        return cupy.from_dlpack(tensor)
+
+
+def as_jax(tensor: Any) -> Any:
+    """JAX's array over a DeviceTensor, or that itself where JAX is missing."""
+    try:
+        import jax.dlpack
+    except ImportError:
+        return tensor
+    return jax.dlpack.from_dlpack(tensor)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which way tensors on a CUDA device go: by the rings, or as without ringcast.
+
+They go by the rings where the ranks agree on it when they make one: all of one machine, none of them told not to
+(RINGCAST_GPU=0), none that has CUDA without ringcast's being able to use it. A rank that has not used CUDA yet is taken
+for one that can: to ask the driver would keep the processes that are forked later from using it.
+"""
+
+import dataclasses
+import struct
+import sys
+from typing import Any
+
+import ringcast
+from ringcast._group import environment
+
+# How deep, and among how many, a tensor is looked for.
+_DEPTH, _MOST_ITEMS = 4, 64
+
+
+def may_carry() -> bool:
+    """Whether, as far as this rank knows by now, the rings carry tensors on a CUDA device."""
+    return not environment.gpu_is_off() and (not _has_used_cuda() or ringcast.gpu_status().ready)
+
+
+def carries(end: Any, tensor: Any) -> bool:
+    """Whether this tensor goes by the ring of `end`, at its source, as it is on a CUDA device."""
+    return bool(tensor.is_cuda and end.carries_cuda and ringcast.gpu_status().ready)
+
+
+def has_device(frame: Any) -> bool:
+    """Whether a frame's bytes may hold such tensors: the layout's version, the second field, is then 3 or more."""
+    return len(frame) >= 6 and struct.unpack_from("<H", frame, 4)[0] >= 3
+
+
+def _has_used_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())
+
+
+def has_cuda_tensor(value: Any) -> bool:
+    """Whether there is one in it, not too deep: of who could send it as well without knowing."""
+    return _has_used_cuda() and _look_into(value, _DEPTH)
+
+
+def _look_into(value: Any, depth: int) -> bool:
+    if isinstance(value, sys.modules["torch"].Tensor):
+        return bool(value.is_cuda)
+    if depth == 0:
+        return False
+    if isinstance(value, dict):
+        inside = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        inside = list(value[:_MOST_ITEMS])
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inside = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    else:
+        return False
+    return any(_look_into(item, depth - 1) for item in inside[:_MOST_ITEMS])

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks do in test_device_dropins.py. To be imported in them alone: torch is the fake one (fake_torch)."""
+
+import contextlib
+import ctypes
+import gc
+import os
+
+import device_peers
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import ringcast
+import ringcast.torch as rt
+from ringcast import sglang
+from ringcast._group import pairs, rings
+from ringcast.vllm import group as groups
+from ringcast.vllm.queue import MessageQueue
+
+assert not hasattr(torch, "autograd"), "the real torch"
+
+
+def run(state, name, folder, rank, world, *args):
+    """The function of this name on a rank of a new world; what it returns."""
+    dist.init(folder, rank, world)
+    before = dict(os.environ)
+    try:
+        return globals()[name](*args)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        rt.close()
+        pairs.close(dist.group.WORLD)
+        dist.destroy_process_group()
+        gc.collect()
+
+
+# ---- Values ----------------------------------------------------------------------------------------------------------
+
+
+def cuda(array):
+    return torch.from_numpy(np.asarray(array)).cuda()
+
+
+def numbers(step, count=1000):
+    return np.arange(count, dtype=np.float32) * (step + 1)
+
+
+def payload(step):
+    """Nested, and of both kinds of memory."""
+    return {
+        "hidden": cuda(numbers(step)),
+        "step": step,
+        "on the host": torch.from_numpy(numbers(step, 10)),
+        "nested": {"list": [cuda(np.int64(step)), ("x", cuda(numbers(step, 7).reshape(7, 1)))]},
+        "empty": cuda(numbers(0, 0)),
+        "large": cuda(numbers(step, 100_000)),
+        "array": numbers(step, 3),
+        "none": None,
+    }
+
+
+def told(value):
+    if isinstance(value, tuple):
+        return tuple(map(told, value))
+    if isinstance(value, dict):
+        return {key: told(item) for key, item in value.items()}
+    return [told(item) for item in value] if isinstance(value, list) else device_peers.seen(value)
+
+
+def check(got, expected):
+    assert told(got) == told(expected), (told(got), told(expected))
+
+
+def fail_next(name, result):
+    ctypes.CDLL("libcuda.so.1").fake_cuda_fault(name, ctypes.c_long(1), result)
+
+
+def device_group():
+    """One that must not be asked."""
+    return dist.new_group(kind="none")
+
+
+@contextlib.contextmanager
+def on_machines(*of):
+    """Each is the ranks of a machine: a Reader finds no ring of another."""
+    pids = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
+    mine = next(machine for machine in of if dist.get_rank() in machine)
+    reader, machine = ringcast.Reader, rings._machine
+
+    def attach(handle, **keywords):
+        if int(handle.split(":")[1]) not in [pids[rank] for rank in mine]:
+            raise ringcast.RingNotFound(2, "it is on another machine")
+        return reader(handle, **keywords)
+
+    ringcast.Reader, rings._machine = attach, lambda: f"machine {mine}"
+    try:
+        yield
+    finally:
+        rt.close()
+        ringcast.Reader, rings._machine = reader, machine
+
+
+# ---- The functions ---------------------------------------------------------------------------------------------------
+
+
+def broadcasts(group, src, step):
+    """By each function from one rank."""
+    mine = dist.get_rank() == src
+    whole = payload(step)
+    given = whole if mine else None
+    check(group.broadcast_tensor_dict(given, src), whole)
+    check(rt.broadcast_tensor_dict(given, src), whole)
+    check(sglang.broadcast_tensor_dict(given, src, group.device_group, group.cpu_group), whole)
+    check(group.broadcast_object([whole, step] if mine else None, src), [whole, step])
+    check(rt.broadcast_object(whole["large"] if mine else None, src), whole["large"])
+    check(group.broadcast_object_list([1, whole] if mine else [0, 0], src), [1, whole])
+    check(sglang.broadcast_pyobj([whole] if mine else [], dist.get_rank(), group.cpu_group, src), [whole])
+    filled = cuda(numbers(step if mine else 77))
+    at = filled.data_ptr()
+    assert group.broadcast(filled, src) is filled and filled.data_ptr() == at
+    check(filled, whole["hidden"])
+    shared = sglang.share_once(lambda: whole, 100, src=src, hash=None, how="share")
+    check(shared.result()[0], whole)
+
+
+def sendings(group, src, dst, step):
+    me, whole = dist.get_rank(), payload(step)
+    if me == src:
+        group.send_tensor_dict(whole, dst)
+        group.send_object([whole], dst)
+        handles = group.isend_tensor_dict(whole, dst)
+        assert len(handles) == 1
+        for handle in handles:
+            handle.wait()
+    elif me == dst:
+        check(group.recv_tensor_dict(src), whole)
+        check(group.recv_object(src), [whole])
+        got, handles, after = group.irecv_tensor_dict(src)
+        assert handles == after == []
+        check(got, whole)
+
+
+def ranks_all(steps):
+    """Each function, from each rank, to all and to each other; the device group would fail."""
+    group = groups.Group(dist.group.WORLD, device_group())
+    world = dist.get_world_size()
+    for step in range(steps):
+        for src in range(world):
+            broadcasts(group, src, step)
+            for dst in range(world):
+                if src != dst:
+                    sendings(group, src, dst, step)
+        dist.barrier()
+    assert group.device_group.calls == []
+
+
+def ranks_inline_then_pool():
+    """What each way has had after each of five calls, at the source and at the others."""
+    group = groups.Group(dist.group.WORLD, device_group())
+    seen = []
+    for step in range(5):
+        filled = cuda(numbers(step if dist.get_rank() == 0 else 77))
+        if step:
+            before = device_peers.calls("cuStreamSynchronize", "cuCtxSynchronize")
+        group.broadcast(filled)
+        if step:
+            assert device_peers.calls("cuStreamSynchronize", "cuCtxSynchronize") == before, "the host waits"
+        check(filled, cuda(numbers(step)))
+        dist.barrier()
+        info = rt.rings()[0].gpu
+        seen.append((info.inline_frames, info.pool_frames, info.opens))
+    return seen
+
+
+def pool_frames(stream):
+    return rings._rings[dist.group.WORLD][stream, 0].end.gpu.pool_frames
+
+
+def ranks_ways():
+    """How many of three calls of each function went by the pool."""
+    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
+    whole, me = payload(1), dist.get_rank()
+    functions = {
+        "dict": lambda: group.broadcast_tensor_dict(whole if mine else None),
+        "object": lambda: group.broadcast_object(whole if mine else None),
+        "list": lambda: group.broadcast_object_list([whole] if mine else [0]),
+        "tensor": lambda: group.broadcast(cuda(numbers(1))),
+        "torch's dict": lambda: rt.broadcast_tensor_dict(whole if mine else None),
+        "torch's object": lambda: rt.broadcast_object(whole if mine else None),
+        "torch's list": lambda: rt.broadcast_object_list([whole] if mine else [0]),
+        "SGLang's list": lambda: sglang.broadcast_pyobj([whole] if mine else [], me),
+        "SGLang's dict": lambda: sglang.broadcast_tensor_dict(whole if mine else None),
+        "shared": lambda: sglang.share_once(lambda: whole, 1, src=0, hash=None, how="share").result(),
+        "shared, hashed": lambda: sglang.share_once(lambda: whole, 1, src=0, how="share").result(),
+    }
+    seen = {}
+    for name, function in functions.items():
+        stream = "share_once" if "shared" in name else "broadcast"
+        function()
+        dist.barrier()
+        before = pool_frames(stream)
+        for _ in range(3):
+            function()
+            dist.barrier()
+        seen[name] = pool_frames(stream) - before
+    return seen
+
+
+def ranks_pair_inline_then_pool():
+    group = groups.Group(dist.group.WORLD, device_group())
+    me, end = dist.get_rank(), None
+    for step in range(6):
+        if me == 0:
+            tensor = cuda(numbers(step))
+            handles = group.isend_tensor_dict({"x": tensor, "step": step}, 1)
+            assert len(handles) == 1
+            tensor.fill_(-1)  # which must be in nobody's way, once it is sent
+            handles[0].wait()
+        elif me == 1:
+            check(group.recv_tensor_dict(0), {"x": cuda(numbers(step)), "step": step})
+        dist.barrier()
+    if me < 2:
+        end = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end
+        return end.gpu.pool_frames, end.gpu.opens
+    return None
+
+
+def ranks_reused():
+    """The source writes to its tensor as soon as the call is back."""
+    group = groups.Group(dist.group.WORLD, device_group())
+    tensor = cuda(numbers(0, 400_000))
+    for step in range(8):
+        if dist.get_rank() == 0:
+            tensor.fill_(step)
+            rt.broadcast_tensor_dict({"x": tensor})
+            tensor.fill_(-1)
+        else:
+            got = rt.broadcast_tensor_dict()
+            assert (got["x"].numpy() == step).all()
+        filled = cuda(np.full(50_000, step if dist.get_rank() == 0 else 99, np.float32))
+        group.broadcast(filled)
+        filled_now = filled.numpy()
+        assert (filled_now == step).all()
+
+
+def ranks_not_received(count):
+    """First the pool is full, then the ring is; the tensor is written to after each."""
+    os.environ["RINGCAST_CAPACITY"], os.environ["RINGCAST_SPILL_BYTES"] = "65536", "0"
+    group, me, handles = groups.Group(dist.group.WORLD, device_group()), dist.get_rank(), []
+    tensor = cuda(numbers(0))
+    for step in range(4 + count):
+        if me == 0:
+            tensor.fill_(step)
+            handles += group.isend_tensor_dict({"x": tensor})
+            tensor.fill_(-1)
+        elif step < 4:
+            assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
+        if step < 4:
+            dist.barrier()
+    dist.barrier()
+    for step in range(4, 4 + count):
+        if me == 1:
+            assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
+    for handle in handles:
+        handle.wait()
+    info = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end.gpu
+    return sum(type(handle).__name__ == "_Queued" for handle in handles), info.pool_frames, info.full
+
+
+def ranks_queue(count):
+    """Of a MessageQueue. What the writer's way was, or how many pools each reader has opened."""
+    queue = MessageQueue.create_from_process_group(dist.group.WORLD, 1 << 20, 4)
+    for step in range(count):
+        if dist.get_rank() == 0:
+            queue.enqueue(("execute", [payload(step)], {}))
+        else:
+            check(queue.dequeue(timeout=60), ("execute", [payload(step)], {}))
+        dist.barrier()
+    info = queue._end.ring.gpu
+    return info.way, info.pool_frames, info.opens
+
+
+# ---- Where they don't go by the rings --------------------------------------------------------------------------------
+
+
+def apart(group, steps=3):
+    """What the device group was asked, and where it is that all is."""
+    for step in range(steps):
+        whole = payload(step)
+        for src in range(dist.get_world_size()):
+            mine = dist.get_rank() == src
+            check(group.broadcast_tensor_dict(whole if mine else None, src), whole)
+            got = sglang.broadcast_tensor_dict(whole if mine else None, src, group.device_group, group.cpu_group)
+            check(got, whole)
+            check(group.broadcast_object([whole] if mine else None, src), [whole])
+            check(sglang.broadcast_pyobj([whole] if mine else [], dist.get_rank(), group.cpu_group, src), [whole])
+            filled = cuda(numbers(step if mine else 77))
+            check(group.broadcast(filled, src), whole["hidden"])
+        dist.barrier()
+    way = {end.gpu.way for end in rt.rings(group.cpu_group).values() if isinstance(end, ringcast.Writer) and end.gpu}
+    pools = sum(end.gpu.pool_frames for end in rt.rings(group.cpu_group).values() if end.gpu)
+    return group.device_group.calls.count("broadcast"), sorted(way), pools
+
+
+def ranks_switched_off(off):
+    if dist.get_rank() in off:
+        os.environ["RINGCAST_GPU"] = "0"
+    return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
+
+
+def ranks_pairs_switched_off():
+    os.environ["RINGCAST_GPU"] = "0"
+    group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
+    me = dist.get_rank()
+    for step in range(4):
+        whole = payload(step)
+        if me == 0:
+            group.send_tensor_dict(whole, 1)
+            group.send_object([whole], 1)
+        else:
+            check(group.recv_tensor_dict(0), whole)
+            check(group.recv_object(0), [whole])
+        dist.barrier()
+    return len(group.device_group.calls)
+
+
+def ranks_bad_setting():
+    os.environ["RINGCAST_GPU"] = "yes"
+    try:
+        rt.broadcast_object(1)
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+
+
+def ranks_on_machines(*of):
+    with on_machines(*of):
+        return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
+
+
+def ranks_pairs_on_machines():
+    """The first dict goes in the frame: nobody knows yet where the receiver is."""
+    group, me = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank()
+    with on_machines((0,), (1,)):
+        for step in range(4):
+            whole = payload(step)
+            if me == 0:
+                group.send_tensor_dict(whole, 1)
+            else:
+                check(group.recv_tensor_dict(0), whole)
+            dist.barrier()
+    return len(group.device_group.calls)
+
+
+def ranks_lacking(which):
+    """One has no device that ringcast can use, and all others learn that by what they are asked."""
+    without = dist.get_rank() == which
+    group = groups.Group(dist.group.WORLD, dist.new_group(kind="device"))
+    torch.cuda.set_device(0)
+    check(group.broadcast_object(5), 5)
+    flat = {"x": cuda(numbers(1)), "y": cuda(numbers(2)), "n": 1}
+    check(group.broadcast_tensor_dict(flat if dist.get_rank() == 0 else None), flat)
+    whole = payload(1)  # with what has no way but the frame
+    error = None
+    try:
+        got = group.broadcast_object(whole if dist.get_rank() == 0 else None)
+        check(got, whole)
+    except ringcast.Error as raised:
+        assert without
+        error = raised.errno
+    check(group.broadcast_object([7]), [7])
+    return group.device_group.calls, error
+
+
+def ranks_source_lost_it():
+    """The source finds out when the ranks have agreed already."""
+    group, mine = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank() == 0
+    status = ringcast.gpu_status
+    check(group.broadcast_object(5), 5)
+    try:
+        if mine:
+            ringcast.gpu_status = lambda: status()._replace(ready=False)
+        for step in range(2):
+            whole = payload(step)
+            check(group.broadcast_tensor_dict(whole if mine else None), whole)
+            check(group.broadcast(cuda(numbers(step if mine else 77))), whole["hidden"])
+    finally:
+        ringcast.gpu_status = status
+    return group.device_group.calls.count("broadcast")
+
+
+# ---- Errors and deaths -----------------------------------------------------------------------------------------------
+
+
+def ranks_failing():
+    """The driver fails while the source sends: all hear of it, and the next call works."""
+    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
+    check(group.broadcast_object(5), 5)
+    texts = []
+    for _ in range(2):
+        check(group.broadcast_object(cuda(numbers(1)) if mine else None), cuda(numbers(1)))
+        dist.barrier()
+    tensor = cuda(numbers(1))
+    if mine:
+        fail_next(b"cuMemcpyDtoDAsync", 719)
+    try:
+        group.broadcast_object(tensor if mine else None)
+    except ringcast.Error as error:
+        texts.append(f"{type(error).__name__}: {error}")
+    check(group.broadcast_object([7]), [7])
+    return texts
+
+
+def ranks_dying(dying, source):
+    """After a few calls by the pool, one is killed while the others wait, or come to wait."""
+    group = groups.Group(dist.group.WORLD, device_group())
+    pids = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
+    mine = dist.get_rank() == source
+    for step in range(4):
+        check(group.broadcast_object([cuda(numbers(step))] if mine else None, source), [cuda(numbers(step))])
+    dist.barrier()
+    if dist.get_rank() == dying:
+        os.kill(os.getpid(), 9)
+    error = None
+    while error is None:
+        try:
+            got = group.broadcast_object([cuda(numbers(1))] if mine else None, source)
+            check(got, [cuda(numbers(1))])
+        except ringcast.Error as raised:
+            error = raised
+    return type(error).__name__, f"rank {dying} (pid {pids[dying]})" in str(error), str(error)
+
+
+def stall():
+    """What is enqueued on the current stream from now on never happens."""
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    word, turns = ctypes.c_uint64(0), ctypes.c_uint64(1 << 60)
+    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(word), ctypes.addressof(turns))
+    driver, stream = torch.driver(), torch.cuda.current_stream()
+    with torch._on(0):
+        torch.check(driver.cuModuleLoadData(ctypes.byref(module), b""))
+        torch.check(driver.cuModuleGetFunction(ctypes.byref(function), module, b"spin"))
+        sizes = [1, 1, 1, 1, 1, 1, 0]
+        torch.check(driver.cuLaunchKernel(function, *sizes, ctypes.c_void_p(stream.cuda_stream), arguments, None))
+
+
+def ranks_dying_before_it_is_there():
+    """The first rank is killed when what it has sent is not in its pool yet. What the others wait for on the device is
+    let go, and the next call tells why."""
+    group, mine = groups.Group(dist.group.WORLD, device_group()), dist.get_rank() == 0
+    tensor = cuda(numbers(1))
+    for _ in range(3):
+        check(group.broadcast_object(tensor if mine else None), tensor)
+        dist.barrier()
+    if mine:
+        stall()
+    before = rt.rings()[0].gpu.pool_frames
+    got = group.broadcast_object(tensor if mine else None)
+    assert rt.rings()[0].gpu.pool_frames == before + 1
+    dist.barrier()
+    if mine:
+        os.kill(os.getpid(), 9)
+    assert got.numpy().shape == (1000,)
+    try:
+        group.broadcast_object()
+    except ringcast.WriterGone as error:
+        return str(error)

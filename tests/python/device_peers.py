@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes with a CUDA device, for the tests: the driver is the fake one, and torch a fake that has tensors on it
+(fake_torch). What runs in them is here; nothing of it may import the real torch.
+"""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import sys
+
+import numpy as np
+from peers import WATCHDOG, Peer
+
+import ringcast
+
+HERE = pathlib.Path(__file__).parent
+SOURCES = HERE.parent / "fake_cuda"
+
+
+@contextlib.contextmanager
+def environment(**names):
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def start(folder, **names):
+    """A process with the driver that is in `folder`."""
+    with environment(LD_LIBRARY_PATH=str(folder), **names):
+        peer = Peer()
+    peer.call(begin)
+    return peer
+
+
+# ---- In the process --------------------------------------------------------------------------------------------------
+
+
+def begin(state):
+    assert "torch" not in sys.modules
+    sys.path.insert(0, str(HERE / "fake_torch"))
+    import torch
+
+    assert not hasattr(torch, "autograd")
+    state["torch"] = torch
+
+
+def calls(*names):
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.fake_cuda_calls.restype = ctypes.c_long
+    return [driver.fake_cuda_calls(name.encode()) for name in names]
+
+
+def live(what):
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.fake_cuda_live.restype = ctypes.c_long
+    return driver.fake_cuda_live(what.encode())
+
+
+def make(torch, value):
+    """A value with what is to be on a device as ("cuda", array), ("cuda", array, steps), ... in it."""
+    if isinstance(value, dict):
+        return {key: make(torch, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [make(torch, item) for item in value]
+    if isinstance(value, tuple) and value and value[0] in ("cuda", "cpu", "other", "cupy", "jax"):
+        kind, array, *how = value
+        how = how[0] if how else {}
+        tensor = torch.from_numpy(np.asarray(array), getattr(torch, how["dtype"]) if "dtype" in how else None)
+        if kind != "cpu":
+            tensor = tensor.cuda(how.get("device"))
+        if "strides" in how:
+            tensor = tensor.as_strided(how["shape"], how["strides"], how.get("offset", 0))
+        if how.get("parameter"):
+            tensor = torch.nn.Parameter(tensor, requires_grad=how.get("grad", True))
+        return WRAPPED[kind](tensor) if kind in WRAPPED else tensor
+    return value
+
+
+def of_cupy(tensor):
+    import cupy
+
+    return cupy.ndarray(tensor)
+
+
+def of_jax(tensor):
+    import jax
+
+    return jax.Array(tensor)
+
+
+class Other:
+    """An array of a library that nobody knows."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+        self.asked = []
+
+    def __dlpack_device__(self):
+        return 2, self.tensor.get_device()
+
+    def __dlpack__(self, *, stream=None):
+        self.asked.append(stream)
+        return self.tensor.__dlpack__()
+
+
+WRAPPED = {"other": Other, "cupy": of_cupy, "jax": of_jax}
+
+
+def seen(value):
+    """What can be told of a value that came: ("cuda:0", "float32", shape, bytes, ...) for a tensor."""
+    if isinstance(value, dict):
+        return {key: seen(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [seen(item) for item in value]
+    if isinstance(value, ringcast.DeviceTensor):
+        import torch
+
+        told = seen(torch.from_dlpack(value))
+        assert value.dtype == told[1] and value.shape == told[2] and value.nbytes == len(told[3])
+        return ("DeviceTensor", *told[1:])
+    if type(value).__name__ in ("Tensor", "Parameter"):
+        where = str(value.device)
+        told = where, value.dtype.name, tuple(value.shape), value.numpy().tobytes()
+        return (*told, "parameter", value.requires_grad) if type(value).__name__ == "Parameter" else told
+    if type(value).__module__ in ("cupy", "jax"):
+        return (type(value).__module__, *seen(value.tensor)[1:])
+    if isinstance(value, np.ndarray):
+        return "numpy", value.dtype.name, value.shape, value.tobytes()
+    return value
+
+
+def make_writer(state, *args, **options):
+    state["writer"] = ringcast.Writer(*args, **options)
+    return state["writer"].handle
+
+
+def make_writer_with(state, options):
+    return make_writer(state, **options)
+
+
+def send(state, value, options=None):
+    state["writer"].send(make(state["torch"], value), WATCHDOG, **(options or {}))
+
+
+def gpu(state, of="writer"):
+    return state[of].gpu
+
+
+def attach(state, handle, options=None):
+    state["reader"] = ringcast.Reader(handle, **(options or {}))
+
+
+def receive(state, timeout=WATCHDOG):
+    return seen(state["reader"].recv(timeout))
+
+
+def close(state):
+    for name in ("writer", "reader"):
+        if name in state:
+            state.pop(name).close()
+
+
+def left(state):
+    """What the driver still has of ours."""
+    import gc
+
+    gc.collect()
+    return live("imports"), live("registered"), live("queued")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of CuPy as ringcast looks at, over the fake torch's tensors. Its current stream is its own."""
+
+import contextlib
+import types
+
+import torch
+
+asked = []  # the streams that capsules were asked for
+
+
+class ndarray:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack_device__(self):
+        return 2, self.tensor.get_device()
+
+    def __dlpack__(self, *, stream=None):
+        asked.append(stream)
+        return self.tensor.__dlpack__()
+
+
+def ascontiguousarray(array):
+    return ndarray(array.tensor.contiguous())
+
+
+def asnumpy(array):
+    return array.tensor.numpy()
+
+
+def from_dlpack(source):
+    return ndarray(torch.from_dlpack(source))
+
+
+class _Cuda(types.ModuleType):
+    stream = None
+
+    @staticmethod
+    @contextlib.contextmanager
+    def Device(ordinal):
+        yield
+
+    @staticmethod
+    def ExternalStream(pointer):
+        return torch.cuda.Stream(0, pointer)
+
+    def get_current_stream(self):
+        return types.SimpleNamespace(ptr=self.stream.cuda_stream if self.stream else 0)
+
+
+cuda = _Cuda("cupy.cuda")

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors on a CUDA device through the drop-ins, among processes whose driver and torch are fakes. What each rank does
+is in device_dropins.py."""
+
+import errno
+import tempfile
+
+import device_peers
+import pytest
+
+
+def job(state, name, *args):
+    import device_dropins
+
+    return device_dropins.run(state, name, *args)
+
+
+def start(folder, count, **names):
+    return [device_peers.start(folder, FAKE_CUDA_JITTER=str(3 + rank), **names) for rank in range(count)]
+
+
+@pytest.fixture(scope="module")
+def ranks(fake_driver):
+    peers = start(fake_driver, 4)
+    yield peers
+    for peer in peers:
+        peer.stop()
+
+
+@pytest.fixture
+def mortals(fake_driver):
+    peers = start(fake_driver, 3)
+    yield peers
+    for peer in peers:
+        peer.stop()
+
+
+def run(peers, name, *args, dying=None):
+    """The function on each; the results. Of one that dies None."""
+    results = [None] * len(peers)
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, peer in enumerate(peers):
+            peer.start(job, name, folder, rank, len(peers), *args)
+        errors = []
+        for rank, peer in enumerate(peers):
+            if rank == dying:
+                continue
+            try:
+                results[rank] = peer.finish()
+            except Exception as error:
+                errors.append(error)
+    if errors:
+        raise min(errors, key=lambda error: "Connection closed" in str(error))  # that one follows from another
+    return results
+
+
+# ---- By the rings ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world, steps", [(2, 3), (4, 1)])
+def test_each_function_carries_them_and_nobody_asks_the_device_group(ranks, world, steps):
+    run(ranks[:world], "ranks_all", steps)
+    for peer in ranks[:world]:
+        # A pool that others had open when its writer closed goes when the next one is opened, or closed.
+        peer.call(device_peers.make_writer)
+        peer.call(device_peers.send, ("cuda", [1]))
+        peer.call(device_peers.close)
+        assert peer.call(device_peers.left) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_the_first_goes_through_the_ring_and_the_others_by_a_pool_that_is_opened_once(ranks, world):
+    source, *others = run(ranks[:world], "ranks_inline_then_pool")
+    assert [seen[:2] for seen in source] == [(1, number) for number in range(5)]
+    for seen in others:
+        assert [each[:2] for each in seen] == [(1, number) for number in range(5)]
+        assert seen[-1][2] == 1
+
+
+def test_each_function_takes_the_pool_but_for_what_is_hashed(ranks):
+    for ways in run(ranks[:3], "ranks_ways"):
+        assert ways.pop("shared, hashed") == 0 and set(ways.values()) == {3}, ways
+
+
+def test_what_is_sent_to_a_rank_that_does_not_receive_waits_without_the_tensor(ranks):
+    (queued, sent, full), _ = run(ranks[:2], "ranks_not_received", 160)
+    assert queued > 0 and full > 0 and sent > 100
+
+
+def test_from_one_rank_to_another_they_go_by_the_pool_as_soon_as_there_is_a_ring(ranks):
+    (sent, _), (came, opens) = run(ranks[:2], "ranks_pair_inline_then_pool")
+    assert sent == came >= 2 and opens == 1
+
+
+def test_the_source_may_write_to_its_tensor_at_once(ranks):
+    run(ranks[:3], "ranks_reused")
+
+
+def test_a_message_queue_carries_them(ranks):
+    (way, sent, _), *others = run(ranks[:3], "ranks_queue", 4)
+    assert (way, sent) == ("pool", 3)
+    assert [(came, opens) for _, came, opens in others] == [(3, 1)] * 2
+
+
+# ---- By the device group, as without ringcast ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("off", [(0, 1, 2), (1,)])
+def test_switched_off_on_any_rank_they_go_by_the_device_group(ranks, off):
+    results = run(ranks[:3], "ranks_switched_off", off)
+    # Each step and source: two of vLLM's dict, two of SGLang's, which looks deeper but not into lists, and a tensor.
+    assert {calls for calls, _, _ in results} == {3 * 3 * 5}
+    for rank, (_, way, _) in enumerate(results):
+        assert way == (["no_pool"] if rank in off else ["pool"])
+
+
+def test_switched_off_between_two_ranks_they_go_by_the_device_group(ranks):
+    assert run(ranks[:2], "ranks_pairs_switched_off") == [8, 8]
+
+
+def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
+    for text in run(ranks[:2], "ranks_bad_setting"):
+        assert "RINGCAST_GPU is 'yes': it must be 0 or 1" in text
+
+
+@pytest.mark.parametrize("of", [((0, 1), (2, 3)), ((0,), (1, 2), (3,))])
+def test_between_machines_they_go_by_the_device_group(ranks, of):
+    for calls, _, pools in run(ranks, "ranks_on_machines", *of):
+        assert calls == 3 * 4 * 5 and pools == 0
+
+
+def test_between_machines_the_first_dict_to_one_rank_has_them_in_it(ranks):
+    calls = run(ranks[:2], "ranks_pairs_on_machines")
+    assert calls[0] == calls[1] and 2 * 2 <= calls[0] <= 2 * 3
+
+
+def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_driver):
+    (lacking,) = start(fake_driver, 1, RINGCAST_DISABLE="cuda")
+    try:
+        results = run([*ranks[:2], lacking], "ranks_lacking", 2)
+    finally:
+        lacking.stop()
+    assert [calls for calls, _ in results] == [["broadcast"] * 2] * 3
+    assert [error for _, error in results] == [None, None, errno.ENODEV]
+
+
+def test_a_source_that_cannot_after_all_takes_the_device_group_and_says_so(ranks):
+    assert run(ranks[:3], "ranks_source_lost_it") == [6, 6, 6]
+
+
+# ---- Errors and deaths -----------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_fails_at_the_source_is_an_error_on_all_ranks(ranks):
+    source, *others = run(ranks[:3], "ranks_failing")
+    assert len(source) == 1 and "SendError" not in source[0]
+    for texts in others:
+        assert len(texts) == 1 and texts[0].startswith("SendError: ") and "broadcast_object failed" in texts[0]
+
+
+@pytest.mark.parametrize("dying, source", [(0, 0), (1, 0), (2, 1)])
+def test_a_death_is_told_by_name_to_those_who_wait(mortals, dying, source):
+    results = run(mortals, "ranks_dying", dying, source, dying=dying)
+    for rank, told in enumerate(results):
+        if rank != dying:
+            name, names_it, text = told
+            assert name == ("WriterGone" if dying == source else "ReaderDied") and names_it, text
+
+
+def test_a_source_that_dies_before_its_tensor_is_there_keeps_nobody(mortals):
+    _, *others = run(mortals, "ranks_dying_before_it_is_there", dying=0)
+    for text in others:
+        assert text.startswith("the source, rank 0 (pid ") and "has died or exited" in text

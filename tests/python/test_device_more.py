@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of a CUDA device, beyond send() and recv(): views, Frames, packed frames, hashes, asyncio, Taps, and what is
+left when somebody dies."""
+
+import asyncio
+import gc
+import os
+import re
+import signal
+
+import device_peers as peers
+import numpy as np
+import pytest
+from peers import WATCHDOG
+from test_device import COPIES, MEGABYTE, exchange, expected, handle_of, rings, told  # noqa: F401
+
+import ringcast
+
+VALUE = {
+    "x": ("cuda", np.arange(12, dtype=np.float32).reshape(3, 4)),
+    "n": {"deep": [("cuda", np.arange(30000))]},
+    "o": ("other", np.arange(5, dtype=np.int16)),
+    "host": np.arange(4),
+    "i": 7,
+}
+
+
+def pooled(rings, readers=1, reader_options=None):  # noqa: F811
+    """A ring on which the next frame goes by the pool."""
+    writer, others = rings(readers, None, reader_options)
+    exchange(writer, others, {"x": ("cuda", np.arange(3))})
+    return writer, others
+
+
+# ---- Views ---------------------------------------------------------------------------------------------------------
+
+
+def view(state, keep=None):
+    before = peers.calls(*COPIES)
+    with state["reader"].view(WATCHDOG) as value:
+        copies = [now - then for now, then in zip(peers.calls(*COPIES), before)]
+        told = peers.seen(value)
+        if keep:
+            state["kept"] = value[keep]
+        read_only = value["o"].__cuda_array_interface__["data"][1]
+    return copies, told, read_only
+
+
+def drop_kept(state):
+    told = peers.seen(state.pop("kept"))
+    gc.collect()
+    return told
+
+
+def synchronize(state):
+    state["torch"].cuda.synchronize()
+
+
+def test_a_view_s_tensors_lie_in_the_pool(rings):  # noqa: F811
+    writer, (reader,) = pooled(rings)
+    for _ in range(3):
+        writer.call(peers.send, VALUE)
+        assert reader.call(view) == ([0, 0, 0], expected(VALUE), True)
+    reader.call(synchronize)
+    assert writer.call(peers.gpu).slots_used == 0
+
+
+def test_a_tensor_that_outlives_its_view_keeps_its_place(rings):  # noqa: F811
+    writer, (reader,) = pooled(rings)
+    writer.call(peers.send, VALUE)
+    assert reader.call(view, "x")[1] == expected(VALUE)
+    for i in range(5):  # none of them takes its place
+        value = {"x": ("cuda", np.full(100000, i))}
+        assert exchange(writer, [reader], value) == [expected(value)]
+    reader.call(synchronize)
+    assert writer.call(peers.gpu).slots_used == 1
+    assert reader.call(drop_kept) == told(*VALUE["x"])
+    reader.call(synchronize)
+    assert writer.call(peers.gpu).slots_used == 0
+
+
+def test_a_view_of_a_frame_that_came_through_the_ring(rings):  # noqa: F811
+    writer, (reader,) = rings()
+    writer.call(peers.send, VALUE)
+    copies, got, read_only = reader.call(view)
+    assert got == expected(VALUE) and copies[1] > 0 and not read_only
+
+
+# ---- Frames --------------------------------------------------------------------------------------------------------
+
+
+def look(state):
+    frame = state["reader"].next(WATCHDOG)
+    before = peers.calls("*")
+    keys = frame.keys(), "x" in frame, "y" in frame, frame.hashes
+    untouched = peers.calls("*") == before
+    items = {key: peers.seen(frame[key]) for key in keys[0]}
+    again = peers.seen(frame["x"])
+    whole = peers.seen(ringcast.unpack(frame))
+    frame.release()
+    return keys, untouched, items, again, whole
+
+
+def test_a_frame_can_be_looked_into(rings):  # noqa: F811
+    writer, (reader,) = rings(1, None, {"leases": 3})
+    for _ in range(3):  # through the ring, and then by the pool
+        writer.call(peers.send, VALUE)
+        keys, untouched, items, again, whole = reader.call(look)
+        assert keys == (["x", "n", "o", "host", "i"], True, False, {}) and untouched
+        assert items == whole == expected(VALUE) and again == items["x"]
+    reader.call(synchronize)
+    info = writer.call(peers.gpu)
+    assert (info.pool_frames, info.slots_used) == (2, 0)
+
+
+def hold_and_drop(state):
+    reader = state["reader"]
+    frames = [reader.next(WATCHDOG) for _ in range(3)]
+    told = [peers.seen(frame["x"]) for frame in (frames[2], frames[0])]
+    with pytest.raises(ringcast.Error):
+        reader.next(0)
+    del frames
+    gc.collect()
+    return told
+
+
+def test_frames_that_are_dropped_are_given_back_read_or_not(rings):  # noqa: F811
+    writer, (reader,) = pooled(rings, 1, {"leases": 3})
+    for i in range(3):
+        writer.call(peers.send, {"x": ("cuda", np.full(9, i))})
+    assert reader.call(hold_and_drop) == [told("cuda", np.full(9, 2)), told("cuda", np.full(9, 0))]
+    reader.call(synchronize)
+    assert writer.call(peers.gpu).slots_used == 0
+    assert exchange(writer, [reader], VALUE) == [expected(VALUE)]
+
+
+# ---- Packed frames, hashes, Taps -----------------------------------------------------------------------------------
+
+
+def pack_and_send(state, value, options):
+    packed = ringcast.pack(peers.make(state["torch"], value), **options)
+    state["writer"].send(packed, WATCHDOG)
+    return packed.hashes, peers.seen(ringcast.unpack(packed))
+
+
+def test_a_packed_frame_has_the_bytes_and_arrives_on_the_device(rings):  # noqa: F811
+    writer, others = rings(2)
+    value = {key: VALUE[key] for key in ("x", "n", "host", "i")}
+    value["c"] = ("cupy", np.arange(3.0))
+    value["j"] = ("jax", np.arange(3.0))
+    hashes, unpacked = writer.call(pack_and_send, value, {"hash": "sha256"})
+    assert set(hashes) == {"x", "n", "host", "c", "j"}
+    assert unpacked["x"] == ("cpu", *told(*VALUE["x"])[1:])
+    for reader in others:
+        assert reader.call(peers.receive) == expected(value)
+
+
+def send_and_tell_hashes(state, value):
+    made = peers.make(state["torch"], value)
+    state["writer"].send(made, WATCHDOG, hash="sha256")
+    return ringcast.pack(made, hash="sha256").hashes
+
+
+def hashes_of_next(state):
+    with state["reader"].next(WATCHDOG) as frame:
+        return frame.hashes, peers.seen(ringcast.unpack(frame))
+
+
+def test_hashes_are_of_the_tensors_bytes(rings):  # noqa: F811
+    writer, (reader,) = pooled(rings)
+    value = {**VALUE, "t": ("cuda", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
+    del value["o"]  # what a pack() of it would be, nobody can tell
+    expected_hashes = writer.call(send_and_tell_hashes, value)
+    hashes, got = reader.call(hashes_of_next)
+    assert hashes == expected_hashes and set(hashes) == {"x", "n", "host", "t"} and got == expected(value)
+
+
+def tap(state, handle):
+    state["tap"] = ringcast.Tap(handle)
+
+
+def from_tap(state):
+    return peers.seen(state["tap"].recv(0))
+
+
+def close_tap(state):
+    state.pop("tap").close()
+
+
+def test_a_tap_gives_what_the_ring_has_on_the_cpu(rings):  # noqa: F811
+    writer, (reader, other) = rings(2)
+    value = {"x": VALUE["x"]}
+    other.call(tap, writer.call(handle_of))
+    exchange(writer, [reader, other], value)
+    assert other.call(from_tap) == {"x": ("cpu", *told(*VALUE["x"])[1:])}
+    exchange(writer, [reader, other], value)
+    with pytest.raises(ringcast.Error, match="in the writer's device memory"):
+        other.call(from_tap)
+    other.call(close_tap)
+
+
+# ---- asyncio -------------------------------------------------------------------------------------------------------
+
+
+def send_as_tasks(state, value, times):
+    async def main():
+        made = peers.make(state["torch"], value)
+        for _ in range(times):
+            await state["writer"].asend(made, WATCHDOG)
+
+    asyncio.run(main())
+
+
+def receive_as_a_task(state, times):
+    async def main():
+        return [peers.seen(await state["reader"].arecv(WATCHDOG)) for _ in range(times)]
+
+    return asyncio.run(main())
+
+
+def test_tasks_send_and_receive(rings):  # noqa: F811
+    writer, others = rings(2)
+    for reader in others:
+        reader.start(receive_as_a_task, 30)
+    writer.call(send_as_tasks, VALUE, 30)
+    for reader in others:
+        assert reader.finish() == [expected(VALUE)] * 30
+    info = writer.call(peers.gpu)
+    assert info.pool_frames > 0 and info.pool_frames + info.inline_frames == 30
+
+
+# ---- Who dies, who comes late --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mortal(fake_driver):
+    peer = peers.start(fake_driver)
+    yield peer
+    peer.stop()
+
+
+def send_many(state, times):
+    tensor = state["torch"].from_numpy(np.arange(1000)).cuda()
+    for i in range(times):
+        state["writer"].send({"x": tensor, "i": i}, WATCHDOG)
+    state["torch"].cuda.synchronize()
+
+
+def kill(peer):
+    os.kill(peer.pid, signal.SIGKILL)
+    peer.process.join(WATCHDOG)
+
+
+def receive_to_the_end(state):
+    got = []
+    try:
+        while True:
+            got.append(peers.seen(state["reader"].recv(WATCHDOG))["i"])
+    except ringcast.WriterGone as error:
+        return got, str(error)
+
+
+def test_a_reader_of_a_writer_that_was_killed_is_told(gpus, mortal):
+    reader = gpus[1]
+    reader.call(peers.attach, mortal.call(peers.make_writer, MEGABYTE))
+    mortal.call(send_many, 3)
+    assert [reader.call(peers.receive)["i"] for _ in range(2)] == [0, 1]
+    mortal.call(send_many, 2)
+    kill(mortal)
+    got, why = reader.call(receive_to_the_end)
+    assert set(got) <= {0, 1, 2} and why
+    reader.call(peers.close)
+    assert reader.call(peers.left) == (0, 0, 0)
+
+
+def test_a_reader_that_was_killed_gives_its_places_back(gpus, mortal):
+    writer, reader = gpus[0], gpus[1]
+    options = {"capacity": MEGABYTE, "on_death": "evict", "gpu_pool_bytes": 2 * MEGABYTE}
+    handle = writer.call(peers.make_writer_with, options)
+    for peer in (reader, mortal):
+        peer.call(peers.attach, handle)
+    value = {"x": ("cuda", np.arange(60000.0))}
+    exchange(writer, [reader, mortal], value)
+    for _ in range(2):
+        writer.call(peers.send, value)
+        assert reader.call(peers.receive) == expected(value)
+    kill(mortal)
+    for _ in range(10):
+        assert exchange(writer, [reader], value) == [expected(value)]
+    info = writer.call(peers.gpu)
+    assert info.pool_frames >= 10 and info.way == "pool"
+    for peer in (reader, writer):
+        peer.call(peers.close)
+
+
+def test_one_that_comes_later_has_the_group_go_through_the_ring_once(rings, gpus):  # noqa: F811
+    writer, (reader,) = pooled(rings)
+    exchange(writer, [reader], VALUE)
+    late = gpus[4]
+    late.call(peers.attach, writer.call(handle_of))
+    for pool_frames in (1, 2):
+        assert exchange(writer, [reader, late], VALUE) == [expected(VALUE)] * 2
+        assert writer.call(peers.gpu).pool_frames == pool_frames
+    late.call(peers.close)
+
+
+def reopen(state, handle):
+    with ringcast.Reader(handle) as reader:
+        state["again"] = reader.gpu
+    return state["again"]
+
+
+def test_a_closed_reader_and_a_new_one(rings):  # noqa: F811
+    writer, (reader,) = pooled(rings)
+    for _ in range(3):
+        assert exchange(writer, [reader], VALUE) == [expected(VALUE)]
+        reader.call(peers.close)
+        assert reader.call(peers.left) == (0, 0, 0)
+        reader.call(peers.attach, writer.call(handle_of))
+        exchange(writer, [reader], VALUE)
+    assert reader.call(reopen, writer.call(handle_of)) is None
+
+
+# ---- Not on a CUDA device ------------------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    def __dlpack_device__(self):
+        return 10, 0
+
+    def __dlpack__(self, **_):
+        raise AssertionError("nobody should ask")
+
+
+class Broken(Elsewhere):
+    def __dlpack_device__(self):
+        raise ValueError("on several devices")
+
+
+@pytest.mark.parametrize("kind", [Elsewhere, Broken])
+def test_what_is_on_no_cuda_device_goes_by_pickle(ring, kind):
+    writer, reader = ring
+    writer.send({"x": kind(), "y": [kind()]}, 0)
+    got = reader.recv(0)
+    assert type(got["x"]) is kind and type(got["y"][0]) is kind
+
+
+def test_options_are_checked():
+    for wrong in ({"gpu_full": "drop"}, {"gpu_pool_bytes": -1}, {"gpu_inline_most": -1}):
+        with pytest.raises((ValueError, OverflowError), match=re.escape(next(iter(wrong)))):
+            ringcast.Writer(**wrong)
+    with pytest.raises(TypeError):
+        ringcast.Writer(gpu_pool_bytes="1")
