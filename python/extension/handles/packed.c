@@ -26,8 +26,10 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   }
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
-  int rc = rc_py_encoding_write(encoding, NULL, &span, 0, &self->bytes);
-  if (rc == 0 || rc == RC_PY_RAISED) return rc == 0;
+  int rc = encoding->on_device ? rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes)
+                               : rc_py_encoding_write(encoding, NULL, &span, 0, &self->bytes);
+  if (rc < 0 && encoding->on_device) rc_py_raise(encoding->state, rc);
+  if (rc == 0 || rc == RC_PY_RAISED || encoding->on_device) return rc == 0;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
                    strerror(-rc));
   return false;
