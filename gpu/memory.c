@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory for what is received, and the wait for it. It holds the device's context, so it may outlive the reader. */
+/* Device memory for what is received, and copies without a handle. It holds the device's context, so it may outlive
+ * the reader. */
 #include <errno.h>
 #include <stdlib.h>
 

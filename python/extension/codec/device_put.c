@@ -2,9 +2,9 @@
 /*
  * Tensors on a CUDA device, in a frame that is sent.
  *
- * All of a frame's go by one stream, that of the first of them: `ready` is said on it. Where they have several (those of
- * torch and of CuPy, each with its own current one), nothing says when all are there, so the frame has their bytes in
- * itself, and is sent when the device has copied them.
+ * All of a frame's go by one stream, that of the first of them: `ready` is said on it. Where they have several (those
+ * of torch and of CuPy, each with its own current one), nothing says when all are there, so the frame has their bytes
+ * in itself, and is sent when the device has copied them.
  */
 #include "python/extension/device.h"
 

@@ -129,8 +129,8 @@ PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const s
 
 /* ---- Others' ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor that a capsule of DLPack's holds; NULL, with nothing raised: it is none. The unversioned struct begins with
- * it; the other has a version, a context, a deleter and flags before it. */
+/* The tensor that a capsule of DLPack's holds; NULL, with nothing raised: it is none. The unversioned struct begins
+ * with it; the other has a version, a context, a deleter and flags before it. */
 static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
   const size_t head = 2 * sizeof(uint32_t) + 2 * sizeof(void *) + sizeof(uint64_t);
   if (PyCapsule_IsValid(capsule, "dltensor")) return PyCapsule_GetPointer(capsule, "dltensor");
