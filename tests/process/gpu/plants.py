@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Plants bugs in gpu/, one at a time, and sees that the tests catch each of them.
+
+    plants.py --source DIR --out DIR --cc CC --program NAME OBJECTS... --libraries=A:B [--only NAME]
+
+A plant is a few replacements in one or two files, each of which must match exactly once: copies of those files are
+compiled and linked in front of the library's own. A program is run with them by fixed seeds until it fails. First each
+way of running is run with nothing planted, and must pass. Exit status 1 if a plant was not caught.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+SEEDS = (1, 2, 3, 4)
+
+PLAIN = "--messages 150 --patience 4"
+SLOW = "--messages 150 --patience 4 --delays 4000 --slots 6 --flood 1 --typical 4000 --releases 0"
+UNREAD = "--messages 200 --patience 4 --delays 4000 --slots 6 --flood 1 --releases 2 --drops 3"
+VIEWS = "--messages 150 --patience 4 --views 1 --slots 12 --flood 1 --releases 0"
+BY_RING = "--messages 250 --patience 4 --pool 0 --ring 65536 --typical 5000 --delays 4000 --views 0"
+WRAP = "--messages 150 --patience 4 --word-bits 32 --generation 0xfffffffd --slots 6 --expect-pool 50"
+FAR = "--messages 150 --patience 4 --word-bits 32 --generation 0x80000005 --slots 6 --delays 4000 --flood 1"
+GUESTS = "--messages 300 --patience 4 --guests 6 --kills 3 --slots 12 --flood 1 --releases 3"
+JOINING = "--messages 500 --patience 4 --guests 12 --slots 6 --flood 1 --delays 4000 --releases 0 --typical 2000"
+CLOSING = "--messages 60 --patience 4 --slots 32 --flood 1 --delays 9000 --slow 9000"
+
+# name: (what is run, [(file, text, in its place)]). The program is gpu_broadcast; "test_...": one of those.
+PLANTS = {
+    # Acknowledged too early.
+    "ack_before_the_copy": (SLOW, [("reader.c",
+        "  if (result == RC_CU_SUCCESS) return 0;\n  failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, \"cuStreamWait",
+        "  if (result == RC_CU_SUCCESS) return (int)rc_word_write(gpu->device.cuda, segment->word_bits, take->stream, "
+        "segment->address + rc_gpu_ack_at(segment->consumers, take->slot, import->consumer), take->generation);\n"
+        "  failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, \"cuStreamWait")]),
+    "ack_by_the_host": (SLOW, [("import.c",
+        "result = rc_word_write(cuda, import->segment.word_bits, stream, address_of(import, at), generation);",
+        "rc_word_store(ack_of(import, slot), import->segment.word_bits, generation + (at & 0));")]),
+    "ack_on_another_stream": (SLOW, [("import.c",
+        "rc_word_write(cuda, import->segment.word_bits, stream, address_of",
+        "rc_word_write(cuda, import->segment.word_bits, NULL, address_of")]),
+    "ack_of_another_slot": (SLOW, [("import.c",
+        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
+        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, (slot + 1) % import->segment.slots, import->consumer);")]),
+    "ack_of_another_consumer": (SLOW, [("import.c",
+        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
+        "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer ^ 1);")]),
+    "ack_while_it_is_held": (VIEWS, [("import.c", "!taken->open && taken->holds == 0 && !taken->acked",
+                                      "!taken->open && !taken->acked")]),
+    "ack_while_the_take_is_open": (VIEWS, [("import.c", "bool due = !taken->open && taken->holds == 0",
+                                            "bool due = taken->holds == 0")]),
+    "unread_is_not_acknowledged": (UNREAD, [("import.c",
+        "if (is_new) rc_word_store(ack_of(import, slot), import->segment.word_bits, generation);",
+        "(void)generation;")]),
+    # There too early.
+    "ready_before_the_copies": (SLOW, [("writer.c",
+        "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);",
+        "rc_word_write(gpu->device.cuda, gpu->estate->segment.word_bits, stream, address_of(gpu, lease->slot), "
+        "slot->generation); "
+        "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);")]),
+    "ready_by_the_host": (SLOW, [("writer.c",
+        "rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),\n"
+        "                                      gpu->pool.slots[slot].generation);",
+        "rc_cu_result result = address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(segment, slot), "
+        "segment->word_bits, gpu->pool.slots[slot].generation);")]),
+    "ready_on_another_stream": (SLOW, [("writer.c",
+        "rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),",
+        "rc_word_write(gpu->device.cuda, segment->word_bits, NULL, address_of(gpu, slot),")]),
+    "wait_is_skipped": (SLOW, [("reader.c",
+        "rc_cu_result result = rc_word_wait(gpu->device.cuda, segment->word_bits, take->stream, ready, take->generation);",
+        "rc_cu_result result = ready == 0;")]),
+    # Used again too early.
+    "generation_is_reused": (SLOW, [("pool.c", ".generation = slot->generation + 1",
+                                     ".generation = slot->generation + (slot->generation == 0)")]),
+    "reused_whatever_was_acknowledged": (SLOW, [("consumers.c",
+        "if (is_awaited(writer, i, slot->position, ask)) return false;",
+        "(void)is_awaited;")]),
+    "reused_before_it_was_ready": (UNREAD, [("consumers.c",
+        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
+        "")]),
+    "dropped_is_reused_before_it_was_ready": (UNREAD, [("consumers.c",
+        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
+        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) "
+        "return slot->state == RC_POOL_DROPPED;")]),
+    "dropped_generation_never_comes": (UNREAD, [("writer.c",
+        "rc_word_store(rc_gpu_ready(segment, slot), segment->word_bits, gpu->pool.slots[slot].generation);\n"
+        "  rc_pool_give", "rc_pool_give")]),
+    # Who is counted on.
+    "counted_on_after_the_commit": (PLAIN, [
+        ("consumers.c", "rc_store_release(&consumer_at(writer, index)->counted, position + 1);", "(void)position;"),
+        ("writer.c", "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;",
+         "  nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);\n"
+         "  for (uint32_t i = 0; i < gpu->estate->segment.consumers; i++) if (gpu->counted[i].owner) "
+         "rc_store_release(&rc_gpu_control(&gpu->estate->segment)->consumers[i].counted, gpu->counted[i].from + 1);\n"
+         "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;"),
+        ("writer.c", "#include <string.h>", "#include <string.h>\n#include <time.h>")]),
+    "never_counted_on": (PLAIN, [("consumers.c",
+        "rc_store_release(&consumer_at(writer, index)->counted, position + 1);", "(void)position;")]),
+    "counted_on_too_late_by_the_writer": (SLOW, [("consumers.c", "{.owner = owner, .from = position}",
+                                                  "{.owner = owner, .from = position + 4096}")]),
+    "acks_of_the_one_before": (FAR, [("import.c", "rc_word_store(ack_of(import, slot), 64, ready);", "(void)ready;")]),
+    "dead_reader_is_waited_for": (GUESTS, [("consumers.c",
+        "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "(void)ask;")]),
+    "living_reader_is_taken_for_dead": (SLOW, [("consumers.c",
+        "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "if (ask) counted->dead = true;")]),
+    "frame_is_read_by_who_is_not_counted_on": (JOINING, [("reader.c", "&& rc_import_counts(import, position);",
+                                                          "&& position != UINT64_MAX;")]),
+    # 32 bits.
+    "acks_compared_by_64_bits": (WRAP, [("consumers.c",
+        "if (rc_word_has_reached(rc_gpu_ack(segment, number, i), segment->word_bits, slot->generation)) continue;",
+        "if (rc_word_has_reached(rc_gpu_ack(segment, number, i), 64, slot->generation)) continue;")]),
+    "generations_compared_by_64_bits": (WRAP, [("import.c", "if (import->segment.word_bits == 64) return generation",
+                                                "if (import->segment.word_bits != 0) return generation")]),
+    "words_compared_without_a_cycle": (WRAP, [("words.h",
+        "return (int32_t)(rc_load_acquire(&word->half) - (uint32_t)generation) >= 0;",
+        "return rc_load_acquire(&word->half) >= (uint32_t)generation;")]),
+    # From the ring itself.
+    "deferred_frame_is_released_at_once": (BY_RING, [("deferred.c", "gpu->reader->ring.deferred++;",
+                                                      "gpu->reader->ring.deferred++;\n  release(gpu, free);")]),
+    "host_copy_is_not_waited_for": (BY_RING, [("writer.c",
+        "  rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);\n  gpu->syncs++;\n  gpu->inline_frames++;",
+        "  rc_cu_result result = RC_CU_SUCCESS;\n  gpu->syncs += stream != NULL;\n  gpu->inline_frames++;")]),
+    "sleeps_on_deferred_frames": (BY_RING, [("reader.c", "before_sleep ? gpu->reader->ring.ring.capacity / 4 : UINT64_MAX",
+                                             "before_sleep < 0 ? 0 : UINT64_MAX")]),
+    # Ends.
+    "closed_while_streams_read": (CLOSING, [("import.c",
+        "idle = import->taken[slot].holds == 0 && is_acked(import, slot);", "idle = slot < UINT32_MAX;")]),
+    "freed_while_readers_have_it_open": (CLOSING, [("estate.c", "if (owner != 0 && !rc_owner_is_dead(owner)) return true;",
+                                                    "(void)owner;")]),
+}
+
+
+def plant(source, out, name, replacements):
+    """Writes the changed files; returns those to be compiled."""
+    changed = {}
+    for file, text, instead in replacements:
+        content = changed.get(file) or open(os.path.join(source, "gpu", file), encoding="utf-8").read()
+        if content.count(text) != 1:
+            sys.exit(f"plants: {name}: this must be in gpu/{file} once, and is there {content.count(text)} times:\n{text}")
+        changed[file] = content.replace(text, instead)
+    folder = os.path.join(out, name)
+    os.makedirs(os.path.join(folder, "gpu"), exist_ok=True)
+    for file, content in changed.items():
+        with open(os.path.join(folder, "gpu", file), "w", encoding="utf-8") as to:
+            to.write(content)
+    users = []
+    if any(file.endswith(".h") for file in changed):  # all that may see it
+        users = [file for file in os.listdir(os.path.join(source, "gpu"))
+                 if file.endswith(".c") and file not in changed]
+    return folder, ([os.path.join(folder, "gpu", file) for file in changed if file.endswith(".c")] +
+                    [os.path.join(source, "gpu", file) for file in users])
+
+
+def build(options, name, program, replacements):
+    folder, files = plant(options.source, options.out, name, replacements)
+    made = os.path.join(folder, "program")
+    flags = ["-O1", "-g", "-std=gnu11", "-fPIE", "-fvisibility=hidden", "-w", "-pthread", "-I", folder,
+             "-I", options.source, "-I", os.path.join(options.source, "include")]
+    subprocess.run([options.cc, *flags, *files, *options.program[program], *options.libraries, "-o", made], check=True)
+    return made
+
+
+def run(made, words):
+    """Whether it failed, and its last words."""
+    try:
+        done = subprocess.run([made, *words], capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return True, "it hangs"
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if "party" in line or "corrupt" in line or
+             re.search(r":[EF]:", line)]
+    return done.returncode != 0, " | ".join(line.replace("gpu_broadcast: ", "") for line in lines[-3:])
+
+
+def catch(options, name, how, replacements):
+    began = time.monotonic()
+    program = how.split()[0] if how.startswith("test_") else "gpu_broadcast"
+    made = build(options, name, program, replacements)
+    words = how.split()[1:] if program != "gpu_broadcast" else how.split()
+    for count, seed in enumerate(SEEDS, 1):
+        failed, said = run(made, words + (["--seed", str(seed)] if program == "gpu_broadcast" else []))
+        if failed == bool(replacements):  # caught, or: with nothing planted it has passed once
+            break
+    os.remove(made)
+    return failed, said, count, time.monotonic() - began
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--cc", default="cc")
+    parser.add_argument("--program", nargs="+", action="append", required=True)
+    parser.add_argument("--libraries", default="", help="with colons between them")
+    parser.add_argument("--only")
+    options = parser.parse_args()
+    options.program = {words[0]: [word for item in words[1:] for word in item.split(";")] for words in options.program}
+    options.libraries = options.libraries.split(":")
+    chosen = {name: plant for name, plant in PLANTS.items() if options.only in (None, name)}
+    jobs = {f"nothing_{i}": (how, []) for i, how in enumerate(dict.fromkeys(how for how, _ in chosen.values()))}
+    wrong = 0
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = {name: pool.submit(catch, options, name, *job) for name, job in {**jobs, **chosen}.items()}
+        for name, future in found.items():
+            failed, said, count, seconds = future.result()
+            as_it_should = failed == (name in chosen)
+            wrong += not as_it_should
+            print(f"{'' if as_it_should else 'NOT ' if name in chosen else 'FAILED '}"
+                  f"{'caught' if name in chosen else 'passed'} {name} ({seconds:.1f} s, {count} seed): {said}", flush=True)
+    print(f"plants: {len(chosen)} planted, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
