@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory for what is received, and the wait for it. It holds the device's context, so it may outlive the reader. */
+/* Device memory for what is received, and copies without a handle. It holds the device's context, so it may outlive
+ * the reader. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -65,6 +66,24 @@ void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
     rc_device_close(&memory->device);
   }
   free(memory);
+}
+
+int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
+  struct rc_device device;
+  struct rc_cuda_entry entry;
+  int failed = rc_device_open(ordinal, &device);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_cuda_enter(device.context, &entry);
+  if (result == RC_CU_SUCCESS) {
+    failed = rc_device_check_stream(&device, stream);
+    if (failed == 0) {
+      failed = rc_device_pack(&device, tensor, 0, to, stream);
+      result = device.cuda->stream_synchronize(stream); /* also after a failure: some of it may be under way */
+    }
+    rc_cuda_leave(&entry);
+  }
+  rc_device_close(&device);
+  return failed != 0 || result == RC_CU_SUCCESS ? failed : rc_cuda_fail(result, "cuStreamSynchronize");
 }
 
 int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream) {

@@ -301,6 +301,10 @@ typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
 RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
+/* Copies a tensor of device `ordinal` to host memory, packed in C order, for who has no writer to ringcast_gpu_fetch it
+ * for, and waits for that. -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_copy_in), -EBUSY, -EIO, -ECHILD. */
+RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to,
+                                        ringcast_stream stream);
 /* Waits until a stream of device `ordinal` has done all that it was told to, for who goes on by another one. Counted by
  * nobody. -ENODEV, -EINVAL, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);

@@ -29,8 +29,6 @@ PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const c
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* A tensor or array of any other library. As rc_py_torch_describe; it raises nothing of what is on no CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* Puts its bytes into host memory, in `out` too. 1, 0, -1. */
-int rc_py_cuda_to_host(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* Moves torch's tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
 

@@ -50,20 +50,6 @@ def move(tensor: Any, device: int) -> Any:
     return tensor.detach().to(f"cuda:{device}").contiguous()
 
 
-def to_host(value: Any) -> Any:
-    """The same on the CPU: a tensor of torch's, or an array of NumPy's."""
-    library = _library(value)
-    if library == "torch":
-        return value.detach().cpu()
-    if library == "cupy":
-        return sys.modules["cupy"].asnumpy(value)
-    if library == "ringcast":
-        raise TypeError("a ringcast.DeviceTensor has no copy on the CPU: make a tensor of torch's or CuPy's of it first")
-    import numpy
-
-    return numpy.ascontiguousarray(numpy.asarray(value))
-
-
 def cupy_stream(device: int) -> int:
     """CuPy's current stream of that device; the default one if CuPy is not here."""
     cupy = sys.modules.get("cupy")

@@ -343,7 +343,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     with the writer.
 
     map_location: where tensors that were on a CUDA device arrive: None, on this process's current one; "cpu"; "cuda",
-    "cuda:1" or a torch.device, with those of the CPU too. name: shown where the reader is spoken of. spin: as for Writer. leases: how many Frames may be held at once, to 64.
+    "cuda:1" or a torch.device, with those of the CPU too. name: shown where the reader is spoken of. spin: as for
+    Writer. leases: how many Frames may be held at once, to 64.
     allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True. keep: large arrays
     and tensors are not copied where that can be avoided: docs/python.md, "Without a copy".
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames with tensors of devices, as they come to a reader that has none: what is in the frame arrives on the CPU, if it
-is to, and what is not is refused by name."""
+"""Frames with tensors of devices, as they come to a reader that has none: what is in the frame arrives on the CPU, if
+it is to, and what is not is refused by name."""
 
 import errno
 import pathlib

@@ -146,10 +146,11 @@ def pack_and_send(state, value, options):
 def test_a_packed_frame_has_the_bytes_and_arrives_on_the_device(rings):  # noqa: F811
     writer, others = rings(2)
     value = {key: VALUE[key] for key in ("x", "n", "host", "i")}
+    value["o"] = VALUE["o"]
     value["c"] = ("cupy", np.arange(3.0))
     value["j"] = ("jax", np.arange(3.0))
     hashes, unpacked = writer.call(pack_and_send, value, {"hash": "sha256"})
-    assert set(hashes) == {"x", "n", "host", "c", "j"}
+    assert set(hashes) == {"x", "n", "host", "o", "c", "j"}
     assert unpacked["x"] == ("cpu", *told(*VALUE["x"])[1:])
     for reader in others:
         assert reader.call(peers.receive) == expected(value)
@@ -169,10 +170,9 @@ def hashes_of_next(state):
 def test_hashes_are_of_the_tensors_bytes(rings):  # noqa: F811
     writer, (reader,) = pooled(rings)
     value = {**VALUE, "t": ("cuda", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
-    del value["o"]  # what a pack() of it would be, nobody can tell
     expected_hashes = writer.call(send_and_tell_hashes, value)
     hashes, got = reader.call(hashes_of_next)
-    assert hashes == expected_hashes and set(hashes) == {"x", "n", "host", "t"} and got == expected(value)
+    assert hashes == expected_hashes and set(hashes) == {"x", "n", "host", "o", "t"} and got == expected(value)
 
 
 def tap(state, handle):
@@ -216,6 +216,13 @@ def receive_as_a_task(state, times):
         return [peers.seen(await state["reader"].arecv(WATCHDOG)) for _ in range(times)]
 
     return asyncio.run(main())
+
+
+def test_a_task_that_waits_for_room_sends_what_was_there_when_it_was_asked(rings):  # noqa: F811
+    writer, (reader,) = pooled(rings)
+    writer.start(send_as_tasks, {**VALUE, "fill": np.zeros(50000)}, 10)  # they wait until somebody reads
+    assert reader.call(receive_as_a_task, 10) == [expected({**VALUE, "fill": np.zeros(50000)})] * 10
+    writer.finish()
 
 
 def test_tasks_send_and_receive(rings):  # noqa: F811

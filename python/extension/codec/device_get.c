@@ -71,7 +71,8 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
     if (item.placement == RINGCAST_PLACEMENT_POOL && decoding->hold) continue; /* to be looked at there */
     struct arena *arena = &device->arenas[source_of(&item)];
     uint64_t at = place_of(decoding, &item), end = at + item.bytes;
-    if (source_of(&item) == POOL && (at > device->pool_left || end > device->pool_left)) continue; /* there is no such place */
+    bool is_outside = at > device->pool_left || end > device->pool_left;
+    if (source_of(&item) == POOL && is_outside) continue; /* there is no such place */
     if (arena->end == arena->start) *arena = (struct arena){.start = at, .end = end};
     if (at < arena->start) arena->start = at;
     if (end > arena->end) arena->end = end;

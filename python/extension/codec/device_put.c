@@ -2,9 +2,9 @@
 /*
  * Tensors on a CUDA device, in a frame that is sent.
  *
- * All of a frame's go by one stream, that of the first of them: `ready` is said on it. Where they have several (those of
- * torch and of CuPy, each with its own current one), nothing says when all are there, so the frame has their bytes in
- * itself, and is sent when the device has copied them.
+ * All of a frame's go by one stream, that of the first of them: `ready` is said on it. Where they have several (those
+ * of torch and of CuPy, each with its own current one), nothing says when all are there, so the frame has their bytes
+ * in itself, and is sent when the device has copied them.
  */
 #include "python/extension/device.h"
 
@@ -36,13 +36,14 @@ static int see_to(struct rc_py_encoding *encoding, PyObject *value, struct rc_py
   struct ringcast_gpu_driver status;
   char why[sizeof status.why + 64];
   uint64_t bytes;
-  if (!encoding->writer) return rc_py_cuda_to_host(encoding->state, value, source);
   if (!is_ready(encoding->state, &status)) {
     snprintf(why, sizeof why, "ringcast can't use it here (%s)", status.why);
     return raise(encoding, step, source, why);
   }
   if (ringcast_tensor_bytes(&source->tensor, &bytes) < 0 || bytes == 0) return 1; /* nothing to copy */
-  int32_t device = encoding->writer->gpu ? encoding->writer->gpu_device
+  const struct rc_py_writer *writer = encoding->writer;
+  int32_t device = !writer       ? source->device
+                   : writer->gpu ? writer->gpu_device
                    : encoding->on_device ? encoding->device
                                          : source->device;
   if (source->device != device) {
@@ -112,9 +113,21 @@ static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer 
   return rc < 0 ? rc : waited;
 }
 
+/* Where there is no writer, one after the other, each from its own device. */
+static int copy_back_all(const struct rc_py_encoding *encoding) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    const struct rc_py_source *source = &part->source;
+    if (!rc_py_is_on_device(part)) continue;
+    rc = ringcast_gpu_copy_back(source->device, &source->tensor, part->out, source->stream);
+  }
+  return rc;
+}
+
 int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu) {
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = fetch_all(encoding, gpu);
+  Py_BEGIN_ALLOW_THREADS rc = gpu ? fetch_all(encoding, gpu) : copy_back_all(encoding);
   Py_END_ALLOW_THREADS
   return rc;
 }

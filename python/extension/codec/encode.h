@@ -35,7 +35,7 @@ struct rc_py_encoding {
   uint64_t copy_bytes;
   bool allow_pickle, pickled;
   /* Tensors on a CUDA device: */
-  const struct rc_py_writer *writer; /* whose device they are sent from; NULL: they are copied to host memory at once */
+  const struct rc_py_writer *writer; /* whose device they are sent from; NULL: nobody's */
   uint32_t on_device;                /* how many there are with any bytes; ... */
   bool in_pool;                      /* ... they go there, */
   bool has_streams;                  /* ... by several streams, and so can't, */
@@ -67,7 +67,8 @@ bool rc_py_encoding_measure(struct rc_py_encoding *encoding, struct rc_py_state 
  * large frame is published as it is written; NULL: nobody's. 0, -errno, or RC_PY_RAISED. */
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
                          const struct ringcast_span *span, uint32_t tag, size_t *out_bytes);
-/* The same with tensors on a device, in the pool at `lease`, or, if that is NULL, in the frame. */
+/* The same with tensors on a device, in the pool at `lease`, or, if that is NULL, in the frame. `gpu` NULL: nobody's.
+ */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag,
                                 const struct ringcast_gpu_extent *lease, size_t *out_bytes);

@@ -268,8 +268,8 @@ static PyObject *make_info(struct rc_py_state *state, const struct ringcast_gpu_
       PyBool_FromLong(info->registered != 0));
 }
 
-const char rc_py_gpu_doc[] = "How tensors of a CUDA device go from here, or come: a GpuInfo, or None: none went or came "
-                             "yet, or this process has no device.";
+const char rc_py_gpu_doc[] = "How tensors of a CUDA device go from here, or come: a GpuInfo, or None: none went or "
+                             "came yet, or this process has no device.";
 PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct ringcast_gpu_info info = {.size = sizeof info};

@@ -26,8 +26,10 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
   }
   if (!make_room(self, bytes)) return false;
   const struct ringcast_span span = {.data = self->data, .bytes = bytes};
-  int rc = rc_py_encoding_write(encoding, NULL, &span, 0, &self->bytes);
-  if (rc == 0 || rc == RC_PY_RAISED) return rc == 0;
+  int rc = encoding->on_device ? rc_py_encoding_write_device(encoding, NULL, &span, 0, NULL, &self->bytes)
+                               : rc_py_encoding_write(encoding, NULL, &span, 0, &self->bytes);
+  if (rc < 0 && encoding->on_device) rc_py_raise(encoding->state, rc);
+  if (rc == 0 || rc == RC_PY_RAISED || encoding->on_device) return rc == 0;
   rc_py_raise_text(encoding->state, -rc, "the value does not fit the frame that was planned for it (%s)",
                    strerror(-rc));
   return false;
@@ -51,7 +53,7 @@ const char rc_py_pack_doc[] =
     "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) "
     "then costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
     "allow_pickle: as for Writer. hash: as for Writer.send(); PackedFrame.hashes has them.\n\n"
-    "Of tensors on a CUDA device it has the bytes: they are waited for, and arrive on a device as those of send() do.\n\n"
+    "Of tensors on a CUDA device it has the bytes: they are waited for, and arrive on a device as those of send().\n\n"
     "TypeError: a tensor on any other device. PickleRefused, and whatever pickle raises, as Writer.send().";
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
@@ -79,8 +81,8 @@ const char rc_py_unpack_doc[] =
     "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
     "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() "
     "would\ngive it.\n\n"
-    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too. Tensors that were on a CUDA device arrive "
-    "on the\nCPU, but those of a Frame, which arrive where its Reader has them.\n\n"
+    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too. Tensors that were on a CUDA device "
+    "arrive on the\nCPU, but those of a Frame, which arrive where its Reader has them.\n\n"
     "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
     "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {

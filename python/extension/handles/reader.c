@@ -353,7 +353,8 @@ static PyGetSetDef reader_properties[] = {
 };
 
 PyDoc_STRVAR(reader_doc,
-             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None, keep=False, map_location=None)\n--\n\n"
+             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None, keep=False,\n"
+             "       map_location=None)\n--\n\n"
              "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
              "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
              "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at "
@@ -365,8 +366,8 @@ PyDoc_STRVAR(reader_doc,
              "copied where that can be avoided: they\nstay in the ring's spill memory, and are this process's own, "
              "copy-on-write.\nmap_location: where torch tensors and other arrays arrive that were on a "
              "CUDA device: None, on this process's current one;\n\"cuda\", \"cuda:1\" or a torch.device, there, and "
-             "torch tensors of the CPU too; \"cpu\", in host memory.\nIterating, also by `async for`, receives until the "
-             "writer is gone.\n\n"
+             "torch tensors of the CPU too; \"cpu\", in host memory.\nIterating, also by `async for`, receives until "
+             "the writer is gone.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "
              "another\nbuild of ringcast made it. NoFreeSlot: it has as many readers as it can have.");

@@ -95,8 +95,8 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
 const char rc_py_send_doc[] =
     "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
      "Send any Python object to every reader that is attached.\n\n"
-     "Plain values, containers, tensors of torch (any dtype and strides, copied once, straight into the ring; of a CUDA "
-     "device,\ninto a pool there, without a wait), what has __dlpack__ on such a device (CuPy's arrays, JAX's), "
+     "Plain values, containers, tensors of torch (any dtype and strides, copied once, straight into the ring; of a "
+     "CUDA device,\ninto a pool there, without a wait), what has __dlpack__ on such a device (CuPy's arrays, JAX's), "
      "NumPy's\narrays and scalars, dataclasses, msgspec.Structs, namedtuples and members of Enums go as they are, "
      "nested up to 1024\ndeep. What else there is in a value goes by pickle, protocol 5, the tensors, arrays and "
      "buffers in it beside the\npickle. Nothing that is sent may change until send returns; afterwards it may: the "
@@ -109,7 +109,8 @@ const char rc_py_send_doc[] =
      "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
      "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
      "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
-     "tensor that is on another device, or on one that can't be used here. ValueError: a tensor without memory. RecursionError: nested too deep for "
+     "tensor that is on another device, or on one that can't be used here. ValueError: a tensor without memory. "
+     "RecursionError: nested too deep for "
      "this thread's\nstack, or for pickle. RuntimeError: the value was changed meanwhile. Whatever pickle raises for "
      "what can't be pickled,\nwith its place in front: \"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {

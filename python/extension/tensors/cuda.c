@@ -129,8 +129,8 @@ PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const s
 
 /* ---- Others' ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor that a capsule of DLPack's holds; NULL, with nothing raised: it is none. The unversioned struct begins with
- * it; the other has a version, a context, a deleter and flags before it. */
+/* The tensor that a capsule of DLPack's holds; NULL, with nothing raised: it is none. The unversioned struct begins
+ * with it; the other has a version, a context, a deleter and flags before it. */
 static const struct rc_py_dltensor *in_capsule(PyObject *capsule) {
   const size_t head = 2 * sizeof(uint32_t) + 2 * sizeof(void *) + sizeof(uint64_t);
   if (PyCapsule_IsValid(capsule, "dltensor")) return PyCapsule_GetPointer(capsule, "dltensor");
@@ -202,21 +202,4 @@ int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_p
   Py_XDECREF(exported);
   if (described <= 0) rc_py_source_clear(out);
   return described;
-}
-
-int rc_py_cuda_to_host(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
-  uint32_t flags = out->tensor.flags;
-  bool is_torch = flags & RINGCAST_ITEM_TORCH;
-  PyObject *host = rc_py_device_call(state, "to_host", "(O)", is_torch ? out->keep : object);
-  rc_py_source_clear(out);
-  memset(out, 0, sizeof *out);
-  int described = -1;
-  if (host) {
-    described = is_torch ? rc_py_torch_describe(state, host, NULL, NULL, out) : rc_py_numpy_describe(state, host, out);
-  }
-  Py_XDECREF(host);
-  if (described == 0) PyErr_SetString(PyExc_TypeError, "an array of a device has a dtype that has no place on the CPU");
-  if (described <= 0) return -1;
-  out->tensor.flags = flags;
-  return 1;
 }

@@ -150,8 +150,8 @@ static bool may_copy(PyObject *copy, PyObject *device, const struct device_tenso
 
 PyDoc_STRVAR(dlpack_doc,
              "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-             "A capsule of DLPack's, for from_dlpack() of torch, CuPy, JAX. BufferError: a copy is asked for, or another "
-             "device.");
+             "A capsule of DLPack's, for from_dlpack() of torch, CuPy, JAX. BufferError: a copy is asked for, or "
+             "another device.");
 static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *keywords) {
   static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
   struct device_tensor *self = (struct device_tensor *)object;

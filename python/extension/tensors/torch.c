@@ -310,7 +310,8 @@ static PyObject *over_block(struct rc_py_state *state, const struct ringcast_ite
   PyObject *capsule = rc_py_dlpack_capsule(item, data, give_block, block);
   PyObject *tensor = capsule ? PyObject_CallOneArg(state->torch.from_dlpack, capsule) : NULL;
   Py_XDECREF(capsule);
-  if (!tensor || !rc_py_torch_data_ptr(state, tensor, &kept) || kept != data) { /* a copy, then, and the block may be another's */
+  if (!tensor || !rc_py_torch_data_ptr(state, tensor, &kept) || kept != data) {
+    /* a copy, then, and the block may be another's */
     if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
     Py_CLEAR(tensor);
   }
