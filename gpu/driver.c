@@ -201,8 +201,11 @@ static int code_of(rc_cu_result result) {
   }
 }
 
+_Thread_local rc_cu_result rc_cuda_last_failure;
+
 int rc_cuda_fail(rc_cu_result result, const char *what, ...) {
   char text[256];
+  rc_cuda_last_failure = result;
   va_list arguments;
   va_start(arguments, what);
   vsnprintf(text, sizeof text, what, arguments);

@@ -178,6 +178,9 @@ bool rc_cuda_is_open(void);
  * (NOT_INITIALIZED in a child of a fork), else -EIO. */
 __attribute__((format(printf, 2, 3))) int rc_cuda_fail(rc_cu_result result, const char *what, ...);
 
+/* What the last rc_cuda_fail of this thread was given; who wants to know of the next one sets it to 0. */
+extern _Thread_local rc_cu_result rc_cuda_last_failure;
+
 /* A result by its name: "CUDA_ERROR_OUT_OF_MEMORY". Never NULL. */
 const char *rc_cuda_name(rc_cu_result result);
 

@@ -178,7 +178,8 @@ static void import_free(struct rc_import *import) {
 /* The writer shall know why, and not wait for this reader to come round. */
 static void refuse(struct rc_import *import, int failed) {
   struct rc_gpu_consumer *place = own_place(import);
-  rc_store_relaxed(&place->reason, failed); /* relaxed: the release below */
+  int reason = rc_cuda_last_failure != RC_CU_SUCCESS ? rc_cuda_last_failure : failed;
+  rc_store_relaxed(&place->reason, reason); /* relaxed: the release below */
   rc_store_release(&place->refused, import->owner);
 }
 
@@ -186,6 +187,7 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   import->pool_bytes = id->pool_bytes;
   import->taken = calloc(import->segment.slots, sizeof *import->taken);
   if (!import->taken) return rc_fail(-ENOMEM, "out of memory");
+  rc_cuda_last_failure = RC_CU_SUCCESS;
   int failed = take_place(import);
   if (failed != 0) return failed;
   failed = open_and_try(import, &reader->segment.writer, id);

@@ -21,8 +21,6 @@ struct ringcast_gpu_hold {
   uint32_t slot;
 };
 
-/* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
-
 int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
@@ -34,6 +32,46 @@ int rc_gpu_reader_failed(ringcast_gpu_reader *gpu, int code) {
   if (code == -EIO && gpu->import && rc_device_is_lost(&gpu->device)) rc_import_lose(gpu->import, code);
   return code;
 }
+
+/* ---- The pool --------------------------------------------------------------------------------------------------- */
+
+static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
+  gpu->refused = epoch;
+  strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
+}
+
+/* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. */
+static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
+  struct rc_gpu_place place;
+  if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return;
+  if (position < place.position) return; /* there may be frames of an earlier one still to be read */
+  if (gpu->import && gpu->import->segment.epoch == place.epoch) return;
+  if (gpu->refused == place.epoch) return;
+  if (rc_disabled("cuda_pool")) {
+    rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool");
+    note_refusal(gpu, place.epoch);
+    return;
+  }
+  if (gpu->import) rc_import_close(gpu->import);
+  gpu->import = NULL;
+  int failed = rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
+  if (failed == 0) gpu->opens++;
+  else if (failed != -EAGAIN && failed != -ENOENT) note_refusal(gpu, place.epoch);
+}
+
+int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_reader_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  open_pool(gpu, gpu->reader->ring.next);
+  rc_cuda_leave(&entry);
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
+  if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
+  if (epoch != 0 && gpu->refused == epoch) return rc_fail(-ENOTSUP, "the writer's pool can't be opened: %s", gpu->why);
+  return rc_fail_as(-EAGAIN, "the writer has no device pool now, or there are frames of an earlier one to be read first");
+}
+
+/* ---- Open, close ------------------------------------------------------------------------------------------------ */
 
 static int check_options(const struct ringcast_gpu_reader_options *given) {
   if (!given) return rc_check_disable();
@@ -83,8 +121,9 @@ void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
 
 int ringcast_gpu_tidy(ringcast_gpu_reader *gpu, int before_sleep) {
   int failed = rc_check_fork(gpu->forks);
-  if (failed == 0) rc_deferred_settle(gpu, before_sleep ? gpu->reader->ring.ring.capacity / 4 : UINT64_MAX);
-  return failed;
+  if (failed != 0) return failed;
+  rc_deferred_settle(gpu, before_sleep ? gpu->reader->ring.ring.capacity / 4 : UINT64_MAX);
+  return 0;
 }
 
 int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
@@ -93,30 +132,6 @@ int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringc
 }
 
 /* ---- A frame ---------------------------------------------------------------------------------------------------- */
-
-static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
-  gpu->refused = epoch;
-  strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
-}
-
-/* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. */
-static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
-  struct rc_gpu_place place;
-  if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return;
-  if (position < place.position) return; /* there may be frames of an earlier one still to be read */
-  if (gpu->import && gpu->import->segment.epoch == place.epoch) return;
-  if (gpu->refused == place.epoch) return;
-  if (rc_disabled("cuda_pool")) {
-    rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool");
-    note_refusal(gpu, place.epoch);
-    return;
-  }
-  if (gpu->import) rc_import_close(gpu->import);
-  gpu->import = NULL;
-  int failed = rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
-  if (failed == 0) gpu->opens++;
-  else if (failed != -EAGAIN && failed != -ENOENT) note_refusal(gpu, place.epoch);
-}
 
 /* The import of the frame's pool. NULL: this reader is not counted on for it. */
 static struct rc_import *import_of(const ringcast_gpu_reader *gpu, uint32_t epoch, uint64_t position) {
