@@ -91,7 +91,10 @@ static int open_memory(struct rc_import *import, const struct rc_process *writer
   }
   rc_cu_result result = import->device.cuda->ipc_open_handle(&import->pool, id->handle,
                                                              RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuIpcOpenMemHandle of the writer's pool");
+  if (result != RC_CU_SUCCESS) {
+    import->reason = result;
+    return rc_cuda_fail(result, "cuIpcOpenMemHandle of the writer's pool");
+  }
   import->by_handle = true;
   import->opens++;
   return 0;
@@ -174,7 +177,7 @@ static void import_free(struct rc_import *import) {
 /* The writer shall know why, and not wait for this reader to come round. */
 static void refuse(struct rc_import *import, int failed) {
   struct rc_gpu_consumer *place = own_place(import);
-  rc_store_relaxed(&place->reason, failed); /* relaxed: the release below */
+  rc_store_relaxed(&place->reason, import->reason ? import->reason : failed); /* relaxed: the release below */
   rc_store_release(&place->refused, import->owner);
 }
 

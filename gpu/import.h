@@ -27,6 +27,7 @@ struct rc_import {
   uint32_t consumer;   /* ... its slot */
   uint32_t forks;
   uint32_t opens;      /* of handles */
+  rc_cu_result reason; /* why CUDA has not opened it */
   struct rc_taken *taken; /* of each slot */
   struct { rc_cu_ptr base; uint32_t serial; } lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   pthread_mutex_t mutex;
