@@ -113,6 +113,8 @@ bool rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struc
 }
 
 int ringcast_gpu_lease_lent(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease, uint32_t number) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT || gpu->lent[place].ending) return fail_not_lent(number);
   lease->lent |= (uint64_t)1 << place;
