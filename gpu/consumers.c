@@ -21,6 +21,7 @@
  */
 #include "gpu/writer.h"
 
+#include "ring/point.h"
 #include "shm/wait.h"
 
 #define ASK_NS ((int64_t)1000 * 1000) /* between two times that /proc is asked about the dead: it takes 10 us each */
@@ -34,6 +35,7 @@ static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner
   writer->counted[index] = (struct rc_counted){.owner = owner, .from = position};
   /* Release: pairs with O4, if that sees it before the frame's commit, which does as well. */
   rc_store_release(&consumer_at(writer, index)->counted, position + 1); /* D2 -> O4 */
+  RC_POINT(COUNTED);
 }
 
 enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *reader, int32_t *pid, int32_t *reason) {

@@ -79,6 +79,7 @@ static int fill_identity(struct rc_estate *estate, const ringcast_writer *writer
   id->slots = estate->segment.slots;
   id->consumers = estate->segment.consumers;
   id->pool_bytes = estate->pool_bytes;
+  id->from = writer->ring.tail;
   memcpy(id->uuid, estate->device.uuid, sizeof id->uuid);
   rc_store_release(&id->ready, RC_GPU_READY); /* pairs with the load in check_identity */
   *place = (struct rc_gpu_place){.epoch = estate->segment.epoch,
@@ -182,6 +183,7 @@ void rc_estate_leave(struct rc_estate *estate) {
   pthread_mutex_lock(&estates.mutex);
   rc_store_release(&control->closed, 1); /* for consumers to see that no more will come */
   pthread_mutex_unlock(&estates.mutex);
+  RC_POINT(POOL_LEFT);
   rc_wake(&control->attention);
   rc_estates_tidy();
 }

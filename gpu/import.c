@@ -199,7 +199,7 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
 }
 
 int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
-                   struct rc_import **out) {
+                   uint64_t position, struct rc_import **out) {
   struct rc_gpu_identity id;
   struct rc_import *import = import_new(reader);
   if (!import) return rc_fail(-ENOMEM, "out of memory");
@@ -208,7 +208,8 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
     failed = rc_gpu_segment_attach(&reader->segment.writer, place, rc_segment_control(&reader->segment)->id.token,
                                    reader->segment.slots, &import->segment, &id);
   if (failed == 0) {
-    failed = set_up(import, reader, &id);
+    failed = position < id.from ? rc_fail_as(-EAGAIN, "frames of an earlier pool are to be read first")
+                                : set_up(import, reader, &id);
     if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
   }
   if (failed != 0) {
@@ -336,6 +337,7 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial) 
   rc_cu_ipc_handle handle;
   if (rc_load_acquire(&shared->serial) != serial) return fail_damaged(); /* pairs with the store of lend */
   rc_or_acq_rel(&own->lent, bit); /* before it is open, as it is cleared after it was closed */
+  RC_POINT(LENT_NOTED);
   rc_fence_full();
   memcpy(&handle, &shared->handle, sizeof handle);
   rc_cu_result result = RC_CU_INVALID_HANDLE;
@@ -348,6 +350,7 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial) 
   }
   import->lent[place].serial = serial;
   import->opens++;
+  RC_POINT(LENT_OPENED);
   return 0;
 }
 
@@ -374,6 +377,7 @@ void rc_import_close_lent(struct rc_import *import, bool all) {
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
     import->device.cuda->ipc_close_handle(import->lent[place].base);
     import->lent[place].base = 0;
+    RC_POINT(LENT_CLOSED);
     atomic_fetch_and_explicit(&own_place(import)->lent, ~((uint64_t)1 << place), memory_order_acq_rel);
   }
   pthread_mutex_unlock(&import->mutex);

@@ -43,11 +43,12 @@ struct rc_import {
   struct rc_crowd crowd;
 };
 
-/* Opens the pool that the reader's control page tells of, tries it, and tells the writer. 0; -ENOENT: there is none
- * now; -EAGAIN: not yet (the place is another's still); else why it can't be, with its text: the writer is told, too.
- * `device`'s context is current. */
+/* Opens the pool that the reader's control page tells of, tries it, and tells the writer; the reader has come to
+ * `position` of the ring. 0; -ENOENT: there is none now; -EAGAIN: not yet (the place is another's still, or earlier
+ * frames are to be read first); else why it can't be, with its text: the writer is told, too. `device`'s context is
+ * current. */
 int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
-                   struct rc_import **out);
+                   uint64_t position, struct rc_import **out);
 
 /* The reader does without it. It is closed as soon as this reader's streams, and who holds tensors in it, have done;
  * that is waited for a second at most. */

@@ -40,7 +40,8 @@ struct rc_gpu_identity {
   uint8_t uuid[16];
   rc_cu_ipc_handle handle;
   uint64_t seed; /* of the pattern */
-  uint64_t reserved[14];
+  uint64_t from; /* the ring's position when it was made: frames before that are of an earlier pool, if of any */
+  uint64_t reserved[13];
 };
 
 /* Memory that the writer has lent. */

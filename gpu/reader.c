@@ -99,22 +99,25 @@ static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
   strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
 }
 
-/* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. */
-static void open_pool(ringcast_gpu_reader *gpu) {
+static void replace_import(ringcast_gpu_reader *gpu, struct rc_import *import) {
+  if (gpu->import) rc_import_close(gpu->import);
+  gpu->import = import;
+}
+
+/* The pool that the writer has now, if it can be opened; what is open of an earlier one is closed, but not before its
+ * last frame was read. */
+static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
   struct rc_gpu_place place;
+  struct rc_import *import = NULL;
   if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return;
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return;
   if (gpu->refused == place.epoch) return;
-  if (rc_disabled("cuda_pool")) {
-    rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool");
-    note_refusal(gpu, place.epoch);
-    return;
-  }
-  if (gpu->import) rc_import_close(gpu->import);
-  gpu->import = NULL;
-  int failed = rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
+  int failed = rc_disabled("cuda_pool") ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
+                                        : rc_import_open(gpu->reader, &gpu->device, &place, position, &import);
+  if (failed == -EAGAIN || failed == -ENOENT) return;
   if (failed == 0) gpu->opens++;
-  else if (failed != -EAGAIN && failed != -ENOENT) note_refusal(gpu, place.epoch);
+  else note_refusal(gpu, place.epoch);
+  replace_import(gpu, import);
 }
 
 /* The import of the frame's pool. NULL: this reader is not counted on for it. */
@@ -160,7 +163,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .generation = opened.device_generation,
                                    .state = TAKE_OPEN};
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
-  if (failed == 0) open_pool(gpu);
+  if (failed == 0) open_pool(gpu, frame->position);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
   rc_cuda_leave(&entry);
   if (failed == 0) *out = take;
