@@ -28,7 +28,7 @@ enum { POINTS = sizeof points / sizeof *points };
 
 static struct board {
   char handle[128];
-  _Atomic bool has_handle, stop;
+  _Atomic bool has_handle, stop, writer_dies;
   _Atomic uint32_t armed[PARTIES], passes[PARTIES]; /* a point, and 1; how often it is passed before */
   _Atomic bool struck[PARTIES];
   _Atomic uint32_t by_pool[PARTIES]; /* frames since it attached last, by whoever is in the place now */
@@ -50,6 +50,7 @@ void rc_test_point(enum rc_point point) {
   }
   atomic_store(&board->armed[me], 0);
   atomic_store(&board->struck[me], true);
+  if (me == WRITER && signal_number == SIGKILL) atomic_store(&board->writer_dies, true);
   kill(getpid(), signal_number);
 }
 
@@ -94,8 +95,6 @@ static void be_the_writer(void *context) {
   await_nothing_left(files);
 }
 
-static bool writer_is_struck(void) { return atomic_load(&board->struck[WRITER]) && signal_number == SIGKILL; }
-
 /* One that was attached for a while. False: the writer has gone. */
 static bool live_once(struct own_device *own) {
   ringcast_reader *reader;
@@ -110,9 +109,9 @@ static bool live_once(struct own_device *own) {
   for (int i = 0; i < LIFE && rc == 0; i++) {
     if ((rc = receive_frame(gpu, own, RINGCAST_FOREVER, &received)) != 0) break;
     bool passed_over = first && received.failed == -ECONNABORTED;
-    if (!received.whole && !passed_over && !(received.failed == -EPIPE && writer_is_struck()))
-      fprintf(stderr, "frame %" PRIu64 ": %d (%s)\n", received.number, received.failed, ringcast_last_error());
-    child_must(received.whole || passed_over || (received.failed == -EPIPE && writer_is_struck()));
+    bool fine = received.whole || passed_over || (received.failed == -EPIPE && atomic_load(&board->writer_dies));
+    if (!fine) fprintf(stderr, "frame %" PRIu64 ": %d (%s)\n", received.number, received.failed, ringcast_last_error());
+    child_must(fine);
     first &= !received.by_pool;
     atomic_fetch_add(&board->by_pool[me], received.whole && received.by_pool);
   }
@@ -190,7 +189,7 @@ static void play(int point, int with) {
   await_some_by_pool(point);
   atomic_store(&board->armed[who], number + 1);
   if (mourns) {
-    atomic_store(&board->struck[WRITER], true);
+    atomic_store(&board->writer_dies, true);
     kill(pids[WRITER], SIGKILL);
     must(waitpid(pids[WRITER], NULL, 0) == pids[WRITER], "waiting", point);
     pids[WRITER] = 0;
