@@ -114,6 +114,8 @@ bin=$out/tests began=$SECONDS
 if wants kill; then
   step kill '^kill: .* strikes in' "$bin/kill_campaign" --kills "$kills" --seed "$seed" --strict --points
   details+=("$(sed -n '/^kill: .* strikes in/,$p' "$out/kill.log" | grep -v ' passed$')") # by point: in the log
+  step gpu_kill '^gpu_kill: .* strikes' env "LD_LIBRARY_PATH=$bin/fake_cuda/new" "$bin/gpu_kill" \
+    --rounds $((kills / 200 + 1)) --seed "$seed"
 fi
 rest=$((seconds - (SECONDS - began)))
 if wants frames; then

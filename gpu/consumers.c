@@ -22,6 +22,7 @@
  */
 #include "gpu/writer.h"
 
+#include "ring/point.h"
 #include "shm/wait.h"
 
 #define ASK_NS ((int64_t)1000 * 1000) /* between two times that /proc is asked about the dead: it takes 10 us each */
@@ -36,6 +37,7 @@ static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner
   struct rc_gpu_consumer *consumer = consumer_at(writer, index);
   rc_store_relaxed(&consumer->counted_from, position); /* relaxed: the release below */
   rc_store_release(&consumer->counted_turn, turn);     /* D2 -> O4 */
+  RC_POINT(COUNTED);
 }
 
 /* The turn of who has opened the pool as `owner`; 0: nobody has. The turn lies between two looks at who it is: else it

@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "gpu/reader.h"
+#include "ring/point.h"
 #include "shm/disable.h"
 #include "shm/error.h"
 
@@ -75,6 +76,7 @@ static bool is_done(const ringcast_gpu_reader *gpu, uint32_t i) {
 
 static void release(ringcast_gpu_reader *gpu, uint32_t i) {
   gpu->reader->ring.deferred--;
+  RC_POINT(DEFERRED_DONE);
   rc_reader_release_kept(gpu->reader, &gpu->deferred[i].frame);
   gpu->deferred[i].frame.data = NULL;
 }
@@ -132,6 +134,7 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
   gpu->mark[free]++;
   gpu->deferred[free].frame = *frame;
   gpu->reader->ring.deferred++;
+  RC_POINT(DEFERRED);
   return 0;
 }
 

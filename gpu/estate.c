@@ -183,6 +183,7 @@ void rc_estate_leave(struct rc_estate *estate) {
   pthread_mutex_lock(&estates.mutex);
   rc_store_release(&control->closed, 1); /* for consumers to see that no more will come */
   pthread_mutex_unlock(&estates.mutex);
+  RC_POINT(POOL_LEFT);
   rc_wake(&control->attention);
   rc_estates_tidy();
 }

@@ -344,6 +344,7 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, 
   size_t bytes;
   if (rc_load_acquire(&shared->serial) != serial) return fail_damaged(); /* pairs with the store of lend */
   rc_or_acq_rel(&own->lent, bit); /* before it is open, as it is cleared after it was closed */
+  RC_POINT(LENT_NOTED);
   rc_fence_full(); /* <-> is_taken_back in lend.c */
   memcpy(&handle, &shared->handle, sizeof handle);
   rc_cu_result result = RC_CU_INVALID_HANDLE;
@@ -355,6 +356,7 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, 
     return rc_cuda_fail(result, "cuIpcOpenMemHandle of memory that the writer has lent");
   }
   import->opens++;
+  RC_POINT(LENT_OPENED);
   /* What the writer says of its size is not to be relied on, where the driver knows it. */
   if (cuda->mem_get_address_range(&base, &bytes, out->base) == RC_CU_SUCCESS && bytes < out->bytes) out->bytes = bytes;
   return 0;
@@ -395,6 +397,7 @@ bool rc_import_close_lent(struct rc_import *import, bool all) {
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
     import->device.cuda->ipc_close_handle(import->lent[place].base);
     import->lent[place].base = 0;
+    RC_POINT(LENT_CLOSED);
     atomic_fetch_and_explicit(&own_place(import)->lent, ~((uint64_t)1 << place), memory_order_acq_rel);
   }
   pthread_mutex_unlock(&import->mutex);

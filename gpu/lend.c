@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <time.h>
 
+#include "ring/point.h"
 #include "ring/tensor.h"
 #include "shm/error.h"
 
@@ -76,6 +77,7 @@ static int lend(ringcast_gpu_writer *gpu, rc_cu_ptr memory, uint32_t *out) {
   struct rc_lent_memory *own = &gpu->lent[place];
   *own = (struct rc_lent_memory){.base = base, .bytes = bytes, .serial = own->serial + 1};
   rc_store_release(&shared->serial, own->serial); /* pairs with the reader's look, before it opens it */
+  RC_POINT(LENT);
   *out = rc_gpu_lent_number(place, own->serial);
   return 0;
 }
@@ -113,6 +115,8 @@ bool rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struc
 }
 
 int ringcast_gpu_lease_lent(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, uint32_t number) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT || gpu->lent[place].ending) return fail_not_lent(number);
   lease->lent |= (uint64_t)1 << place;
@@ -154,6 +158,7 @@ static bool is_taken_back(ringcast_gpu_writer *gpu, uint32_t place) {
   if (rc_load_relaxed(&control->lent[place].serial) == own->serial) { /* relaxed: its own store */
     rc_store_release(&control->lent[place].serial, own->serial + 1);
     rc_fence_full();
+    RC_POINT(TAKING_BACK);
     rc_wake(&control->attention);
   }
   return !is_open(gpu, place);
@@ -170,5 +175,6 @@ int ringcast_gpu_writer_unlend(ringcast_gpu_writer *gpu, uint32_t number, int64_
       return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT, "a reader still has the lent memory open");
   struct rc_lent_memory *own = &gpu->lent[place];
   *own = (struct rc_lent_memory){.serial = own->serial + 1};
+  RC_POINT(TAKEN_BACK);
   return 0;
 }

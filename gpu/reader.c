@@ -276,6 +276,8 @@ int ringcast_gpu_copy_to_host(ringcast_gpu_reader *gpu, struct ringcast_gpu_take
     return failed != 0 ? failed : ringcast_gpu_check(gpu);
   }
   const uint8_t *start = take->frame.data, *from = item->data;
+  int refused = rc_check_fork(gpu->forks);
+  if (refused != 0) return refused;
   if (!(take->state & TAKE_OPEN)) return fail_no_take();
   if (from < start || (uint64_t)(from - start) > take->frame.bytes ||
       item->bytes > take->frame.bytes - (uint64_t)(from - start))

@@ -323,6 +323,7 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *le
   RC_POINT(READY_ENQUEUED);
   slot->position = gpu->writer->ring.tail;
   failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
+  RC_POINT(COMMITTED);
   slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
   gpu->leased = false;
   if (failed != 0) return failed;

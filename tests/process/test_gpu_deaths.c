@@ -24,33 +24,12 @@ static struct world {
 } *world;
 
 static struct {
+  int bits; /* of words */
   enum how how;
   bool late; /* the second reader begins only when the first one's stream was released */
   int reader;
   struct gate ready, sent;
 } run;
-
-static void await_count(_Atomic int *count, int least) {
-  while (atomic_load(count) < least) sched_yield();
-}
-
-static ringcast_gpu_writer *open_both(ringcast_writer **writer, struct own_device *own, uint32_t slots) {
-  const struct ringcast_writer_options plain = {
-      .size = sizeof plain, .capacity = 65536, .readers = READERS, .on_death = RINGCAST_EVICT};
-  const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = slots, .flags = RINGCAST_GPU_EXTERN};
-  ringcast_gpu_writer *gpu;
-  child_must(own_device_open(own));
-  child_must(ringcast_writer_create_ex(&plain, writer) == 0);
-  child_must(ringcast_gpu_writer_open(*writer, &options, &gpu) == 0);
-  strcpy(world->handle, ringcast_writer_handle(*writer));
-  return gpu;
-}
-
-static void send_one(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number) {
-  child_must(fill_frame(own, number, false));
-  child_must(send_frame(gpu, own, number, 0, RINGCAST_FOREVER) == 0);
-}
 
 /* ---- The writer goes --------------------------------------------------------------------------------------------- */
 
@@ -60,14 +39,14 @@ static void be_a_writer_that_goes(void *context) {
   ringcast_writer *writer;
   struct ringcast_gpu_info info;
   begin_peer("writer");
-  ringcast_gpu_writer *gpu = open_both(&writer, &own, 4);
+  ringcast_gpu_writer *gpu = open_peer_writer(world->handle, READERS, 4, &own, &writer);
   for (int i = 0; i < READERS; i++) gate_open(&run.ready);
   await_count(&world->opened, READERS); /* attached; they have not opened the pool */
-  send_one(gpu, &own, 0);
+  send_must(gpu, &own, 0);
   await_way(gpu, RINGCAST_GPU_WAY_POOL);
-  send_one(gpu, &own, 1);
+  send_must(gpu, &own, 1);
   spin_for_ever(&own);
-  send_one(gpu, &own, 2);
+  send_must(gpu, &own, 2);
   await_count(&world->waiting, READERS);
   if (run.how == KILLED) raise(SIGKILL);
   fake_cuda()->break_context(own.context);
@@ -94,14 +73,14 @@ static void be_a_reader_that_waits(void *context) {
   struct received received;
   int files = begin_peer("reader");
   gate_wait(&run.ready);
-  child_must(own_device_open(&own));
-  child_must(ringcast_reader_attach(world->handle, &reader) == 0);
-  child_must(ringcast_gpu_reader_open(reader, NULL, &gpu) == 0);
+  attach_peer(world->handle, &own, &reader, &gpu);
   atomic_fetch_add(&world->opened, 1);
+  struct ringcast_gpu_info info = {.size = sizeof info};
   for (uint64_t i = 0; i < 2; i++) {
     child_must(receive_frame(gpu, &own, RINGCAST_FOREVER, &received) == 0);
     child_must(received.whole && received.number == i && received.by_pool == (i == 1));
   }
+  child_must(ringcast_gpu_reader_info(gpu, &info) == 0 && info.word_bits == (uint32_t)run.bits);
   child_must(ringcast_gpu_next(gpu, RINGCAST_FOREVER, &frame) == 0);
   child_must(ringcast_frame_open(&opened, frame.data, frame.bytes) == 0);
   child_must(ringcast_frame_item(&opened, 1, &item) == 0 && item.placement == RINGCAST_PLACEMENT_POOL);
@@ -123,7 +102,6 @@ static void be_a_reader_that_waits(void *context) {
   }
   must_say_why(-1);
   atomic_fetch_add(&world->released, 1);
-  struct ringcast_gpu_info info = {.size = sizeof info};
   child_must(ringcast_gpu_reader_info(gpu, &info) == 0 && (rc != 0 || info.way == RINGCAST_GPU_WAY_LOST));
   atomic_fetch_add(&world->done, 1);
   child_must(ringcast_gpu_next(gpu, RINGCAST_FOREVER, &frame) == -EPIPE);
@@ -148,8 +126,10 @@ static void free_world(void) {
 
 START_TEST(waiting_streams_are_released_and_say_so) {
   int numbers[READERS] = {0, 1}, status;
-  run.how = (enum how)(_i / 2);
+  run.how = (enum how)(_i / 4);
   run.late = _i % 2;
+  run.bits = _i / 2 % 2 ? 32 : 64;
+  if (run.bits == 32) setenv("FAKE_CUDA_WITHOUT", "cuStreamWriteValue64,cuStreamWaitValue64", 1);
   for (int time = 0; time < (run.how == KILLED ? TIMES : 3); time++) {
     make_world();
     pid_t writer = start_child(be_a_writer_that_goes, NULL), readers[READERS];
@@ -172,7 +152,7 @@ static enum fate fate;
 static void send_known(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number) {
   struct ringcast_gpu_info before, after;
   way_of(gpu, &before);
-  send_one(gpu, own, number);
+  send_must(gpu, own, number);
   way_of(gpu, &after);
   atomic_store(&world->by_pool[number], after.pool_frames > before.pool_frames);
   atomic_store(&world->waiting, (int)number + 1);
@@ -185,7 +165,7 @@ static void be_a_writer_that_goes_on(void *context) {
   struct ringcast_gpu_info info;
   uint64_t number = 0;
   int files = begin_peer("writer");
-  ringcast_gpu_writer *gpu = open_both(&writer, &own, SLOTS);
+  ringcast_gpu_writer *gpu = open_peer_writer(world->handle, READERS, SLOTS, &own, &writer);
   for (int i = 0; i < READERS + 1; i++) gate_open(&run.ready);
   await_count(&world->opened, 2);
   send_known(gpu, &own, number++);
@@ -217,13 +197,6 @@ static void be_a_writer_that_goes_on(void *context) {
   await_nothing_left(files);
 }
 
-static void attach_both(struct own_device *own, ringcast_reader **reader, ringcast_gpu_reader **gpu) {
-  child_must(own_device_open(own));
-  child_must(ringcast_reader_attach(world->handle, reader) == 0);
-  child_must(ringcast_gpu_reader_open(*reader, NULL, gpu) == 0);
-  atomic_fetch_add(&world->opened, 1);
-}
-
 /* All that comes, to the end. */
 static void read_to_the_end(ringcast_gpu_reader *gpu, struct own_device *own) {
   struct received received;
@@ -243,7 +216,8 @@ static void be_a_reader_to_the_end(void *context) {
   ringcast_gpu_reader *gpu;
   int files = begin_peer("reader");
   gate_wait(&run.ready);
-  attach_both(&own, &reader, &gpu);
+  attach_peer(world->handle, &own, &reader, &gpu);
+  atomic_fetch_add(&world->opened, 1);
   read_to_the_end(gpu, &own);
   ringcast_gpu_reader_close(gpu);
   ringcast_reader_close(reader);
@@ -266,7 +240,8 @@ static void be_a_reader_that_holds(void *context) {
   ringcast_gpu_hold *hold;
   int files = begin_peer("reader that holds");
   gate_wait(&run.ready);
-  attach_both(&own, &reader, &gpu);
+  attach_peer(world->handle, &own, &reader, &gpu);
+  atomic_fetch_add(&world->opened, 1);
   child_must(receive_frame(gpu, &own, RINGCAST_FOREVER, &received) == 0 && received.whole);
   child_must(ringcast_gpu_next(gpu, RINGCAST_FOREVER, &frame) == 0);
   child_must(ringcast_frame_open(&opened, frame.data, frame.bytes) == 0);
@@ -319,7 +294,7 @@ END_TEST
 int main(void) {
   Suite *suite = suite_create("gpu_deaths");
   TCase *tests = add_case(suite, "the writer goes");
-  tcase_add_loop_test(tests, waiting_streams_are_released_and_say_so, 0, 2 * HOWS);
+  tcase_add_loop_test(tests, waiting_streams_are_released_and_say_so, 0, 4 * HOWS);
   tests = add_case(suite, "a reader goes");
   tcase_add_loop_test(tests, the_writer_goes_on_without_a_reader, 0, FATES);
   return run_suite(suite);

@@ -113,6 +113,33 @@ static inline void own_device_close(struct own_device *own) {
   own->cuda = NULL;
 }
 
+/* ---- Beginning -------------------------------------------------------------------------------------------------- */
+
+static inline void await_count(_Atomic int *count, int least) {
+  while (atomic_load(count) < least) sched_yield();
+}
+
+static inline ringcast_gpu_writer *open_peer_writer(char *handle, uint32_t readers, uint32_t slots,
+                                                    struct own_device *own, ringcast_writer **writer) {
+  const struct ringcast_writer_options plain = {
+      .size = sizeof plain, .capacity = 65536, .readers = readers, .on_death = RINGCAST_EVICT};
+  const struct ringcast_gpu_writer_options options = {
+      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = slots, .flags = RINGCAST_GPU_EXTERN};
+  ringcast_gpu_writer *gpu;
+  child_must(own_device_open(own));
+  child_must(ringcast_writer_create_ex(&plain, writer) == 0);
+  child_must(ringcast_gpu_writer_open(*writer, &options, &gpu) == 0);
+  strcpy(handle, ringcast_writer_handle(*writer));
+  return gpu;
+}
+
+static inline void attach_peer(const char *handle, struct own_device *own, ringcast_reader **reader,
+                               ringcast_gpu_reader **gpu) {
+  child_must(own_device_open(own));
+  child_must(ringcast_reader_attach(handle, reader) == 0);
+  child_must(ringcast_gpu_reader_open(*reader, NULL, gpu) == 0);
+}
+
 /* ---- Sending --------------------------------------------------------------------------------------------------- */
 
 static inline void must_say_why(int rc) {
@@ -152,6 +179,11 @@ static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, u
   int rc = ringcast_gpu_send(gpu, items, lent ? 4 : 3, 0, 0, own->stream, timeout_ns);
   must_say_why(rc);
   return rc;
+}
+
+static inline void send_must(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number) {
+  child_must(fill_frame(own, number, false));
+  child_must(send_frame(gpu, own, number, 0, RINGCAST_FOREVER) == 0);
 }
 
 /* The stream does nothing more until its process, or its device, has gone. */
