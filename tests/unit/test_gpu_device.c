@@ -45,8 +45,8 @@ static void packs_as_the_host_does(struct ringcast_tensor tensor, uint64_t first
 START_TEST(any_strides_are_packed_as_on_the_host) {
   static const struct ringcast_dtype dtypes[] = {{0, 8, 1}, {2, 32, 1}, {4, 16, 1}, {5, 128, 1}, {2, 32, 3}};
   open_one();
-  for (uint64_t turn = 0; turn < 150; turn++) {
-    uint64_t random = mix(turn), first = 0;
+  for (uint64_t number = 0; number < 150; number++) {
+    uint64_t random = mix(number), first = 0;
     int64_t shape[5], strides[5];
     struct ringcast_tensor tensor = {.dtype = dtypes[random % 5], .shape = shape, .strides = strides};
     uint64_t element = (uint64_t)tensor.dtype.bits * tensor.dtype.lanes / 8;
