@@ -57,6 +57,13 @@ static inline void close_device(void) {
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) ck_comes(fake_cuda()->live(kinds[i]) == 0);
 }
 
+/* After it has failed: nothing can be given back, but for the context, with all that is in it. */
+static inline void abandon_device(void) {
+  cuda->ctx_pop(&context);
+  cuda->primary_release(0);
+  ck_assert_int_eq(fake_cuda()->live("contexts"), 0);
+}
+
 /* check has a macro of the name. */
 static inline void call_fails(const char *name, long nth, rc_cu_result result) { (fake_cuda()->fail)(name, nth, result); }
 static inline void no_call_fails(void) { (fake_cuda()->fail)(NULL, 0, 0); }

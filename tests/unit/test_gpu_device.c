@@ -198,6 +198,8 @@ START_TEST(a_context_that_has_failed_is_seen) {
   ck_assert(!rc_device_is_lost(&device));
   fake_cuda()->break_context(NULL);
   ck_assert(rc_device_is_lost(&device));
+  rc_device_close(&device);
+  abandon_device();
 }
 END_TEST
 

@@ -460,6 +460,7 @@ START_TEST(a_device_that_has_failed_loses_the_pool) {
   nothing_came();
   close_reader();
   close_writer();
+  abandon_device();
 }
 END_TEST
 
