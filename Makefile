@@ -10,7 +10,7 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test soak bench bench-docs vllm-compat sglang-compat clean distclean
+.PHONY: help deps build demo test soak bench bench-docs gpu-test vllm-compat sglang-compat clean distclean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'
+	@echo 'make gpu-test   on a machine with a GPU: what only a real one can show; results in build/gpu/out (docs/gpu.md)'
 	@echo 'make vllm-compat, sglang-compat: their own tests or callers, fetched into build/compat, with ringcast in place'
 	@echo 'make deps       Debian packages and build/venv; the others call it (TORCH= leaves torch out)'
 	@echo 'make clean      removes build/ but for build/venv; distclean removes that too'
@@ -57,6 +58,10 @@ bench: build
 bench-docs: build
 	$(python) -c 'import matplotlib' 2>/dev/null || $(python) -m pip install -q --disable-pip-version-check matplotlib
 	$(python) bench/report.py $(ARGS)
+
+# Needs a compiler, CMake and Python, and fetches nothing. ARGS="doctor probes" runs only these.
+gpu-test:
+	@cmake/gpu-test.sh $(ARGS)
 
 # Fetches gigabytes the first time. ARGS="--version 0.33.0" takes another.
 vllm-compat: build

@@ -64,6 +64,7 @@ struct ringcast_reader {
   struct rc_arena_view view;
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
   bool has_gpu;             /* a ringcast_gpu_reader is made of it */
+  uint64_t last_spilled;    /* where the last frame in spill memory that was lent begins; 0: none was */
   uint64_t wakes;
   uint32_t forks;
 };

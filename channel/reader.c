@@ -334,6 +334,7 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result != 0) return result;
+  if (frame.spilled) reader->last_spilled = frame.position;
   if (frame.spilled && reader->keeper) rc_keeper_count(reader->keeper, frame.bytes);
   lend(&frame, out);
   return result;

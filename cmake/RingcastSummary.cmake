@@ -25,6 +25,10 @@ ringcast_say("liburing:  " "${RINGCAST_LIBURING_FOUND}" "found, ${RINGCAST_LIBUR
 ringcast_say("libnuma:   " "${RINGCAST_NUMA_FOUND}" "found, ${RINGCAST_NUMA_VERSION}"
              "${numa}; the kernel alone places the memory: on the node of the CPU that first touches it")
 ringcast_say("tests:     " "${RINGCAST_TESTS}" "yes; run ctest" "no (RINGCAST_TESTS=OFF)")
+if(RINGCAST_TESTS)
+  ringcast_say("cuda.h:    " "${RINGCAST_CUDA_INCLUDE}" "${RINGCAST_CUDA_INCLUDE}"
+               "not found (CUDA's toolkit); gpu/driver.h is not held against it")
+endif()
 if(RINGCAST_BENCH)
   ringcast_say("benchmarks:" "${benchmark_FOUND}" "yes, Google Benchmark ${benchmark_VERSION}"
                "no: Google Benchmark not found (Debian: libbenchmark-dev)")

@@ -47,8 +47,8 @@ await() {
 conclude() {
   local name=$1 result=$2 took=$3 log=build/test/$1.log closing
   [ "$result" = passed ] || failed=1
-  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in ' "$log" |
-    tail -n 1 | sed 's/^=* *//; s/ *=*$//')
+  closing=$(grep -E '% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in |^(Nothing failed|FAILED)\.' \
+    "$log" | tail -n 1 | sed 's/^=* *//; s/ *=*$//')
   closing=${closing:-no closing line; see $log}
   summary+=("$(printf '%-25s %-7s %4d s  %s' "$name" "$result" "$took" "$closing")")
   steps+=("$name")
@@ -94,6 +94,9 @@ step dev dev
 step asan asan
 step tsan tsan
 python python
+# What only a real GPU can show, with the tests' own driver: that each line of it runs.
+gpu_fake() { GPU_FAKE=1 cmake/gpu-test.sh; }
+step gpu-fake gpu_fake
 why=$(tests/fuzz/run.py --why-not)
 if [ -z "$why" ]; then
   step fuzz fuzz
@@ -128,6 +131,7 @@ again() {
 }
 
 # The names that RINGCAST_DISABLE knows (docs/limits.md). The two that share a run have nothing to do with each other.
+# Those of CUDA switch off nothing where there is no driver; the tests with one of their own switch them off themselves.
 switches=(hugetlb,numa shmem-huge membarrier,dlpack_api io_uring pidfd,cpu_wait spin,cow)
 for switch in "${switches[@]}"; do
   RINGCAST_DISABLE=$switch again "no-${switch/,/-}"

@@ -3,16 +3,17 @@
  * Who reads the pool, as its writer sees it.
  *
  *   writer, publishing                            reader, opening (import.c)
- *   D1  load the ring's slot, and `opened`        O1  take the place: owner, counted = 0
+ *   D1  load the ring's slot, `opened` and turn   O1  take the place: owner, a new turn
  *       not opened? then INLINE                   O2  open the pool, try it
- *   D2  store counted = this position + 1         O3  store-release opened = its owner word   -> D1
+ *   D2  store counted: the turn, this position    O3  store-release opened = its owner word   -> D1
  *   D3  copy, write ready, commit the frame       O4  a frame of the pool: load-acquire counted   <- D2
- *                                                     not counted, or from later on? then it is not for us
+ *                                                     another turn, or from later on? then it is not for us
  *
  * A frame goes by the pool only if at D1 all readers that are ACTIVE have opened it. So there is one frame at the most
  * that a reader can get without being counted on: the one that was being published when it became ACTIVE. O4 tells it,
  * as the writer stores `counted` before it commits the first frame that counts on it. To pass over that frame is to
- * have attached a moment later.
+ * have attached a moment later. The turn says who is counted on: between D1 and D2 one reader may leave the place and
+ * another take it, which must not take itself for the one that is awaited. (tests/model/device.pml has all this.)
  *
  * A slot may be used again when its own copy is done (`ready`) and all that were counted on when it was sent have read
  * it (`ack`), have left in order (their place is another's, or nobody's: leaving waits for their own streams), or have
@@ -29,11 +30,21 @@ static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *writer, ui
   return &rc_gpu_control(&writer->estate->segment)->consumers[index];
 }
 
-static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner) {
+static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner, uint32_t turn) {
   uint64_t position = writer->writer->ring.tail;
-  writer->counted[index] = (struct rc_counted){.owner = owner, .from = position};
-  /* Release: pairs with O4, if that sees it before the frame's commit, which does as well. */
-  rc_store_release(&consumer_at(writer, index)->counted, position + 1); /* D2 -> O4 */
+  writer->counted[index] = (struct rc_counted){.owner = owner, .from = position, .turn = turn};
+  struct rc_gpu_consumer *consumer = consumer_at(writer, index);
+  rc_store_relaxed(&consumer->counted_from, position); /* relaxed: the release below */
+  rc_store_release(&consumer->counted_turn, turn);     /* D2 -> O4 */
+}
+
+/* The turn of who has opened the pool as `owner`; 0: nobody has. The turn lies between two looks at who it is: else it
+ * may be that of the next one, who has taken the place meanwhile. */
+static uint32_t opened_turn(const struct rc_gpu_consumer *consumer, uint64_t owner) {
+  struct rc_gpu_consumer *place = (struct rc_gpu_consumer *)consumer;
+  if (rc_load_acquire(&place->opened) != owner) return 0; /* D1 <- O3 */
+  uint32_t turn = rc_load_acquire(&place->turn);          /* <- O1: before it, the one before was no longer there */
+  return rc_load_relaxed(&place->opened) == owner ? turn : 0; /* relaxed: the acquire above */
 }
 
 enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *reader, int32_t *pid, int32_t *reason) {
@@ -42,8 +53,10 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *r
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
     struct rc_gpu_consumer *consumer = consumer_at(writer, i);
-    if (rc_load_acquire(&consumer->opened) == owner) { /* D1 <- O3 */
-      if (writer->counted[i].owner != owner) count_on(writer, i, owner);
+    uint32_t turn = opened_turn(consumer, owner);
+    if (turn != 0) {
+      const struct rc_counted *counted = &writer->counted[i];
+      if (counted->owner != owner || counted->turn != turn) count_on(writer, i, owner, turn);
       continue;
     }
     *reader = i;

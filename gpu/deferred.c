@@ -7,7 +7,9 @@
  * That must never hold up the writer while this reader sleeps: nobody would release anything then. A sleeping reader
  * has read all there is, so the writer's next frame lies behind the newest; it has room unless what is deferred reaches
  * further back than the ring is long, less that frame, which is at most half a ring. So before it may sleep, a reader
- * waits until all that is deferred lies within a quarter of the ring; that next frame then wakes it.
+ * waits until all that is deferred lies within a quarter of the ring; that next frame then wakes it. Spill memory is
+ * given back in the order of the ring, too: so it also waits for what was deferred before the last frame that lay
+ * there.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -87,6 +89,12 @@ static uint32_t oldest(const ringcast_gpu_reader *gpu) {
   return found;
 }
 
+/* Whether the writer might be held up by it for ever. */
+static bool is_in_the_way(const ringcast_gpu_reader *gpu, uint32_t i, uint64_t slack) {
+  uint64_t position = gpu->deferred[i].frame.position;
+  return gpu->reader->ring.next - position > slack || (slack != UINT64_MAX && position < gpu->reader->last_spilled);
+}
+
 void rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   const struct rc_ring_reader *ring = &gpu->reader->ring;
@@ -94,7 +102,7 @@ void rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack) {
   if (ring->deferred == 0) return;
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
-  for (uint32_t i; (i = oldest(gpu)) != RC_MAX_DEFERRED && ring->next - gpu->deferred[i].frame.position > slack;) {
+  for (uint32_t i; (i = oldest(gpu)) != RC_MAX_DEFERRED && is_in_the_way(gpu, i, slack);) {
     if (is_done(gpu, i)) {
       release(gpu, i);
     } else {

@@ -56,7 +56,11 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
 
 bool rc_device_is_lost(const struct rc_device *device) {
   size_t unused[2];
-  return device->cuda->mem_get_info(&unused[0], &unused[1]) != RC_CU_SUCCESS;
+  for (int i = 0; i < 2; i++) { /* what is lost stays so: one call that fails says nothing yet */
+    rc_cu_result result = device->cuda->mem_get_info(&unused[0], &unused[1]);
+    if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return false;
+  }
+  return true;
 }
 
 /* ---- Packing ---------------------------------------------------------------------------------------------------- */
@@ -79,7 +83,8 @@ static int make_rows(const struct ringcast_tensor *tensor, uint64_t total, struc
   if (bits % 8 != 0)
     return rc_fail_as(-EINVAL, "a tensor of elements of less than a byte must be in C order: make it contiguous first");
   int64_t row = 1;
-  while (inner > 0 && (tensor->strides[inner - 1] == row || tensor->shape[inner - 1] == 1)) row *= tensor->shape[--inner];
+  while (inner > 0 && (tensor->strides[inner - 1] == row || tensor->shape[inner - 1] == 1))
+    row *= tensor->shape[--inner];
   out->bytes = (uint64_t)row * (bits / 8);
   for (int32_t i = 0; i < inner; i++) {
     if (__builtin_mul_overflow(tensor->strides[i], (int64_t)(bits / 8), &out->stride[out->dims]))

@@ -96,8 +96,8 @@ static void start_failed(rc_cu_result result) {
              "found before it (LD_LIBRARY_PATH, ldconfig)", name, result);
     break;
   case RC_CU_NO_DEVICE:
-    conclude(RC_CUDA_NO_DEVICE, result, "the driver finds no device (%s, %d): see nvidia-smi, CUDA_VISIBLE_DEVICES, and "
-             "what devices a container was given (docker run --gpus)", name, result);
+    conclude(RC_CUDA_NO_DEVICE, result, "the driver finds no device (%s, %d): see nvidia-smi, CUDA_VISIBLE_DEVICES, "
+             "and what devices a container was given (docker run --gpus)", name, result);
     break;
   case RC_CU_NOT_INITIALIZED: /* somebody else has used it in the parent */
     driver.status = forked;

@@ -17,6 +17,7 @@
 
 typedef int rc_cu_result;
 typedef int rc_cu_device;
+typedef int rc_cu_device_attribute, rc_cu_pointer_attribute, rc_cu_capture_status; /* enums of CUDA's */
 typedef unsigned long long rc_cu_ptr; /* memory as a device sees it */
 typedef struct rc_cu_context *rc_cu_context;
 typedef struct rc_cu_stream *rc_cu_stream; /* NULL: the legacy default stream */
@@ -82,7 +83,7 @@ enum {
   X(MUST, device_get_name, cuDeviceGetName, cuDeviceGetName, (char *out, int bytes, rc_cu_device device))             \
   X(MUST, device_get_uuid, cuDeviceGetUuid, cuDeviceGetUuid_v2, (rc_cu_uuid *out, rc_cu_device device))               \
   X(MUST, device_get_attribute, cuDeviceGetAttribute, cuDeviceGetAttribute,                                           \
-    (int *out, int attribute, rc_cu_device device))                                                                   \
+    (int *out, rc_cu_device_attribute attribute, rc_cu_device device))                                                \
   X(MUST, primary_retain, cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain,                                         \
     (rc_cu_context *out, rc_cu_device device))                                                                        \
   X(MUST, primary_release, cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (rc_cu_device device))            \
@@ -124,9 +125,10 @@ enum {
   X(MUST, stream_destroy, cuStreamDestroy, cuStreamDestroy_v2, (rc_cu_stream stream))                                 \
   X(MUST, stream_synchronize, cuStreamSynchronize, cuStreamSynchronize, (rc_cu_stream stream))                        \
   X(MUST, stream_query, cuStreamQuery, cuStreamQuery, (rc_cu_stream stream))                                          \
-  X(MAY, stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing, (rc_cu_stream stream, int *out))              \
+  X(MAY, stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing,                                               \
+    (rc_cu_stream stream, rc_cu_capture_status *out))                                                                 \
   X(MUST, pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                        \
-    (void *out, int attribute, rc_cu_ptr pointer))                                                                    \
+    (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
   X(MAY, module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module * out, const void *image))               \
   X(MAY, module_unload, cuModuleUnload, cuModuleUnload, (rc_cu_module module))                                        \
   X(MAY, module_get_function, cuModuleGetFunction, cuModuleGetFunction,                                               \

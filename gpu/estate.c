@@ -84,7 +84,8 @@ static int fill_identity(struct rc_estate *estate, const ringcast_writer *writer
   *place = (struct rc_gpu_place){.epoch = estate->segment.epoch,
                                  .fd = estate->segment.memory.fd,
                                  .inode = file.st_ino,
-                                 .bytes = estate->segment.memory.bytes};
+                                 .bytes = estate->segment.memory.bytes,
+                                 .position = writer->ring.tail};
   return 0;
 }
 

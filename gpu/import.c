@@ -3,18 +3,21 @@
  * A reader's side of the pool: opening it, what is being read of it, and closing it.
  *
  *   a frame of the pool, read                       the watcher, when the writer dies
- *   T1  note the generation (`taken`)               X0  dead = 1
- *   T2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
- *   T3  enqueue: copies out of the extent           X2  what was waited for counts as missing
- *   T4  enqueue: ack = generation
+ *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
+ *   U2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
+ *   U3  enqueue: copies out of the extent           X2  what was waited for counts as missing
+ *   U4  enqueue: ack = generation
  *
- * T1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
+ * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
  * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
  * reached stays reached; and what would be noted after X0 is refused.
  *
- * By hand, `ready` is stored only for the dead, and by the writer for a lease that came to nothing; and `ack` only where
- * nothing of this reader reads the extent any more: where nothing was enqueued, or after the context was synchronised,
- * or has failed for good.
+ * `ready` is everybody's, so the first reader that finds the writer dead releases the others' streams too, before they
+ * know. So X1 stores a value that no device writes, by which each finds X2 of its own; and as X0 comes before X1, who
+ * asks whether what its stream has read is right (rc_import_is_missing) sees the death no later than the stream did.
+ *
+ * By hand, `ready` is stored only for the dead, and `ack` only where nothing of this reader reads the extent any more:
+ * where nothing was enqueued, or after the context was synchronised, or has failed for good.
  *
  * A frame's generation is that of its slot's `ready`, or the next one, as the slot is not used again before this reader
  * has acknowledged it. Any other is damage, and would be waited for without end.
@@ -56,11 +59,15 @@ static int take_place(struct rc_import *import) {
     return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
   if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner))
     return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool"); /* it can't be, but for damage */
-  rc_store_relaxed(&place->counted, 0); /* relaxed: as the others, until O3 */
-  rc_store_relaxed(&place->lent, 0);
+  import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
+  if (import->turn == 0) import->turn = 1;
+  /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; of one that has died it may stand still */
+  rc_store_release(&place->turn, import->turn);
+  rc_store_relaxed(&place->lent, 0); /* relaxed: as the others, until O3 */
   rc_store_relaxed(&place->refused, 0);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
-    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with G3 */
+    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
     rc_word_store(ack_of(import, slot), 64, ready);
   }
   for (int i = 0; i < 2; i++) {
@@ -218,15 +225,16 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
 bool rc_import_counts(const struct rc_import *import, uint64_t position) {
-  uint64_t counted = rc_load_acquire(&own_place(import)->counted); /* O4 <- D2 */
-  return counted != 0 && counted - 1 <= position;
+  struct rc_gpu_consumer *place = own_place(import);
+  if (rc_load_acquire(&place->counted_turn) != import->turn) return false; /* O4 <- D2 */
+  return rc_load_relaxed(&place->counted_from) <= position;                /* relaxed: the acquire above */
 }
 
 /* Whether it can be the frame's: the slot's last generation, or the one under way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
-  if (import->segment.word_bits == 64) return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with G3 */
-  return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with G3 */
+  if (import->segment.word_bits == 64) return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
+  return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with Q3 */
 }
 
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
@@ -244,18 +252,26 @@ static int fail_dead(void) {
 
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   int failed = 0;
-  if (slot >= import->segment.slots || !is_plausible(import, slot, generation)) return fail_damaged();
+  if (slot >= import->segment.slots) return fail_damaged();
+  if (!is_plausible(import, slot, generation)) /* a word that was released is not, either */
+    return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? fail_dead() : fail_damaged(); /* pairs with X0 */
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;
-  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* T1 */
+  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
   return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
 }
 
-/* T4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
+void rc_import_forget(struct rc_import *import, uint32_t slot) {
+  pthread_mutex_lock(&import->mutex);
+  import->taken[slot] = (struct rc_taken){.generation = 0}; /* the one before was acknowledged */
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* U4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
 static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   const struct rc_cuda *cuda = import->device.cuda;
   struct rc_cuda_entry entry;
@@ -315,46 +331,63 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
 
 /* ---- Lent memory ------------------------------------------------------------------------------------------------ */
 
-static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial) {
+/* By the reader's own thread, which alone opens: to open may take long, and is not done under the mutex. */
+static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, struct rc_lent *out) {
   struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
+  const struct rc_cuda *cuda = import->device.cuda;
   struct rc_gpu_consumer *own = own_place(import);
   uint64_t bit = (uint64_t)1 << place;
   rc_cu_ipc_handle handle;
+  rc_cu_ptr base;
+  size_t bytes;
   if (rc_load_acquire(&shared->serial) != serial) return fail_damaged(); /* pairs with the store of lend */
   rc_or_acq_rel(&own->lent, bit); /* before it is open, as it is cleared after it was closed */
-  rc_fence_full();
+  rc_fence_full(); /* <-> is_taken_back in lend.c */
   memcpy(&handle, &shared->handle, sizeof handle);
   rc_cu_result result = RC_CU_INVALID_HANDLE;
+  *out = (struct rc_lent){.serial = serial, .bytes = shared->bytes};
   if (rc_load_acquire(&shared->serial) == serial) /* as above */
-    result = import->device.cuda->ipc_open_handle(&import->lent[place].base, handle,
-                                                  RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    result = cuda->ipc_open_handle(&out->base, handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result != RC_CU_SUCCESS) {
     atomic_fetch_and_explicit(&own->lent, ~bit, memory_order_acq_rel);
     return rc_cuda_fail(result, "cuIpcOpenMemHandle of memory that the writer has lent");
   }
-  import->lent[place].serial = serial;
   import->opens++;
+  /* What the writer says of its size is not to be relied on, where the driver knows it. */
+  if (cuda->mem_get_address_range(&base, &bytes, out->base) == RC_CU_SUCCESS && bytes < out->bytes) out->bytes = bytes;
   return 0;
 }
 
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out) {
   uint32_t place = rc_gpu_lent_place(number), serial = rc_gpu_lent_serial(number);
   if (place >= RC_GPU_MAX_LENT || number > UINT32_MAX) return fail_damaged();
-  uint64_t all = rc_gpu_control(&import->segment)->lent[place].bytes;
-  if (offset > all || bytes > all - offset) return fail_damaged();
   pthread_mutex_lock(&import->mutex);
-  int failed = 0;
-  if (import->lent[place].base == 0 || import->lent[place].serial != serial)
-    failed = import->lent[place].base == 0 ? open_lent(import, place, serial) : fail_damaged();
-  rc_cu_ptr base = import->lent[place].base;
+  struct rc_lent lent = import->lent[place];
   pthread_mutex_unlock(&import->mutex);
-  if (failed == 0) *out = base + offset;
-  return failed;
+  if (lent.base != 0 && lent.serial != serial) return fail_damaged();
+  if (lent.base == 0) {
+    int failed = open_lent(import, place, serial, &lent);
+    if (failed != 0) return failed;
+    pthread_mutex_lock(&import->mutex);
+    import->lent[place] = lent;
+    pthread_mutex_unlock(&import->mutex);
+  }
+  if (offset > lent.bytes || bytes > lent.bytes - offset) return fail_damaged();
+  *out = lent.base + offset;
+  return 0;
 }
 
-void rc_import_close_lent(struct rc_import *import, bool all) {
+/* Under the mutex. */
+static bool has_none_under_way(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].holds > 0 || !is_acked(import, slot)) return false;
+  return true;
+}
+
+bool rc_import_close_lent(struct rc_import *import, bool all) {
   pthread_mutex_lock(&import->mutex);
-  for (uint32_t place = 0; place < RC_GPU_MAX_LENT; place++) {
+  bool may = all || has_none_under_way(import);
+  for (uint32_t place = 0; place < RC_GPU_MAX_LENT && may; place++) {
     if (import->lent[place].base == 0) continue;
     struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
@@ -363,21 +396,37 @@ void rc_import_close_lent(struct rc_import *import, bool all) {
     atomic_fetch_and_explicit(&own_place(import)->lent, ~((uint64_t)1 << place), memory_order_acq_rel);
   }
   pthread_mutex_unlock(&import->mutex);
+  return may;
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------------------------- */
 
+/* X1 -> U2, or what another reader has done of it. Under the mutex. */
+static void release_wait(struct rc_import *import, uint32_t slot) {
+  const uint32_t bits = import->segment.word_bits;
+  uint64_t generation = import->taken[slot].generation;
+  struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
+  if (generation == 0) return;
+  bool was_released = rc_word_was_released(ready, bits, generation);
+  if (!was_released && rc_word_has_reached(ready, bits, generation)) return;
+  rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
+  if (!was_released) rc_word_store(ready, bits, rc_word_released(bits, generation));
+}
+
 void rc_import_mark_dead(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
-  rc_store_release(&import->dead, 1); /* X0 */
-  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
-    struct rc_taken *taken = &import->taken[slot];
-    struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
-    if (is_acked(import, slot) || rc_word_has_reached(ready, import->segment.word_bits, taken->generation)) continue;
-    rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
-    rc_word_store(ready, import->segment.word_bits, taken->generation); /* X1 -> T2 */
-  }
+  rc_store_release(&import->dead, 1);                              /* X0 */
+  rc_store_release(&rc_gpu_control(&import->segment)->dead, 1); /* X0, for the others */
+  RC_POINT(DEATH_SEEN);
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) release_wait(import, slot);
   pthread_mutex_unlock(&import->mutex);
+  RC_POINT(WAITS_RELEASED);
+}
+
+bool rc_import_is_missing(struct rc_import *import) {
+  bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another reader */
+  if (is_told && !rc_load_acquire(&import->dead)) rc_import_mark_dead(import); /* pairs with X0 */
+  return rc_load_acquire(&import->missing); /* pairs with X2 */
 }
 
 void rc_import_lose(struct rc_import *import, rc_cu_result reason) {
@@ -395,10 +444,8 @@ void rc_import_lose(struct rc_import *import, rc_cu_result reason) {
 }
 
 bool rc_import_is_idle(struct rc_import *import) {
-  bool idle = true;
   pthread_mutex_lock(&import->mutex);
-  for (uint32_t slot = 0; slot < import->segment.slots && idle; slot++)
-    idle = import->taken[slot].holds == 0 && is_acked(import, slot);
+  bool idle = has_none_under_way(import);
   pthread_mutex_unlock(&import->mutex);
   return idle;
 }
@@ -422,6 +469,13 @@ void rc_import_drop(struct rc_import *import) {
   if (rc_sub_acq_rel(&import->holders, 1) == 1) import_free(import);
 }
 
+/* Under the mutex. */
+static bool has_holds(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].holds > 0) return true;
+  return false;
+}
+
 void rc_import_close(struct rc_import *import) {
   if (import->forks != rc_fork_count()) return; /* the parent's; the watcher is not here either */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
@@ -432,7 +486,9 @@ void rc_import_close(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);    /* the watcher may see it before it is woken, but not unmap the words */
   rc_store_release(&import->closing, 1); /* -> the watcher's look */
   rc_watcher_wake(import);
-  while (!import->ended && pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;
+  /* What is held is given back by whoever holds it, at any time. */
+  while (!import->ended && !has_holds(import) &&
+         pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;
   pthread_mutex_unlock(&import->mutex);
   rc_import_drop(import);
 }

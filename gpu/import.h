@@ -17,6 +17,13 @@ struct rc_taken {
   bool acked;          /* `ack` is enqueued, or stored */
 };
 
+/* Memory that the writer has lent, as it is open here. */
+struct rc_lent {
+  rc_cu_ptr base; /* 0: it is not */
+  uint64_t bytes;
+  uint32_t serial;
+};
+
 struct rc_import {
   struct rc_device device;
   struct rc_gpu_segment segment;
@@ -25,10 +32,11 @@ struct rc_import {
   bool by_handle;      /* CUDA has opened it; else it is this process's own */
   uint64_t owner;      /* of the reader in the ring, and ... */
   uint32_t consumer;   /* ... its slot */
+  uint32_t turn;       /* of its place */
   uint32_t forks;
   uint32_t opens;      /* of handles */
   struct rc_taken *taken; /* of each slot */
-  struct { rc_cu_ptr base; uint32_t serial; } lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
+  struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   pthread_mutex_t mutex;
   pthread_cond_t ended_change;
   _Atomic uint32_t dead;    /* the writer has died, or its device has failed */
@@ -58,6 +66,8 @@ void rc_import_drop(struct rc_import *import);
 /* Notes that a frame is being read: before anything is enqueued, so that the watcher releases it if it comes to that.
  * -EPIPE, -EPROTO. */
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
+/* Takes that back, as nothing was enqueued: it may be taken again, or passed. */
+void rc_import_forget(struct rc_import *import, uint32_t slot);
 /* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot);
 /* Nothing was enqueued for it, and nothing will be: it counts as read. */
@@ -72,6 +82,9 @@ bool rc_import_counts(const struct rc_import *import, uint64_t position);
 /* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP. */
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
 
+/* Whether something that a stream of this reader waited for was released, and never came. */
+bool rc_import_is_missing(struct rc_import *import);
+
 /* Nothing works any more on this device: what streams waited for is not waited for, and the writer is told. */
 void rc_import_lose(struct rc_import *import, rc_cu_result reason);
 
@@ -82,7 +95,10 @@ void rc_watcher_wake(struct rc_import *import);
 /* import.c's, for the watcher: all is done with, and can be closed. */
 bool rc_import_is_idle(struct rc_import *import);
 void rc_import_finish(struct rc_import *import);
-void rc_import_close_lent(struct rc_import *import, bool all);
+/* Closes what was taken back; false: not now, as frames are under way. To close may wait for the device, whose streams
+ * may wait for a writer whose death only the watcher sees: so nothing is to be under way meanwhile, and the mutex is
+ * held. `all`: all, when the import ends. */
+bool rc_import_close_lent(struct rc_import *import, bool all);
 void rc_import_mark_dead(struct rc_import *import);
 
 #endif

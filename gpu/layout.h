@@ -56,11 +56,12 @@ struct rc_gpu_consumer {
   _Atomic uint64_t opened;                  /* the consumer: that word, once it has opened the pool and tried it */
   _Atomic uint64_t refused;                 /* the consumer: the word of one that can't, and ... */
   _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; to look at only */
-  _Atomic uint32_t reserved;
+  _Atomic uint32_t turn;                    /* the consumer: how often the place was taken */
   _Atomic uint64_t lent;                    /* the consumer: a bit for each that it has open */
-  /* The writer: it counts on this consumer from this position of the ring on, plus one; the consumer, when it takes the
-   * place: 0. */
-  _Alignas(RC_LINE) _Atomic uint64_t counted;
+  /* The writer: it counts on the consumer of this turn, from this position of the ring on. */
+  _Alignas(RC_LINE) _Atomic uint32_t counted_turn;
+  uint32_t reserved;
+  _Atomic uint64_t counted_from;
 };
 
 struct rc_gpu_control {

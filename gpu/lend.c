@@ -112,7 +112,7 @@ bool rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struc
   return true;
 }
 
-int ringcast_gpu_lease_lent(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease, uint32_t number) {
+int ringcast_gpu_lease_lent(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, uint32_t number) {
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT || gpu->lent[place].ending) return fail_not_lent(number);
   lease->lent |= (uint64_t)1 << place;
@@ -149,7 +149,8 @@ static bool is_taken_back(ringcast_gpu_writer *gpu, uint32_t place) {
   own->ending = true;
   rc_consumers_reclaim(gpu, true);
   if (own->under_way != 0) return false;
-  /* The fence: a reader stores its bit, and looks at the serial once more; one of the two sees the other's. -> X2 */
+  /* The fence: a reader stores its bit, and looks at the serial once more; one of the two sees the other's.
+   * <-> open_lent in import.c */
   if (rc_load_relaxed(&control->lent[place].serial) == own->serial) { /* relaxed: its own store */
     rc_store_release(&control->lent[place].serial, own->serial + 1);
     rc_fence_full();

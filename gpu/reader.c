@@ -100,9 +100,10 @@ static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
 }
 
 /* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. */
-static void open_pool(ringcast_gpu_reader *gpu) {
+static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
   struct rc_gpu_place place;
   if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return;
+  if (position < place.position) return; /* there may be frames of an earlier one still to be read */
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return;
   if (gpu->refused == place.epoch) return;
   if (rc_disabled("cuda_pool")) {
@@ -140,9 +141,8 @@ static int begin_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *tak
   rc_cu_result result = rc_word_wait(gpu->device.cuda, segment->word_bits, take->stream, ready, take->generation);
   RC_POINT(WAIT_ENQUEUED);
   if (result == RC_CU_SUCCESS) return 0;
-  failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWaitValue of a pool's word"));
-  rc_import_end(import, take->slot);
-  return failed;
+  rc_import_forget(import, take->slot);
+  return rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWaitValue of a pool's word"));
 }
 
 int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, ringcast_stream stream,
@@ -160,8 +160,8 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .epoch = opened.device_epoch,
                                    .generation = opened.device_generation,
                                    .state = TAKE_OPEN};
-  failed = rc_device_check_stream(&gpu->device, stream);
-  if (failed == 0) open_pool(gpu);
+  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
+  if (failed == 0) open_pool(gpu, frame->position);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
   rc_cuda_leave(&entry);
   if (failed == 0) *out = take;
@@ -310,7 +310,10 @@ static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *t
   }
   int checked = ringcast_reader_check(gpu->reader);
   failed = rc_gpu_reader_enter(gpu, &entry);
-  if (failed != 0) return failed;
+  if (failed != 0) { /* nothing can be waited for: what is copied of it may be wrong, as the error says */
+    ringcast_reader_release(gpu->reader, &take->frame);
+    return failed;
+  }
   failed = rc_deferred_add(gpu, &take->frame, take->stream);
   rc_cuda_leave(&entry);
   return checked != 0 ? checked : failed;
@@ -350,7 +353,7 @@ int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *
 int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (!gpu->import || !rc_load_acquire(&gpu->import->missing)) return 0; /* pairs with X2 */
+  if (!gpu->import || !rc_import_is_missing(gpu->import)) return 0;
   return rc_fail_as(-EPIPE, "the writer, or a device, has failed, and device tensors that were being received never "
                             "came: drop what was made of them");
 }
@@ -361,8 +364,8 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
                    sizeof *out);
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  const struct rc_import *import = gpu->import;
-  bool is_lost = import && (rc_load_acquire(&import->dead) || rc_load_acquire(&import->missing)); /* X0, X2 */
+  struct rc_import *import = gpu->import;
+  bool is_lost = import && (rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* pairs with X0 */
   uint32_t way = is_lost         ? RINGCAST_GPU_WAY_LOST
                  : import        ? RINGCAST_GPU_WAY_POOL
                  : gpu->refused  ? RINGCAST_GPU_WAY_REFUSED

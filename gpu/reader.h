@@ -38,7 +38,8 @@ int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
 /* In place of releasing it: it is released once the stream has come as far as it is now. The context is current. */
 int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream);
-/* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring. */
+/* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
+ * frames; UINT64_MAX: waits for nothing. */
 void rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack);
 void rc_deferred_end(ringcast_gpu_reader *reader);
 

@@ -63,6 +63,7 @@ void rc_gpu_place_write(struct rc_device_place *shared, const struct rc_gpu_plac
   rc_store_relaxed(&shared->fd, place->fd);
   rc_store_relaxed(&shared->inode, place->inode);
   rc_store_relaxed(&shared->bytes, place->bytes);
+  rc_store_relaxed(&shared->position, place->position);
   rc_store_release(&shared->epoch, place->epoch); /* pairs with the first look */
 }
 
@@ -71,7 +72,8 @@ int rc_gpu_place_read(struct rc_device_place *shared, struct rc_gpu_place *out) 
   struct rc_gpu_place place = {.epoch = epoch,
                                .fd = rc_load_relaxed(&shared->fd), /* relaxed: the fence */
                                .inode = rc_load_relaxed(&shared->inode),
-                               .bytes = rc_load_relaxed(&shared->bytes)};
+                               .bytes = rc_load_relaxed(&shared->bytes),
+                               .position = rc_load_relaxed(&shared->position)};
   rc_fence_acquire();
   if (epoch == 0 || rc_load_relaxed(&shared->epoch) != epoch) return -ENOENT;
   *out = place;

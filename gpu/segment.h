@@ -38,6 +38,7 @@ struct rc_gpu_place {
   uint32_t epoch;
   int32_t fd;
   uint64_t inode, bytes;
+  uint64_t position; /* of the ring, when it was made */
 };
 int rc_gpu_place_read(struct rc_device_place *shared, struct rc_gpu_place *out);
 void rc_gpu_place_write(struct rc_device_place *shared, const struct rc_gpu_place *place);

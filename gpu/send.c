@@ -14,7 +14,7 @@ struct sending {
   uint64_t *bytes;   /* of each item */
   uint64_t *offsets; /* of each item in the pool or in lent memory */
   bool by_pool;
-  struct ringcast_gpu_lease lease;
+  struct ringcast_gpu_extent lease;
 };
 
 /* Whether the item's bytes stay where a device has them. */
@@ -34,7 +34,8 @@ static int take_lease(struct sending *sending) {
   uint64_t *rows = sending->offsets;
   uint32_t used = 0, row = 0;
   for (uint32_t i = 0; i < sending->count; i++)
-    if (sending->items[i].on_device && !sending->items[i].lent && sending->bytes[i] > 0) rows[used++] = sending->bytes[i];
+    if (sending->items[i].on_device && !sending->items[i].lent && sending->bytes[i] > 0)
+      rows[used++] = sending->bytes[i];
   uint64_t *placed = rows + sending->count;
   int failed = ringcast_gpu_lease(sending->gpu, rows, used, placed, &sending->lease);
   if (failed != 0) return failed;
@@ -93,7 +94,7 @@ static int fill(struct sending *sending, const struct ringcast_span *span, const
   bool fetched = false;
   int rc = ringcast_build_begin(&builder, span->data, span->bytes, planned, RINGCAST_ROOT_DICT, tag);
   for (uint32_t i = 0; i < sending->count && rc == 0; i++) rc = build_item(sending, &builder, i, stream, &fetched);
-  const struct ringcast_gpu_lease *lease = &sending->lease;
+  const struct ringcast_gpu_extent *lease = &sending->lease;
   if (rc == 0 && sending->by_pool)
     rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
   if (rc == 0) rc = ringcast_build_end(&builder, out_bytes);

@@ -14,11 +14,11 @@
 
 #define EXPORT_BYTES ((size_t)2 << 20)
 
-int ringcast_gpu_status(struct ringcast_gpu_status *out) {
+int ringcast_gpu_status(struct ringcast_gpu_driver *out) {
   if (!out || out->size != sizeof *out)
     return rc_fail(-EINVAL, "ringcast_gpu_status: out->size must be sizeof *out, %zu", sizeof *out);
   const struct rc_cuda_status *status = rc_cuda_status();
-  *out = (struct ringcast_gpu_status){
+  *out = (struct ringcast_gpu_driver){
       .size = sizeof *out,
       .ready = status->mode == RC_CUDA_READY,
       .version = status->version,
@@ -49,7 +49,7 @@ static int try_words(const struct rc_cuda *cuda, uint32_t bits, struct rc_word *
 }
 
 /* Returns whether the page may be given back: not while a stream may wait for a word of it. */
-static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringcast_gpu_device *out) {
+static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringcast_gpu_device_info *out) {
   struct rc_word *words = page;
   rc_cu_ptr address;
   rc_cu_result result = cuda->host_get_device_pointer(&address, page, 0);
@@ -67,7 +67,7 @@ static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringca
 }
 
 /* False as try_registered. */
-static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device *out) {
+static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device_info *out) {
   size_t bytes = rc_small_page();
   void *page = rc_disabled("cuda_register") ? NULL : map_page(bytes);
   if (!page) return true;
@@ -79,7 +79,7 @@ static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device *o
   return true;
 }
 
-static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device *out) {
+static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
   size_t bytes = rc_small_page();
   int supported = 0;
   rc_cu_result result =
@@ -98,7 +98,7 @@ static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struc
   munmap(page, bytes);
 }
 
-static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device *out) {
+static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device_info *out) {
   rc_cu_ptr memory;
   rc_cu_ipc_handle handle;
   if (rc_disabled("cuda_pool")) return;
@@ -112,7 +112,7 @@ static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device *o
 }
 
 /* A context that a stream may hang in is not given back: that could wait for the stream. */
-static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device *out) {
+static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
   struct rc_cuda_entry entry;
   rc_cu_context context;
   size_t free_bytes, total_bytes;
@@ -136,7 +136,8 @@ static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct 
   return failed;
 }
 
-static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *device, struct ringcast_gpu_device *out) {
+static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *device,
+                    struct ringcast_gpu_device_info *out) {
   rc_cu_uuid uuid;
   rc_cu_result result = cuda->device_get(device, ordinal);
   if (result == RC_CU_SUCCESS) result = cuda->device_get_name(out->name, sizeof out->name, *device);
@@ -146,14 +147,14 @@ static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *d
   return 0;
 }
 
-int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device *out) {
+int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_info *out) {
   if (!out || out->size != sizeof *out)
     return rc_fail(-EINVAL, "ringcast_gpu_device: out->size must be sizeof *out, %zu", sizeof *out);
   const struct rc_cuda *cuda = rc_cuda();
   if (!cuda) return rc_fail(-ENODEV, "there is no GPU to use: %s", rc_cuda_status()->why);
   if (ordinal < 0 || ordinal >= rc_cuda_status()->devices)
     return rc_fail(-EINVAL, "there is no device %d: this process sees %d", ordinal, rc_cuda_status()->devices);
-  struct ringcast_gpu_device found = {.size = sizeof found};
+  struct ringcast_gpu_device_info found = {.size = sizeof found};
   rc_cu_device device;
   int failed = describe(cuda, ordinal, &device, &found);
   if (failed == 0 && probe) failed = probe_device(cuda, device, &found);

@@ -51,11 +51,21 @@ static void see_to_death(struct rc_import *import) {
   if (rc_load_acquire(&control->dead) || !rc_watch_is_alive(&import->writer)) rc_import_mark_dead(import);
 }
 
-static void see_to_lent(struct rc_import *import) {
+/* False: it must be tried again. */
+static bool see_to_lent(struct rc_import *import) {
   struct rc_cuda_entry entry;
-  if (!is_taken_back(import) || rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return;
-  rc_import_close_lent(import, false);
+  if (!is_taken_back(import) || rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return true;
+  bool done = rc_import_close_lent(import, false);
   rc_cuda_leave(&entry);
+  return done;
+}
+
+/* What streams of a device that has failed were to say will not be said. */
+static void see_to_loss(struct rc_import *import) {
+  struct rc_cuda_entry entry;
+  bool has_entered = rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS;
+  if (!has_entered || rc_device_is_lost(&import->device)) rc_import_lose(import, -EIO);
+  if (has_entered) rc_cuda_leave(&entry);
 }
 
 /* The reader has closed, and its streams go on. */
@@ -63,6 +73,7 @@ static void see_to_the_end(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
   while (!rc_import_is_idle(import)) {
     see_to_death(import);
+    see_to_loss(import);
     nanosleep(&pause, NULL);
     if (pause.tv_nsec < MOST_PAUSE_NS) pause.tv_nsec *= 2;
   }
@@ -75,7 +86,8 @@ static void *watch(void *context) {
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);
-    see_to_lent(import);
+    for (const struct timespec pause = {.tv_nsec = PAUSE_NS}; !see_to_lent(import); see_to_death(import))
+      nanosleep(&pause, NULL);
   }
   see_to_the_end(import);
   rc_import_drop(import);

@@ -18,6 +18,14 @@ static bool await_word(struct rc_word *word, uint32_t bits) {
   return rc_word_has_reached(word, bits, 1);
 }
 
+/* Whether the stream has nothing left to do, or never will. */
+static bool await_stream(const struct rc_cuda *cuda, rc_cu_stream stream) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  for (int64_t until = rc_now_ns() + PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
+    if (cuda->stream_query(stream) != RC_CU_NOT_READY) return true;
+  return false;
+}
+
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address) {
   bool has = bits == 64 ? cuda->write_value64 && cuda->wait_value64 : cuda->write_value32 && cuda->wait_value32;
   if (!has) return rc_fail(-ENOTSUP, "the driver has no stream operations on words of %u bits", bits);
@@ -27,10 +35,9 @@ int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words
   result = rc_word_wait(cuda, bits, stream, address, 1);
   if (result == RC_CU_SUCCESS) result = rc_word_write(cuda, bits, stream, address + sizeof *words, 1);
   rc_word_store(&words[0], bits, 1); /* also if the wait alone was taken */
-  int failed = 0;
-  if (result != RC_CU_SUCCESS)
-    failed = rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
-  else if (!await_word(&words[1], bits))
+  int failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
+  /* Also after a failure: it must not look at the words any more once they are not registered. */
+  if (failed == 0 ? !await_word(&words[1], bits) : !await_stream(cuda, stream))
     failed = rc_fail(-ETIMEDOUT, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
   cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;

@@ -35,6 +35,16 @@ static inline void rc_word_store(struct rc_word *word, uint32_t bits, uint64_t g
   else rc_store_release(&word->half, (uint32_t)generation);
 }
 
+/* By the host, for who waits for a generation that will never come: the word has reached it, and tells all who look
+ * that it was not the device that said so. */
+static inline uint64_t rc_word_released(uint32_t bits, uint64_t generation) {
+  return generation + ((uint64_t)1 << (bits - 2)); /* no device gets that far, and it counts as later */
+}
+static inline bool rc_word_was_released(struct rc_word *word, uint32_t bits, uint64_t generation) {
+  if (bits == 64) return rc_load_acquire(&word->whole) == rc_word_released(64, generation);
+  return rc_load_acquire(&word->half) == (uint32_t)rc_word_released(32, generation);
+}
+
 /* By a stream; `address` is the word's on the device. */
 static inline rc_cu_result rc_word_write(const struct rc_cuda *cuda, uint32_t bits, rc_cu_stream stream,
                                          rc_cu_ptr address, uint64_t generation) {

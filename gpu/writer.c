@@ -2,14 +2,14 @@
 /*
  * The writer's side of ringcast/gpu.h: from the caller's tensor to the pool, on the caller's stream.
  *
- *   lease      G1  a free slot, and an extent (looked for among those that all have read: consumers.c)
- *   copy_in    G2  enqueue: tensor -> extent
- *   commit     G3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, T2)
- *              G4  commit the frame, which names slot, epoch and generation
+ *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
+ *   copy_in    Q2  enqueue: tensor -> extent
+ *   commit     Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
+ *              Q4  commit the frame, which names slot, epoch and generation
  *
- * G3 is enqueued before G4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
+ * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
  * or the process dies between the two sides: then who finds out releases it. The host waits for nothing. What the
- * caller does to its tensor after commit comes, in its stream, after G2.
+ * caller does to its tensor after commit comes, in its stream, after Q2.
  */
 #include "gpu/writer.h"
 
@@ -87,6 +87,19 @@ static int make_pool(ringcast_gpu_writer *gpu, struct rc_device *device,
   return rc_fail(-ENOMEM, "out of memory");
 }
 
+/* The pool has its own hold on the context: it may live longer. */
+static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_options *options) {
+  struct rc_device own = {.context = NULL};
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = rc_device_open(gpu->device.ordinal, &own);
+  if (failed == 0) failed = make_pool(gpu, &own, options);
+  rc_device_close(&own);
+  rc_cuda_leave(&entry);
+  return failed;
+}
+
 static void leave_pool(ringcast_gpu_writer *gpu) {
   if (!gpu->estate || !gpu->writer) return;
   rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
@@ -96,7 +109,6 @@ static void leave_pool(ringcast_gpu_writer *gpu) {
 int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
                              ringcast_gpu_writer **out) {
   struct ringcast_gpu_writer_options options = {0};
-  struct rc_cuda_entry entry;
   int failed = rc_check_fork(writer->forks);
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
@@ -112,13 +124,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(),
                                .may_lend = options.flags & RINGCAST_GPU_EXTERN, .inline_most = options.inline_most};
   failed = rc_device_open(options.device, &gpu->device);
-  if (failed == 0 && rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS) {
-    struct rc_device shared = gpu->device; /* the pool's own hold on the context: it may live longer */
-    failed = rc_device_open(gpu->device.ordinal, &shared);
-    if (failed == 0) failed = make_pool(gpu, &shared, &options);
-    rc_device_close(&shared);
-    rc_cuda_leave(&entry);
-  }
+  if (failed == 0) failed = add_pool(gpu, &options);
   if (failed != 0) {
     leave_pool(gpu);
     rc_device_close(&gpu->device);
@@ -131,6 +137,14 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   return 0;
 }
 
+/* What was enqueued may never come; once this handle has gone nobody would find that out. */
+static void look_for_loss(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  if (!gpu->estate || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
+  rc_gpu_writer_failed(gpu, -EIO);
+  rc_cuda_leave(&entry);
+}
+
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
   if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
@@ -141,6 +155,7 @@ static void unregister_ring(ringcast_gpu_writer *gpu) {
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
+    look_for_loss(gpu);
     leave_pool(gpu);
     unregister_ring(gpu);
     rc_device_close(&gpu->device);
@@ -223,12 +238,13 @@ static int look_at_readers(ringcast_gpu_writer *gpu) {
 }
 
 int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
-                       struct ringcast_gpu_lease *out) {
+                       struct ringcast_gpu_extent *out) {
   uint64_t sum, total = 0;
   int failed = rc_check_fork(gpu->forks);
   if (failed == 0) failed = look_at_readers(gpu);
   if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
   if (failed != 0) return failed;
+  if (gpu->leased) return rc_fail_as(-EBUSY, "a lease is open already: commit or drop it first");
   if (count > 0) total = offsets[count - 1] + bytes[count - 1];
   if (count > 0 && sum <= gpu->inline_most)
     return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
@@ -236,8 +252,9 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   int slot = take_slot(gpu, total);
   if (slot < 0) return slot;
   struct rc_pool_slot *taken = &gpu->pool.slots[slot];
+  gpu->leased = true;
   for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
-  *out = (struct ringcast_gpu_lease){.slot = (uint32_t)slot,
+  *out = (struct ringcast_gpu_extent){.slot = (uint32_t)slot,
                                      .epoch = gpu->estate->segment.epoch,
                                      .generation = taken->generation,
                                      .base = taken->base,
@@ -247,7 +264,7 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
 }
 
 /* The slot of a lease that is open. NULL: it is none. */
-static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease) {
+static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
   if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
   struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
@@ -260,7 +277,7 @@ static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
   return segment->address + rc_gpu_ready_at(segment->consumers, slot);
 }
 
-int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_lease *lease, uint64_t offset,
+int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
                          const struct ringcast_tensor *tensor, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
@@ -288,11 +305,11 @@ static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_strea
   int failed = rc_device_check_stream(&gpu->device, stream);
   if (failed != 0) return failed;
   rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
-                                      gpu->pool.slots[slot].generation); /* G3 -> T2 */
+                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 
-int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease, ringcast_stream stream,
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
                         size_t frame_bytes) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
@@ -305,8 +322,9 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   if (failed != 0) return failed;
   RC_POINT(READY_ENQUEUED);
   slot->position = gpu->writer->ring.tail;
-  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* G4 */
+  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
   slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
+  gpu->leased = false;
   if (failed != 0) return failed;
   slot->lent = lease->lent;
   rc_lent_count(gpu, slot->lent, 1);
@@ -315,20 +333,19 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lea
   return 0;
 }
 
-/* No frame has named it, and no stream will write its word. `ready` is stored by hand: each generation comes there, as
- * readers take one that is further on for damage. */
-static void give_unsent(ringcast_gpu_writer *gpu, uint32_t slot) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
-  rc_word_store(rc_gpu_ready(segment, slot), segment->word_bits, gpu->pool.slots[slot].generation);
-  rc_pool_give(&gpu->pool, slot);
+/* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */
+static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
+  gpu->pool.slots[number].generation--;
+  rc_pool_give(&gpu->pool, number);
 }
 
-void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *lease) {
+void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
+  gpu->leased = false;
   if (!slot->copied) {
-    give_unsent(gpu, lease->slot);
+    give_unused(gpu, lease->slot);
     return;
   }
   slot->state = RC_POOL_LOST;
@@ -337,7 +354,7 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_lease *leas
     slot->state = RC_POOL_DROPPED;
   } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
     gpu->syncs++;
-    give_unsent(gpu, lease->slot);
+    give_unused(gpu, lease->slot);
   }
   rc_cuda_leave(&entry);
 }

@@ -23,6 +23,7 @@ struct rc_estate {
 struct rc_counted {
   uint64_t owner; /* its owner word; 0: none was counted here */
   uint64_t from;  /* frames from this position on count on it */
+  uint32_t turn;  /* of the place: who closes the pool and opens it again has the same owner word */
   bool dead;
 };
 
@@ -46,6 +47,7 @@ struct ringcast_gpu_writer {
   bool may_lend, is_lost;
   bool registered, tried_to_register; /* the ring */
   uint64_t inline_most;
+  bool leased;      /* a lease is open */
   uint32_t look_at; /* slots in use, at which it is looked for those that are done */
   int64_t asked; /* when it was last asked which consumers live */
   int no_pool;   /* why there is none: a negative errno, and ... */

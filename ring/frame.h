@@ -3,6 +3,8 @@
 #ifndef RC_RING_FRAME_H
 #define RC_RING_FRAME_H
 
+#include <stdbool.h>
+
 #include "ringcast/frame.h"
 
 #define RC_FRAME_OLDEST 1 /* the oldest version that is read, and what a frame is unless it needs a later one */
@@ -67,6 +69,11 @@ static inline uint64_t rc_frame_line(uint64_t offset) {
 
 static inline uint64_t rc_frame_meta(uint32_t count) {
   return sizeof(struct ringcast_frame_header) + (uint64_t)count * sizeof(struct ringcast_frame_entry);
+}
+
+/* Of a tensor that is not INLINE: whether there are bytes, and they end somewhere. */
+static inline bool rc_frame_device_range(const struct ringcast_frame_entry *entry) {
+  return entry->bytes > 0 && entry->offset <= UINT64_MAX - entry->bytes;
 }
 
 #endif

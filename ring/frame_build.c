@@ -156,7 +156,7 @@ static int tensor_put(struct ringcast_frame_builder *builder, const char *key, s
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
   if (rc < 0) return rc;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE && entry->bytes == 0) return -EINVAL;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_frame_device_range(entry)) return -EINVAL;
   entry->kind = RINGCAST_ITEM_TENSOR;
   entry->dtype = tensor->dtype;
   entry->flags = tensor->flags;
@@ -292,8 +292,21 @@ int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, 
   return 0;
 }
 
+/* Whether a tensor is elsewhere, and nothing says when it is there. */
+static bool lacks_words(const struct ringcast_frame_builder *builder) {
+  struct ringcast_frame_header header;
+  struct ringcast_frame_entry entry;
+  memcpy(&header, builder->base, sizeof header);
+  if (header.version < 3 || header.device_epoch != 0) return false;
+  for (uint32_t i = 0; i < builder->next; i++) {
+    memcpy(&entry, builder->base + rc_frame_meta(i), sizeof entry);
+    if (entry.placement != RINGCAST_PLACEMENT_INLINE) return true;
+  }
+  return false;
+}
+
 int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes) {
-  if (builder->next != builder->count) return -EINVAL;
+  if (builder->next != builder->count || lacks_words(builder)) return -EINVAL;
   zero(builder, builder->meta, builder->meta_end); /* what the plan counted and nobody used */
   builder->meta = builder->meta_end;
   uint64_t bytes = builder->data;

@@ -26,7 +26,7 @@ static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t
   return offset >= from && offset <= to && bytes <= to - offset;
 }
 
-/* All or none of it, since version 3. */
+/* Which words say when the tensors of devices are there: all of it or nothing, since version 3. */
 static bool device_check(const struct ringcast_frame_header *header) {
   if (header->device_epoch == 0) return header->device_slot == 0 && header->device_generation == 0;
   return header->version >= 3 && header->device_generation != 0;
@@ -90,8 +90,8 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
 static int device_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
   if (!is_lent && entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
-  if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA) || entry->bytes == 0) return -EPROTO;
-  if (entry->offset > UINT64_MAX - entry->bytes) return -EPROTO;
+  if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA)) return -EPROTO;
+  if (!rc_frame_device_range(entry)) return -EPROTO;
   return (entry->lent != 0) == is_lent ? 0 : -EPROTO;
 }
 

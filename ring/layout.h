@@ -105,6 +105,7 @@ struct rc_device_place {
   _Atomic uint32_t epoch; /* 0: there is none. Each pool of this ring has another */
   _Atomic int32_t fd;     /* in the writer's process */
   _Atomic uint64_t inode, bytes;
+  _Atomic uint64_t position; /* of the ring, when it was made: from here on no frame names an earlier pool */
 };
 
 /* What one party has done so far; written by it alone, read by anybody. */
@@ -170,7 +171,7 @@ _Static_assert(offsetof(struct rc_control, room) == 320, "room");
 _Static_assert(sizeof(struct rc_crowd) == 128, "crowd: two lines");
 _Static_assert(offsetof(struct rc_control, crowd) == 384, "crowd");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
-_Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 24, "device");
+_Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */

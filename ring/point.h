@@ -14,6 +14,7 @@
  *   REFUSES    the writer, for one that is stopped while it joins
  *   REFUSED    that one
  *   GPU_WRITES, GPU_READS   the writer, or a reader, of device tensors (tests/process/gpu_kill)
+ *   GPU_MOURNS              such a reader that finds the writer dead
  */
 #ifndef RC_RING_POINT_H
 #define RC_RING_POINT_H
@@ -51,7 +52,8 @@
   X(POOL_MADE, GPU_WRITES) X(POOL_TOLD, GPU_WRITES) X(LEASED, GPU_WRITES) X(COPIED_IN, GPU_WRITES)                  \
   X(READY_ENQUEUED, GPU_WRITES) X(PLACE_TAKEN, GPU_READS) X(POOL_OPENED, GPU_READS) X(POOL_TRIED, GPU_READS)        \
   X(OPENED_TOLD, GPU_READS) X(TAKE_NOTED, GPU_READS) X(WAIT_ENQUEUED, GPU_READS) X(COPIED_OUT, GPU_READS)           \
-  X(ACK_ENQUEUED, GPU_READS) X(IMPORT_CLOSED, GPU_READS) X(PLACE_LEFT, GPU_READS)
+  X(ACK_ENQUEUED, GPU_READS) X(IMPORT_CLOSED, GPU_READS) X(PLACE_LEFT, GPU_READS)                   \
+  X(DEATH_SEEN, GPU_MOURNS) X(WAITS_RELEASED, GPU_MOURNS)
 
 enum rc_point {
 #define RC_POINT_OF(name, who) RC_POINT_##name,

@@ -27,8 +27,8 @@ bool rc_disabled(const char *what) {
 }
 
 int rc_check_disable(void) {
-  static const char known[] = "hugetlb, shmem-huge, numa, membarrier, io_uring, pidfd, cpu_wait, spin, cow, dlpack_api, "
-                              "cuda, cuda_pool, cuda_register, cuda_words64";
+  static const char known[] = "hugetlb, shmem-huge, numa, membarrier, io_uring, pidfd, cpu_wait, spin, cow, dlpack_api,"
+                              " cuda, cuda_pool, cuda_register, cuda_words64";
   const char *list = getenv("RINGCAST_DISABLE");
   size_t length;
   if (!list) return 0;

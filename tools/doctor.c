@@ -17,7 +17,8 @@ static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 static const char help[] =
     "\n"
     "What this machine offers, what ringcast makes of it, and how to mend what is missing. Makes a ring with default\n"
-    "options and has another process attach to it, so the answer is not a guess. Changes nothing.\n"
+    "options and has another process attach to it, and where there is a GPU has two processes hand its tensors over,\n"
+    "so the answer is not a guess. Changes nothing.\n"
     "\n"
     "LEVELS\n"
     "  ok        nothing to do\n"
@@ -186,7 +187,8 @@ int doctor_main(int argc, char **argv) {
   static void (*const probes[])(struct doctor *) = {
       doctor_probe_ring,    doctor_probe_kernel,     doctor_probe_huge_pages, doctor_probe_limits,
       doctor_probe_numa,    doctor_probe_cores,      doctor_probe_wait,       doctor_probe_membarrier,
-      doctor_probe_pidfd,   doctor_probe_io_uring,   doctor_probe_proc,       doctor_probe_sandbox};
+      doctor_probe_pidfd,   doctor_probe_io_uring,   doctor_probe_proc,       doctor_probe_gpu,
+      doctor_probe_sandbox};
   static struct doctor doctor;
   bool json = false, asks_help = false, healthy = true;
   int result = parse(argc, argv, &json, &asks_help);

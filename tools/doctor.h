@@ -11,7 +11,7 @@
 #include "ringcast/ringcast.h"
 
 enum doctor_level { DOCTOR_OK, DOCTOR_NOTE, DOCTOR_PROBLEM };
-enum { DOCTOR_LINES = 32, DOCTOR_FACTS = 6 };
+enum { DOCTOR_LINES = 48, DOCTOR_FACTS = 8 };
 
 struct doctor_line {
   const char *name;
@@ -62,5 +62,6 @@ void doctor_probe_ring(struct doctor *doctor);       /* doctor_memory.c from her
 void doctor_probe_huge_pages(struct doctor *doctor);
 void doctor_probe_limits(struct doctor *doctor);
 void doctor_probe_numa(struct doctor *doctor);
+void doctor_probe_gpu(struct doctor *doctor);        /* doctor_gpu.c */
 
 #endif

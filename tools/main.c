@@ -14,7 +14,7 @@ static const char help[] =
     "\n"
     "COMMANDS\n"
     "  doctor   what this machine offers, what ringcast makes of it, and how to mend what is missing\n"
-    "  perf     how fast a ring is here, beside the hardware's own limit: latency, throughput, wake, scale\n"
+    "  perf     how fast a ring is here, beside the hardware's own limit: latency, throughput, wake, scale, gpu\n"
     "  help     the help of a command\n"
     "\n"
     "EXAMPLES\n"

@@ -14,7 +14,8 @@
 
 static const char usage[] =
     "usage: ringcast perf latency|throughput|wake|scale [--size BYTES] [--readers N] [--seconds S] [--capacity BYTES]\n"
-    "                     [--cpus A,B,...] [--format text|json]\n";
+    "                     [--cpus A,B,...] [--format text|json]\n"
+    "       ringcast perf gpu [--sizes A,B,...] [--readers N] [--seconds S] [--capacity BYTES] [--format text|json]\n";
 
 static const char help[] =
     "\n"
@@ -29,13 +30,17 @@ static const char help[] =
     "               and the CPU time that a reader takes while nothing comes\n"
     "  scale        the writer's time per frame, for each number of readers from 1 on (its CPU time, where there are\n"
     "               more processes than CPUs)\n"
+    "  gpu          a tensor of a GPU to other processes on it, by the device pool (POOL) and through the ring\n"
+    "               (INLINE): the CPU's time, the time until it is there, GB/s, from which size on POOL takes less;\n"
+    "               beside them a plain copy of the same bytes within the device, and one from the host to it\n"
     "\n"
     "OPTIONS\n"
     "  --size BYTES       of a frame, at least 8; K, M and G are understood (default 40; throughput: 64K)\n"
+    "  --sizes A,B,...    of a tensor, for gpu: up to 32 (default 1K to 256M, by powers of 4)\n"
     "  --readers N        1 to 256 (default 1; scale: the most readers, by default one per CPU but the writer's,\n"
     "                     at most 14)\n"
     "  --seconds S        how long to measure (default 2; wake: and as long again with nothing sent; scale: for each\n"
-    "                     number of readers, default 1)\n"
+    "                     number of readers, default 1; gpu: for each size, default 1)\n"
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
     "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first "
     "for\n"
@@ -48,7 +53,8 @@ static const char help[] =
     "  ringcast perf latency --cpus 0,8 --size 1K\n"
     "  ringcast perf throughput --size 40 --seconds 5\n"
     "  ringcast perf wake --readers 8 --format json\n"
-    "  ringcast perf scale --readers 14\n";
+    "  ringcast perf scale --readers 14\n"
+    "  ringcast perf gpu --sizes 64K,16M --readers 2\n";
 
 struct measurement {
   const char *name;
@@ -62,6 +68,7 @@ static const struct measurement measurements[] = {
     {"throughput", perf_throughput, 65536, 2},
     {"wake", perf_wake, 40, 2},
     {"scale", perf_scale, 40, 1},
+    {"gpu", perf_gpu, 40, 1},
 };
 
 static const struct measurement *find(const char *name) {
@@ -82,6 +89,21 @@ static bool parse_bytes(const char *text, uint64_t *out) {
   if (errno || *end || value > (UINT64_MAX >> 1) >> shift) return false;
   *out = (uint64_t)value << shift;
   return true;
+}
+
+/* "1K,4K": none is 0. */
+static bool parse_sizes(const char *text, struct perf_options *options) {
+  char one[32];
+  for (options->size_count = 0;; text++) {
+    size_t length = strcspn(text, ",");
+    if (length >= sizeof one || options->size_count == PERF_MAX_SIZES) return false;
+    memcpy(one, text, length);
+    one[length] = '\0';
+    uint64_t *size = &options->sizes[options->size_count++];
+    if (!parse_bytes(one, size) || *size == 0 || *size > SIZE_MAX / 8) return false;
+    text += length;
+    if (*text == '\0') return true;
+  }
 }
 
 static bool parse_readers(const char *text, uint32_t *out) {
@@ -136,9 +158,14 @@ static void take_all_cpus(const cpu_set_t *allowed, struct perf_options *options
 
 /* What follows from the others, once all are read. 0, or CLI_USAGE. */
 static int settle(const struct measurement *measurement, struct perf_options *options) {
-  bool scale = measurement->run == perf_scale;
+  bool scale = measurement->run == perf_scale, gpu = measurement->run == perf_gpu;
   uint32_t others = options->cpu_count > 1 ? (uint32_t)options->cpu_count - 1 : 1;
   if (options->readers == 0) options->readers = !scale ? 1 : others < 14 ? others : 14;
+  if (gpu && (options->cpus_given || options->size != measurement->size))
+    return cli_misused(usage, "gpu takes --sizes, and no --size; nor --cpus, as nobody is pinned");
+  if (!gpu && options->size_count > 0) return cli_misused(usage, "--sizes is for gpu; %s takes --size", options->name);
+  if (gpu && options->size_count == 0)
+    for (uint64_t size = 1024; size <= 256 << 20; size *= 4) options->sizes[options->size_count++] = size;
   if (options->size < 8)
     return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
   if (options->size > SIZE_MAX / 8)
@@ -150,17 +177,18 @@ static int settle(const struct measurement *measurement, struct perf_options *op
 }
 
 static int parse(int argc, char **argv, struct perf_options *options) {
-  enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, HELP };
+  enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, SIZES, HELP };
   static const struct option known[] = {
       {"size", 1, NULL, SIZE}, {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
       {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS}, {"format", 1, NULL, FORMAT},
-      {"help", 0, NULL, HELP}, {0}};
+      {"sizes", 1, NULL, SIZES}, {"help", 0, NULL, HELP}, {0}};
   static const char *const takes[] = {
       [SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
       [READERS] = "a whole number, 1 to 256",
       [SECONDS] = "a number of seconds, 0.001 to 86400",
       [CAPACITY] = "a number of bytes, such as 64K or 1M; 0: the library's own default",
-      [FORMAT] = CLI_FORMATS};
+      [FORMAT] = CLI_FORMATS,
+      [SIZES] = "up to 32 numbers of bytes with commas between them, such as 4K,1M"};
   cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
@@ -177,6 +205,7 @@ static int parse(int argc, char **argv, struct perf_options *options) {
       if (parse_cpus(optarg, &allowed, options) != 0) return CLI_USAGE;
       break;
     case FORMAT: good = cli_format(optarg, &options->json); break;
+    case SIZES: good = parse_sizes(optarg, options); break;
     case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }

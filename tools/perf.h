@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the four measurements share: options, processes on CPUs of their own, the clock, and the printing of a head. */
+/* What the measurements share: options, processes on CPUs of their own, the clock, and the printing of a head. */
 #ifndef TOOLS_PERF_H
 #define TOOLS_PERF_H
 
@@ -14,11 +14,14 @@
 
 #define PERF_MAX_CPUS    1024
 #define PERF_MAX_READERS 256
+#define PERF_MAX_SIZES   32
 #define PERF_LINE        128 /* apart by this, two words share no line and no pair of lines that is fetched as one */
 
 struct perf_options {
   const char *name; /* of the measurement */
   size_t size;
+  int size_count; /* gpu's */
+  uint64_t sizes[PERF_MAX_SIZES];
   uint32_t readers;
   double seconds;
   uint64_t capacity; /* 0: the library's default */
@@ -33,6 +36,7 @@ int perf_latency(const struct perf_options *options);
 int perf_throughput(const struct perf_options *options);
 int perf_wake(const struct perf_options *options);
 int perf_scale(const struct perf_options *options);
+int perf_gpu(const struct perf_options *options);
 
 /* ---- Processes (perf_process.c) --------------------------------------------------------------------------------- */
 

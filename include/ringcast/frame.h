@@ -179,11 +179,13 @@ RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *b
                                                 size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
                                                 uint64_t *out_bytes);
 /* One whose bytes lie elsewhere; they are packed in C order there. `tensor->data` is not looked at. -EINVAL: placement
- * INLINE, no bytes (such a tensor is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA. */
+ * INLINE, no bytes (such a tensor is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA, or an
+ * end beyond UINT64_MAX. */
 RINGCAST_API int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                               const struct ringcast_tensor *tensor, enum ringcast_placement placement,
                                               uint64_t offset, uint64_t lent);
-/* Says which words tell when such tensors are there: of ringcast_gpu_lease. -EINVAL: epoch or generation 0. */
+/* Says which words tell when such tensors are there: of ringcast_gpu_lease. A frame with such a tensor needs it, before
+ * or after that. -EINVAL: epoch or generation 0. */
 RINGCAST_API int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch,
                                        uint64_t generation);
 /* Kinds with data: STR, BYTES, PICKLE, BUFFER, ERROR. `data` NULL: the caller writes to `*out` (else may be NULL). */
@@ -204,7 +206,8 @@ RINGCAST_API int ringcast_build_float(struct ringcast_frame_builder *builder, co
  * neither, or there is no such tensor yet. */
 RINGCAST_API int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag,
                                      uint64_t hash);
-/* Ends the frame; `*out_bytes` are to be committed. -EINVAL if the plan named more entries than were built. */
+/* Ends the frame; `*out_bytes` are to be committed. -EINVAL if the plan named more entries than were built, or
+ * a tensor's bytes are elsewhere and ringcast_build_device was not called. */
 RINGCAST_API int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes);
 
 /* Copies `tensor` to `out`, packed in C order. `out` has room for ringcast_tensor_bytes. -EINVAL as there. */

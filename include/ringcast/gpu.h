@@ -68,7 +68,7 @@ typedef struct ringcast_gpu_reader ringcast_gpu_reader;
 
 /* ---- What there is ---------------------------------------------------------------------------------------------- */
 
-struct ringcast_gpu_status {
+struct ringcast_gpu_driver {
   uint32_t size;     /* to be set to sizeof */
   int32_t ready;     /* 1: there is a driver with a device; 0: CPU mode */
   int32_t version;   /* of the driver: 1000 * major + 10 * minor; 0: none */
@@ -78,9 +78,9 @@ struct ringcast_gpu_status {
 };
 
 /* Opens the driver if nobody has, which takes long the first time (0.1 s and more), but makes no context. -EINVAL. */
-RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_status *out);
+RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_driver *out);
 
-struct ringcast_gpu_device {
+struct ringcast_gpu_device_info {
   uint32_t size; /* to be set to sizeof */
   char name[128];
   uint8_t uuid[16];
@@ -94,7 +94,7 @@ struct ringcast_gpu_device {
 
 /* Device `ordinal` of this process. `probe`: makes its context and tries what the paths need. -ENODEV, -EINVAL, -EIO.
  */
-RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device *out);
+RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_info *out);
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
@@ -120,7 +120,7 @@ RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct 
 RINGCAST_API void ringcast_gpu_writer_close(ringcast_gpu_writer *writer);
 
 /* A place in the pool for the device tensors of one frame, and the words that say when they are there. */
-struct ringcast_gpu_lease {
+struct ringcast_gpu_extent {
   uint32_t slot, epoch; /* these three for ringcast_build_device */
   uint64_t generation;
   uint64_t base, bytes; /* in the pool */
@@ -128,29 +128,30 @@ struct ringcast_gpu_lease {
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
- * `count` of 0, for a frame of lent memory alone. Looks at what the readers have said, and waits for nobody.
- * -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it (which
- * ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the pool is
- * smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+ * `count` of 0, for a frame of lent memory alone. One lease at a time. Looks at what the readers have said, and waits
+ * for nobody. -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it
+ * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
+ * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
-                                    uint64_t *offsets, struct ringcast_gpu_lease *out);
+                                    uint64_t *offsets, struct ringcast_gpu_extent *out);
 
 /* Says that the frame refers to memory that was lent under this number: once for each, before the commit. -EINVAL. */
-RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease, uint32_t lent);
+RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease, uint32_t lent);
 
 /* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. -EINVAL (not in the lease; no such
  * tensor), -ENOTSUP (its strides would take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
  * Does not wait. */
-RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_lease *lease,
+RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
 /* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
- * up; on an error nothing was sent, and the reservation is still open. -EBUSY, -EIO, and as ringcast_writer_commit. */
-RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease,
+ * up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both. -EBUSY, -EIO,
+ * and as ringcast_writer_commit. */
+RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
 /* Gives a lease back that comes to nothing. After copy_in it may wait for the device. */
-RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_lease *lease);
+RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease);
 
 /* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave), packed in
  * C order, on the stream; `wait` after the last one, before the frame is committed: it waits for the device. Errors as
@@ -173,12 +174,12 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
 
 /* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
- * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules: what was sent of it may not be written to before
- * ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and it may not be freed before
- * ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for ringcast_gpu_item.lent; the same
- * again if it is lent already.
- * -EINVAL: not device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of
- * a memory pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
+ * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules:
+ * what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it
+ * lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
+ * ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was opened
+ * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
+ * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
 /* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
@@ -292,6 +293,14 @@ RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct 
 /* 0: all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of this
  * reader waited for was released: it holds no message. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
+
+/* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
+ * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
+ * must still exist. NULL is allowed. -ENOMEM, -EIO, -ECHILD. */
+typedef struct ringcast_gpu_memory ringcast_gpu_memory;
+RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
+                                           ringcast_device_ptr *out, ringcast_gpu_memory **memory);
+RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
 
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 

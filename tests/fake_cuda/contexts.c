@@ -38,7 +38,15 @@ static void read_settings(void) {
   settings->jitter = (unsigned)number("FAKE_CUDA_JITTER", 0);
 }
 
+/* For a test that wants to do something meanwhile. */
+static void tell_and_wait(void) {
+  char byte = 's';
+  int fd = number("FAKE_CUDA_START", -1);
+  if (fd >= 0 && (write(fd, &byte, 1) != 1 || read(fd, &byte, 1) != 1)) abort();
+}
+
 rc_cu_result cuInit(unsigned flags) {
+  tell_and_wait();
   rc_cu_result result = fake_begin(FAKE_init, FAKE_ANY, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (flags != 0) return fake_end(RC_CU_INVALID_VALUE);
@@ -131,7 +139,7 @@ rc_cu_result cuDeviceGetUuid_v2(rc_cu_uuid *out, rc_cu_device device) {
   return fake_end(RC_CU_SUCCESS);
 }
 
-rc_cu_result cuDeviceGetAttribute(int *out, int attribute, rc_cu_device device) {
+rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc_cu_device device) {
   rc_cu_result result = fake_begin(FAKE_device_get_attribute, FAKE_READY, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (!is_device(device)) return fake_end(RC_CU_INVALID_DEVICE);

@@ -26,6 +26,7 @@ static struct fault {
 } faults[MOST_FAULTS];
 static size_t fault_count;
 static bool faults_read;
+static int failed = NONE; /* the function whose call was the last to fail by a fault */
 
 static int find(const char *name, size_t length) {
   if (length == 1 && *name == '*') return ALL;
@@ -96,7 +97,10 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
     if (!context || context->references == 0) return fake_end(RC_CU_INVALID_CONTEXT);
     if (need == FAKE_CURRENT) result = context->broken;
   }
-  if (result == RC_CU_SUCCESS) result = fault_of(function);
+  if (result == RC_CU_SUCCESS && (result = fault_of(function)) != RC_CU_SUCCESS) {
+    failed = (int)function;
+    if (result == RC_CU_ILLEGAL_ADDRESS) fake_break_context(fake_current()); /* which no call would survive */
+  }
   if (result != RC_CU_SUCCESS) return fake_end(result);
   if (out) *out = context;
   return RC_CU_SUCCESS;
@@ -206,7 +210,7 @@ long fake_cuda_live(const char *what) {
   return count;
 }
 
-void fake_cuda_fail(const char *name, long nth, rc_cu_result result) {
+void fake_cuda_fault(const char *name, long nth, rc_cu_result result) {
   pthread_mutex_lock(&fake.lock);
   fake_read_faults();
   if (!name) {
@@ -217,6 +221,13 @@ void fake_cuda_fail(const char *name, long nth, rc_cu_result result) {
     add_fault(function, nth == 0 ? 0 : calls + nth, result);
   }
   pthread_mutex_unlock(&fake.lock);
+}
+
+const char *fake_cuda_failed(void) {
+  pthread_mutex_lock(&fake.lock);
+  const char *name = failed == NONE ? "" : names[failed];
+  pthread_mutex_unlock(&fake.lock);
+  return name;
 }
 
 void fake_cuda_break_context(rc_cu_context context) {

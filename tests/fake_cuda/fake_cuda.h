@@ -18,13 +18,16 @@
  *
  * From the environment, read by cuInit:
  *   FAKE_CUDA_INIT=100          what cuInit gives
+ *   FAKE_CUDA_START=5           the descriptor of a socket: cuInit writes a byte to it, and goes on when it has read
+ *                               one
  *   FAKE_CUDA_VERSION=12040     of the driver
  *   FAKE_CUDA_DEVICES=2         how many there are (1)
  *   FAKE_CUDA_VISIBLE=1,0       which of them this process sees, in its own order; their UUIDs stay theirs
  *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
  *   FAKE_CUDA_NO_READ_ONLY=1    memory that is mapped read-only can't be registered
  *   FAKE_CUDA_FAIL=cuIpcOpenMemHandle:1:217,cuMemAlloc:2:2    the first call of the one, the second of the other;
- *                               call 0: each. The name * counts all calls, of whatever function.
+ *                               call 0: each. The name * counts all calls, of whatever function. The result 700 breaks
+ *                               the context that is current, too
  *   FAKE_CUDA_SAME_HANDLE=1     memory of one size that is freed and allocated anew has the same handle, byte by byte
  *   FAKE_CUDA_STUCK_WORDS=1     a stream that waits for a word does so until it is destroyed
  *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
@@ -38,22 +41,24 @@
 #include "gpu/driver.h"
 
 /* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
-#define FAKE_CUDA_CONTROLS(X)                                                                                          \
-  /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for   \
-   * the stream, as the host's memory was not registered. -1: no such name. */                                         \
-  X(long, calls, (const char *name))                                                                                   \
-  /* How many there are now: "allocations", "imports", "registered", "streams", "contexts", "queued"; since the start: \
-   * "contexts made", and "lost", what was left in contexts that have ended. -1: no such name. */                      \
-  X(long, live, (const char *what))                                                                                    \
-  /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails      \
-   * any more. */                                                                                                      \
-  X(void, fail, (const char *name, long nth, rc_cu_result result))                                                     \
-  /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */     \
-  X(void, break_context, (rc_cu_context context))                                                                            \
-  X(void, capture, (rc_cu_stream stream, bool on))                                                                     \
-  /* Where device memory lies in this process, for the test alone to look at; NULL: it is none. */                     \
-  X(void *, host, (rc_cu_ptr pointer))                                                                                 \
-  /* Appends the line to the log now. */                                                                               \
+#define FAKE_CUDA_CONTROLS(X)                                                                                         \
+  /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for  \
+   * the stream, as the host's memory was not registered. -1: no such name. */                                        \
+  X(long, calls, (const char *name))                                                                                  \
+  /* How many there are now: "allocations", "imports", "registered", "streams", "contexts", "queued"; since the start:\
+   * "contexts made", and "lost", what was left in contexts that have ended. -1: no such name. */                     \
+  X(long, live, (const char *what))                                                                                   \
+  /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails     \
+   * any more. */                                                                                                     \
+  X(void, fault, (const char *name, long nth, rc_cu_result result))                                                   \
+  /* The function whose call was the last to fail by this or the environment; "": none has. */                         \
+  X(const char *, failed, (void))                                                                                     \
+  /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */    \
+  X(void, break_context, (rc_cu_context context))                                                                     \
+  X(void, capture, (rc_cu_stream stream, bool on))                                                                    \
+  /* Where device memory lies in this process, for the test alone to look at; NULL: it is none. */                    \
+  X(void *, host, (rc_cu_ptr pointer))                                                                                \
+  /* Appends the line to the log now. */                                                                              \
   X(void, log, (void))
 
 #define FAKE_CUDA_DECLARE(type, name, arguments) __attribute__((visibility("default"))) type fake_cuda_##name arguments;

@@ -270,7 +270,7 @@ static rc_cu_result tell(const struct fake_memory *memory, int attribute, void *
   }
 }
 
-rc_cu_result cuPointerGetAttribute(void *out, int attribute, rc_cu_ptr pointer) {
+rc_cu_result cuPointerGetAttribute(void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer) {
   struct fake_memory *memory = NULL;
   bool outside;
   rc_cu_result result = fake_begin(FAKE_pointer_get_attribute, FAKE_CURRENT, NULL);

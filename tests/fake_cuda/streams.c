@@ -55,7 +55,8 @@ static void pause_for(long nanoseconds) {
 
 static void delay(struct rc_cu_stream *stream) {
   if (fake.settings.jitter == 0) return;
-  uint64_t mixed = (fake.settings.jitter + stream->number * 0x9e3779b97f4a7c15ull + stream->done) * 0xbf58476d1ce4e5b9ull;
+  uint64_t mixed = fake.settings.jitter + stream->number * 0x9e3779b97f4a7c15ull + stream->done;
+  mixed *= 0xbf58476d1ce4e5b9ull;
   mixed ^= mixed >> 29;
   if (mixed % 3 != 0) pause_for((long)(mixed % 300000));
 }
@@ -326,7 +327,7 @@ rc_cu_result cuStreamQuery(rc_cu_stream stream) {
   return fake_end(found->done < found->queued ? RC_CU_NOT_READY : RC_CU_SUCCESS);
 }
 
-rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, int *out) {
+rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, rc_cu_capture_status *out) {
   struct rc_cu_stream *found;
   rc_cu_result result = begin(FAKE_stream_is_capturing, stream, &found);
   if (result != RC_CU_SUCCESS) return result;

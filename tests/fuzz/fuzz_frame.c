@@ -64,15 +64,36 @@ static void check(const struct ringcast_frame_reader *reader, const struct ringc
   free(stream);
 }
 
+/* What is said of a tensor that is not in the frame: it can be counted with, and there is nothing to read. */
+static void inspect_place(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+  const struct ringcast_tensor tensor = {
+      .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape, .strides = item->strides, .flags = item->flags};
+  uint64_t bytes;
+  bool is_lent = item->placement == RINGCAST_PLACEMENT_EXTERN;
+  require(item->kind == RINGCAST_ITEM_TENSOR && !item->data && item->flags & RINGCAST_ITEM_CUDA);
+  require((is_lent || item->placement == RINGCAST_PLACEMENT_POOL) && (item->lent != 0) == is_lent);
+  require(reader->version >= 3 && reader->device_epoch != 0 && reader->device_generation != 0);
+  require(ringcast_tensor_bytes(&tensor, &bytes) == 0 && bytes == item->bytes);
+  require(bytes > 0 && item->device_offset + bytes > item->device_offset);
+}
+
 static void inspect(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
   const uint32_t hashes = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
+  const uint32_t devices = RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX;
   require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
   require(item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
   require((item->flags & hashes) != hashes && (item->hash == 0 || item->flags & hashes));
   require(!(item->flags & hashes) || (item->kind == RINGCAST_ITEM_TENSOR && reader->version >= 2));
+  require(!(item->flags & devices) || (item->kind == RINGCAST_ITEM_TENSOR && reader->version >= 3));
+  require((item->flags & devices) != devices && (!(item->flags & devices) || item->flags & RINGCAST_ITEM_CUDA));
   if (item->key) inspect_data(frame, item->key, item->key_bytes);
   change(frame);
+  if (item->placement != RINGCAST_PLACEMENT_INLINE) {
+    inspect_place(reader, item);
+    return;
+  }
   inspect_data(frame, item->data, item->bytes);
+  require(item->device_offset == 0 && item->lent == 0);
   if (item->kind == RINGCAST_ITEM_TENSOR) pack(item);
   if (item->kind == RINGCAST_ITEM_OBJECT) check(reader, item);
 }

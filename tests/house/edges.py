@@ -9,11 +9,11 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = ROOT / "docs" / "edges.md"
-FOLDERS = ["ring", "shm", "channel"]
+FOLDERS = ["ring", "shm", "channel", "gpu"]
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
-EDGE = re.compile(r"\b([WRAGJLTPSEVCK]\d)\b(?!\.\d)")  # C0.1 is a state of a CPU
+EDGE = re.compile(r"\b([WRAGJLTPSEVCKDOQUX]\d)\b(?!\.\d)")  # C0.1 is a state of a CPU
 ROW = re.compile(r"^\| ([A-Z]\d) \|", re.M)
-RUN = re.compile(r"`((?:ring|event|tap|spill) [A-Z0-9_+]+)`")
+RUN = re.compile(r"`((?:ring|event|tap|spill|device) [A-Z0-9_+]+)`")
 
 
 def named_in_sources():

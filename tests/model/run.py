@@ -48,6 +48,12 @@ MODELS = {
     "spill tap": ("FRAMES=3 TAP", "FRAMES=5 TAP"),
     "spill cut-through": ("FRAMES=3 CUT BREAK", "FRAMES=5 CUT BREAK"),
     "spill evict": ("FRAMES=3 EVICT", "FRAMES=4 EVICT CUT TAP BREAK"),
+    "device pool": ("FRAMES=4 SLOTS=2", "FRAMES=6 SLOTS=2 STREAMS=2"),
+    "device streams": ("FRAMES=4 STREAMS=2", "FRAMES=6 STREAMS=2"),
+    "device readers": ("FRAMES=3 LIVES=2", "FRAMES=4 LIVES=3 SLOTS=2"),
+    "device again": ("FRAMES=4 OPENS=2", "FRAMES=4 OPENS=3 LIVES=2"),
+    "device reader-dies": ("FRAMES=3 LIVES=2 DEATHS", "FRAMES=4 LIVES=3 DEATHS SLOTS=2"),
+    "device writer-dies": ("FRAMES=3 KILL_WRITER", "FRAMES=4 KILL_WRITER LIVES=2 SLOTS=2"),
 }
 
 EVICTED = "FRAMES=5 READERS=1 EVICTIONS=1"
@@ -93,6 +99,19 @@ MUTATIONS = {
     "spill T5": "FRAMES=3 TAP",
     "spill A0": "FRAMES=3 EVICT",
     "spill S1+G0": "FRAMES=3 EVICT",
+    "device Q3": "FRAMES=4",
+    "device U2": "FRAMES=4",
+    "device U4": "FRAMES=4",
+    "device GENERATION": "FRAMES=4",
+    "device ACK": "FRAMES=4",
+    "device READY": "FRAMES=4 STREAMS=2",
+    "device D1": "FRAMES=4",
+    "device D2": "FRAMES=4",
+    "device O4": "FRAMES=4",
+    "device LOOK": "FRAMES=3 LIVES=2",
+    "device TURN": "FRAMES=3 LIVES=2",
+    "device CLOSE": "FRAMES=3 LIVES=2",
+    "device X1": "FRAMES=3 KILL_WRITER",
 }
 SPARE = {
     "ring L1": EVICTED,

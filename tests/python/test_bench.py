@@ -22,7 +22,7 @@ from values import assert_same
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, codec, exchange, report, turns
+from ringcast.bench import cases, codec, exchange, gpu, report, turns
 
 pytestmark = pytest.mark.alike
 
@@ -162,6 +162,26 @@ def test_asyncio_prints_what_a_wake_up_costs():
     measured = [value for value in figures(found) if isinstance(value, (int, float))]
     assert len(measured) > 1 and all(value > 0 for value in measured)
     assert all(report.number(value) in text for value in measured)
+
+
+def test_without_a_gpu_its_tensors_are_skipped_and_it_says_why(monkeypatch):
+    monkeypatch.setattr(gpu, "why_not", lambda: "torch sees no CUDA device")
+    found, text = run("gpu", "--seconds", 0.001)
+    assert (found["skipped"], found["cases"]) == ("torch sees no CUDA device", {})
+    assert text == "skipped: torch sees no CUDA device"
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    assert "no torch" in gpu.why_not()
+
+
+def test_what_is_measured_of_gpu_tensors_is_told_by_size_and_way():
+    turns = [[(4_000, 1_000), (6_000, 3_000)], [(5_000, 2_000)]]
+    figures = gpu._figures(turns, 10_000)
+    assert figures == {
+        "one_way_p50_us": 5.0, "one_way_p99_us": 6.0, "send_p50_us": 2.0, "gb_per_s": 2.0, "rounds": 3
+    }  # fmt: skip
+    found = {"cases": gpu.rows({"4K": {"ringcast": figures}}), "left_out": {}, "machine": report.machine()}
+    assert re.search(r"^4K ringcast +5.00 +6.00 +2.00 +2.00$", report.text(found, gpu.COLUMNS, ""), re.M)
 
 
 # ---- The other process -----------------------------------------------------------------------------------------------

@@ -64,9 +64,10 @@ static inline void abandon_device(void) {
   ck_assert_int_eq(fake_cuda()->live("contexts"), 0);
 }
 
-/* check has a macro of the name. */
-static inline void call_fails(const char *name, long nth, rc_cu_result result) { (fake_cuda()->fail)(name, nth, result); }
-static inline void no_call_fails(void) { (fake_cuda()->fail)(NULL, 0, 0); }
+static inline void call_fails(const char *name, long nth, rc_cu_result result) {
+  (fake_cuda()->fault)(name, nth, result);
+}
+static inline void no_call_fails(void) { (fake_cuda()->fault)(NULL, 0, 0); }
 
 /* The stream does nothing more until let_go. */
 static inline void hold_up(void) {

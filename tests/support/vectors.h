@@ -26,6 +26,8 @@ struct entry {
   int64_t shape[RINGCAST_MAX_NDIM], strides[RINGCAST_MAX_NDIM];
   const void *source; /* of a tensor that isn't in C order before it is sent; else NULL */
   int64_t source_strides[3];
+  uint8_t placement;
+  uint64_t offset, lent; /* of POOL and EXTERN, which have no data */
 };
 
 struct vector {
@@ -34,7 +36,9 @@ struct vector {
   uint32_t tag;
   struct entry entries[6];
   uint32_t count;
-  uint16_t version; /* 0 stands for 1 */
+  uint16_t version;     /* 0 stands for 1 */
+  uint32_t slot, epoch; /* of ringcast_build_device; epoch 0: it is not called */
+  uint64_t generation;
   /* What is overwritten after building: what no builder makes. */
   size_t patch_offset, patch_bytes;
   uint8_t patch[32];
@@ -57,6 +61,23 @@ static const uint8_t COUNTING[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
                         .strides = {3, 1},            \
                         .data = COUNTING,             \
                         .bytes = 24}}
+/* Tensors of a device: in the pool, a text beside it; in memory that is lent; in the frame. */
+#define WORDS .version = 3, .slot = 5, .epoch = 2, .generation = 77
+#define DEVICE_TENSOR \
+  .kind = RINGCAST_ITEM_TENSOR, .dtype = F32, .ndim = 2, .shape = {2, 3}, .strides = {3, 1}, .bytes = 24
+#define ONE_POOL                                                                                             \
+  DICT(1), WORDS, .count = 2,                                                                                \
+                  .entries = {{DEVICE_TENSOR, .key = "t", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA, \
+                               .placement = RINGCAST_PLACEMENT_POOL, .offset = 512},                         \
+                              {.kind = RINGCAST_ITEM_STR, .key = "s", .data = "text", .bytes = 4}}
+#define ONE_EXTERN                                                                                           \
+  DICT(1), WORDS, .count = 1,                                                                                \
+                  .entries = {{DEVICE_TENSOR, .key = "t", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA, \
+                               .placement = RINGCAST_PLACEMENT_EXTERN, .offset = 100, .lent = 3}}
+#define ONE_INLINE_CUDA                                                                                      \
+  DICT(1), .version = 3, .count = 1,                                                                         \
+           .entries = {{DEVICE_TENSOR, .key = "t", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA,        \
+                        .data = COUNTING}}
 #define PATCH(where, ...) \
   .patch_offset = (where), .patch = {__VA_ARGS__}, .patch_bytes = sizeof((uint8_t[]){__VA_ARGS__})
 #define WORD(value) (value), 0, 0, 0, 0, 0, 0, 0
@@ -308,6 +329,38 @@ static const struct vector VECTORS[] = {
                  {.kind = RINGCAST_ITEM_TENSOR, .key = "empty", .flags = RINGCAST_ITEM_XXH3, .dtype = F32, .ndim = 1,
                   .shape = {0}, .strides = {1}, .data = "", .bytes = 0, .hash = 0x2d06800538d394c2},
                  {.kind = RINGCAST_ITEM_TENSOR, .key = "none", .dtype = F32, .data = COUNTING, .bytes = 4}}},
+    {.name = "pool", .about = "Tensors in the writer's device pool: of torch, CuPy, JAX; bit on bit; with a hash.",
+     DICT(19), .version = 3, .slot = 127, .epoch = 4000000000, .generation = 10000000000000000000u, .count = 6,
+     .entries = {{DEVICE_TENSOR, .key = "torch", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_PARAMETER |
+                  RINGCAST_ITEM_REQUIRES_GRAD | RINGCAST_ITEM_CUDA, .placement = RINGCAST_PLACEMENT_POOL},
+                 {.kind = RINGCAST_ITEM_TENSOR, .key = "cupy", .flags = RINGCAST_ITEM_CUPY | RINGCAST_ITEM_CUDA,
+                  .dtype = {0, 8, 1}, .ndim = 3, .shape = {65536, 65536, 256}, .strides = {16777216, 256, 1},
+                  .bytes = 1099511627776, .placement = RINGCAST_PLACEMENT_POOL, .offset = 256},
+                 {.kind = RINGCAST_ITEM_TENSOR, .key = "jax", .flags = RINGCAST_ITEM_JAX | RINGCAST_ITEM_CUDA,
+                  .dtype = {4, 16, 1}, .bytes = 2, .placement = RINGCAST_PLACEMENT_POOL, .offset = 1099511628032},
+                 {.kind = RINGCAST_ITEM_TENSOR, .key = "bits", .flags = RINGCAST_ITEM_CUDA, .dtype = {0, 4, 1},
+                  .ndim = 1, .shape = {5}, .strides = {1}, .bytes = 3, .placement = RINGCAST_PLACEMENT_POOL,
+                  .offset = 512},
+                 {DEVICE_TENSOR, .key = "hashed", .flags = RINGCAST_ITEM_CUDA | RINGCAST_ITEM_SHA256,
+                  .placement = RINGCAST_PLACEMENT_POOL, .offset = 18446744073709551360u, .hash = 0x1d64add2a6388367},
+                 {DEVICE_TENSOR, .key = "host", .flags = RINGCAST_ITEM_NUMPY, .data = COUNTING}}},
+    {.name = "extern", .about = "Tensors in device memory that the writer has lent, and one in its pool, as parts.",
+     VALUE(20), WORDS, .count = 4,
+     .entries = {{OBJECT(T_LIST "\3" T_PART T_PART T_PART), PARTS(1, 3),
+                  .meaning = "[{'part': 1}, {'part': 2}, {'part': 3}]"},
+                 {DEVICE_TENSOR, .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA,
+                  .placement = RINGCAST_PLACEMENT_EXTERN, .offset = 12, .lent = 1},
+                 {.kind = RINGCAST_ITEM_TENSOR, .flags = RINGCAST_ITEM_CUDA | RINGCAST_ITEM_PADDED, .dtype = {1, 4, 1},
+                  .ndim = 1, .shape = {5}, .strides = {1}, .bytes = 5, .placement = RINGCAST_PLACEMENT_EXTERN,
+                  .offset = 3, .lent = 64},
+                 {DEVICE_TENSOR, .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA,
+                  .placement = RINGCAST_PLACEMENT_POOL, .offset = 768}}},
+    {.name = "inline-cuda", .about = "Tensors of a device whose bytes are in the frame; one has none.",
+     DICT(21), .version = 3, .count = 3,
+     .entries = {{DEVICE_TENSOR, .key = "torch", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA, .data = COUNTING},
+                 {DEVICE_TENSOR, .key = "cupy", .flags = RINGCAST_ITEM_CUPY | RINGCAST_ITEM_CUDA, .data = COUNTING},
+                 {.kind = RINGCAST_ITEM_TENSOR, .key = "empty", .flags = RINGCAST_ITEM_JAX | RINGCAST_ITEM_CUDA,
+                  .dtype = F32, .ndim = 2, .shape = {0, 3}, .strides = {3, 1}, .data = ""}}},
 
     {.name = "bad-magic", .about = "Another magic.", ONE_TENSOR, .damaged = true, PATCH(HEADER(magic), 'X')},
     {.name = "bad-version", .about = "A later version.", ONE_TENSOR, .damaged = true,
@@ -317,8 +370,8 @@ static const struct vector VECTORS[] = {
      PATCH(HEADER(bytes), WORD(255))},
     {.name = "bad-count", .about = "More entries than the frame has room for.", ONE_TENSOR, .damaged = true,
      PATCH(HEADER(count), 255)},
-    {.name = "bad-reserved", .about = "A reserved field is not 0.", ONE_TENSOR, .damaged = true,
-     PATCH(ENTRY(0, lent), 1)},
+    {.name = "bad-reserved", .about = "A tensor in the frame, with a number of lent memory.", ONE_TENSOR,
+     .damaged = true, PATCH(ENTRY(0, lent), 1)},
     {.name = "bad-kind", .about = "An unknown kind.", ONE_TENSOR, .damaged = true, PATCH(ENTRY(0, kind), 13)},
     {.name = "bad-flags", .about = "An unknown flag.", ONE_TENSOR, .damaged = true, PATCH(ENTRY(0, flags) + 3, 0x80)},
     {.name = "bad-padding", .about = "The second tensor is padded too, but its elements are whole bytes.", DICT(1),
@@ -332,8 +385,8 @@ static const struct vector VECTORS[] = {
      .entries = {{.kind = RINGCAST_ITEM_TENSOR, .key = "t", .dtype = {1, 4, 1}, .ndim = 1, .shape = {3},
                   .flags = RINGCAST_ITEM_PADDED, .strides = {1}, .data = COUNTING, .bytes = 3}},
      .damaged = true, PATCH(HEADER(version), 1)},
-    {.name = "bad-placement", .about = "An unknown placement.", ONE_TENSOR, .damaged = true,
-     PATCH(ENTRY(0, placement), 1)},
+    {.name = "bad-placement", .about = "An unknown placement.", ONE_POOL, .damaged = true,
+     PATCH(ENTRY(0, placement), 3)},
     {.name = "bad-key", .about = "The key begins before the meta area.", ONE_TENSOR, .damaged = true,
      PATCH(ENTRY(0, key_offset), 48)},
     {.name = "bad-dimensions", .about = "The dimensions end after the meta area.", ONE_TENSOR, .damaged = true,
@@ -399,6 +452,47 @@ static const struct vector VECTORS[] = {
      PATCH(HEADER(version), 1)},
     {.name = "bad-hash-kind", .about = "A hash of a text.", ONE_HASH, .damaged = true,
      PATCH(ENTRY(1, flags), RINGCAST_ITEM_KEYED | RINGCAST_ITEM_XXH3)},
+    {.name = "bad-device-version", .about = "A tensor of a device in a frame of version 2.", ONE_INLINE_CUDA,
+     .damaged = true, PATCH(HEADER(version), 2)},
+    {.name = "bad-device-kind", .about = "A text of a device.", ONE_POOL, .damaged = true,
+     PATCH(ENTRY(1, flags), 1, RINGCAST_ITEM_CUDA >> 8)},
+    {.name = "bad-library", .about = "An array of CuPy's, and of no device.", ONE_INLINE_CUDA, .damaged = true,
+     PATCH(ENTRY(0, flags), 1, RINGCAST_ITEM_CUPY >> 8)},
+    {.name = "bad-libraries", .about = "An array of CuPy's and of JAX's.", ONE_INLINE_CUDA, .damaged = true,
+     PATCH(ENTRY(0, flags), 1, (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX) >> 8)},
+    {.name = "bad-words-version", .about = "A frame of version 2 that names words.", VALUE(1), WORDS, .count = 1,
+     .entries = {{.kind = RINGCAST_ITEM_NONE}},
+     .damaged = true, PATCH(HEADER(version), 2)},
+    {.name = "bad-slot", .about = "A slot, and no epoch.", ONE_INLINE_CUDA, .damaged = true,
+     PATCH(HEADER(device_slot), 5)},
+    {.name = "bad-generation", .about = "An epoch, and no generation.", ONE_POOL, .damaged = true,
+     PATCH(HEADER(device_generation), 0)},
+    {.name = "bad-generation-alone", .about = "A generation, and no epoch.", ONE_INLINE_CUDA, .damaged = true,
+     PATCH(HEADER(device_generation), 77)},
+    {.name = "bad-pool-words", .about = "A tensor in the pool, and no words that say when it is there.", ONE_POOL,
+     .damaged = true, PATCH(HEADER(device_slot), WORD(0), WORD(0))},
+    {.name = "bad-pool-host", .about = "A tensor in the pool that is of no device.", ONE_POOL, .damaged = true,
+     PATCH(ENTRY(0, flags), RINGCAST_ITEM_KEYED | RINGCAST_ITEM_TORCH, 0)},
+    {.name = "bad-pool-kind", .about = "A text in the pool.", ONE_POOL, .damaged = true,
+     PATCH(ENTRY(1, placement), RINGCAST_PLACEMENT_POOL)},
+    {.name = "bad-pool-lent", .about = "A tensor in the pool, with a number of lent memory.", ONE_POOL,
+     .damaged = true, PATCH(ENTRY(0, lent), 1)},
+    {.name = "bad-pool-empty", .about = "A tensor without a byte, in the pool.", VALUE(1), WORDS, .count = 1,
+     .entries = {{.kind = RINGCAST_ITEM_TENSOR, .flags = RINGCAST_ITEM_CUDA, .dtype = F32, .ndim = 1, .shape = {0},
+                  .strides = {1}, .data = ""}},
+     .damaged = true, PATCH(ENTRY(0, placement), RINGCAST_PLACEMENT_POOL)},
+    {.name = "bad-pool-bytes", .about = "Fewer bytes in the pool than the tensor has.", ONE_POOL, .damaged = true,
+     PATCH(ENTRY(0, bytes), 20)},
+    {.name = "bad-pool-end", .about = "A tensor in the pool that ends at 2^64.", VALUE(1), WORDS, .count = 1,
+     .entries = {{.kind = RINGCAST_ITEM_TENSOR, .flags = RINGCAST_ITEM_CUDA, .dtype = {1, 8, 1}, .ndim = 1,
+                  .shape = {256}, .strides = {1}, .bytes = 256, .placement = RINGCAST_PLACEMENT_POOL}},
+     .damaged = true, PATCH(ENTRY(0, offset), 0, 255, 255, 255, 255, 255, 255, 255)},
+    {.name = "bad-pool-strides", .about = "A tensor in the pool that is not in C order.", ONE_POOL, .damaged = true,
+     PATCH(200, WORD(1), WORD(2))},
+    {.name = "bad-extern", .about = "A tensor in lent memory, and no number.", ONE_EXTERN, .damaged = true,
+     PATCH(ENTRY(0, lent), 0)},
+    {.name = "bad-extern-end", .about = "A tensor in lent memory that ends beyond 2^64.", ONE_EXTERN, .damaged = true,
+     PATCH(ENTRY(0, offset), 248, 255, 255, 255, 255, 255, 255, 255)},
 };
 /* clang-format on */
 #define VECTOR_COUNT ((int)(sizeof VECTORS / sizeof *VECTORS))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line, run as people run it. Says nothing of how fast: only that the figures are there and make sense.
 
-test_cli.py <path of the tool> [unittest's arguments]
+test_cli.py <path of the tool> <folder of the tests' own CUDA drivers> [unittest's arguments]
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import unittest
 
-TOOL = None
+TOOL = FAKES = None
 CPUS = sorted(os.sched_getaffinity(0))
 SHORT = ["--seconds", "0.05", "--capacity", "1M"]
 LEVELS = {"ok", "note", "problem"}
@@ -89,7 +89,7 @@ class CommandLine(Case):
         self.refused("perf", "frobnicate", says="frobnicate")
 
     def test_unknown_options_and_words_are_refused(self):
-        for command in (["doctor"], *(["perf", name] for name in MEASUREMENTS)):
+        for command in (["doctor"], *(["perf", name] for name in [*MEASUREMENTS, "gpu"])):
             self.refused(*command, "--frobnicate", says="--frobnicate")
             self.refused(*command, "--format", "xml", says="'xml' will not do for --format: it takes text or json")
             self.refused(*command, "--format", says="--format needs a value")
@@ -109,6 +109,12 @@ class CommandLine(Case):
                 with self.subTest(option=option, value=value):
                     self.refused("perf", "latency", option, value,
                                  says=f"'{value}' will not do for {option}: it takes {takes}")
+        for value in ("", "0", "1K,", ",1K", "1K,x", ",".join(["8"] * 33)):
+            self.refused("perf", "gpu", "--sizes", value,
+                         says=f"'{value}' will not do for --sizes: it takes up to 32 numbers of bytes with commas")
+        self.refused("perf", "latency", "--sizes", "1K", says="--sizes is for gpu")
+        for other in (["--size", "1K"], ["--cpus", str(CPUS[0])]):
+            self.refused("perf", "gpu", *other, says="gpu takes --sizes, and no --size; nor --cpus")
         self.refused("perf", "latency", "--size", "7", says="--size is at least 8")
         self.refused("perf", "latency", "--size", "8000000000G", says="--size is at most")
 
@@ -278,6 +284,158 @@ class Doctor(Case):
             self.assertEqual(line["level"], level)
 
 
+def fake(folder="new", **environment):
+    """The environment in which a CUDA driver of the tests' own is found."""
+    path = os.pathsep.join(filter(None, [os.path.join(FAKES, folder), os.environ.get("LD_LIBRARY_PATH")]))
+    return {"LD_LIBRARY_PATH": path, **environment}
+
+
+class DoctorOfGpus(Case):
+    """No GPU, nor what is wrong with one, is a problem: rings can be made."""
+
+    def gpu_lines(self, **environment):
+        found = self.json("doctor", **environment)
+        self.assertIs(found["healthy"], True)
+        return {line["name"]: line for line in found["lines"] if line["name"].startswith("GPU")}
+
+    def inline(self, says, name="GPU tensors", **environment):
+        lines = self.gpu_lines(**fake(**environment))
+        line = lines[name]
+        self.assertEqual(line["level"], "note", line)
+        self.assertTrue(line["found"].startswith("INLINE: 4 tensors"), line)
+        self.assertIn(says, line["found"])
+        self.assertEqual((line["facts"]["pool_frames"], line["facts"]["inline_frames"]), (0, 4))
+        return lines
+
+    def test_a_device_is_told_and_tensors_of_it_go_by_the_pool(self):
+        lines = self.gpu_lines(**fake())
+        self.assertEqual(list(lines), ["GPU", "GPU 0", "GPU tensors"])
+        self.assertEqual({line["level"] for line in lines.values()}, {"ok"})
+        self.assertEqual({line["mend"] for line in lines.values()}, {""})
+        self.assertEqual(lines["GPU"]["found"], "1 device, a driver for CUDA 12.4")
+        self.assertEqual(lines["GPU"]["facts"], {"ready": 1, "version": 12040, "devices": 1, "result": 0})
+        for fact in ("words64", "words32", "registers", "registers_read_only", "exports"):
+            self.assertEqual(lines["GPU 0"]["facts"][fact], 1)
+        self.assertGreater(lines["GPU 0"]["facts"]["total_bytes"], 0)
+        self.assertRegex(lines["GPU 0"]["found"], r"^Fake GPU 0, GPU-[0-9a-f]{8}, 16\.0 GiB")
+        facts = lines["GPU tensors"]["facts"]
+        self.assertEqual((facts["pool_frames"], facts["inline_frames"], facts["registered"]), (3, 1, 1))
+        self.assertEqual(facts["word_bits"], 64)
+        self.assertIn("POOL: of 4 tensors, 3 went", lines["GPU tensors"]["found"])
+
+    def test_why_there_is_no_gpu_is_a_note(self):
+        for says, environment in (
+            ("switched off by RINGCAST_DISABLE=cuda", fake(RINGCAST_DISABLE="cuda")),
+            ("the driver finds no device", fake(FAKE_CUDA_INIT="100")),
+            ("is a toolkit's stub", fake(FAKE_CUDA_INIT="34")),
+            ("the driver does not start", fake(FAKE_CUDA_INIT="999")),
+            ("cuIpcOpenMemHandle", fake("lacking")),
+        ):
+            with self.subTest(says=says):
+                lines = self.gpu_lines(**environment)
+                self.assertEqual(list(lines), ["GPU"])
+                self.assertEqual(lines["GPU"]["level"], "note")
+                self.assertTrue(lines["GPU"]["found"].startswith("none is used: "), lines)
+                self.assertIn(says, lines["GPU"]["found"])
+                self.assertEqual(lines["GPU"]["facts"]["ready"], 0)
+
+    def test_two_devices_are_tried_with_each_other(self):
+        lines = self.gpu_lines(**fake(FAKE_CUDA_DEVICES="2"))
+        self.assertEqual(list(lines), ["GPU", "GPU 0", "GPU 1", "GPU tensors", "GPU 0 to 1"])
+        self.assertEqual(lines["GPU 0 to 1"]["level"], "ok")
+        lines = self.inline("217", name="GPU 0 to 1", FAKE_CUDA_DEVICES="2", FAKE_CUDA_NO_PEER="1")
+        self.assertEqual(lines["GPU tensors"]["level"], "ok")
+
+    def test_what_is_switched_off_is_told(self):
+        self.inline("RINGCAST_DISABLE", RINGCAST_DISABLE="cuda_pool")
+        lines = self.inline("cuda_register", RINGCAST_DISABLE="cuda_register")
+        self.assertIn("switched off by RINGCAST_DISABLE", lines["GPU 0"]["found"])
+        self.assertEqual(lines["GPU 0"]["mend"], "")
+        lines = self.gpu_lines(**fake(RINGCAST_DISABLE="cuda_words64"))
+        self.assertIn("words of 32 bits (those of 64 are switched off by RINGCAST_DISABLE)", lines["GPU 0"]["found"])
+        self.assertEqual(lines["GPU tensors"]["facts"]["word_bits"], 32)
+        self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 3)
+
+    def test_what_the_driver_refuses_leaves_the_ring_and_is_told(self):
+        self.inline("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", FAKE_CUDA_FAIL="cuIpcOpenMemHandle:0:217")
+        lines = self.inline("", FAKE_CUDA_FAIL="cuIpcGetMemHandle:0:801")
+        self.assertNotEqual(lines["GPU 0"]["facts"]["exports"], 1)
+        self.assertEqual(lines["GPU 0"]["level"], "note")
+        lines = self.inline("", FAKE_CUDA_FAIL="cuMemHostRegister:0:801")
+        self.assertNotEqual(lines["GPU 0"]["facts"]["registers"], 1)
+        self.assertIn("ulimit -l", lines["GPU 0"]["mend"])
+        lines = self.inline("", FAKE_CUDA_STUCK_WORDS="1")
+        self.assertIn("words of no size", lines["GPU 0"]["found"])
+        lines = self.inline("", folder="old")
+        self.assertIn("words of no size", lines["GPU 0"]["found"])
+
+    def test_a_device_that_can_not_be_used_is_a_note(self):
+        lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuDevicePrimaryCtxRetain:0:2"))
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", lines["GPU 0"]["found"])
+        for name in ("GPU 0", "GPU tensors"):
+            self.assertEqual(lines[name]["level"], "note")
+        lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuMemcpyHtoDAsync:3:700"))
+        self.assertIn("tensors can't be sent: cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
+                      lines["GPU tensors"]["found"])
+
+
+class PerfOfGpus(Case):
+    SHORT = ["--sizes", "1K,64K", "--seconds", "0.02", "--capacity", "1M"]
+
+    def test_both_ways_are_measured_beside_plain_copies(self):
+        for readers in (1, 2):
+            found = self.json("perf", "gpu", *self.SHORT, "--readers", str(readers), **fake())
+            self.assertEqual((found["measurement"], found["readers"], found["pool"]), ("gpu", readers, True))
+            self.assertEqual(found["device"], "Fake GPU 0")
+            self.assertEqual([size["bytes"] for size in found["sizes"]], [1024, 65536])
+            for size in found["sizes"]:
+                for way in ("pool", "inline", "device_to_device", "host_to_device"):
+                    for figure in ("send_us", "completion_us", "bytes_per_s"):
+                        self.positive(size[way][figure])
+                    self.assertGreaterEqual(size[way]["rounds"], 5)
+                for way in ("pool", "inline"):
+                    self.positive(size[way]["receive_us"])
+            self.check_crossover(found)
+            writer, reader = found["ring_with_pool"]["writer"], found["ring_with_pool"]["readers"]
+            self.assertGreater(writer["pool_frames"], 10)
+            self.assertEqual(reader["opens"], readers, "each reader opens the pool once")
+            self.assertLessEqual(writer["syncs"], writer["inline_frames"], "only what goes INLINE waits for the device")
+            self.assertEqual(found["ring_without"]["writer"]["pool_frames"], 0)
+            free = found["device_free_bytes"]
+            self.assertLess(free["open"], free["before"])
+            self.assertEqual(free["after"], free["before"], "all is given back")
+
+    def check_crossover(self, found):
+        faster = [size["pool"]["completion_us"] < size["inline"]["completion_us"] for size in found["sizes"]]
+        wanted = {(False, False): (-1, -1), (True, False): (-1, -1), (False, True): (65536, 1024),
+                  (True, True): (1024, 0)}
+        self.assertEqual((found["pool_from_bytes"], found["inline_most"]), wanted[tuple(faster)])
+
+    def test_without_a_pool_only_what_there_is_is_measured(self):
+        found = self.json("perf", "gpu", *self.SHORT, **fake(FAKE_CUDA_FAIL="cuIpcOpenMemHandle:0:217"))
+        self.assertIs(found["pool"], False)
+        self.assertIn("217", found["why"])
+        self.assertNotIn("pool", found["sizes"][0])
+        self.positive(found["sizes"][0]["inline"]["completion_us"])
+        self.assertEqual((found["pool_from_bytes"], found["inline_most"]), (-1, -1))
+
+    def test_text_has_the_figures_too(self):
+        text = self.succeed("perf", "gpu", *self.SHORT, **fake())
+        for word in ("POOL", "INLINE", "within the device", "host to device", "completion, us", "handles opened"):
+            self.assertIn(word, text)
+
+    def test_without_a_gpu_nothing_is_measured_and_it_says_why(self):
+        done = run("perf", "gpu", *self.SHORT, RINGCAST_DISABLE="cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout, "")
+        self.assertIn("nothing was measured, as no GPU is used: switched off by RINGCAST_DISABLE=cuda", done.stderr)
+
+    def test_a_tensor_that_does_not_fit_is_told(self):
+        done = run("perf", "gpu", "--sizes", "64M", **fake(RINGCAST_SPILL_BYTES=str(8 << 20)))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
+
+
 class Perf(Case):
     def measure(self, name, *arguments):
         found = self.json("perf", name, *SHORT, *arguments)
@@ -409,5 +567,5 @@ def await_end(pid):
 
 
 if __name__ == "__main__":
-    TOOL = os.path.abspath(sys.argv.pop(1))
+    TOOL, FAKES = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
     unittest.main()

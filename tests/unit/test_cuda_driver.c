@@ -1,3 +1,321 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the driver is opened. What libcuda.so.1 is, and what it says at its start, is fixed for a process when it starts,
+ * so each case runs this program again, with an environment of its own and the word "child": then it says in a line
+ * what it has found.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ringcast/gpu.h"
+#include "ringcast/ringcast.h"
+#include "shm/error.h"
+#include "shm/process.h"
+#include "tests/support/children.h"
 #include "tests/support/gpu.h"
-int main(void) { return 0; }
+#include "tests/support/leaks.h"
+#include "tests/support/suite.h"
+
+enum { MOST_CHANGES = 4 };
+
+/* ---- The child -------------------------------------------------------------------------------------------------- */
+
+static void tell(void) {
+  const struct rc_cuda_status *status = rc_cuda_status();
+  const struct rc_cuda *cuda = rc_cuda();
+  printf("mode %d, result %d, version %d, devices %d, by %s, table %d, words64 %d, open %d, %s: %s\n", status->mode,
+         status->result, status->version, status->devices, status->by_proc_address ? "address" : "symbol", cuda != NULL,
+         cuda && cuda->write_value64 && cuda->wait_value64, rc_cuda_is_open(), rc_cuda_name(2), status->why);
+}
+
+static int be_the_child(void) {
+  int before = open_descriptors();
+  if (rc_cuda_is_open()) return 2;
+  tell();
+  fflush(stdout);
+  return open_descriptors() == before ? 0 : 3;
+}
+
+/* ---- Cases ------------------------------------------------------------------------------------------------------ */
+
+static char self[PATH_MAX], fakes[PATH_MAX]; /* this program; the folder of the fake drivers */
+
+/* What the child says, with LD_LIBRARY_PATH as told: a fake by its name, or "none". */
+static void run(const char *driver, const char *const changes[MOST_CHANGES], char *out, size_t size) {
+  int ends[2], status;
+  char path[PATH_MAX + 32];
+  ck_assert_int_eq(pipe(ends), 0);
+  pid_t pid = fork();
+  ck_assert_int_ge(pid, 0);
+  if (pid == 0) {
+    snprintf(path, sizeof path, "%s/%s", fakes, driver);
+    setenv("LD_LIBRARY_PATH", path, 1);
+    unsetenv("RINGCAST_DISABLE");
+    for (int i = 0; i < MOST_CHANGES && changes[i]; i++) putenv(strdup(changes[i]));
+    dup2(ends[1], STDOUT_FILENO);
+    execl(self, self, "child", NULL);
+    _exit(127);
+  }
+  close(ends[1]);
+  FILE *said = fdopen(ends[0], "r");
+  size_t bytes = fread(out, 1, size - 1, said);
+  out[bytes] = '\0';
+  fclose(said);
+  ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+  ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x; it said: %s", status, out);
+}
+
+/* Result 2, by who has a driver to ask: one that stays open. */
+#define NAMED   ", CUDA_ERROR_OUT_OF_MEMORY: "
+#define UNNAMED ", an error without a name: "
+
+static const struct {
+  const char *driver;
+  const char *changes[MOST_CHANGES];
+  const char *begins, *holds; /* the line */
+} cases[] = {
+    {"new", {0}, "mode 0, result 0, version 12040, devices 1, by address, table 1, words64 1, open 1" NAMED "\n", ""},
+    {"symbols", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 1,", "open 1" NAMED "\n"},
+    {"old", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 0, open 1" NAMED "\n", ""},
+    {"new", {"FAKE_CUDA_WITHOUT=cuStreamWriteValue64"}, "mode 0, result 0,", "words64 0, open 1" NAMED "\n"},
+    {"new", {"FAKE_CUDA_DEVICES=3"}, "mode 0, result 0, version 12040, devices 3,", ""},
+    {"new", {"RINGCAST_DISABLE=cuda"}, "mode 1, result 0, version 0, devices 0,", UNNAMED "switched off by RINGCAST_"},
+    {"none", {0}, "mode 2, result 0, version 0, devices 0, by symbol, table 0,", "libcuda.so.1: cannot open"},
+    {"new", {"FAKE_CUDA_INIT=34"}, "mode 3, result 34,", NAMED "libcuda.so.1 is a toolkit's stub"},
+    {"new", {"FAKE_CUDA_INIT=100"}, "mode 4, result 100,", "no device (CUDA_ERROR_NO_DEVICE, 100)"},
+    {"new", {"FAKE_CUDA_DEVICES=0"}, "mode 4, result 100,", "no device"},
+    {"lacking", {0}, "mode 5, result 500, version 0, devices 0,", UNNAMED "the driver has no cuIpcOpenMemHandle"},
+    {"new", {"FAKE_CUDA_WITHOUT=cuInit"}, "mode 5, result 500, version 0,", UNNAMED "the driver has no cuInit"},
+    {"new", {"FAKE_CUDA_INIT=999"}, "mode 6, result 999, version 12040,", "cuInit gives CUDA_ERROR_UNKNOWN (999)"},
+    {"new", {"FAKE_CUDA_INIT=12345"}, "mode 6, result 12345,", "an error without a name (12345)"},
+    {"new", {"FAKE_CUDA_FAIL=cuDeviceGetCount:1:2"}, "mode 6, result 2,", "CUDA_ERROR_OUT_OF_MEMORY (2)"},
+    {"new", {"FAKE_CUDA_FAIL=cuDriverGetVersion:1:1"}, "mode 0, result 0, version 0, devices 1,", ""},
+    {"new", {"FAKE_CUDA_INIT=3"}, "mode 7, result 3,", "before this process was forked"},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+START_TEST(each_state_of_the_driver_has_its_mode_and_its_words) {
+  char said[1024];
+  run(cases[_i].driver, cases[_i].changes, said, sizeof said);
+  ck_assert_msg(strncmp(said, cases[_i].begins, strlen(cases[_i].begins)) == 0, "it said: %s", said);
+  ck_assert_msg(strstr(said, cases[_i].holds), "it said: %s", said);
+}
+END_TEST
+
+/* Whatever is not there: the sweep takes each function that must be. */
+static const struct {
+  const char *name;
+  bool must;
+} functions[] = {
+#define MUST true
+#define MAY  false
+#define FUNCTION(need, field, name, symbol, arguments) {#name, need},
+    RC_CUDA_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+#undef MUST
+#undef MAY
+};
+enum { FUNCTIONS = sizeof functions / sizeof *functions };
+
+START_TEST(a_driver_without_one_function_is_too_old_or_does_without) {
+  char without[128], said[1024], words[128];
+  snprintf(without, sizeof without, "FAKE_CUDA_WITHOUT=%s", functions[_i].name);
+  run("new", (const char *[MOST_CHANGES]){without}, said, sizeof said);
+  snprintf(words, sizeof words, "the driver has no %s:", functions[_i].name);
+  ck_assert_msg(strncmp(said, functions[_i].must ? "mode 5," : "mode 0,", 7) == 0, "it said: %s", said);
+  ck_assert_msg(!functions[_i].must || strstr(said, words), "it said: %s", said);
+}
+END_TEST
+
+/* ---- In one process --------------------------------------------------------------------------------------------- */
+
+static void *open_it(void *out) {
+  *(const struct rc_cuda **)out = rc_cuda();
+  return NULL;
+}
+
+START_TEST(threads_that_ask_at_once_get_the_same_and_start_it_once) {
+  enum { THREADS = 8 };
+  pthread_t threads[THREADS];
+  const struct rc_cuda *found[THREADS];
+  for (int i = 0; i < THREADS; i++) ck_assert_int_eq(pthread_create(&threads[i], NULL, open_it, &found[i]), 0);
+  for (int i = 0; i < THREADS; i++) ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+  for (int i = 0; i < THREADS; i++) ck_assert(found[i] && found[i] == found[0]);
+  ck_assert_int_eq(fake_cuda()->calls("cuInit"), 1);
+}
+END_TEST
+
+static void must_be_forked(void *context) {
+  (void)context;
+  child_must(!rc_cuda() && !rc_cuda_is_open());
+  child_must(rc_cuda_status()->mode == RC_CUDA_FORKED && strstr(rc_cuda_status()->why, "forked"));
+  child_must(rc_cuda_fail(RC_CU_NOT_INITIALIZED, "x") == -ECHILD);
+  struct ringcast_gpu_driver status = {.size = sizeof status};
+  child_must(ringcast_gpu_status(&status) == 0 && status.ready == 0 && status.result == RC_CU_NOT_INITIALIZED);
+}
+
+START_TEST(a_child_of_who_has_opened_it_cannot_use_it) {
+  ck_assert_ptr_nonnull(rc_cuda());
+  child_must_succeed(start_child(must_be_forked, NULL));
+  ck_assert_ptr_nonnull(rc_cuda());
+  ck_assert(rc_cuda_is_open());
+}
+END_TEST
+
+static void must_open(void *context) {
+  (void)context;
+  int status;
+  child_must(rc_cuda() && rc_cuda_is_open());
+  pid_t pid = fork();
+  if (pid == 0) {
+    must_be_forked(NULL);
+    _exit(0);
+  }
+  child_must(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+START_TEST(a_child_of_who_has_not_may_and_its_own_child_may_not) {
+  ck_assert(!rc_cuda_is_open());
+  child_must_succeed(start_child(must_open, NULL));
+  ck_assert(!rc_cuda_is_open());
+  ck_assert_int_eq(fake_cuda()->calls("cuInit"), 0);
+  ck_assert_ptr_nonnull(rc_cuda());
+}
+END_TEST
+
+static void must_have_no_device(void *context) {
+  (void)context;
+  child_must(!rc_cuda() && rc_cuda_status()->mode == RC_CUDA_NO_DEVICE);
+}
+
+START_TEST(what_was_found_missing_stays_so_in_a_child) {
+  setenv("FAKE_CUDA_INIT", "100", 1);
+  must_have_no_device(NULL);
+  unsetenv("FAKE_CUDA_INIT");
+  child_must_succeed(start_child(must_have_no_device, NULL));
+  ck_assert(!rc_cuda());
+  ck_assert_int_eq(fake_cuda()->calls("cuInit"), 1);
+}
+END_TEST
+
+#if !defined(__SANITIZE_THREAD__) /* which takes the child for one more thread */
+/* A fork while another thread opens it: the lock is held by nobody in the child. */
+static void must_not_wait(void *context) {
+  (void)context;
+  alarm(60);
+  child_must(rc_cuda_status()->mode == RC_CUDA_FORKED && !rc_cuda() && !rc_cuda_is_open());
+}
+
+START_TEST(a_child_that_is_forked_meanwhile_does_not_wait_for_the_opening_thread) {
+  pthread_t thread;
+  const struct rc_cuda *found;
+  int ends[2];
+  char number[16], byte;
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  snprintf(number, sizeof number, "%d", ends[1]);
+  setenv("FAKE_CUDA_START", number, 1);
+  ck_assert_int_eq(pthread_create(&thread, NULL, open_it, &found), 0);
+  ck_assert_int_eq(read(ends[0], &byte, 1), 1); /* it is in cuInit now */
+  ck_assert(!rc_cuda_is_open());
+  child_must_succeed(start_child(must_not_wait, NULL));
+  ck_assert_int_eq(write(ends[0], &byte, 1), 1);
+  ck_assert_int_eq(pthread_join(thread, NULL), 0);
+  ck_assert_ptr_nonnull(found);
+}
+END_TEST
+#endif
+
+START_TEST(a_failure_says_what_by_which_result_and_has_its_errno) {
+  static const struct {
+    rc_cu_result result;
+    int code;
+    const char *text;
+  } told[] = {
+      {RC_CU_OUT_OF_MEMORY, -ENOMEM, "a copy of 7 bytes: CUDA_ERROR_OUT_OF_MEMORY (2)"},
+      {RC_CU_NOT_SUPPORTED, -ENOTSUP, "a copy of 7 bytes: CUDA_ERROR_NOT_SUPPORTED (801)"},
+      {RC_CU_NOT_PERMITTED, -ENOTSUP, "a copy of 7 bytes: CUDA_ERROR_NOT_PERMITTED (800)"},
+      {RC_CU_STREAM_CAPTURE_UNSUPPORTED, -EBUSY, "a copy of 7 bytes: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (900)"},
+      {RC_CU_NOT_INITIALIZED, -EIO, "a copy of 7 bytes: CUDA_ERROR_NOT_INITIALIZED (3)"},
+      {RC_CU_ILLEGAL_ADDRESS, -EIO, "a copy of 7 bytes: CUDA_ERROR_ILLEGAL_ADDRESS (700)"},
+      {4321, -EIO, "a copy of 7 bytes: an error without a name (4321)"},
+  };
+  ck_assert_ptr_nonnull(rc_cuda());
+  for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+    ck_assert_int_eq(rc_cuda_fail(told[i].result, "a copy of %d bytes", 7), told[i].code);
+    ck_assert_str_eq(rc_error_text(), told[i].text);
+  }
+}
+END_TEST
+
+START_TEST(a_context_is_entered_once_and_left_as_it_was) {
+  const struct rc_cuda *cuda = rc_cuda();
+  rc_cu_context context, current = NULL;
+  struct rc_cuda_entry outer, inner;
+  ck_assert_int_eq(cuda->primary_retain(&context, 0), 0);
+  ck_assert_int_eq(rc_cuda_enter(context, &outer), 0);
+  ck_assert_int_eq(rc_cuda_enter(context, &inner), 0);
+  ck_assert(outer.pushed && !inner.pushed);
+  rc_cuda_leave(&inner);
+  ck_assert_int_eq(cuda->ctx_get_current(&current), 0);
+  ck_assert_ptr_eq(current, context);
+  rc_cuda_leave(&outer);
+  rc_cuda_leave(&outer);
+  ck_assert_int_eq(cuda->ctx_get_current(&current), 0);
+  ck_assert_ptr_null(current);
+  fake_cuda()->fault("cuCtxPushCurrent", 1, RC_CU_OUT_OF_MEMORY);
+  ck_assert_int_eq(rc_cuda_enter(context, &outer), RC_CU_OUT_OF_MEMORY);
+  ck_assert(!outer.pushed);
+  ck_assert_int_eq(cuda->primary_release(0), 0);
+  fake_must_be_empty();
+}
+END_TEST
+
+START_TEST(the_public_status_says_the_same) {
+  struct ringcast_gpu_driver status = {.size = sizeof status};
+  ck_assert_int_eq(ringcast_gpu_status(NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_status(&(struct ringcast_gpu_driver){.size = 4}), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_status(&status), 0);
+  ck_assert(status.ready == 1 && status.version == 12040 && status.devices == 1 && status.result == 0);
+  ck_assert_str_eq(status.why, "");
+}
+END_TEST
+
+/* Where the fakes are: this program runs with one of them. */
+static bool find_fakes(void) {
+  const char *list = getenv("LD_LIBRARY_PATH");
+  if (!list) return false;
+  snprintf(fakes, sizeof fakes, "%.*s", (int)strcspn(list, ":"), list);
+  char *last = strrchr(fakes, '/');
+  if (last) *last = '\0';
+  return last && readlink("/proc/self/exe", self, sizeof self - 1) > 0;
+}
+
+int main(int count, char **words) {
+  if (count == 2 && strcmp(words[1], "child") == 0) return be_the_child();
+  if (!find_fakes()) {
+    fprintf(stderr, "run it by ctest: it needs the fake driver in LD_LIBRARY_PATH\n");
+    return EXIT_FAILURE;
+  }
+  unsetenv("RINGCAST_DISABLE");
+  Suite *suite = suite_create("cuda_driver");
+  TCase *tests = add_case(suite, "opening");
+  tcase_add_loop_test(tests, each_state_of_the_driver_has_its_mode_and_its_words, 0, CASES);
+  tcase_add_loop_test(tests, a_driver_without_one_function_is_too_old_or_does_without, 0, FUNCTIONS);
+  tests = add_case(suite, "one process");
+  tcase_add_test(tests, threads_that_ask_at_once_get_the_same_and_start_it_once);
+  tcase_add_test(tests, a_child_of_who_has_opened_it_cannot_use_it);
+  tcase_add_test(tests, a_child_of_who_has_not_may_and_its_own_child_may_not);
+  tcase_add_test(tests, what_was_found_missing_stays_so_in_a_child);
+#if !defined(__SANITIZE_THREAD__)
+  tcase_add_test(tests, a_child_that_is_forked_meanwhile_does_not_wait_for_the_opening_thread);
+#endif
+  tcase_add_test(tests, a_failure_says_what_by_which_result_and_has_its_errno);
+  tcase_add_test(tests, a_context_is_entered_once_and_left_as_it_was);
+  tcase_add_test(tests, the_public_status_says_the_same);
+  return run_suite(suite);
+}

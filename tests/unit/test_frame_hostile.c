@@ -18,7 +18,8 @@
   do {                                                \
     if (!(condition)) ck_abort_msg("%s", #condition); \
   } while (0)
-enum { INT, STR, TENSOR, ZERO_D, EMPTY, INT4, OBJECT, PICKLE, NONE, BOOL, LEAF, COUNT }; /* the sample's entries */
+/* The sample's entries. */
+enum { INT, STR, TENSOR, ZERO_D, EMPTY, INT4, OBJECT, PICKLE, NONE, BOOL, LEAF, POOL, LENT, COUNT };
 
 uint64_t touched; /* global, so that the reading of every byte is not optimised away */
 static uint64_t seed = 0xd1342543de82ef95u;
@@ -37,6 +38,7 @@ static uint8_t *sample_new(size_t *out_bytes) {
   struct ringcast_tensor zero_d = {.data = "abcdefgh", .dtype = {0, 64, 1}};
   struct ringcast_tensor empty = {.dtype = {2, 32, 1}, .ndim = 2, .shape = (int64_t[]){0, 3}};
   static const uint8_t nested[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
+  struct ringcast_tensor device = {.dtype = {2, 32, 1}, .flags = RINGCAST_ITEM_CUDA};
   struct ringcast_tensor int4 = {.data = "abc", .dtype = {0, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}};
   ringcast_plan_item(&plan, 3, 0);
   ringcast_plan_item(&plan, 3, 5);
@@ -49,9 +51,12 @@ static uint8_t *sample_new(size_t *out_bytes) {
   ringcast_plan_item(&plan, 4, 0);
   ringcast_plan_item(&plan, 4, 0);
   ringcast_plan_item(&plan, 4, 0);
+  ringcast_plan_device_tensor(&plan, 4, 0);
+  ringcast_plan_device_tensor(&plan, 4, 0);
   size_t bytes = ringcast_plan_bytes(&plan);
   uint8_t *frame = malloc(bytes);
   ck_assert_int_eq(ringcast_build_begin(&builder, frame, bytes, &plan, RINGCAST_ROOT_DICT, 5), 0);
+  ck_assert_int_eq(ringcast_build_device(&builder, 1, 2, 3), 0);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_INT, "int", 3, 42), 0);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "str", 3, "hello", 5, 0, NULL), 0);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "tensor", 6, &tensor), 0);
@@ -63,6 +68,8 @@ static uint8_t *sample_new(size_t *out_bytes) {
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, "none", 4, 0), 0);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_BOOL, "bool", 4, 1), 0);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "leaf", 4, 0), 0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "pool", 4, &device, RINGCAST_PLACEMENT_POOL, 512, 0), 0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "lent", 4, &device, RINGCAST_PLACEMENT_EXTERN, 4, 9), 0);
   ck_assert_int_eq(ringcast_build_hash(&builder, TENSOR, RINGCAST_ITEM_SHA256, 0x0123456789abcdef), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
   ck_assert_uint_eq(*out_bytes, bytes);
@@ -100,23 +107,34 @@ static void object_inspect(const struct ringcast_frame_reader *reader, const str
   struct ringcast_object_needs needs;
   uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
   uint8_t *copy = malloc(item->bytes);
-  require(reader->version == 2 && item->bytes > 0 && first + parts <= reader->count);
+  require(reader->version >= 2 && item->bytes > 0 && first + parts <= reader->count);
   memcpy(copy, item->data, item->bytes);
   if (ringcast_object_check(copy, item->bytes, &needs) == 0) touched += needs.values;
   free(copy);
 }
 
+/* There is nothing of it here, and what is said of it can be counted with. */
+static void device_inspect(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
+  require(item->kind == RINGCAST_ITEM_TENSOR && !item->data && item->placement <= RINGCAST_PLACEMENT_EXTERN);
+  require((item->lent != 0) == (item->placement == RINGCAST_PLACEMENT_EXTERN) && item->flags & RINGCAST_ITEM_CUDA);
+  require(reader->version >= 3 && reader->device_epoch && reader->device_generation);
+  require(item->bytes > 0 && item->device_offset + item->bytes > item->device_offset);
+}
+
 static void item_inspect(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
   require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
   if (item->key) touch(reader->base, reader->bytes, item->key, item->key_bytes);
-  touch(reader->base, reader->bytes, item->data, item->bytes);
+  if (item->placement == RINGCAST_PLACEMENT_INLINE)
+    touch(reader->base, reader->bytes, item->data, item->bytes);
+  else
+    device_inspect(reader, item);
   if (item->kind == RINGCAST_ITEM_TENSOR) tensor_inspect(item);
   if (item->kind == RINGCAST_ITEM_OBJECT) object_inspect(reader, item);
 }
 
 /* Reads whatever there is. Returns how many entries were good, or -EPROTO if the frame as a whole was not. */
 static int walk(const uint8_t *frame, size_t bytes) {
-  static const char *const keys[] = {"int", "tensor", "int4", "leaf", "missing"};
+  static const char *const keys[] = {"int", "tensor", "int4", "leaf", "pool", "missing"};
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   int good = 0;
@@ -197,8 +215,9 @@ START_TEST(a_header_that_lies_is_refused) {
       {HEADER(meta_bytes), 8, UINT64_MAX},
       {HEADER(meta_bytes), 8, UINT64_MAX - 47},
       {HEADER(meta_bytes), 8, UINT64_MAX - 48 - 64 * COUNT + 1},
-      {HEADER(device_slot), 8, 1},
-      {HEADER(device_generation), 8, (uint64_t)1 << 63},
+      {HEADER(version), 2, 2},
+      {HEADER(device_epoch), 4, 0},
+      {HEADER(device_generation), 8, 0},
   };
   size_t bytes;
   uint8_t *frame = sample_new(&bytes);
@@ -225,7 +244,9 @@ static const struct {
 } entry_lies[] = {
 #define LIE(index, field, size, value) {index, ENTRY(index, field), size, value}
     LIE(INT, kind, 2, 0), LIE(INT, kind, 2, RINGCAST_ITEM_OBJECT + 1), LIE(INT, kind, 2, 0xffff),
-    LIE(INT, kind, 2, 0x100 + RINGCAST_ITEM_INT), LIE(INT, placement, 1, 1), LIE(TENSOR, placement, 1, 255),
+    LIE(INT, kind, 2, 0x100 + RINGCAST_ITEM_INT), LIE(INT, placement, 1, 1), LIE(POOL, placement, 1, 3),
+    LIE(LENT, offset, 8, UINT64_MAX), LIE(LENT, placement, 1, 0), LIE(TENSOR, placement, 1, 1),
+    LIE(TENSOR, placement, 1, 255),
     LIE(INT, flags, 4, RINGCAST_ITEM_KEYED | 1u << 31), LIE(INT, flags, 4, 0), LIE(PICKLE, flags, 4, UINT32_MAX),
     LIE(INT, lent, 8, 1), LIE(TENSOR, lent, 8, 1), LIE(INT, hash, 8, 1), LIE(ZERO_D, hash, 8, 1),
     LIE(INT, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_SHA256), LIE(TENSOR, flags, 4, RINGCAST_ITEM_KEYED),

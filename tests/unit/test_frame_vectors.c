@@ -33,7 +33,10 @@ static int entry_build(struct ringcast_frame_builder *builder, const struct entr
                                      .shape = vector->patch_bytes == 32 ? as_built : entry->shape,
                                      .strides = entry->source ? entry->source_strides : NULL,
                                      .flags = entry->flags & ~HASHES};
-    int rc = ringcast_build_tensor(builder, entry->key, key_bytes, &tensor);
+    int rc = entry->placement == RINGCAST_PLACEMENT_INLINE
+                 ? ringcast_build_tensor(builder, entry->key, key_bytes, &tensor)
+                 : ringcast_build_device_tensor(builder, entry->key, key_bytes, &tensor, entry->placement,
+                                                entry->offset, entry->lent);
     if (rc < 0 || !(entry->flags & HASHES)) return rc;
     return ringcast_build_hash(builder, builder->next - 1, entry->flags & HASHES, entry->hash);
   }
@@ -62,13 +65,16 @@ static size_t vector_build(const struct vector *vector, uint8_t *memory) {
   for (uint32_t i = 0; i < vector->count; i++) {
     const struct entry *entry = &vector->entries[i];
     size_t key_bytes = entry->key ? strlen(entry->key) : 0;
-    if (entry->kind == RINGCAST_ITEM_TENSOR)
+    if (entry->placement != RINGCAST_PLACEMENT_INLINE)
+      ringcast_plan_device_tensor(&plan, key_bytes, entry->ndim);
+    else if (entry->kind == RINGCAST_ITEM_TENSOR)
       ringcast_plan_tensor(&plan, key_bytes, entry->ndim, entry->bytes);
     else
       ringcast_plan_item(&plan, key_bytes, entry->bytes);
   }
   memset(memory, 0xaa, MAX_BYTES);
   int rc = ringcast_build_begin(&builder, memory, MAX_BYTES, &plan, vector->root, vector->tag);
+  if (rc == 0 && vector->epoch) rc = ringcast_build_device(&builder, vector->slot, vector->epoch, vector->generation);
   for (uint32_t i = 0; i < vector->count && rc == 0; i++) rc = entry_build(&builder, &vector->entries[i], vector);
   if (rc == 0) rc = ringcast_build_end(&builder, &bytes);
   if (rc < 0 || bytes != ringcast_plan_bytes(&plan)) {
@@ -86,12 +92,20 @@ static void print_list(FILE *out, const char *name, const int64_t *list, int32_t
 }
 
 static void print_flags(FILE *out, uint32_t flags) {
-  static const char *const names[] = {"keyed",    "numpy",  "torch", "requires_grad", "parameter",
-                                      "readonly", "sha256", "xxh3",  "padded"};
+  static const char *const names[] = {"keyed",  "numpy", "torch",  "requires_grad", "parameter", "readonly",
+                                      "sha256", "xxh3",  "padded", "cuda",          "cupy",      "jax"};
   bool any = false;
   for (int i = 1; i < (int)(sizeof names / sizeof *names); i++)
     if (flags & (1u << i)) fprintf(out, "%s\"%s\"", any ? ", " : ", \"flags\": [", names[i]), any = true;
   if (any) fprintf(out, "]");
+}
+
+/* Of a tensor whose bytes are not in the frame. */
+static void print_place(FILE *out, const struct entry *entry) {
+  bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
+  fprintf(out, ", \"placement\": \"%s\", \"offset\": %" PRIu64, is_lent ? "extern" : "pool", entry->offset);
+  fprintf(out, ", \"bytes\": %" PRIu64, entry->bytes);
+  if (is_lent) fprintf(out, ", \"lent\": %" PRIu64, entry->lent);
 }
 
 static void print_entry(FILE *out, const struct entry *entry) {
@@ -125,6 +139,10 @@ static void print_entry(FILE *out, const struct entry *entry) {
     fprintf(out, ", \"dtype\": [%u, %u, %u]", entry->dtype.code, entry->dtype.bits, entry->dtype.lanes);
     print_list(out, "shape", entry->shape, entry->ndim);
     print_list(out, "strides", entry->strides, entry->ndim);
+    if (entry->placement != RINGCAST_PLACEMENT_INLINE) {
+      print_place(out, entry);
+      break;
+    }
     /* fall through */
   default:
     fprintf(out, ", \"data\": \"");
@@ -141,7 +159,11 @@ static void print_vector(FILE *out, const struct vector *vector) {
   if (!vector->damaged) {
     fprintf(out, ",\n  \"version\": %u,\n", vector->version ? vector->version : 1);
     fprintf(out, "  \"root\": \"%s\",\n", vector->root == RINGCAST_ROOT_DICT ? "dict" : "value");
-    fprintf(out, "  \"tag\": %" PRIu32 ",\n  \"entries\": [", vector->tag);
+    fprintf(out, "  \"tag\": %" PRIu32 ",\n", vector->tag);
+    if (vector->epoch)
+      fprintf(out, "  \"device\": {\"slot\": %" PRIu32 ", \"epoch\": %" PRIu32 ", \"generation\": %" PRIu64 "},\n",
+              vector->slot, vector->epoch, vector->generation);
+    fprintf(out, "  \"entries\": [");
     for (uint32_t i = 0; i < vector->count; i++) {
       fprintf(out, "%s\n    ", i ? "," : "");
       print_entry(out, &vector->entries[i]);
@@ -214,7 +236,13 @@ static void item_compare(const struct ringcast_item *item, const struct entry *e
   if (item->key_bytes > 0) ck_assert_mem_eq(item->key, entry->key, item->key_bytes);
   ck_assert_int_eq(item->scalar.i, entry->value);
   ck_assert_uint_eq(item->bytes, entry->bytes);
-  if (item->bytes > 0) ck_assert_mem_eq(item->data, entry->data, item->bytes);
+  ck_assert_uint_eq(item->placement, entry->placement);
+  ck_assert_uint_eq(item->device_offset, entry->offset);
+  ck_assert_uint_eq(item->lent, entry->lent);
+  if (item->placement != RINGCAST_PLACEMENT_INLINE)
+    ck_assert_ptr_null(item->data);
+  else if (item->bytes > 0)
+    ck_assert_mem_eq(item->data, entry->data, item->bytes);
   ck_assert_mem_eq(&item->dtype, &entry->dtype, sizeof item->dtype);
   ck_assert_uint_eq(item->hash, entry->hash);
   if (item->kind == RINGCAST_ITEM_OBJECT) object_compare(item, entry);
@@ -266,6 +294,9 @@ START_TEST(the_stored_frame_means_the_same) {
   ck_assert_uint_eq(reader.version, vector->version ? vector->version : 1);
   ck_assert_uint_eq(reader.root, vector->root);
   ck_assert_uint_eq(reader.tag, vector->tag);
+  ck_assert_uint_eq(reader.device_slot, vector->slot);
+  ck_assert_uint_eq(reader.device_epoch, vector->epoch);
+  ck_assert_uint_eq(reader.device_generation, vector->generation);
   ck_assert_uint_eq(reader.count, vector->count);
   for (uint32_t i = 0; i < vector->count; i++) {
     ck_assert_int_eq(entry_read(&reader, i, &item), 0);

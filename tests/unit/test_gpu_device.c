@@ -1,228 +1,191 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, and tensors packed from wherever their strides lead. */
+/* What a device is said to do, by trying it; and that trying leaves nothing behind, whatever fails. */
+#define _GNU_SOURCE
 #include <errno.h>
 
-#include "ringcast/frame.h"
-#include "tests/support/gpu_channel.h"
-#include "tests/support/pattern.h"
+#include "ringcast/gpu.h"
+#include "ringcast/ringcast.h"
+#include "tests/support/gpu.h"
+#include "tests/support/leaks.h"
 #include "tests/support/suite.h"
+#include "tests/support/switches.h"
 
-static struct rc_device device;
+static struct ringcast_gpu_device_info device;
 
-static void open_one(void) {
-  open_device();
-  ck_assert_int_eq(rc_device_open(-1, &device), 0);
+static int look(int32_t ordinal, int probe) {
+  device = (struct ringcast_gpu_device_info){.size = sizeof device};
+  return ringcast_gpu_device(ordinal, probe, &device);
 }
 
-static void close_one(void) {
-  rc_device_close(&device);
-  close_device();
+static void must_do(int words64, int words32, int registers, int read_only, int exports) {
+  ck_assert_int_eq(device.words64, words64);
+  ck_assert_int_eq(device.words32, words32);
+  ck_assert_int_eq(device.registers, registers);
+  ck_assert_int_eq(device.registers_read_only, read_only);
+  ck_assert_int_eq(device.exports, exports);
 }
 
-/* The source's bytes, on the host. */
-static const uint8_t *host_source(void) { return fake_cuda()->host(source); }
-
-/* Packs it by the device, to the target and to the host, and sees that it is what the host makes of it. */
-static void packs_as_the_host_does(struct ringcast_tensor tensor, uint64_t first) {
-  uint64_t bytes;
-  ck_assert_int_eq(ringcast_tensor_bytes(&tensor, &bytes), 0);
-  uint8_t *expected = malloc(bytes + 1), *got = malloc(bytes + 1);
-  tensor.data = host_source() + first;
-  ck_assert_int_eq(ringcast_tensor_pack(&tensor, expected), 0);
-  tensor.data = (const void *)(uintptr_t)(source + first);
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target + 512, NULL, stream), 0);
-  ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
-  ck_assert_mem_eq((uint8_t *)fake_cuda()->host(target) + 512, expected, bytes);
-  memset(got, 0xaa, bytes + 1);
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, 0, got, stream), 0);
-  ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
-  ck_assert_mem_eq(got, expected, bytes);
-  ck_assert_uint_eq(got[bytes], 0xaa);
-  free(expected);
-  free(got);
+START_TEST(without_a_probe_there_is_no_context) {
+  ck_assert_int_eq(look(0, 0), 0);
+  ck_assert_str_eq(device.name, "Fake GPU 0");
+  ck_assert_mem_eq(device.uuid, "fake-cuda-gpu-0", 16);
+  ck_assert(device.total_bytes == 0 && device.free_bytes == 0);
+  must_do(0, 0, 0, 0, 0);
+  ck_assert_int_eq(fake_cuda()->live("contexts made"), 0);
 }
+END_TEST
 
-START_TEST(any_strides_are_packed_as_on_the_host) {
-  static const struct ringcast_dtype dtypes[] = {{0, 8, 1}, {2, 32, 1}, {4, 16, 1}, {5, 128, 1}, {2, 32, 3}};
-  open_one();
-  for (uint64_t number = 0; number < 150; number++) {
-    uint64_t random = mix(number), first = 0;
-    int64_t shape[5], strides[5];
-    struct ringcast_tensor tensor = {.dtype = dtypes[random % 5], .shape = shape, .strides = strides};
-    uint64_t element = (uint64_t)tensor.dtype.bits * tensor.dtype.lanes / 8;
-    tensor.ndim = (int32_t)(random / 8 % 6);
-    for (int i = 0; i < tensor.ndim; i++) {
-      random = mix(random);
-      shape[i] = (int64_t)(random % 16 == 0 ? 0 : random / 16 % 4 + 1);
-      strides[i] = (int64_t)(random / 1024 % 41) - 20; /* any at all; they may overlap */
-      if (random / 4096 % 4 == 0) strides[i] = i + 1 < tensor.ndim ? strides[i] : 1;
-      if (strides[i] < 0 && shape[i] > 0) first += (uint64_t)(-strides[i] * (shape[i] - 1)) * element;
-    }
-    packs_as_the_host_does(tensor, first);
+START_TEST(a_device_that_can_do_all_says_so_and_has_nothing_left) {
+  int descriptors = look(0, 0) == 0 ? open_descriptors() : -1;
+  for (int i = 0; i < 3; i++) {
+    ck_assert_int_eq(look(0, 1), 0);
+    must_do(1, 1, 1, 1, 1);
+    ck_assert(device.total_bytes > 0 && device.free_bytes == device.total_bytes);
+    fake_must_be_empty();
+    rc_cu_context current;
+    ck_assert_int_eq(rc_cuda()->ctx_get_current(&current), 0);
+    ck_assert_ptr_null(current);
   }
-  close_one();
+  ck_assert_int_eq(fake_cuda()->live("contexts made"), 3);
+  ck_assert_int_eq(open_descriptors(), descriptors);
 }
 END_TEST
 
-START_TEST(a_row_is_one_copy) {
-  const int64_t shape[3] = {5, 4, 8}, whole[3] = {32, 8, 1}, padded[3] = {64, 8, 1}, ones_shape[4] = {3, 1, 8, 1},
-                ones[4] = {16, 7, 1, 99};
-  struct ringcast_tensor tensor = {.data = (const void *)(uintptr_t)source, .dtype = {2, 32, 1}, .ndim = 3, .shape = shape};
-  static const char *const name = "cuMemcpyDtoDAsync";
-  open_one();
-  tensor.data = (const void *)(uintptr_t)source;
-  long before = fake_cuda()->calls(name);
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), 0);
-  tensor.strides = whole;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), 0);
-  ck_assert_int_eq(fake_cuda()->calls(name), before + 2);
-  tensor.strides = padded;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), 0);
-  ck_assert_int_eq(fake_cuda()->calls(name), before + 2 + 5);
-  tensor.ndim = 4;
-  tensor.shape = ones_shape;
-  tensor.strides = ones; /* of a dimension of one, the stride is of no matter */
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), 0);
-  ck_assert_int_eq(fake_cuda()->calls(name), before + 2 + 5 + 3);
-  close_one();
-}
-END_TEST
-
-START_TEST(too_many_pieces_are_refused_and_none_is_copied) {
-  int64_t shape[2] = {4096, 2}, strides[2] = {3, 2};
-  struct ringcast_tensor tensor = {.dtype = {1, 8, 1}, .ndim = 2, .shape = shape, .strides = strides};
-  open_one();
-  tensor.data = (const void *)(uintptr_t)source;
-  long before = fake_cuda()->calls("cuMemcpyDtoDAsync");
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -ENOTSUP);
-  ck_says("contiguous");
-  shape[0] = 4097;
-  strides[1] = 1;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -ENOTSUP);
-  ck_assert_int_eq(fake_cuda()->calls("cuMemcpyDtoDAsync"), before);
-  shape[0] = 4096;
-  packs_as_the_host_does(tensor, 0);
-  close_one();
-}
-END_TEST
-
-START_TEST(elements_of_less_than_a_byte_must_be_in_c_order) {
-  int64_t shape[2] = {3, 5}, c_order[2] = {5, 1}, other[2] = {6, 1};
-  struct ringcast_tensor tensor = {.dtype = {0, 4, 1}, .ndim = 2, .shape = shape};
-  open_one();
-  packs_as_the_host_does(tensor, 0);
-  tensor.strides = c_order;
-  packs_as_the_host_does(tensor, 3);
-  tensor.strides = other;
-  tensor.data = (const void *)(uintptr_t)source;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EINVAL);
-  tensor.flags = RINGCAST_ITEM_PADDED; /* a byte each */
-  packs_as_the_host_does(tensor, 0);
-  close_one();
-}
-END_TEST
-
-START_TEST(what_is_no_tensor_is_refused) {
-  int64_t shape[2] = {2, 2}, far[2] = {INT64_MAX / 4, 1}, empty[2] = {0, 2};
-  struct ringcast_tensor good = {.dtype = {2, 64, 1}, .ndim = 2, .shape = shape}, tensor = good;
-  open_one();
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EINVAL); /* no memory */
-  tensor.shape = empty;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), 0); /* none is needed */
-  tensor = good;
-  tensor.data = (const void *)(uintptr_t)source;
-  tensor.strides = far;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EINVAL);
-  tensor.strides = NULL;
-  tensor.dtype.bits = 0;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EINVAL);
-  tensor = good;
-  tensor.data = (const void *)(uintptr_t)source;
-  tensor.ndim = -1;
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EINVAL);
-  close_one();
-}
-END_TEST
-
-START_TEST(a_copy_that_fails_says_so) {
-  int64_t shape[1] = {8};
-  struct ringcast_tensor tensor = bytes_on_device(0, shape);
-  open_one();
-  tensor.data = (const void *)(uintptr_t)source;
-  call_fails("cuMemcpyDtoDAsync", 1, RC_CU_ILLEGAL_ADDRESS);
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EIO);
-  ck_says("CUDA_ERROR");
-  ck_assert(!rc_device_is_lost(&device));
-  ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), 0);
-  close_one();
-}
-END_TEST
-
-START_TEST(a_device_is_one_that_is_there) {
-  struct rc_device other;
+START_TEST(what_there_is_not_is_refused) {
   setenv("FAKE_CUDA_DEVICES", "2", 1);
-  open_one();
-  ck_assert_int_eq(device.ordinal, 0);
-  ck_assert_int_eq(rc_device_open(2, &other), -EINVAL);
-  ck_assert_int_eq(rc_device_open(-2, &other), -EINVAL);
-  ck_assert_int_eq(rc_device_open(1, &other), 0);
-  ck_assert_int_eq(other.ordinal, 1);
-  ck_assert_mem_ne(other.uuid, device.uuid, sizeof other.uuid);
-  struct rc_cuda_entry entry;
-  ck_assert_int_eq(rc_cuda_enter(other.context, &entry), 0); /* -1: that of the context that is current */
-  struct rc_device same;
-  ck_assert_int_eq(rc_device_open(-1, &same), 0);
-  ck_assert_int_eq(same.ordinal, 1);
-  rc_cuda_leave(&entry);
-  rc_device_close(&same);
-  rc_device_close(&other);
-  rc_device_close(&other); /* a second time does nothing */
-  close_one();
+  setenv("FAKE_CUDA_VISIBLE", "1,0", 1);
+  ck_assert_int_eq(look(2, 1), -EINVAL);
+  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "this process sees 2"));
+  ck_assert_int_eq(look(-1, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_device(0, 0, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_device(0, 0, &(struct ringcast_gpu_device_info){.size = 1}), -EINVAL);
+  ck_assert_int_eq(look(0, 1), 0);
+  ck_assert_str_eq(device.name, "Fake GPU 1"); /* the number is this process's, the name and the UUID the machine's */
+  ck_assert_int_eq(device.uuid[14], '1');
 }
 END_TEST
 
-START_TEST(a_stream_that_captures_is_told_from_one_that_does_not) {
-  open_one();
-  ck_assert_int_eq(rc_device_check_stream(&device, stream), 0);
-  ck_assert_int_eq(rc_device_check_stream(&device, NULL), 0);
-  fake_cuda()->capture(stream, true);
-  ck_assert_int_eq(rc_device_check_stream(&device, stream), -EBUSY);
-  fake_cuda()->capture(stream, false);
-  ck_assert_int_eq(rc_device_check_stream(&device, stream), 0);
-  close_one();
+START_TEST(without_a_driver_there_is_no_device_and_a_reason) {
+  disable_too("cuda");
+  ck_assert_int_eq(look(0, 1), -ENODEV);
+  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "RINGCAST_DISABLE=cuda"));
+  ck_assert_int_eq(device.size, sizeof device);
 }
 END_TEST
 
-START_TEST(a_context_that_has_failed_is_seen) {
-  open_one();
-  ck_assert(!rc_device_is_lost(&device));
-  fake_cuda()->break_context(NULL);
-  ck_assert(rc_device_is_lost(&device));
-  rc_device_close(&device);
-  abandon_device();
+/* ---- What it can't do ------------------------------------------------------------------------------------------- */
+
+START_TEST(a_driver_without_words_of_64_bits_has_those_of_32) {
+  setenv("FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", 1);
+  ck_assert_int_eq(look(0, 1), 0);
+  must_do(0, 1, 1, 1, 1);
 }
 END_TEST
 
-START_TEST(without_a_driver_there_is_no_device) {
-  struct rc_device none;
-  setenv("RINGCAST_DISABLE", "cuda", 1);
-  ck_assert_int_eq(rc_device_open(-1, &none), -ENODEV);
-  ck_says("RINGCAST_DISABLE");
+START_TEST(a_driver_that_registers_no_read_only_memory_does_the_rest) {
+  setenv("FAKE_CUDA_NO_READ_ONLY", "1", 1);
+  ck_assert_int_eq(look(0, 1), 0);
+  must_do(1, 1, 1, 0, 1);
+  ck_assert_int_eq(fake_cuda()->calls("cuMemHostRegister"), 1);
+  fake_must_be_empty();
+}
+END_TEST
+
+START_TEST(what_is_switched_off_is_not_tried) {
+  disable_too("cuda_words64");
+  ck_assert_int_eq(look(0, 1), 0);
+  must_do(0, 1, 1, 1, 1);
+  ck_assert_int_eq(fake_cuda()->calls("cuStreamWaitValue64"), 0);
+  disable_too("cuda_register");
+  disable_too("cuda_pool");
+  ck_assert_int_eq(look(0, 1), 0);
+  must_do(0, 0, 0, 0, 0);
+  ck_assert_int_eq(fake_cuda()->calls("cuMemAlloc"), 1);
+}
+END_TEST
+
+/* A stream that waits for ever: it comes back, and the memory that the stream looks at stays. */
+START_TEST(a_driver_whose_words_never_come_does_not_hold_the_caller) {
+  setenv("FAKE_CUDA_STUCK_WORDS", "1", 1);
+  ck_assert_int_eq(look(0, 1), 0);
+  must_do(-ETIMEDOUT, -ETIMEDOUT, 1, 1, 1);
+  ck_assert_int_eq(fake_cuda()->live("registered"), 1);
+  ck_assert_int_eq(fake_cuda()->live("contexts"), 1);
+  ck_assert_int_eq(fake_cuda()->live("streams"), 0);
+  ck_assert_int_eq(fake_cuda()->live("allocations"), 0);
+}
+END_TEST
+
+/* ---- Each call fails in turn ------------------------------------------------------------------------------------ */
+
+START_TEST(each_call_that_fails_is_told_and_leaves_nothing) {
+  static const char *const names[] = {"cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid", "cuDeviceGetAttribute",
+                                      "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxPushCurrent",
+                                      "cuMemGetInfo", "cuMemAlloc", "cuIpcGetMemHandle", "cuMemHostRegister",
+                                      "cuMemHostGetDevicePointer", "cuStreamCreate", "cuStreamWaitValue64",
+                                      "cuStreamWriteValue64", "cuStreamWaitValue32", "cuStreamWriteValue32"};
+  ck_assert_int_eq(look(0, 1), 0);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (long nth = 1; nth <= 2; nth++) {
+      long before = fake_cuda()->calls(names[i]);
+      fake_cuda()->fault(names[i], nth, RC_CU_OUT_OF_MEMORY);
+      int result = look(0, 1);
+      bool failed = fake_cuda()->calls(names[i]) >= before + nth;
+      bool told = result == -ENOMEM || device.words64 == -ENOMEM || device.words32 == -ENOMEM ||
+                  device.registers == -ENOMEM || device.registers_read_only == -ENOMEM || device.exports == -ENOMEM;
+      ck_assert_msg(failed == told, "%s, call %ld: result %d", names[i], nth, result);
+      ck_assert(!failed || strstr(ringcast_last_error(), "CUDA_ERROR_OUT_OF_MEMORY (2)"));
+      fake_cuda()->fault(NULL, 0, 0);
+      fake_must_be_empty();
+    }
+  }
+}
+END_TEST
+
+/* By their place, whatever they are, also those that give something back: that alone may be left. */
+START_TEST(whatever_call_fails_it_comes_back) {
+  ck_assert_int_eq(look(0, 1), 0);
+  long calls = fake_cuda()->calls("*");
+  ck_assert_int_eq(look(0, 1), 0);
+  calls = fake_cuda()->calls("*") - calls;
+  ck_assert_int_gt(calls, 20);
+  for (long nth = 1; nth <= calls; nth++) {
+    static const char *const kinds[] = {"allocations", "registered", "streams", "contexts"};
+    long left = 0, before = 0;
+    for (int i = 0; i < 4; i++) before += fake_cuda()->live(kinds[i]);
+    fake_cuda()->fault("*", nth, 999);
+    int result = look(0, 1);
+    fake_cuda()->fault(NULL, 0, 0);
+    ck_assert(result == 0 || result == -EIO);
+    for (int i = 0; i < 4; i++) left += fake_cuda()->live(kinds[i]);
+    ck_assert_msg(left - before <= 2, "call %ld: %ld left", nth, left - before); /* a page and its context */
+  }
+}
+END_TEST
+
+START_TEST(a_context_that_breaks_is_told) {
+  ck_assert_int_eq(look(0, 1), 0);
+  fake_cuda()->fault("cuMemGetInfo", 1, RC_CU_ILLEGAL_ADDRESS);
+  ck_assert_int_eq(look(0, 1), -EIO);
+  ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
+  fake_must_be_empty();
 }
 END_TEST
 
 int main(void) {
+  unsetenv("RINGCAST_DISABLE");
   Suite *suite = suite_create("gpu_device");
   TCase *tests = add_case(suite, "device");
-  tcase_add_test(tests, any_strides_are_packed_as_on_the_host);
-  tcase_add_test(tests, a_row_is_one_copy);
-  tcase_add_test(tests, too_many_pieces_are_refused_and_none_is_copied);
-  tcase_add_test(tests, elements_of_less_than_a_byte_must_be_in_c_order);
-  tcase_add_test(tests, what_is_no_tensor_is_refused);
-  tcase_add_test(tests, a_copy_that_fails_says_so);
-  tcase_add_test(tests, a_device_is_one_that_is_there);
-  tcase_add_test(tests, a_stream_that_captures_is_told_from_one_that_does_not);
-  tcase_add_test(tests, a_context_that_has_failed_is_seen);
-  tcase_add_test(tests, without_a_driver_there_is_no_device);
+  tcase_add_test(tests, without_a_probe_there_is_no_context);
+  tcase_add_test(tests, a_device_that_can_do_all_says_so_and_has_nothing_left);
+  tcase_add_test(tests, what_there_is_not_is_refused);
+  tcase_add_test(tests, without_a_driver_there_is_no_device_and_a_reason);
+  tcase_add_test(tests, a_driver_without_words_of_64_bits_has_those_of_32);
+  tcase_add_test(tests, a_driver_that_registers_no_read_only_memory_does_the_rest);
+  tcase_add_test(tests, what_is_switched_off_is_not_tried);
+  tcase_add_test(tests, a_driver_whose_words_never_come_does_not_hold_the_caller);
+  tcase_add_test(tests, each_call_that_fails_is_told_and_leaves_nothing);
+  tcase_add_test(tests, whatever_call_fails_it_comes_back);
+  tcase_add_test(tests, a_context_that_breaks_is_told);
   return run_suite(suite);
 }

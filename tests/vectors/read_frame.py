@@ -11,13 +11,13 @@ import struct
 import sys
 from pathlib import Path
 
-HEADER = struct.Struct("<IHHIIQQ16s")
+HEADER = struct.Struct("<IHHIIQQIIQ")
 ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
 KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
-FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded".split()
-HASHES = 64 | 128
-EMPTY = bytes(16)
+FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded cuda cupy jax".split()
+PLACEMENTS = ["inline", "pool", "extern"]
+HASHES, CUDA, LIBRARIES = 64 | 128, 512, 1024 | 2048
 MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, MAX_CLASSES, LARGEST = 1 << 24, 64, 1024, 256, (1 << 63) - 1
 
 
@@ -41,11 +41,12 @@ class Frame:
         self.used = bytearray(len(raw))  # marks the bytes that mean something; the others are padding
         self.parts = set()  # the entries that are parts of an object
         require(len(raw) >= HEADER.size, "shorter than a header")
-        magic, self.version, root, self.tag, self.count, size, meta_bytes, reserved = HEADER.unpack_from(raw)
+        magic, self.version, root, self.tag, self.count, size, meta_bytes, *words = HEADER.unpack_from(raw)
         require(magic == int.from_bytes(b"RCF1", "little"), "magic")
-        require(1 <= self.version <= 2, "version")
+        require(1 <= self.version <= 3, "version")
         require(root in ROOTS, "root")
-        require(reserved == EMPTY, "reserved field of the header")
+        self.words = dict(zip(("slot", "epoch", "generation"), words))
+        self.check_words(*words)
         require(size == len(raw), "length")
         require(self.count <= MAX_ENTRIES, "count")
         self.root = ROOTS[root]
@@ -54,6 +55,11 @@ class Frame:
         self.meta_end = self.meta + meta_bytes
         require(self.meta_end <= size, "meta area")
         self.used[: self.meta] = b"\1" * self.meta
+
+    def check_words(self, slot, epoch, generation):
+        """Those that say when tensors of devices are there: all of it or nothing."""
+        require(epoch or slot == generation == 0, "words of no epoch")
+        require(not epoch or (generation and self.version >= 3), "words where there are none")
 
     def span(self, offset, size, start, end, what):
         """The bytes at `offset`; what is empty has offset 0."""
@@ -67,12 +73,11 @@ class Frame:
     def entry(self, index):
         fields = ENTRY.unpack_from(self.raw, HEADER.size + ENTRY.size * index)
         key_offset, key_bytes, kind, ndim, placement, code, bits, lanes, dims_offset, flags = fields[:10]
-        offset, size, scalar, hashed, reserved = fields[10:]
+        offset, size, scalar, hashed, lent = fields[10:]
         require(kind in KINDS, "kind")
-        require(placement == 0, "placement")
-        require(reserved == 0, "reserved field of an entry")
         require(flags < 1 << len(FLAGS), "flags")
         self.check_hash(kind, flags, hashed)
+        self.check_device(kind, flags)
         kind, meaning = KINDS[kind], {"kind": KINDS[kind]}
         if flags & 1:
             require(self.root == "dict", "a key without a dict")
@@ -81,15 +86,18 @@ class Frame:
             require(key_offset == key_bytes == 0, "a key that is none")
         padded = bool(flags & 256)
         require(not padded or (self.version >= 2 and kind == "tensor"), "padding where there is none")
-        data = self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
+        place = self.place(placement, flags, offset, size, lent)
+        elsewhere = placement != 0
+        data = b"" if elsewhere else self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
         if kind == "tensor":
-            require(size == 0 or offset % 64 == 48, "a tensor off its line")
+            require(size == 0 or elsewhere or offset % 64 == 48, "a tensor off its line")
             require(scalar == 0, "a scalar where there is none")
             meaning["dtype"] = [code, bits, lanes]
             meaning["shape"], meaning["strides"] = self.dimensions(ndim, dims_offset)
-            expected = tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}, padded=padded)
+            expected, c_order = tensor_bytes(**{k: meaning[k] for k in ("dtype", "shape", "strides")}, padded=padded)
             require(size == expected, "tensor's length")
-            meaning["data"] = data.hex()
+            require(c_order or not elsewhere, "a tensor elsewhere that is not in C order")
+            meaning.update(place or {"data": data.hex()})
         else:
             require(ndim == dims_offset == code == bits == lanes == 0, "dimensions where there are none")
             meaning.update(self.object(offset, scalar, data) if kind == "object" else plain(kind, offset, scalar, data))
@@ -97,6 +105,23 @@ class Frame:
             meaning["hash"] = f"{hashed:016x}"
         named = [name for bit, name in enumerate(FLAGS) if bit > 0 and flags >> bit & 1]
         return {**meaning, "flags": named} if named else meaning
+
+    def place(self, placement, flags, offset, size, lent):
+        """Where a tensor's bytes are that are not in the frame, or None."""
+        require(placement < len(PLACEMENTS), "placement")
+        name = PLACEMENTS[placement]
+        require((lent != 0) == (name == "extern"), "lent memory")
+        if name == "inline":
+            return None
+        require(flags & CUDA and self.words["epoch"], "a tensor elsewhere, of no device or without words")
+        require(size > 0 and offset + size < 1 << 64, "bytes elsewhere")
+        return {"placement": name, "offset": offset, "bytes": size, **({"lent": lent} if lent else {})}
+
+    def check_device(self, kind, flags):
+        libraries = flags & LIBRARIES
+        require(not flags & (CUDA | LIBRARIES) or (KINDS[kind] == "tensor" and self.version >= 3), "what has no device")
+        require(flags & CUDA or not libraries, "a library's array, and of no device")
+        require(libraries != LIBRARIES, "an array of two libraries")
 
     def check_hash(self, kind, flags, hashed):
         require(flags & HASHES or hashed == 0, "a hash, and no flag says which")
@@ -128,11 +153,12 @@ class Frame:
 
     def meaning(self):
         entries = [self.entry(i) for i in range(self.count)]
-        return {"version": self.version, "root": self.root, "tag": self.tag, "entries": entries}
+        device = {"device": self.words} if self.words["epoch"] else {}
+        return {"version": self.version, "root": self.root, "tag": self.tag, **device, "entries": entries}
 
 
 def tensor_bytes(dtype, shape, strides, padded):
-    """What the data's length must be."""
+    """What the data's length must be, and whether they are in C order."""
     code, bits, lanes = dtype
     width = bits * lanes
     require(code <= 17 and width > 0, "dtype")
@@ -149,11 +175,11 @@ def tensor_bytes(dtype, shape, strides, padded):
     packed = 0 if empty else (count * width + 7) // 8
     require(packed <= LARGEST, "too many bytes")
     if empty or c_order:
-        return packed
+        return packed, c_order
     require(width % 8 == 0, "less than bytes, and not in C order")
     extent = (sum((size - 1) * stride for size, stride in zip(shape, strides)) + 1) * (width // 8)
     require(packed <= extent, "elements share their bytes")
-    return extent
+    return extent, False
 
 
 def plain(kind, offset, scalar, data):
@@ -347,7 +373,7 @@ def hashes_are_wrong(meaning):
     """Whether a tensor's hash is not what it says; of its data as it is here, which for these is C order."""
     wrong = []
     for entry in meaning["entries"]:
-        if "sha256" in entry.get("flags", []):
+        if "sha256" in entry.get("flags", []) and "data" in entry:
             wrong.append(hashlib.sha256(bytes.fromhex(entry["data"])).hexdigest()[:16] != entry["hash"])
     return any(wrong)
 

@@ -106,6 +106,10 @@ static PyObject *view_array(struct rc_py_decoding *decoding, const struct ringca
 }
 
 static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
+  if (item->placement != RINGCAST_PLACEMENT_INLINE) {
+    return rc_py_raise_text(decoding->state, ENODEV,
+                            "the frame's tensor lies in the writer's device memory, which this reader has not opened");
+  }
   const struct ringcast_tensor tensor = {
       .data = item->data,
       .dtype = item->dtype,

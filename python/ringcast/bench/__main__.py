@@ -9,7 +9,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, death, dropin, exchange, report
+from ringcast.bench import cases, codec, death, dropin, exchange, gpu, report
 
 EXAMPLES = """
 EXAMPLES
@@ -20,6 +20,7 @@ EXAMPLES
   python -m ringcast.bench asyncio --rounds 1000
   python -m ringcast.bench death --rounds 20
   python -m ringcast.bench dropin --vllm vllm-0.33.0 --format json
+  python -m ringcast.bench gpu --case 16M
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than what stands beside it. Nothing
 else should run meanwhile. docs/benchmarks.md tells what is measured, and how.
@@ -30,6 +31,7 @@ COMMANDS = {
     "tensors": "the same for what holds tensors or arrays, with GB/s",
     "death": "how soon the others know when one process is killed, under each drop-in",
     "asyncio": "waking a reader that sleeps: one that blocks, and one in an event loop",
+    "gpu": "CUDA tensors of torch between two processes, beside CUDA IPC and NCCL's broadcast",
     "dropin": "what stands in for gloo's, vLLM's and SGLang's broadcasts, beside them, with 2 and 4 ranks",
 }
 
@@ -74,6 +76,8 @@ def ranks(text: str) -> int:
 def names(command: str) -> List[str]:
     if command == "dropin":
         return list(dropin.CASES)
+    if command == "gpu":
+        return list(gpu.CASES)
     return cases.WITH_TENSORS if command == "tensors" else list(cases.CASES)
 
 
@@ -159,6 +163,8 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         sizes = sorted(set(options.ranks or dropin.RANKS))
         chosen = options.cases or names("dropin")
         return {**facts, **dropin.run(chosen, sizes, options.seconds, options.gap / 1e3, options.vllm)}
+    if options.command == "gpu":
+        return {**facts, **gpu.run(options.cases or names("gpu"), options.seconds)}
     with exchange.Pair() as pair:
         return {**facts, "processes": pair.facts(), **measure(options, pair.measure)}
 
@@ -176,6 +182,11 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
         gap = f", a gap of {found['gap_ms']:g} ms before each" if found["gap_ms"] else ""
         note = f"From the call at the source until the last has it{gap}; ratio: of p50, ringcast's to this one's."
         return report.text({**found, "cases": dropin.rows(found["cases"])}, report.DROPIN, note)
+    if options.command == "gpu":
+        if "skipped" in found:
+            return f"skipped: {found['skipped']}"
+        note = f"One way between two processes on {found['device']}, until the receiver's device has a copy of its own."
+        return report.text({**found, "cases": gpu.rows(found["cases"])}, gpu.COLUMNS, note)
     processes = found["processes"]
     pinned = "a CPU each" if None not in processes["cpus"] else "one CPU for both"
     spin = f"waits spin for {processes['spin_s'] * 1e3:.0f} ms" if processes["spin_s"] else "waits spin as they see fit"

@@ -71,13 +71,13 @@ PLANTS = {
     "ready_on_another_stream": (SLOW, [("writer.c",
         "rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),",
         "rc_word_write(gpu->device.cuda, segment->word_bits, NULL, address_of(gpu, slot),")]),
-    "frame_is_sent_before_ready": ("test_gpu_writer", [
+    "frame_is_sent_before_ready": ("test_gpu_send", [
         ("writer.c", "  failed = enqueue_ready(gpu, lease->slot, stream);\n  if (failed != 0) rc_gpu_writer_failed",
          "  slot->position = gpu->writer->ring.tail;\n"
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS);\n"
          "  if (failed != 0) rc_gpu_writer_failed"),
         ("writer.c", "  slot->position = gpu->writer->ring.tail;\n"
-         "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* G4 */",
+         "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */",
          "  failed = enqueue_ready(gpu, lease->slot, stream);")]),
     "wait_is_skipped": (SLOW, [("reader.c",
         "rc_cu_result result = rc_word_wait(gpu->device.cuda, segment->word_bits, take->stream, ready, take->generation);",
@@ -95,9 +95,7 @@ PLANTS = {
         "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
         "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) "
         "return slot->state == RC_POOL_DROPPED;")]),
-    "dropped_generation_never_comes": (UNREAD, [("writer.c",
-        "rc_word_store(rc_gpu_ready(segment, slot), segment->word_bits, gpu->pool.slots[slot].generation);\n"
-        "  rc_pool_give", "rc_pool_give")]),
+    "dropped_generation_never_comes": (UNREAD, [("writer.c", "gpu->pool.slots[number].generation--;", "")]),
     # Who is counted on.
     "counted_on_after_the_commit": (PLAIN, [
         ("consumers.c", "rc_store_release(&consumer_at(writer, index)->counted, position + 1);", "(void)position;"),
@@ -136,19 +134,19 @@ PLANTS = {
     "sleeps_on_deferred_frames": (BY_RING, [("reader.c", "before_sleep ? gpu->reader->ring.ring.capacity / 4 : UINT64_MAX",
                                              "before_sleep < 0 ? 0 : UINT64_MAX")]),
     # Lent memory, and pools that look the same.
-    "lent_is_taken_back_while_it_is_sent": ("test_gpu_reader", [("lend.c", "if (own->under_way != 0) return false;", "")]),
-    "lent_stays_open": ("test_gpu_reader", [("import.c",
+    "lent_is_taken_back_while_it_is_sent": ("test_gpu_lend", [("lend.c", "if (own->under_way != 0) return false;", "")]),
+    "lent_stays_open": ("test_gpu_lend", [("import.c",
         "if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue;",
         "if (!all && rc_load_acquire(&shared->serial) != 0) continue;")]),
-    "pool_is_known_by_its_handle": ("test_gpu_reader", [("reader.c",
+    "pool_is_known_by_its_handle": ("test_gpu_pools", [("reader.c",
         "if (gpu->import && gpu->import->segment.epoch == place.epoch) return;", "if (gpu->import) return;")]),
     "dropped_lease_is_good_still": ("test_gpu_writer", [("writer.c",
         "return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;",
         "return slot->generation == lease->generation ? slot : NULL;")]),
-    "captured_stream_is_written_to": ("test_gpu_writer", [("device.c",
+    "captured_stream_is_written_to": ("test_gpu_send", [("device.c",
         "if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;", "if (status >= 0) return 0;")]),
     "extents_overlap": ("test_gpu_pool", [("pool.c", "at = end_of(next);", "at = next->base;")]),
-    "rows_are_packed_at_the_wrong_place": ("test_gpu_device", [("device.c",
+    "rows_are_packed_at_the_wrong_place": ("test_gpu_pack", [("device.c",
         "from -= (rc_cu_ptr)(rows.stride[i] * rows.shape[i]);",
         "from -= (rc_cu_ptr)(rows.stride[i] * (rows.shape[i] - 1));")]),
     # Ends.

@@ -69,7 +69,7 @@ static void lay_out(struct producer *producer, const struct plan *plan, int stre
 
 /* A place in the pool that comes to nothing, mostly with a copy into it that may be late. */
 static void lease_and_drop(struct producer *producer) {
-  struct ringcast_gpu_lease lease;
+  struct ringcast_gpu_extent lease;
   uint64_t bytes = 1 + throw(&producer->dice, options.typical < JUNK_BYTES ? options.typical : JUNK_BYTES), offset;
   int stream = (int)throw(&producer->dice, STREAMS);
   int64_t shape[1] = {(int64_t)bytes};

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that only a real GPU can show, in one go: builds the library, its tools, the probes of tests/gpu and the
+# Python extension with what is there (a compiler, CMake, Python; neither check nor liburing nor a package registry),
+# runs them, each with a time limit, and leaves what they found in $OUT (default build/gpu/out) as text and JSON.
+# docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
+#
+# GPU_FAKE=1: on a machine without a GPU, with the tests' own driver: so that each line here has run before it counts.
+# Steps by name as arguments: only these, after the build.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=build/gpu out=${OUT:-build/gpu/out} fake=${GPU_FAKE:-} failed=0 wanted=" $* "
+python=${PYTHON:-$(command -v build/venv/bin/python || command -v python3)}
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+: >"$out/summary.txt"
+
+say() { echo "$*" | tee -a "$out/summary.txt"; }
+
+# step NAME SECONDS FILE COMMAND...: what it prints goes to FILE, or where it is
+step() {
+  local name=$1 limit=$2 file=$3 began=$SECONDS status=0
+  shift 3
+  [[ "$wanted" == "  " || "$wanted" == *" $name "* ]] || return 0
+  timeout --kill-after=10 "$limit" "$@" >"$out/$file" 2>"$build/stderr" || status=$?
+  case $status in
+  0) say "$(printf '%-8s passed  %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
+  124 | 137) say "$(printf '%-8s TIMEOUT %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
+  *) say "$(printf '%-8s FAILED  %4d s  %s, status %d' "$name" $((SECONDS - began)) "$file" "$status")" ;;
+  esac
+  [ -s "$build/stderr" ] && sed "s/^/  $name: /" "$build/stderr" | tail -n 30 | tee -a "$out/summary.txt"
+  [ "$status" = 0 ] || failed=1
+  return 0
+}
+
+# ---- What is here ----------------------------------------------------------------------------------------------------
+
+facts() {
+  uname -srm
+  gcc --version | head -n 1
+  cmake --version | head -n 1
+  "$python" --version
+  nvcc --version 2>/dev/null | tail -n 2
+  nvidia-smi 2>/dev/null
+  nvidia-smi topo -m 2>/dev/null
+  "$python" -c 'from importlib import metadata
+for name in ("torch", "cupy-cuda13x", "cupy-cuda12x", "jax", "numpy", "nvidia-nccl-cu13", "nvidia-nccl-cu12"):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pass'
+  grep -E '^(model name|Hugepagesize|HugePages_Free|MemAvailable)' /proc/cpuinfo /proc/meminfo | sort -u | head -n 8
+  ulimit -a | grep -E 'locked|open files'
+  df -h /dev/shm | tail -n 1
+}
+
+# ---- The build -------------------------------------------------------------------------------------------------------
+
+# Without what can't be had there; the extension too, where Python's headers are.
+configure() {
+  local options=(-S . -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRINGCAST_TOOLS=ON
+    -DRINGCAST_GPU_TESTS=ON -DRINGCAST_INSTALL=OFF)
+  local executable
+  executable=$("$python" -c 'import sys; print(sys.executable)')
+  cmake "${options[@]}" -DRINGCAST_PYTHON=ON "-DPython_EXECUTABLE=$executable" ||
+    cmake "${options[@]}" -DRINGCAST_PYTHON=OFF
+}
+
+# The package as it is installed: the modules, and the extension beside them.
+site() {
+  local extension
+  rm -rf "$build/site"
+  mkdir -p "$build/site"
+  cp -r python/ringcast "$build/site/ringcast"
+  rm -f "$build"/site/ringcast/_ringcast*.so
+  extension=$(find "$build/python" -name '_ringcast*.so' 2>/dev/null | head -n 1)
+  [ -z "$extension" ] || cp "$extension" "$build/site/ringcast/"
+}
+
+make_all() { configure && cmake --build "$build" -j "$(nproc)" && site; }
+
+facts >"$out/machine.txt" 2>&1
+if ! make_all >"$out/build.log" 2>&1; then
+  tail -n 30 "$out/build.log"
+  say "build    FAILED  see build.log"
+  exit 1
+fi
+say "build    passed  build.log"
+warned=$(grep -c 'warning:' "$out/build.log")
+[ "$warned" = 0 ] || say "  build: $warned warnings"
+
+# ---- The runs --------------------------------------------------------------------------------------------------------
+
+probe=("$build/tests/gpu/gpu_probe")
+tool=$build/bin/ringcast
+perf=()
+if [ -n "$fake" ]; then
+  export LD_LIBRARY_PATH=$PWD/$build/tests/fake_cuda/new${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  probe+=(--fake)
+  perf=(--sizes 1K,1M --seconds 0.05)
+fi
+export PYTHONPATH=$PWD/$build/site PYTHONDONTWRITEBYTECODE=1
+
+# One reader, and three, as an array.
+both='echo "["; "$0" perf gpu --format json "$@" && echo "," &&
+      "$0" perf gpu --format json --readers 3 --seconds 0.3 "$@" && echo "]"'
+
+step doctor 150 doctor.json "$tool" doctor --format json
+step probes 420 probes.jsonl "${probe[@]}"
+step perf 180 perf.json bash -c "$both" "$tool" "${perf[@]}"
+if [ -n "$(find "$build/site" -name '_ringcast*.so')" ]; then
+  step python 300 python.jsonl "$python" tests/gpu/tensors.py
+  step bench 180 bench.json "$python" -m ringcast.bench gpu --format json
+else
+  say "python   SKIPPED no headers of Python, so no extension: see build.log"
+fi
+
+# What did not go well, in the words of the probes.
+grep -hE '"result": "(failed|crashed|timeout)"' "$out/probes.jsonl" "$out/python.jsonl" 2>/dev/null |
+  cut -c 1-300 | tee -a "$out/summary.txt"
+if [ "$failed" = 0 ]; then said="Nothing failed."; else said="FAILED."; fi
+say "$said $(cd "$out" && echo *)"
+exit "$failed"

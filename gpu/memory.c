@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory for what is received. It holds the device's context, so it may outlive the reader. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "gpu/reader.h"
+#include "shm/error.h"
+
+struct ringcast_gpu_memory {
+  struct rc_device device;
+  rc_cu_ptr address;
+  rc_cu_stream stream;
+  uint32_t forks;
+  bool in_order; /* of the stream */
+};
+
+static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
+  const struct rc_cuda *cuda = memory->device.cuda;
+  memory->in_order = cuda->mem_alloc_async && cuda->mem_free_async;
+  if (memory->in_order) {
+    rc_cu_result result = cuda->mem_alloc_async(&memory->address, bytes, memory->stream);
+    if (result != RC_CU_NOT_SUPPORTED) return result; /* a device without memory pools */
+    memory->in_order = false;
+  }
+  return cuda->mem_alloc(&memory->address, bytes);
+}
+
+int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast_stream stream,
+                              ringcast_device_ptr *out, ringcast_gpu_memory **out_memory) {
+  struct rc_cuda_entry entry;
+  int failed = rc_gpu_reader_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  ringcast_gpu_memory *memory = calloc(1, sizeof *memory);
+  if (!memory) failed = rc_fail(-ENOMEM, "out of memory");
+  if (failed == 0) failed = rc_device_open(gpu->device.ordinal, &memory->device);
+  if (failed == 0) {
+    memory->stream = stream;
+    memory->forks = gpu->forks;
+    rc_cu_result result = allocate(memory, bytes > 0 ? bytes : 1);
+    if (result != RC_CU_SUCCESS) {
+      failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "memory of %llu bytes", (unsigned long long)bytes));
+      rc_device_close(&memory->device);
+    }
+  }
+  rc_cuda_leave(&entry);
+  if (failed != 0) {
+    free(memory);
+    return failed;
+  }
+  *out = memory->address;
+  *out_memory = memory;
+  return 0;
+}
+
+void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
+  struct rc_cuda_entry entry;
+  if (!memory) return;
+  bool is_ours = memory->forks == rc_fork_count(); /* else the parent's */
+  if (is_ours && rc_cuda_enter(memory->device.context, &entry) == RC_CU_SUCCESS) {
+    const struct rc_cuda *cuda = memory->device.cuda;
+    /* Of a stream that is gone by now, what it had to do is done when the context has nothing left. */
+    if (!memory->in_order || cuda->mem_free_async(memory->address, memory->stream) != RC_CU_SUCCESS)
+      cuda->mem_free(memory->address);
+    rc_cuda_leave(&entry);
+    rc_device_close(&memory->device);
+  }
+  free(memory);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host memory that is registered: of every kind that a ring may be made of; and what a process costs the device. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ringcast/gpu.h"
+#include "tests/gpu/probe.h"
+#include "tests/gpu/run.h"
+
+enum { HUGE = 2 << 20, PAGE = 4096 };
+static const unsigned MAPPED = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
+
+/* ---- Registering ------------------------------------------------------------------------------------------------ */
+
+/* Whether bytes get there and back, `at` bytes into it; and what registering took. */
+static void try_registering(struct gpu *gpu, const char *name, uint8_t *memory, size_t bytes, size_t at) {
+  enum { TRIED = 65536 };
+  static uint8_t came[TRIED];
+  char key[96];
+  double begun = now_us();
+  rc_cu_result result = gpu->cuda->host_register(memory, bytes, MAPPED);
+  snprintf(key, sizeof key, "%s_register_us", name);
+  figure_number(key, now_us() - begun);
+  figure_result(name, result);
+  if (result != RC_CU_SUCCESS) return;
+  rc_cu_ptr device = gpu_alloc(gpu, TRIED);
+  for (size_t i = 0; i < TRIED; i++) memory[at + i] = (uint8_t)(i * 7 + 3);
+  must(gpu->cuda->copy_htod(device, memory + at, TRIED, gpu->stream), "cuMemcpyHtoDAsync from registered memory");
+  must(gpu->cuda->stream_synchronize(gpu->stream), "cuStreamSynchronize");
+  must(gpu->cuda->copy_dtoh(came, device, TRIED, gpu->stream), "cuMemcpyDtoHAsync");
+  memset(memory + at, 0, TRIED);
+  must(gpu->cuda->stream_synchronize(gpu->stream), "cuStreamSynchronize");
+  must(gpu->cuda->copy_dtoh(memory + at, device, TRIED, gpu->stream), "cuMemcpyDtoHAsync to registered memory");
+  must(gpu->cuda->stream_synchronize(gpu->stream), "cuStreamSynchronize");
+  for (size_t i = 0; i < TRIED; i++)
+    if (came[i] != (uint8_t)(i * 7 + 3) || memory[at + i] != came[i]) failed("%s: byte %zu is wrong", name, i);
+  must(gpu->cuda->host_unregister(memory), "cuMemHostUnregister");
+  must(gpu->cuda->mem_free(device), "cuMemFree");
+}
+
+static int memory_file(unsigned flags, size_t bytes) {
+  int fd = memfd_create("probe", MFD_CLOEXEC | flags);
+  if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
+    close(fd);
+    return -1;
+  }
+  return fd;
+}
+
+static void register_kinds(void) {
+  enum { BYTES = 8 * HUGE };
+  struct gpu gpu = gpu_open();
+  uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  try_registering(&gpu, "anonymous", memory, BYTES, 100);
+  int fd = memory_file(0, BYTES);
+  memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  try_registering(&gpu, "memfd", memory, BYTES, 100);
+  madvise(memory, BYTES, MADV_HUGEPAGE);
+#ifdef MADV_COLLAPSE
+  figure_integer("collapse_errno", madvise(memory, BYTES, MADV_COLLAPSE) == 0 ? 0 : errno);
+#endif
+  try_registering(&gpu, "memfd_collapsed", memory, BYTES, 100);
+  fd = memory_file(MFD_HUGETLB | MFD_HUGE_2MB, BYTES);
+  memory = fd < 0 ? MAP_FAILED : mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (memory == MAP_FAILED) figure_text("hugetlb", "no pages of 2 MiB are reserved");
+  else try_registering(&gpu, "hugetlb", memory, BYTES, 100);
+}
+
+/* The same file twice in a row, as a ring maps its data, registered as one range; bytes across the seam. */
+static void register_mirrored(void) {
+  enum { BYTES = 4 * HUGE };
+  struct gpu gpu = gpu_open();
+  int fd = memory_file(0, BYTES);
+  uint8_t *memory = mmap(NULL, 2 * BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; i < 2; i++)
+    if (mmap(memory + i * BYTES, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+      failed("can't map it twice: %s", strerror(errno));
+  try_registering(&gpu, "mirrored", memory, 2 * BYTES, BYTES - 1000);
+}
+
+/* A reader's view of a ring: sealed against writing by others, mapped for reading. */
+static void register_read_only(void) {
+  enum { BYTES = 4 * HUGE, TRIED = 65536 };
+  static uint8_t came[TRIED];
+  struct gpu gpu = gpu_open();
+  int fd = memfd_create("probe", MFD_CLOEXEC | MFD_ALLOW_SEALING), value = -1;
+  if (fd < 0 || ftruncate(fd, BYTES) != 0) failed("no memfd: %s", strerror(errno));
+  uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  memset(memory, 0x5a, BYTES);
+#ifdef F_SEAL_FUTURE_WRITE
+  figure_integer("sealed", fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE) == 0);
+#endif
+  uint8_t *view = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
+  must(gpu.cuda->device_get_attribute(&value, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, gpu.device),
+       "cuDeviceGetAttribute");
+  figure_integer("attribute", value);
+  rc_cu_result result = gpu.cuda->host_register(view, BYTES, MAPPED);
+  figure_result("without_flag", result);
+  if (result == RC_CU_SUCCESS) gpu.cuda->host_unregister(view);
+  double begun = now_us();
+  result = gpu.cuda->host_register(view, BYTES, MAPPED | RC_CU_MEMHOSTREGISTER_READ_ONLY);
+  figure_number("register_us", now_us() - begun);
+  figure_result("read_only", result);
+  if (result != RC_CU_SUCCESS) return;
+  rc_cu_ptr device = gpu_alloc(&gpu, TRIED);
+  must(gpu.cuda->copy_htod(device, view + 1000, TRIED, gpu.stream), "cuMemcpyHtoDAsync from read-only memory");
+  must(gpu.cuda->copy_dtoh(came, device, TRIED, gpu.stream), "cuMemcpyDtoHAsync");
+  must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
+  for (size_t i = 0; i < TRIED; i++)
+    if (came[i] != 0x5a) failed("byte %zu is wrong", i);
+  figure_result("unregister", gpu.cuda->host_unregister(view));
+}
+
+/* INLINE, as a process can't open its own pool. */
+static void send_and_receive(struct gpu *gpu, ringcast_gpu_writer *writer, ringcast_gpu_reader *reader) {
+  enum { BYTES = 1 << 20 };
+  const int64_t shape[1] = {BYTES};
+  rc_cu_ptr from = gpu_alloc(gpu, BYTES), to = gpu_alloc(gpu, BYTES);
+  const struct ringcast_gpu_item item = {
+      .key = "x", .key_bytes = 1, .on_device = 1,
+      .tensor = {.data = (const void *)(uintptr_t)from, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
+                 .flags = RINGCAST_ITEM_CUDA}};
+  struct ringcast_frame frame;
+  struct ringcast_frame_reader tensors;
+  struct ringcast_gpu_take take;
+  struct ringcast_item found;
+  gpu_fill(gpu, from, BYTES, 5);
+  must_ringcast(ringcast_gpu_send(writer, &item, 1, 0, 0, gpu->stream, 0), "ringcast_gpu_send");
+  must_ringcast(ringcast_gpu_next(reader, 0, &frame), "ringcast_gpu_next");
+  must_ringcast(ringcast_gpu_begin(reader, &frame, gpu->stream, &take), "ringcast_gpu_begin");
+  must_ringcast(ringcast_frame_open(&tensors, frame.data, frame.bytes), "ringcast_frame_open");
+  must_ringcast(ringcast_frame_item(&tensors, 0, &found), "ringcast_frame_item");
+  must_ringcast(ringcast_gpu_copy_out(reader, &take, &found, to), "ringcast_gpu_copy_out");
+  must_ringcast(ringcast_gpu_end(reader, &take), "ringcast_gpu_end");
+  if (gpu_differing(gpu, to, BYTES, 5) != 0) failed("other bytes came than were sent");
+}
+
+/* What the library makes of it: a ring of each kind, and whether both sides have it registered. */
+static void rings_are_registered(void) {
+  static const char *const kinds[] = {NULL, "hugetlb", "shmem_huge", "pages"};
+  struct gpu gpu = gpu_open();
+  for (uint32_t kind = RINGCAST_MEMORY_HUGETLB; kind <= RINGCAST_MEMORY_PAGES; kind++) {
+    struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4 << 20, .memory = kind};
+    struct ringcast_gpu_info info = {.size = sizeof info};
+    ringcast_writer *ring;
+    ringcast_reader *other;
+    ringcast_gpu_writer *writer;
+    ringcast_gpu_reader *reader;
+    char key[64];
+    if (ringcast_writer_create_ex(&options, &ring) != 0) {
+      figure_text(kinds[kind], ringcast_last_error());
+      continue;
+    }
+    must_ringcast(ringcast_reader_attach(ringcast_writer_handle(ring), &other), "attach");
+    must_ringcast(ringcast_gpu_writer_open(ring, NULL, &writer), "ringcast_gpu_writer_open");
+    must_ringcast(ringcast_gpu_reader_open(other, NULL, &reader), "ringcast_gpu_reader_open");
+    send_and_receive(&gpu, writer, reader); /* it is registered when it is first needed */
+    must_ringcast(ringcast_gpu_writer_info(writer, &info), "ringcast_gpu_writer_info");
+    snprintf(key, sizeof key, "%s_writer", kinds[kind]);
+    figure_integer(key, info.registered);
+    info = (struct ringcast_gpu_info){.size = sizeof info};
+    must_ringcast(ringcast_gpu_reader_info(reader, &info), "ringcast_gpu_reader_info");
+    snprintf(key, sizeof key, "%s_reader", kinds[kind]);
+    figure_integer(key, info.registered);
+    ringcast_gpu_reader_close(reader);
+    ringcast_gpu_writer_close(writer);
+    ringcast_reader_close(other);
+    ringcast_writer_close(ring);
+  }
+}
+
+/* ---- What a process costs --------------------------------------------------------------------------------------- */
+
+static void hold_context(struct helper *me, void *context) {
+  char byte = 1;
+  (void)context;
+  helper_hear(me, &byte, 1);
+  double begun = now_us();
+  gpu_open();
+  double took = now_us() - begun;
+  helper_tell(me, &took, sizeof took);
+  helper_hear(me, &byte, 1);
+}
+
+static void contexts(void) {
+  enum { HELPERS = 3 };
+  struct helper helpers[HELPERS];
+  double took[HELPERS], held[HELPERS];
+  char byte = 1;
+  for (int i = 0; i < HELPERS; i++) helpers[i] = helper_start(hold_context, NULL);
+  double begun = now_us();
+  struct gpu gpu = gpu_open();
+  figure_number("first_open_ms", (now_us() - begun) / 1e3);
+  for (int i = 0; i < HELPERS; i++) {
+    size_t before = gpu_free_bytes(&gpu);
+    helper_tell(&helpers[i], &byte, 1);
+    helper_hear(&helpers[i], &took[i], sizeof took[i]);
+    held[i] = ((double)before - (double)gpu_free_bytes(&gpu)) / (1 << 20);
+    took[i] /= 1e3;
+  }
+  size_t before = gpu_free_bytes(&gpu);
+  for (int i = 0; i < HELPERS; i++) {
+    helper_tell(&helpers[i], &byte, 1);
+    helper_end(&helpers[i]);
+  }
+  figure_spread("open_ms", took, HELPERS);
+  figure_spread("context_mib", held, HELPERS);
+  figure_number("given_back_mib", ((double)gpu_free_bytes(&gpu) - (double)before) / (1 << 20));
+}
+
+/* ---- The driver, and what the library finds --------------------------------------------------------------------- */
+
+static void driver(void) {
+  double begun = now_us();
+  const struct rc_cuda *cuda = rc_cuda();
+  figure_number("start_ms", (now_us() - begun) / 1e3);
+  if (!cuda) skipped("%s", rc_cuda_status()->why);
+  struct ringcast_gpu_device_info device = {.size = sizeof device};
+  figure_integer("version", rc_cuda_status()->version);
+  figure_integer("devices", rc_cuda_status()->devices);
+  figure_integer("by_proc_address", rc_cuda_status()->by_proc_address);
+#define MISSING(need, field, name, symbol, arguments) \
+  if (!cuda->field) figure_text("missing", #name);
+  RC_CUDA_FUNCTIONS(MISSING)
+#undef MISSING
+  begun = now_us();
+  must_ringcast(ringcast_gpu_device(0, 1, &device), "ringcast_gpu_device");
+  figure_number("probe_ms", (now_us() - begun) / 1e3);
+  figure_text("name", device.name);
+  figure_integer("words64", device.words64);
+  figure_integer("words32", device.words32);
+  figure_integer("registers", device.registers);
+  figure_integer("registers_read_only", device.registers_read_only);
+  figure_integer("exports", device.exports);
+  if (device.words32 != 1 && device.words64 != 1) failed("no words: all would go INLINE");
+}
+
+const struct probe_case memory_probes[] = {
+    {"driver", driver, 60},
+    {"contexts", contexts, 90},
+    {"register_kinds_of_memory", register_kinds, 60},
+    {"register_mirrored", register_mirrored, 60},
+    {"register_read_only", register_read_only, 60},
+    {"rings_are_registered", rings_are_registered, 60},
+    {NULL, NULL, 0}};

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The few calls of CUDA's driver that the command line makes on its own account: memory to send from and to receive
+ * into, and plain copies to compare with. The library's own use of the driver is its own business. Nothing is linked.
+ */
+#ifndef TOOLS_CUDA_H
+#define TOOLS_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ringcast/gpu.h"
+
+/* Field, symbol, arguments. All are in every driver since CUDA 11.0. */
+#define CUDA_CALLS(X)                                                                                                 \
+  X(init, cuInit, (unsigned flags))                                                                                   \
+  X(error_name, cuGetErrorName, (int result, const char **out))                                                       \
+  X(device_get, cuDeviceGet, (int *out, int ordinal))                                                                 \
+  X(retain, cuDevicePrimaryCtxRetain, (void **out, int device))                                                       \
+  X(release, cuDevicePrimaryCtxRelease_v2, (int device))                                                              \
+  X(push, cuCtxPushCurrent_v2, (void *context))                                                                       \
+  X(pop, cuCtxPopCurrent_v2, (void **out))                                                                            \
+  X(alloc, cuMemAlloc_v2, (ringcast_device_ptr * out, size_t bytes))                                                  \
+  X(free, cuMemFree_v2, (ringcast_device_ptr memory))                                                                 \
+  X(get_info, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                                                 \
+  X(host_register, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))                                \
+  X(host_unregister, cuMemHostUnregister, (void *memory))                                                             \
+  X(dtod, cuMemcpyDtoDAsync_v2, (ringcast_device_ptr to, ringcast_device_ptr from, size_t bytes, ringcast_stream s))  \
+  X(htod, cuMemcpyHtoDAsync_v2, (ringcast_device_ptr to, const void *from, size_t bytes, ringcast_stream s))          \
+  X(dtoh, cuMemcpyDtoHAsync_v2, (void *to, ringcast_device_ptr from, size_t bytes, ringcast_stream s))                \
+  X(stream_create, cuStreamCreate, (ringcast_stream * out, unsigned flags))                                           \
+  X(stream_destroy, cuStreamDestroy_v2, (ringcast_stream stream))                                                     \
+  X(stream_synchronize, cuStreamSynchronize, (ringcast_stream stream))
+
+struct cuda {
+#define CUDA_FIELD(field, symbol, arguments) int(*field) arguments;
+  CUDA_CALLS(CUDA_FIELD)
+#undef CUDA_FIELD
+  int device;
+  char failed[160]; /* what cuda_did says of the last call that failed */
+};
+
+#define CUDA_STREAM_NON_BLOCKING 1u
+
+/* Opens the driver, and makes the device's context current in this thread, for good: a process that forks afterwards
+ * has no use of CUDA in the child. False: cuda->failed says why. */
+bool cuda_open(struct cuda *cuda, int ordinal);
+
+/* Whether it went well; if not, cuda->failed is `what` and the result by its name. */
+bool cuda_did(struct cuda *cuda, int result, const char *what);
+
+#endif
