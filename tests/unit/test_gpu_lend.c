@@ -73,7 +73,8 @@ static void read_lent(void *unused) {
     child_must(ringcast_gpu_end(gpu_reader, &received.take) == 0);
     say(talk.told[1]);
   }
-  child_must(fake_cuda()->calls("cuIpcOpenMemHandle") == 3); /* the pool; the memory, and once more when it was lent anew */
+  /* The pool; the memory, and once more when it was lent anew. */
+  child_must(fake_cuda()->calls("cuIpcOpenMemHandle") == 3);
   hear(talk.go[0]);
   close_reader();
   close_device();

@@ -67,7 +67,7 @@ END_TEST
 START_TEST(a_row_is_one_copy) {
   const int64_t shape[3] = {5, 4, 8}, whole[3] = {32, 8, 1}, padded[3] = {64, 8, 1}, ones_shape[4] = {3, 1, 8, 1},
                 ones[4] = {16, 7, 1, 99};
-  struct ringcast_tensor tensor = {.data = (const void *)(uintptr_t)source, .dtype = {2, 32, 1}, .ndim = 3, .shape = shape};
+  struct ringcast_tensor tensor = {.dtype = {2, 32, 1}, .ndim = 3, .shape = shape};
   static const char *const name = "cuMemcpyDtoDAsync";
   open_one();
   tensor.data = (const void *)(uintptr_t)source;

@@ -39,7 +39,8 @@ static void send_frame_of(uint32_t slot, uint32_t epoch, uint64_t generation, ui
   ck_assert_int_eq(ringcast_writer_reserve(writer, ringcast_plan_bytes(&plan), 0, &span), 0);
   ck_assert_int_eq(ringcast_build_begin(&builder, span.data, span.bytes, &plan, RINGCAST_ROOT_DICT, 0), 0);
   ck_assert_int_eq(ringcast_build_device_tensor(&builder, "x", 1, &tensor,
-                                                lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL, offset, lent),
+                                                lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL, offset,
+                                                lent),
                    0);
   ck_assert_int_eq(ringcast_build_device(&builder, slot, epoch, generation), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &used), 0);
@@ -399,7 +400,8 @@ START_TEST(where_the_ring_is_not_registered_the_device_is_waited_for) {
   struct ringcast_gpu_info before = reader_info();
   int64_t shape[1] = {64};
   static uint8_t host[64] = {1, 2, 3};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = {.data = host, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape}};
+  struct ringcast_tensor tensor = {.data = host, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
+  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = tensor};
   ck_assert_int_eq(ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0), 0);
   next_frame(&received);
   begin(&received);
