@@ -7,11 +7,11 @@
 #                 the codec, the model, valgrind and aarch64 take what they take
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
 #   FRAMES        frames in sequence (as many as the time allows)
-#   STEPS         which steps (all): kill frames codec fuzz model threads valgrind aarch64
+#   STEPS         which steps (all): kill frames gpu codec fuzz model threads valgrind aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.."
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
-steps=${STEPS:-kill frames codec fuzz model threads valgrind aarch64}
+steps=${STEPS:-kill frames gpu codec fuzz model threads valgrind aarch64}
 out=build/soak
 summary=() details=() failed=0
 
@@ -19,8 +19,8 @@ for word in "$seconds" "$kills" "$seed"; do
   [[ $word =~ ^[0-9]+$ ]] || { echo "soak: SOAK_SECONDS, KILLS and SEED are whole numbers, not '$word'" >&2; exit 2; }
 done
 for step in $steps; do
-  [[ " kill frames codec fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
-    { echo "soak: STEPS has '$step': it must be a list of kill frames codec fuzz model threads valgrind aarch64" >&2
+  [[ " kill frames gpu codec fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
+    { echo "soak: STEPS has '$step': it must be a list of kill frames gpu codec fuzz model threads valgrind aarch64" >&2
       exit 2; }
 done
 mkdir -p "$out"
@@ -91,6 +91,22 @@ fuzz() {
   build fuzz && python3 tests/fuzz/run.py --seconds "$1"
 }
 
+# Device tensors on the tests' own driver: one run after the other, each of a seed, and of a way, of its own.
+gpu() { # gpu SECONDS
+  local end=$((SECONDS + $1)) runs=0
+  local ways=("--consumers 1 --expect-pool 90" "--consumers 8" "--guests 8 --kills 4 --slots 12 --flood 1"
+    "--word-bits 32 --generation 0xffffff80 --slots 8" "--pool 2097152 --typical 65536 --slots 8 --huge 23 --flood 1"
+    "--pool 0 --ring 65536 --typical 5000" "--no-inline 1 --slots 6 --flood 1 --delays 5000 --typical 300000"
+    "--inline-most 4096 --views 1 --word-bits 32" "--guests 20 --kills 6 --consumers 4 --delays 0 --releases 3")
+  while [ "$runs" = 0 ] || [ $SECONDS -lt $end ]; do
+    # shellcheck disable=SC2086
+    LD_LIBRARY_PATH=$bin/fake_cuda/new "$bin/gpu_broadcast" --seed $((seed + runs)) --messages 2000 \
+      ${ways[$((runs % ${#ways[@]}))]} || return
+    runs=$((runs + 1))
+  done
+  echo "gpu: $runs broadcasts of 2000 messages, seeds from $seed on, and none was corrupt"
+}
+
 memcheck() {
   if ! command -v valgrind >/dev/null; then
     echo "SKIPPED valgrind: there is none (Debian: valgrind)"
@@ -125,6 +141,7 @@ if wants frames; then
     step frames 'in sequence' "$bin/soak_frames" --seconds "$(share 40)"
   fi
 fi
+if wants gpu; then step gpu '^gpu' gpu "$(share 10)"; fi
 if wants codec; then step codec '^leaks: ' build/venv/bin/python tests/python/leaks.py --frames 1000000; fi
 if wants fuzz; then
   if [ -e tests/fuzz/run.py ]; then

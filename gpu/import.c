@@ -488,9 +488,9 @@ void rc_import_close(struct rc_import *import) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += CLOSE_NS / 1000000000;
+  pthread_mutex_lock(&import->mutex);    /* the watcher may see it before it is woken, but not unmap the words */
   rc_store_release(&import->closing, 1); /* -> the watcher's look */
   rc_watcher_wake(import);
-  pthread_mutex_lock(&import->mutex);
   /* What is held is given back by whoever holds it, at any time. */
   while (!import->ended && !has_holds(import) &&
          pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;

@@ -57,7 +57,16 @@ static inline void close_device(void) {
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) ck_comes(fake_cuda()->live(kinds[i]) == 0);
 }
 
-static inline void call_fails(const char *name, long nth, rc_cu_result result) { (fake_cuda()->fault)(name, nth, result); }
+/* After it has failed: nothing can be given back, but for the context, with all that is in it. */
+static inline void abandon_device(void) {
+  cuda->ctx_pop(&context);
+  cuda->primary_release(0);
+  ck_assert_int_eq(fake_cuda()->live("contexts"), 0);
+}
+
+static inline void call_fails(const char *name, long nth, rc_cu_result result) {
+  (fake_cuda()->fault)(name, nth, result);
+}
 static inline void no_call_fails(void) { (fake_cuda()->fault)(NULL, 0, 0); }
 
 /* The stream does nothing more until let_go. */

@@ -67,7 +67,7 @@ END_TEST
 START_TEST(a_row_is_one_copy) {
   const int64_t shape[3] = {5, 4, 8}, whole[3] = {32, 8, 1}, padded[3] = {64, 8, 1}, ones_shape[4] = {3, 1, 8, 1},
                 ones[4] = {16, 7, 1, 99};
-  struct ringcast_tensor tensor = {.data = (const void *)(uintptr_t)source, .dtype = {2, 32, 1}, .ndim = 3, .shape = shape};
+  struct ringcast_tensor tensor = {.dtype = {2, 32, 1}, .ndim = 3, .shape = shape};
   static const char *const name = "cuMemcpyDtoDAsync";
   open_one();
   tensor.data = (const void *)(uintptr_t)source;
@@ -149,7 +149,7 @@ START_TEST(a_copy_that_fails_says_so) {
   struct ringcast_tensor tensor = bytes_on_device(0, shape);
   open_one();
   tensor.data = (const void *)(uintptr_t)source;
-  call_fails("cuMemcpyDtoDAsync", 1, RC_CU_ILLEGAL_ADDRESS);
+  call_fails("cuMemcpyDtoDAsync", 1, 999);
   ck_assert_int_eq(rc_device_pack(&device, &tensor, target, NULL, stream), -EIO);
   ck_says("CUDA_ERROR");
   ck_assert(!rc_device_is_lost(&device));
@@ -198,6 +198,8 @@ START_TEST(a_context_that_has_failed_is_seen) {
   ck_assert(!rc_device_is_lost(&device));
   fake_cuda()->break_context(NULL);
   ck_assert(rc_device_is_lost(&device));
+  rc_device_close(&device);
+  abandon_device();
 }
 END_TEST
 
@@ -210,7 +212,7 @@ START_TEST(without_a_driver_there_is_no_device) {
 END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("gpu_device");
+  Suite *suite = suite_create("gpu_pack");
   TCase *tests = add_case(suite, "device");
   tcase_add_test(tests, any_strides_are_packed_as_on_the_host);
   tcase_add_test(tests, a_row_is_one_copy);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader's side of ringcast/gpu.h: what it promises, call by call. */
+/* The reader's side of ringcast/gpu.h: opening, takes, holds, and frames of the ring. */
 #include "tests/support/children.h"
 #include "tests/support/gpu_channel.h"
 #include "tests/support/switches.h"
@@ -39,7 +39,8 @@ static void send_frame_of(uint32_t slot, uint32_t epoch, uint64_t generation, ui
   ck_assert_int_eq(ringcast_writer_reserve(writer, ringcast_plan_bytes(&plan), 0, &span), 0);
   ck_assert_int_eq(ringcast_build_begin(&builder, span.data, span.bytes, &plan, RINGCAST_ROOT_DICT, 0), 0);
   ck_assert_int_eq(ringcast_build_device_tensor(&builder, "x", 1, &tensor,
-                                                lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL, offset, lent),
+                                                lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL, offset,
+                                                lent),
                    0);
   ck_assert_int_eq(ringcast_build_device(&builder, slot, epoch, generation), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &used), 0);
@@ -399,7 +400,8 @@ START_TEST(where_the_ring_is_not_registered_the_device_is_waited_for) {
   struct ringcast_gpu_info before = reader_info();
   int64_t shape[1] = {64};
   static uint8_t host[64] = {1, 2, 3};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = {.data = host, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape}};
+  struct ringcast_tensor tensor = {.data = host, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
+  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = tensor};
   ck_assert_int_eq(ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0), 0);
   next_frame(&received);
   begin(&received);
@@ -408,151 +410,6 @@ START_TEST(where_the_ring_is_not_registered_the_device_is_waited_for) {
   ck_assert_uint_eq(lag(), 0);
   ck_assert_uint_eq(reader_info().syncs, before.syncs + 1);
   close_pair();
-}
-END_TEST
-
-/* ---- Lent memory ------------------------------------------------------------------------------------------------ */
-
-static struct lent_child {
-  int handle[2], told[2], go[2];
-} lent_child;
-
-static void say(int fd) { child_must(write(fd, "x", 1) == 1); }
-static void hear(int fd) {
-  char byte;
-  child_must(read(fd, &byte, 1) == 1);
-}
-
-/* Reads frames of lent memory, in a process of its own: a handle is opened by others only. */
-static void read_lent(void *unused) {
-  char handle[96];
-  struct received received;
-  static uint8_t host[1000];
-  (void)unused;
-  child_must(read(lent_child.handle[0], handle, sizeof handle) == (ssize_t)sizeof handle);
-  open_device();
-  child_must(ringcast_reader_attach(handle, &reader) == 0);
-  child_must(ringcast_gpu_reader_open(reader, NULL, &gpu_reader) == 0);
-  say(lent_child.told[1]);
-  for (int i = 0; i < 4; i++) {
-    child_must(ringcast_gpu_next(gpu_reader, RINGCAST_FOREVER, &received.frame) == 0);
-    child_must(ringcast_frame_open(&received.opened, received.frame.data, received.frame.bytes) == 0);
-    child_must(ringcast_frame_item(&received.opened, 0, &received.item) == 0);
-    if (i == 2) hear(lent_child.go[0]);
-    child_must(begin_rc(&received) == 0);
-    child_must(received.item.placement == (i == 0 ? RINGCAST_PLACEMENT_INLINE : RINGCAST_PLACEMENT_EXTERN));
-    child_must(ringcast_gpu_copy_to_host(gpu_reader, &received.take, &received.item, host) == 0);
-    for (int k = 0; k < 1000; k++) child_must(host[k] == (uint8_t)(7 * (k + 50)));
-    child_must(ringcast_gpu_end(gpu_reader, &received.take) == 0);
-    say(lent_child.told[1]);
-  }
-  child_must(fake_cuda()->calls("cuIpcOpenMemHandle") == 3); /* the pool; the memory, and once more when it was lent anew */
-  hear(lent_child.go[0]);
-  close_reader();
-  close_device();
-}
-
-static int send_lent(uint32_t lent) {
-  int64_t shape[1] = {1000};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = bytes_on_device(source + 50, shape),
-                                   .on_device = 1, .lent = lent};
-  return ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0);
-}
-
-START_TEST(lent_memory_is_read_where_it_lies_and_taken_back) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  char handle[96] = "";
-  uint32_t lent, later;
-  ck_assert(pipe(lent_child.handle) == 0 && pipe(lent_child.told) == 0 && pipe(lent_child.go) == 0);
-  pid_t child = start_child(read_lent, NULL);
-  options.flags = RINGCAST_GPU_EXTERN;
-  open_writer(&options);
-  strcpy(handle, ringcast_writer_handle(writer));
-  ck_assert_int_eq(write(lent_child.handle[1], handle, sizeof handle), sizeof handle);
-  hear(lent_child.told[0]);
-  ck_assert_int_eq(send_bytes(50, 1000, 0), 0);
-  hear(lent_child.told[0]);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 1);
-  ck_assert_int_eq(send_lent(lent), 0);
-  hear(lent_child.told[0]);
-  ck_comes(ringcast_gpu_lent_is_idle(gpu_writer, lent) == 1);
-  ck_assert_int_eq(send_lent(lent), 0); /* the child does not read it yet */
-  ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 2000000), -ETIMEDOUT);
-  ck_assert_int_eq(send_lent(lent), -EINVAL); /* it is being taken back */
-  say(lent_child.go[1]);
-  hear(lent_child.told[0]);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), 0);
-  ck_assert_int_eq(send_lent(lent), -EINVAL);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &later), 0);
-  ck_assert_uint_ne(later, lent);
-  ck_assert_int_eq(send_lent(later), 0);
-  hear(lent_child.told[0]);
-  say(lent_child.go[1]);
-  child_must_succeed(child);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, later, RINGCAST_FOREVER), 0);
-  close_writer();
-  close_device();
-}
-END_TEST
-
-/* ---- Handles ---------------------------------------------------------------------------------------------------- */
-
-enum { POOLS = 4 };
-
-static void read_pools(void *unused) {
-  char handle[96];
-  (void)unused;
-  child_must(read(lent_child.handle[0], handle, sizeof handle) == (ssize_t)sizeof handle);
-  open_device();
-  child_must(ringcast_reader_attach(handle, &reader) == 0);
-  child_must(ringcast_gpu_reader_open(reader, NULL, &gpu_reader) == 0);
-  say(lent_child.told[1]);
-  for (int i = 0; i < POOLS; i++) {
-    hear(lent_child.go[0]);
-    child_must(receive_bytes(i) == RINGCAST_PLACEMENT_INLINE);
-    say(lent_child.told[1]);
-    hear(lent_child.go[0]);
-    child_must(receive_bytes(i * 10) == RINGCAST_PLACEMENT_POOL);
-    child_must(fake_cuda()->calls("cuIpcOpenMemHandle") == i + 1 && reader_info().opens == (uint64_t)i + 1);
-    say(lent_child.told[1]);
-  }
-  close_reader();
-  close_device();
-}
-
-START_TEST(the_same_handle_of_a_later_pool_is_opened_anew) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  rc_cu_ipc_handle handles[POOLS];
-  char handle[96] = "";
-  int same = 0;
-  setenv("FAKE_CUDA_SAME_HANDLE", "1", 1);
-  ck_assert(pipe(lent_child.handle) == 0 && pipe(lent_child.told) == 0 && pipe(lent_child.go) == 0);
-  pid_t child = start_child(read_pools, NULL);
-  open_writer(&options);
-  strcpy(handle, ringcast_writer_handle(writer));
-  ck_assert_int_eq(write(lent_child.handle[1], handle, sizeof handle), sizeof handle);
-  hear(lent_child.told[0]);
-  for (int i = 0; i < POOLS; i++) {
-    if (i > 0) { /* the one before the last is free by now, and its handle */
-      ringcast_gpu_writer_close(gpu_writer);
-      ck_assert_int_eq(ringcast_gpu_writer_open(writer, &options, &gpu_writer), 0);
-    }
-    handles[i] = rc_gpu_control(&gpu_writer->estate->segment)->id.handle;
-    for (int j = 0; j < i; j++) same += memcmp(&handles[i], &handles[j], sizeof *handles) == 0;
-    ck_assert_int_eq(send_bytes(i, 300, 0), 0);
-    say(lent_child.go[1]);
-    hear(lent_child.told[0]);
-    ck_assert_int_eq(send_bytes(i * 10, 300, RINGCAST_GPU_NO_INLINE), 0);
-    say(lent_child.go[1]);
-    hear(lent_child.told[0]);
-  }
-  ck_assert_int_gt(same, 0);
-  child_must_succeed(child);
-  close_writer();
-  close_device();
 }
 END_TEST
 
@@ -579,9 +436,5 @@ int main(void) {
   tests = add_case(suite, "ring");
   tcase_add_test(tests, a_frame_is_given_back_when_the_device_has_read_it);
   tcase_add_test(tests, where_the_ring_is_not_registered_the_device_is_waited_for);
-  tests = add_case(suite, "lent");
-  tcase_add_test(tests, lent_memory_is_read_where_it_lies_and_taken_back);
-  tests = add_case(suite, "handles");
-  tcase_add_test(tests, the_same_handle_of_a_later_pool_is_opened_anew);
   return run_suite(suite);
 }

@@ -203,8 +203,8 @@ static bool sum_up(const char *wrong) {
          " with device tensors by the ring, full %" PRIu64 ", dropped %" PRIu64 "); received %" PRIu64 " (%" PRIu64
          " by the pool, %" PRIu64 " by the ring, %" PRIu64 " unread, %" PRIu64 " passed over), views %" PRIu64
          ", tensors checked %" PRIu64 "\n",
-         options.seed, producer->messages, producer->by_pool, producer->by_ring, producer->full, producer->drops, sums[0],
-         sums[5], sums[6], sums[3], sums[7], sums[4], sums[1]);
+         options.seed, producer->messages, producer->by_pool, producer->by_ring, producer->full, producer->drops,
+         sums[0], sums[5], sums[6], sums[3], sums[7], sums[4], sums[1]);
   printf("gpu_broadcast: corrupt %" PRIu64 " of %" PRIu64 "%s%s\n", sums[2], sums[0], *wrong ? "; " : "", wrong);
   return sums[2] == 0 && !*wrong;
 }

@@ -93,7 +93,8 @@ void plan_make(struct plan *plan, uint64_t message) {
 }
 
 uint64_t plan_most(void) {
-  uint64_t tensors = MOST_TENSORS * (options.typical * 8 + (1 << 16)), huge = options.huge != 0 ? options.pool + 8192 : 0;
+  uint64_t tensors = MOST_TENSORS * (options.typical * 8 + (1 << 16));
+  uint64_t huge = options.huge != 0 ? options.pool + 8192 : 0;
   return ((tensors > huge ? tensors : huge) + 4095) & ~(uint64_t)4095;
 }
 

@@ -119,7 +119,8 @@ static void send_one(struct producer *producer, uint64_t message) {
   int rc = send_somehow(producer, items, plan.count, message, on);
   if (rc != 0) give_up("message %llu: %d: %s", (unsigned long long)message, rc, ringcast_last_error());
   bool went = producer->gpu->pool_frames != by_pool;
-  if ((went || plan.device_bytes == 0) && waits_so_far() != waits) give_up("a send by the pool has waited for a device");
+  if ((went || plan.device_bytes == 0) && waits_so_far() != waits)
+    give_up("a send by the pool has waited for a device");
   if (plan.device_bytes > 0 && (went || producer->by_pool > 0)) producer->on_device++;
   if (went) producer->by_pool++;
   stage_spoil(&producer->stage, producer->sources[stream], plan_most(), on);

@@ -73,8 +73,8 @@ void stage_close(struct stage *stage) {
 void stage_delay(struct stage *stage, int stream) {
   if (options.delays == 0 || !one_of(&stage->dice, 3)) return;
   uint64_t asked = atomic_load(&stage->asked[stream]) + 1;
-  must(rc_word_wait(stage->cuda, (uint32_t)options.word_bits, stage->streams[stream], address_of(stage, (uint32_t)stream),
-                    asked) == 0);
+  must(rc_word_wait(stage->cuda, (uint32_t)options.word_bits, stage->streams[stream],
+                    address_of(stage, (uint32_t)stream), asked) == 0);
   atomic_store(&stage->asked[stream], asked);
 }
 
