@@ -108,7 +108,7 @@ static void leave_pool(ringcast_gpu_writer *gpu) {
 
 int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
                              ringcast_gpu_writer **out) {
-  struct ringcast_gpu_writer_options options;
+  struct ringcast_gpu_writer_options options = {.size = 0};
   int failed = rc_check_fork(writer->forks);
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
