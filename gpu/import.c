@@ -462,9 +462,9 @@ void rc_import_close(struct rc_import *import) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += CLOSE_NS / 1000000000;
+  pthread_mutex_lock(&import->mutex); /* the watcher, which looks whether all is idle under it, unmaps the event */
   rc_store_release(&import->closing, 1); /* -> the watcher's look */
   rc_watcher_wake(import);
-  pthread_mutex_lock(&import->mutex);
   while (!import->ended && pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;
   pthread_mutex_unlock(&import->mutex);
   rc_import_drop(import);
