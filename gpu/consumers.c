@@ -9,10 +9,10 @@
  *   D3  copy, write ready, commit the frame       O4  a frame of the pool: load-acquire counted   <- D2
  *                                                     not counted, or from later on? then it is not for us
  *
- * A frame goes by the pool only if at D1 all readers that are ACTIVE have opened it. So there is one frame at the most
- * that a reader can get without being counted on: the one that was being published when it became ACTIVE. O4 tells it,
- * as the writer stores `counted` before it commits the first frame that counts on it. To pass over that frame is to
- * have attached a moment later.
+ * A frame goes by the pool only if at D1 all readers that are ACTIVE, or JOINING, have opened it: one that joins may
+ * stand for long between finding its first frame and being ACTIVE. So what a reader can get without being counted on is
+ * what was being published when it claimed its slot. O4 tells it, as the writer stores `counted` before it commits the
+ * first frame that counts on it. To pass over such a frame is to have attached a moment later.
  *
  * A slot may be used again when its own copy is done (`ready`) and all that were counted on when it was sent have read
  * it (`ack`), have left in order (their place is another's, or nobody's: leaving waits for their own streams), or have
@@ -42,7 +42,8 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *r
   const struct rc_ring *ring = &writer->writer->ring.ring;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
+    enum rc_slot_state state = rc_owner_state(owner);
+    if (state != RC_SLOT_ACTIVE && state != RC_SLOT_JOINING) continue;
     struct rc_gpu_consumer *consumer = consumer_at(writer, i);
     if (rc_load_acquire(&consumer->opened) == owner) { /* D1 <- O3 */
       if (writer->counted[i].owner != owner) count_on(writer, i, owner);
