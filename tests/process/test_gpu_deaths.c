@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A writer, or its device, that goes while readers' streams wait for it: they are released, by whichever reader finds it
- * out first, and each says that what it has is nothing. And readers that go, or stand still, while the writer waits for
- * nobody.
+ * A writer, or its device, that goes while readers' streams wait for it: they are released, by whichever reader finds
+ * it out first, and each says that what it has is nothing. And readers that go, or stand still, while the writer waits
+ * for nobody.
  */
 #include <sys/mman.h>
 
