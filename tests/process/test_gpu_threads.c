@@ -12,7 +12,7 @@
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
-enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 40, OF_EACH = 24 /* the ring is full of frames from before that */ };
+enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 40, OF_EACH = 24 /* as the ring has earlier ones */ };
 
 static struct world {
   char handle[128];
