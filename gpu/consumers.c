@@ -9,11 +9,12 @@
  *   D3  copy, write ready, commit the frame       O4  a frame of the pool: load-acquire counted   <- D2
  *                                                     another turn, or from later on? then it is not for us
  *
- * A frame goes by the pool only if at D1 all readers that are ACTIVE have opened it. So there is one frame at the most
- * that a reader can get without being counted on: the one that was being published when it became ACTIVE. O4 tells it,
- * as the writer stores `counted` before it commits the first frame that counts on it. To pass over that frame is to
- * have attached a moment later. The turn says who is counted on: between D1 and D2 one reader may leave the place and
- * another take it, which must not take itself for the one that is awaited. (tests/model/device.pml has all this.)
+ * A frame goes by the pool only if at D1 all readers that are ACTIVE, or JOINING, have opened it: one that joins may
+ * stand for long between finding its first frame and being ACTIVE. So what a reader can get without being counted on is
+ * what was being published when it claimed its slot. O4 tells it, as the writer stores `counted` before it commits the
+ * first frame that counts on it. To pass over such a frame is to have attached a moment later. The turn says who is
+ * counted on: between D1 and D2 one reader may leave the place and another take it, which must not take itself for the
+ * one that is awaited. (tests/model/device.pml has all this.)
  *
  * A slot may be used again when its own copy is done (`ready`) and all that were counted on when it was sent have read
  * it (`ack`), have left in order (their place is another's, or nobody's: leaving waits for their own streams), or have
@@ -53,7 +54,8 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *r
   const struct rc_ring *ring = &writer->writer->ring.ring;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE) continue;
+    enum rc_slot_state state = rc_owner_state(owner);
+    if (state != RC_SLOT_ACTIVE && state != RC_SLOT_JOINING) continue;
     struct rc_gpu_consumer *consumer = consumer_at(writer, i);
     uint32_t turn = opened_turn(consumer, owner);
     if (turn != 0) {

@@ -182,8 +182,8 @@ void rc_estate_leave(struct rc_estate *estate) {
   struct rc_gpu_control *control = rc_gpu_control(&estate->segment);
   pthread_mutex_lock(&estates.mutex);
   rc_store_release(&control->closed, 1); /* for consumers to see that no more will come */
-  pthread_mutex_unlock(&estates.mutex);
   RC_POINT(POOL_LEFT);
-  rc_wake(&control->attention);
+  rc_wake(&control->attention); /* still under it: whoever tidies next unmaps the event */
+  pthread_mutex_unlock(&estates.mutex);
   rc_estates_tidy();
 }

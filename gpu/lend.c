@@ -170,6 +170,7 @@ int ringcast_gpu_writer_unlend(ringcast_gpu_writer *gpu, uint32_t number, int64_
   if (failed != 0) return failed;
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT) return fail_not_lent(number);
+  if (gpu->is_lost) return rc_fail_as(-EPIPE, "the device has failed: what was lent of it is lost, too");
   for (int64_t began = rc_now_ns(); !is_taken_back(gpu, place); nanosleep(&pause, NULL))
     if (timeout_ns >= 0 && rc_now_ns() - began >= timeout_ns)
       return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT, "a reader still has the lent memory open");

@@ -184,7 +184,7 @@ RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_
 /* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
 /* Takes it back: no more can be sent of it, and readers close it. Blocks up to the timeout. 0; -ETIMEDOUT (-EAGAIN for
- * timeout 0): somebody still has it open, ask again. -EINVAL. */
+ * timeout 0): somebody still has it open, ask again. -EPIPE: the device has failed. -EINVAL. */
 RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {

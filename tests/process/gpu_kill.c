@@ -3,10 +3,10 @@
  *   gpu_kill [--rounds N] [--seed N]
  *
  * A writer and two readers of device tensors, with the fake driver; one of them is killed, or stopped for a moment, at
- * each of the named points of the device pool (ring/point.h), in so many rounds (ROUNDS and SEED in the environment do,
- * too). After the writer's death the readers' streams are released and both are told; after a reader's, the writer and
- * the other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes
- * its place. Whatever came whole is right, nobody hangs, and who lives leaves nothing behind.
+ * each of the named points of the device pool (ring/point.h), in so many rounds, or ROUNDS and SEED say it.
+ * After the writer's death the readers' streams are released and both are told; after a reader's, the writer and the
+ * other reader go on, by the pool again as soon as the dead one's place in the ring is free, and a new reader takes its
+ * place. Whatever came whole is right, nobody hangs, and who lives leaves nothing behind.
  */
 #include <inttypes.h>
 #include <sys/mman.h>

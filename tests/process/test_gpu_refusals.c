@@ -32,7 +32,7 @@ static void free_world(void) {
   gate_free(&ready);
 }
 
-/* ---- A reader that can't ------------------------------------------------------------------------------------------ */
+/* ---- A reader that can't ---------------------------------------------------------------------------------------- */
 
 static const struct refusal refusals[] = {
     {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:217", "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "PEER_ACCESS"},
@@ -126,7 +126,7 @@ START_TEST(a_reader_that_cannot_open_the_pool_keeps_the_group_inline) {
 }
 END_TEST
 
-/* ---- A writer that can't ------------------------------------------------------------------------------------------ */
+/* ---- A writer that can't ---------------------------------------------------------------------------------------- */
 
 static const struct lack {
   const char *name, *value;

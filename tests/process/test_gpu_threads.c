@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the threads of a reader of device tensors do at once: others give tensors back while it closes, it closes while
- * its streams wait, the writer dies between the two halves of a begin. And readers that attach while the writer sends as
- * fast as it can: a frame is either not for them, which only the first of the pool can be, or right. For ThreadSanitizer
- * too; with the named points.
+ * its streams wait, the writer dies between the two halves of a begin. And readers that attach while the writer sends
+ * as fast as it can: a frame is either not for them, which only the first can be, or right. For ThreadSanitizer too;
+ * with the named points.
  */
 #include <pthread.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
-enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 60, OF_EACH = 4 };
+enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 40, OF_EACH = 24 /* as the ring has earlier ones */ };
 
 static struct world {
   char handle[128];
@@ -141,7 +141,7 @@ START_TEST(a_reader_closes_while_its_stream_waits) {
 }
 END_TEST
 
-/* ---- Two processes ------------------------------------------------------------------------------------------------ */
+/* ---- Two processes ---------------------------------------------------------------------------------------------*/
 
 static void be_a_writer_to_be_killed(void *context) {
   (void)context;
