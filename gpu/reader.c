@@ -68,7 +68,7 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
   if (epoch != 0 && gpu->refused == epoch) return rc_fail(-ENOTSUP, "the writer's pool can't be opened: %s", gpu->why);
-  return rc_fail_as(-EAGAIN, "the writer has no device pool now, or there are frames of an earlier one to be read first");
+  return rc_fail_as(-EAGAIN, "the writer has no device pool now, or frames of an earlier one are to be read first");
 }
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------ */

@@ -31,7 +31,7 @@
 
 /* The ring: frames, and the reader's slot in it. */
 byte kind[FRAMES], frame_slot[FRAMES], frame_generation[FRAMES];
-byte tail, attached;
+byte tail, joining, attached;
 bool writer_done, writer_dead, writer_gone;
 /* The pool, its words, and the place. */
 byte content[SLOTS], ready[SLOTS], ack[SLOTS];
@@ -111,6 +111,12 @@ byte counted_owner, counted_turn, counted_from;
 #endif
 #define DONE(s) (COPIED(s) && (!COUNTS(s) || ACKED(s) || owner != counted_owner || gone[counted_owner]))
 
+#ifdef WEAK_JOINING
+#define JOINS false
+#else
+#define JOINS (joining != 0)
+#endif
+
 proctype writer() {
   byte s, who, seen;
   bool by_pool;
@@ -118,7 +124,13 @@ proctype writer() {
   :: tail == FRAMES -> break
   :: tail < FRAMES ->
      by_pool = true;
-     who = attached; /* D1 */
+     atomic {
+       who = attached; /* D1: one look at the slot's owner word */
+       if
+       :: JOINS -> by_pool = false; who = 0
+       :: else
+       fi
+     };
      if
      :: who == 0 -> skip
      :: else ->
@@ -252,10 +264,9 @@ proctype readers() {
   byte me, next, s, opens, passed, mine;
   bool is_open;
 another:
-  atomic {
-    me++; opens = 0; passed = 0; is_open = false;
-    attached = me; next = tail /* it attaches: what is committed from now on is its own */
-  };
+  atomic { me++; opens = 0; passed = 0; is_open = false; joining = me };
+  next = tail; /* what is committed from now on is its own */
+  atomic { attached = me; joining = 0 };
   do
   :: !is_open && opens < OPENS && !dead -> opens++; take_place(me)
   :: is_open && opens < OPENS && next == tail -> close_pool(me)

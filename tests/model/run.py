@@ -108,6 +108,7 @@ MUTATIONS = {
     "device D1": "FRAMES=4",
     "device D2": "FRAMES=4",
     "device O4": "FRAMES=4",
+    "device JOINING": "FRAMES=4",
     "device LOOK": "FRAMES=3 LIVES=2",
     "device TURN": "FRAMES=3 LIVES=2",
     "device CLOSE": "FRAMES=3 LIVES=2",
