@@ -232,8 +232,8 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
                                           ringcast_gpu_reader **out);
 
 /* Opens the pool that the writer has now, not only with the first frame that has a device tensor: so that this can go
- * by the pool already, and for frames of lent memory alone, which have no other way. -EAGAIN: there is none now, or frames
- * of an earlier one are to be read first; -ENOTSUP: it can't be opened here. Blocks. */
+ * by the pool already, and for frames of lent memory alone, which have no other way. -EAGAIN: there is none now, or
+ * frames of an earlier one are to be read first; -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
 /* Before ringcast_reader_close. NULL is allowed. Gives all back that is held by takes. Waits until the reader's streams
