@@ -233,7 +233,8 @@ def test_tasks_send_and_receive(rings):  # noqa: F811
     for reader in others:
         assert reader.finish() == [expected(VALUE)] * 30
     info = writer.call(peers.gpu)
-    assert info.pool_frames > 0 and info.pool_frames + info.inline_frames == 30
+    # A task that had to wait for room has packed its frame, which counts as neither.
+    assert info.pool_frames > 0 and info.pool_frames + info.inline_frames <= 30
 
 
 # ---- Who dies, who comes late --------------------------------------------------------------------------------------
