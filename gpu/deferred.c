@@ -141,6 +141,10 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
 void rc_deferred_end(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   rc_deferred_settle(gpu, 0);
+  if (gpu->copying > 0) { /* takes that were not ended: nobody knows by what streams they copy */
+    gpu->syncs++;
+    cuda->ctx_synchronize();
+  }
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data) release(gpu, i); /* the device is lost */
   if (gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);
