@@ -290,7 +290,8 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
   int result = 0;
   if (how & 16 && is_pool) item.device_offset = take(input, 8);
   if (how & 32 && is_pool) item.bytes = take(input, 8);
-  bool is_outside = is_pool && (item.device_offset > RC_GPU_GRANULE || item.bytes > RC_GPU_GRANULE - item.device_offset);
+  const uint64_t most = RC_GPU_GRANULE;
+  bool is_outside = is_pool && (item.device_offset > most || item.bytes > most - item.device_offset);
   bool fits = item.bytes <= OWN_BYTES; /* else the memory of this caller is too small, whose fault that is */
   switch (how % 6) {
   case 0:
@@ -321,7 +322,8 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
 
 static void end(struct reader *reader, struct held *held) {
   if (!held->frame.data) return;
-  int result = held->begun ? ringcast_gpu_end(reader->gpu, &held->take) : ringcast_gpu_release(reader->gpu, &held->frame);
+  int result = held->begun ? ringcast_gpu_end(reader->gpu, &held->take)
+                           : ringcast_gpu_release(reader->gpu, &held->frame);
   allowed(result, -ESTALE, -EPROTO);
   held->frame.data = NULL;
   held->begun = false;
@@ -381,7 +383,9 @@ static void damage(struct reader *reader, struct held *held, struct input *input
   if (!held->frame.data) return;
   uint8_t *frame = world.writer->ring.ring.data + ((const uint8_t *)held->frame.data - reader->ring->ring.ring.data);
   static const uint16_t header[] = {32, 40, 32, 40}, entry[] = {24, 32, 40, 48, 56, 8, 16, 24};
-  uint64_t at = where & 128 ? header[where % 4] : where & 64 ? 48 + entry[where % 8] : where % 64 * 8;
+  uint64_t at = where % 64 * 8;
+  if (where & 64) at = sizeof(struct ringcast_frame_header) + entry[where % 8];
+  if (where & 128) at = header[where % 4];
   if (at + 8 <= held->frame.bytes) store(frame, at, input);
 }
 
