@@ -287,7 +287,7 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
   if (!held->begun || ringcast_frame_open(&opened, held->frame.data, held->frame.bytes) != 0) return;
   if (ringcast_frame_item(&opened, how >> 3 & 1, &item) != 0 || item.kind != RINGCAST_ITEM_TENSOR) return;
   bool is_pool = item.placement == RINGCAST_PLACEMENT_POOL;
-  int result = 0;
+  int result = -EPROTO; /* as of what is not even tried */
   if (how & 16 && is_pool) item.device_offset = take(input, 8);
   if (how & 32 && is_pool) item.bytes = take(input, 8);
   const uint64_t most = RC_GPU_GRANULE;
