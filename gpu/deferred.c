@@ -12,7 +12,6 @@
  * there.
  */
 #include <errno.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "gpu/reader.h"
@@ -22,28 +21,12 @@
 
 #define PAUSE_NS 20000
 
-static size_t marks_bytes(void) {
-  uint64_t page = rc_small_page(), bytes = RC_MAX_DEFERRED * sizeof(struct rc_word);
-  return (bytes + page - 1) & ~(page - 1);
-}
-
 /* The words first: without them nothing is to be copied from the ring itself. */
 static bool make_marks(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   if (!cuda->write_value64 && !cuda->write_value32) return false;
-  void *page = mmap(NULL, marks_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return false;
-  madvise(page, marks_bytes(), MADV_DONTFORK); /* pinned memory is the parent's */
-  if (cuda->host_register(page, marks_bytes(), RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP) ==
-      RC_CU_SUCCESS) {
-    if (cuda->host_get_device_pointer(&gpu->marks_address, page, 0) == RC_CU_SUCCESS) {
-      gpu->marks = page;
-      return true;
-    }
-    cuda->host_unregister(page);
-  }
-  munmap(page, marks_bytes());
-  return false;
+  gpu->marks = rc_words_make(cuda, RC_MAX_DEFERRED, &gpu->marks_address);
+  return gpu->marks != NULL;
 }
 
 /* Once. Both mappings of the ring follow each other, and a frame may lie across them. */
@@ -141,12 +124,14 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
 void rc_deferred_end(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   rc_deferred_settle(gpu, 0);
+  if (gpu->copying > 0) { /* takes that were not ended: nobody knows by what streams they copy */
+    gpu->syncs++;
+    cuda->ctx_synchronize();
+  }
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data) release(gpu, i); /* the device is lost */
   if (gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);
   gpu->registered = false;
-  if (!gpu->marks) return;
-  cuda->host_unregister(gpu->marks);
-  munmap(gpu->marks, marks_bytes());
+  rc_words_end(cuda, gpu->marks, RC_MAX_DEFERRED);
   gpu->marks = NULL;
 }

@@ -148,10 +148,6 @@ static bool has_consumers(const struct rc_estate *estate) {
   return false;
 }
 
-static bool is_left(const struct rc_estate *estate) {
-  return rc_load_relaxed(&rc_gpu_control(&estate->segment)->closed) != 0; /* relaxed: under the mutex */
-}
-
 static void end_estate(struct rc_estate *estate) {
   struct rc_cuda_entry entry;
   if (rc_cuda_enter(estate->device.context, &entry) == RC_CU_SUCCESS) {
@@ -168,7 +164,7 @@ void rc_estates_tidy(void) {
   pthread_mutex_lock(&estates.mutex);
   for (struct rc_estate **link = &estates.first, *estate; (estate = *link) != NULL;) {
     bool is_ours = estate->forks == rc_fork_count(); /* else the parent's; its memory goes with this process */
-    if (!is_ours || !is_left(estate) || has_consumers(estate)) {
+    if (!is_ours || !estate->is_left || has_consumers(estate)) {
       link = &estate->next;
       continue;
     }
@@ -181,6 +177,7 @@ void rc_estates_tidy(void) {
 void rc_estate_leave(struct rc_estate *estate) {
   struct rc_gpu_control *control = rc_gpu_control(&estate->segment);
   pthread_mutex_lock(&estates.mutex);
+  estate->is_left = true;
   rc_store_release(&control->closed, 1); /* for consumers to see that no more will come */
   RC_POINT(POOL_LEFT);
   rc_wake(&control->attention); /* still under it: whoever tidies next unmaps the event */

@@ -6,7 +6,7 @@
  *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
  *   U2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
  *   U3  enqueue: copies out of the extent           X2  what was waited for counts as missing
- *   U4  enqueue: ack = generation
+ *   U4  enqueue: ack = generation; done, which is ours
  *
  * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
  * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
@@ -37,6 +37,7 @@
 #define TRY_NS   ((int64_t)2 * 1000 * 1000 * 1000)
 #define PAUSE_NS 20000
 #define CLOSE_NS ((int64_t)1000 * 1000 * 1000)
+#define DONE_NS  ((int64_t)100 * 1000 * 1000)
 
 static struct rc_gpu_consumer *own_place(const struct rc_import *import) {
   return &rc_gpu_control(&import->segment)->consumers[import->consumer];
@@ -147,6 +148,8 @@ static void close_all(struct rc_import *import) {
   rc_import_close_lent(import, true);
   if (import->by_handle) cuda->ipc_close_handle(import->pool);
   import->by_handle = false;
+  rc_words_end(cuda, import->done, import->segment.slots);
+  import->done = NULL;
   RC_POINT(IMPORT_CLOSED);
   leave_place(import);
   rc_gpu_segment_destroy(&import->segment, cuda);
@@ -191,6 +194,10 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   int failed = take_place(import);
   if (failed != 0) return failed;
   failed = open_and_try(import, &reader->segment.writer, id);
+  if (failed == 0) {
+    import->done = rc_words_make(import->device.cuda, import->segment.slots, &import->done_address);
+    if (!import->done) failed = -EIO;
+  }
   if (failed == 0) failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention,
                                            &import->crowd, -1);
   if (failed == 0) failed = rc_watcher_start(import);
@@ -239,9 +246,11 @@ static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t
   return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with Q3 */
 }
 
+/* Not by `ack`: it is shared, and who takes a slot for read that a stream still reads unmaps the words under it. */
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
-  return import->taken[slot].generation == 0 ||
-         rc_word_has_reached(ack_of(import, slot), import->segment.word_bits, import->taken[slot].generation);
+  const struct rc_taken *taken = &import->taken[slot];
+  if (taken->generation == 0) return true;
+  return taken->acked && rc_word_has_reached(&import->done[slot], import->segment.word_bits, taken->asked);
 }
 
 static int fail_damaged(void) {
@@ -252,16 +261,39 @@ static int fail_dead(void) {
   return rc_fail_as(-EPIPE, "the writer, or its device, is gone, and with it what this frame has in its device pool");
 }
 
+/* The writer sees `ack`, and may send the slot's next frame, just before the stream writes `done`, the next that it
+ * does. So that is waited for, but not for long: an `ack` that the stream did not write is damage. */
+static void await_done(struct rc_import *import, uint32_t slot) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  const struct rc_taken *taken = &import->taken[slot];
+  for (int64_t until = 0, now = 0; now <= until; nanosleep(&pause, NULL)) {
+    pthread_mutex_lock(&import->mutex);
+    bool is_next = taken->acked && !is_acked(import, slot) &&
+                   rc_word_has_reached(ack_of(import, slot), import->segment.word_bits, taken->generation);
+    pthread_mutex_unlock(&import->mutex);
+    if (!is_next) return;
+    now = rc_now_ns();
+    if (until == 0) until = now + DONE_NS;
+  }
+}
+
+/* In place of what was noted before, which was acknowledged. */
+static void note(struct rc_taken *taken, struct rc_taken what) {
+  what.asked = taken->asked;
+  *taken = what;
+}
+
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   int failed = 0;
   if (slot >= import->segment.slots) return fail_damaged();
   if (!is_plausible(import, slot, generation)) /* a word that was released is not, either */
     return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? fail_dead() : fail_damaged(); /* pairs with X0 */
+  await_done(import, slot);
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;
-  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
+  else note(taken, (struct rc_taken){.generation = generation, .stream = stream, .open = true}); /* U1 */
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
   return failed == 0 ? 0 : failed == -EPIPE ? fail_dead() : fail_damaged();
@@ -269,22 +301,30 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
 
 void rc_import_forget(struct rc_import *import, uint32_t slot) {
   pthread_mutex_lock(&import->mutex);
-  import->taken[slot] = (struct rc_taken){.generation = 0}; /* the one before was acknowledged */
+  note(&import->taken[slot], (struct rc_taken){.generation = 0});
   pthread_mutex_unlock(&import->mutex);
 }
 
 /* U4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
-static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
+static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
+  const uint32_t bits = import->segment.word_bits;
+  const uint64_t generation = taken->generation;
+  rc_cu_stream stream = taken->stream;
   const struct rc_cuda *cuda = import->device.cuda;
   struct rc_cuda_entry entry;
   uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
   rc_cu_result result = rc_cuda_enter(import->device.context, &entry);
   if (result == RC_CU_SUCCESS) {
-    result = rc_word_write(cuda, import->segment.word_bits, stream, address_of(import, at), generation);
+    result = rc_word_write(cuda, bits, stream, address_of(import, at), generation);
+    if (result == RC_CU_SUCCESS)
+      result = rc_word_write(cuda, bits, stream, import->done_address + slot * sizeof *import->done, taken->asked);
     if (result != RC_CU_SUCCESS) cuda->ctx_synchronize();
     rc_cuda_leave(&entry);
   }
-  if (result != RC_CU_SUCCESS) rc_word_store(ack_of(import, slot), import->segment.word_bits, generation);
+  if (result != RC_CU_SUCCESS) {
+    rc_word_store(ack_of(import, slot), bits, generation);
+    rc_word_store(&import->done[slot], bits, taken->asked);
+  }
   RC_POINT(ACK_ENQUEUED);
   return result;
 }
@@ -293,6 +333,7 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, uint64_
 static bool is_due(struct rc_taken *taken) {
   bool due = !taken->open && taken->holds == 0 && !taken->acked && taken->generation != 0;
   taken->acked |= due;
+  taken->asked += due;
   return due;
 }
 
@@ -304,7 +345,7 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends) {
   bool due = is_due(taken);
   struct rc_taken copy = *taken;
   pthread_mutex_unlock(&import->mutex);
-  return due ? acknowledge(import, slot, copy.generation, copy.stream) : RC_CU_SUCCESS;
+  return due ? acknowledge(import, slot, &copy) : RC_CU_SUCCESS;
 }
 
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot) { return settle(import, slot, true); }
@@ -323,10 +364,11 @@ bool rc_import_hold(struct rc_import *import, uint32_t slot, uint64_t generation
 
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation) {
   if (slot >= import->segment.slots || !is_plausible(import, slot, generation)) return;
+  await_done(import, slot);
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
-  if (is_new) *taken = (struct rc_taken){.generation = generation, .acked = true};
+  if (is_new) note(taken, (struct rc_taken){.generation = generation, .acked = true});
   pthread_mutex_unlock(&import->mutex);
   if (is_new) rc_word_store(ack_of(import, slot), import->segment.word_bits, generation);
 }
@@ -444,6 +486,7 @@ void rc_import_lose(struct rc_import *import, rc_cu_result reason) {
     if (is_acked(import, slot)) continue;
     taken->acked = true; /* a context that has failed reads nothing any more */
     rc_word_store(ack_of(import, slot), import->segment.word_bits, taken->generation);
+    rc_word_store(&import->done[slot], import->segment.word_bits, taken->asked);
   }
   pthread_mutex_unlock(&import->mutex);
 }
@@ -461,6 +504,7 @@ void rc_import_finish(struct rc_import *import) {
     close_all(import);
     rc_cuda_leave(&entry);
   } else {
+    rc_words_end(NULL, import->done, import->segment.slots);
     leave_place(import);
     rc_memory_destroy(&import->segment.memory);
   }

@@ -15,6 +15,7 @@ struct rc_taken {
   uint32_t holds;      /* tensors that lie in the pool */
   bool open;           /* the take has not ended */
   bool acked;          /* `ack` is enqueued, or stored */
+  uint64_t asked;      /* how often it was enqueued: `done` says that the stream has come so far */
 };
 
 /* Memory that the writer has lent, as it is open here. */
@@ -35,7 +36,9 @@ struct rc_import {
   uint32_t turn;       /* of its place */
   uint32_t forks;
   uint32_t opens;      /* of handles */
-  struct rc_taken *taken; /* of each slot */
+  struct rc_taken *taken; /* of each slot, as is `done`: by that, and not by what is shared, it is known what is read */
+  struct rc_word *done;
+  rc_cu_ptr done_address;
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   pthread_mutex_t mutex;
   pthread_cond_t ended_change;

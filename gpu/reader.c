@@ -204,6 +204,7 @@ int ringcast_gpu_copy_frame(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *
   if (bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
+  if (!(take->state & (TAKE_DEFERS | TAKE_WAITS))) gpu->copying++;
   take->state |= rc_ring_is_registered(gpu, from, bytes) ? TAKE_DEFERS : TAKE_WAITS;
   failed = copied(gpu, gpu->device.cuda->copy_htod(to, from, bytes, take->stream));
   rc_cuda_leave(&entry);
@@ -346,8 +347,11 @@ int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
     gpu->pool_frames++;
     if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
   }
-  if (take->state & (TAKE_DEFERS | TAKE_WAITS)) gpu->inline_frames++;
   int given = give_back(gpu, take);
+  if (take->state & (TAKE_DEFERS | TAKE_WAITS)) {
+    gpu->inline_frames++;
+    gpu->copying--;
+  }
   take->state = TAKE_NONE;
   return failed != 0 ? failed : given;
 }

@@ -24,6 +24,7 @@ struct ringcast_gpu_reader {
   uint64_t mark[RC_MAX_DEFERRED]; /* what each is waited to reach */
   struct rc_deferred deferred[RC_MAX_DEFERRED];
   bool registered, read_only, tried_to_register; /* the ring */
+  uint32_t copying;         /* takes that are open, with copies from the ring enqueued */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };
 

@@ -3,9 +3,11 @@
 #include "gpu/words.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "shm/error.h"
+#include "shm/memory.h"
 #include "shm/wait.h"
 
 #define PATIENCE_NS ((int64_t)2 * 1000 * 1000 * 1000) /* a driver that can do it takes some microseconds */
@@ -41,4 +43,34 @@ int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words
     failed = rc_fail(-ETIMEDOUT, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
   cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;
+}
+
+static size_t bytes_of(uint32_t count) {
+  uint64_t page = rc_small_page(), bytes = (uint64_t)count * sizeof(struct rc_word);
+  return (bytes + page - 1) & ~(page - 1);
+}
+
+struct rc_word *rc_words_make(const struct rc_cuda *cuda, uint32_t count, rc_cu_ptr *address) {
+  void *words = mmap(NULL, bytes_of(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (words == MAP_FAILED) {
+    rc_fail(-ENOMEM, "out of memory");
+    return NULL;
+  }
+  madvise(words, bytes_of(count), MADV_DONTFORK); /* pinned memory is the parent's */
+  rc_cu_result result = cuda->host_register(words, bytes_of(count),
+                                            RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
+  if (result == RC_CU_SUCCESS) {
+    result = cuda->host_get_device_pointer(address, words, 0);
+    if (result == RC_CU_SUCCESS) return words;
+    cuda->host_unregister(words);
+  }
+  munmap(words, bytes_of(count));
+  rc_cuda_fail(result, "cuMemHostRegister of a reader's own words");
+  return NULL;
+}
+
+void rc_words_end(const struct rc_cuda *cuda, struct rc_word *words, uint32_t count) {
+  if (!words) return;
+  if (cuda) cuda->host_unregister(words);
+  munmap(words, bytes_of(count));
 }

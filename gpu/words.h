@@ -64,4 +64,9 @@ static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, uint32_t bit
  * words still, so they must stay, registered, and the context too. Both words are nobody else's, and 0 at first. */
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address);
 
+/* Words that this process alone knows, registered; the context is current. NULL: they can't be had; sets the error
+ * text. `end` without a driver: the context has gone. */
+struct rc_word *rc_words_make(const struct rc_cuda *cuda, uint32_t count, rc_cu_ptr *address);
+void rc_words_end(const struct rc_cuda *cuda, struct rc_word *words, uint32_t count);
+
 #endif

@@ -16,6 +16,7 @@ struct rc_estate {
   uint64_t pool_bytes;
   uint64_t token[2];
   uint32_t forks;
+  bool is_left; /* what the segment says of that, anybody may have stored */
   struct rc_estate *next;
 };
 

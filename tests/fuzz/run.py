@@ -20,7 +20,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TARGETS = ["frame", "object", "handle", "attach", "writer", "ring", "python"]
+TARGETS = ["frame", "object", "handle", "attach", "writer", "ring", "gpu", "python"]
 VECTORS = {"frame", "python"}  # start from tests/vectors, too
 LONGEST = {"frame": 2048, "object": 2560, "python": 2048, "handle": 128}  # bytes of an input; of the others 512
 

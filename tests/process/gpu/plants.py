@@ -40,11 +40,11 @@ PLANTS = {
         "segment->address + rc_gpu_ack_at(segment->consumers, take->slot, import->consumer), take->generation);\n"
         "  rc_import_forget")]),
     "ack_by_the_host": (SLOW, [("import.c",
-        "result = rc_word_write(cuda, import->segment.word_bits, stream, address_of(import, at), generation);",
+        "result = rc_word_write(cuda, bits, stream, address_of(import, at), generation);",
         "rc_word_store(ack_of(import, slot), import->segment.word_bits, generation + (at & 0));")]),
     "ack_on_another_stream": (SLOW, [("import.c",
-        "rc_word_write(cuda, import->segment.word_bits, stream, address_of",
-        "rc_word_write(cuda, import->segment.word_bits, NULL, address_of")]),
+        "rc_word_write(cuda, bits, stream, address_of",
+        "rc_word_write(cuda, bits, NULL, address_of")]),
     "ack_of_another_slot": (SLOW, [("import.c",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, (slot + 1) % import->segment.slots, "
