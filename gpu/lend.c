@@ -94,6 +94,17 @@ int ringcast_gpu_writer_lend(ringcast_gpu_writer *gpu, ringcast_device_ptr memor
   return failed;
 }
 
+int ringcast_gpu_lent_range(const ringcast_gpu_writer *gpu, uint32_t number, ringcast_device_ptr *base,
+                            uint64_t *bytes) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  uint32_t place = place_of(gpu, number);
+  if (place == RC_GPU_MAX_LENT) return fail_not_lent(number);
+  *base = gpu->lent[place].base;
+  *bytes = gpu->lent[place].bytes;
+  return 0;
+}
+
 bool rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struct ringcast_tensor *tensor,
                     uint64_t *out) {
   uint32_t place = place_of(gpu, number);
