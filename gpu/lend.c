@@ -74,6 +74,7 @@ static int lend(ringcast_gpu_writer *gpu, rc_cu_ptr memory, uint32_t *out) {
   rc_cu_result result = gpu->device.cuda->ipc_get_handle(&shared->handle, base);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuIpcGetMemHandle of the memory to be lent");
   shared->bytes = bytes;
+  rc_estate_lend(gpu->estate, place, base);
   struct rc_lent_memory *own = &gpu->lent[place];
   *own = (struct rc_lent_memory){.base = base, .bytes = bytes, .serial = own->serial + 1};
   rc_store_release(&shared->serial, own->serial); /* pairs with the reader's look, before it opens it */

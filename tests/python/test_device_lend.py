@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import time
 
 import device_peers as peers
 import numpy as np
@@ -187,6 +188,18 @@ def test_what_is_not_in_order_or_not_inside_is_copied(lending):
         assert reader.call(peers.receive) == {"t": told("cuda", wanted)}
         assert writer.call(peers.gpu).pool_bytes_sent > 0
     assert writer.call(loan_is, "idle")
+
+
+def send_other(state):
+    turned = part(state, "x", {"shape": (6, 4), "strides": (1, 6)})
+    state["writer"].send([peers.Other(turned), peers.Other(part(state))], WATCHDOG)
+
+
+def test_what_an_unknown_library_has_not_in_order_is_copied(lending):
+    writer, (reader,) = lending(SMALL)
+    writer.call(send_other)
+    assert reader.call(peers.receive) == [told("other", SMALL.T), told("other", SMALL)]
+    assert writer.call(peers.gpu).pool_bytes_sent == SMALL.nbytes
 
 
 def lend_half(state, array):
@@ -374,8 +387,10 @@ def test_a_block_that_fails_waits_for_nobody_and_the_tensor_stays_meanwhile(lend
     assert writer.call(segments) == 1
     assert reader.call(peers.receive) == {"x": told("cuda", SMALL)}
     value = {"y": ("cuda", np.arange(3))}
-    while writer.call(segments):
+    until = time.monotonic() + WATCHDOG
+    while writer.call(segments) and time.monotonic() < until:
         assert exchange(writer, [reader], value) == [{"y": told("cuda", np.arange(3))}]
+    assert writer.call(segments) == 0
 
 
 def test_a_loan_that_is_dropped_is_taken_back_by_the_writer(lending):
@@ -389,6 +404,35 @@ def test_a_loan_that_is_dropped_is_taken_back_by_the_writer(lending):
     assert writer.call(segments) == 0
 
 
+def test_what_is_not_back_when_the_writer_goes_is_never_freed(gpus, mortal):  # noqa: F811
+    mortal.call(peers.make_writer, MEGABYTE)
+    mortal.call(lend, SMALL)
+    reader = gpus[1]
+    reader.call(peers.attach, mortal.call(handle_of))
+    assert reader.call(prepare)
+    mortal.call(send_of, {"x": ("x",)})
+    mortal.call(forget)
+    mortal.call(peers.close)
+    assert mortal.call(segments) == 1
+    assert reader.call(peers.receive) == {"x": told("cuda", SMALL)}
+    reader.call(peers.close)
+
+
+def lend_to_itself(state):
+    with ringcast.Writer(MEGABYTE) as writer, ringcast.Reader(writer.handle) as reader:
+        tensor = state["torch"].segment(SMALL)
+        with writer.lend(tensor) as loan:
+            assert reader.prepare_gpu()
+            writer.send({"x": tensor})
+            got = peers.seen(reader.recv(0))
+            loan.wait(WATCHDOG)
+            return got
+
+
+def test_a_reader_in_the_same_process(gpus):
+    assert gpus[0].call(lend_to_itself) == {"x": told("cuda", SMALL)}
+
+
 def test_a_writer_with_a_loan_is_not_closed(lending):
     writer, (reader,) = lending(SMALL)
     with pytest.raises(BufferError, match="a Loan of it is open"):
@@ -396,6 +440,7 @@ def test_a_writer_with_a_loan_is_not_closed(lending):
     writer.call(send_of, {"x": ("x",)})
     assert reader.call(peers.receive) == {"x": told("cuda", SMALL)}
     writer.call(loan_do, "close", WATCHDOG)
+    reader.call(close_reader)
     writer.call(close_writer)
 
 
