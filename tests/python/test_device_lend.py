@@ -2,7 +2,6 @@
 """Tensors that a Writer has lent, which readers copy from where they lie."""
 
 import errno
-import gc
 import os
 import re
 import signal
@@ -11,6 +10,23 @@ import time
 import device_peers as peers
 import numpy as np
 import pytest
+from lent_tensors import (
+    close_loans,
+    close_reader,
+    forget,
+    handle_of,
+    imports,
+    lend,
+    loan_do,
+    loan_is,
+    part,
+    prepare,
+    raises_timeout,
+    segments,
+    send_of,
+    synchronize,
+    view,
+)
 from peers import WATCHDOG
 from test_device import COPIES, MEGABYTE, exchange, rings, told  # noqa: F401
 from test_device_more import mortal  # noqa: F401
@@ -22,63 +38,6 @@ SMALL = np.arange(24, dtype=np.float32).reshape(4, 6)
 LITTLE = {"capacity": MEGABYTE, "gpu_pool_bytes": 2 * MEGABYTE, "spill_bytes": 0}
 
 
-# ---- In the processes ------------------------------------------------------------------------------------------------
-
-
-def lend(state, array, name="x", ordinal=0):
-    """Keeps what is lent in the Loan alone."""
-    tensor = state["torch"].segment(array, ordinal)
-    state.setdefault("loans", {})[name] = state["writer"].lend(tensor)
-    state.setdefault("parts", {})[name] = tensor.shape, tensor.dtype, tensor.data_ptr()
-
-
-class Pointer:
-    """Memory that somebody else keeps."""
-
-    def __init__(self, address, ordinal=0):
-        self.pointer, self.device = address, ordinal
-
-
-def part(state, name="x", how=None):
-    """A tensor over it that does not keep it."""
-    shape, kind, address = state["parts"][name]
-    tensor = state["torch"].Tensor._made(Pointer(address), kind, shape, state["torch"]._strides(shape))
-    return tensor.as_strided(how["shape"], how["strides"], how.get("offset", 0)) if how else tensor
-
-
-def send_of(state, values, others=None, timeout=WATCHDOG):
-    """values: {key: (name, how)}. The copies that the writer has made for it."""
-    made = {key: part(state, *value) for key, value in values.items()}
-    before = peers.calls(*COPIES)
-    state["writer"].send({**made, **(others or {})}, timeout)
-    return [now - then for now, then in zip(peers.calls(*COPIES), before)]
-
-
-def loan_do(state, what, *args, name="x"):
-    return getattr(state["loans"][name], what)(*args)
-
-
-def loan_is(state, what, name="x"):
-    return getattr(state["loans"][name], what)
-
-
-def prepare(state):
-    return state["reader"].prepare_gpu()
-
-
-def segments(state):
-    """How many there are."""
-    gc.collect()
-    torch = state["torch"]
-    return sum(type(thing) is torch._Segment for thing in gc.get_objects())
-
-
-def forget(state):
-    state.pop("loans", None)
-    state.pop("parts", None)
-    gc.collect()
-
-
 @pytest.fixture
 def lending(rings):  # noqa: F811
     """Makes a ring whose writer has lent something, as "x", and whose readers have opened its pool."""
@@ -86,25 +45,17 @@ def lending(rings):  # noqa: F811
 
     def make(array=LARGE, readers=1, options=None, reader_options=None):
         writer, others = rings(readers, {**LITTLE, **(options or {})}, reader_options)
-        made.append(writer)
+        made.append((writer, others))
         writer.call(lend, array)
         assert [reader.call(prepare) for reader in others] == [True] * readers
         return writer, others
 
     yield make
-    for writer in made:
+    for writer, others in made:
+        for reader in others:  # what a test that fails has left unread is waited for else
+            reader.call(peers.close)
         writer.call(close_loans)
         assert writer.call(segments) == 0
-
-
-def close_loans(state):
-    for loan in state.get("loans", {}).values():
-        loan.close(WATCHDOG)
-    forget(state)
-
-
-def close_reader(state):
-    state.pop("reader").close()
 
 
 # ---- Where it lies ---------------------------------------------------------------------------------------------------
@@ -131,13 +82,20 @@ def test_it_is_not_copied_by_the_writer_and_once_by_each_reader(lending, readers
 def test_parts_of_it_arrive_as_what_they_are_beside_all_else(lending):
     writer, (reader,) = lending(SMALL)
     other = {"h": np.arange(3), "i": 7}
-    values = {"x": ("x",), "row": ("x", {"shape": (6,), "strides": (1,), "offset": 12}),
-              "e": ("x", {"shape": (0, 3), "strides": (3, 1), "offset": 24}),
-              "last": ("x", {"shape": (1,), "strides": (1,), "offset": 23})}
+    values = {
+        "x": ("x",),
+        "row": ("x", {"shape": (6,), "strides": (1,), "offset": 12}),
+        "e": ("x", {"shape": (0, 3), "strides": (3, 1), "offset": 24}),
+        "last": ("x", {"shape": (1,), "strides": (1,), "offset": 23}),
+    }
     assert writer.call(send_of, values, other) == [0, 0, 0]
     assert reader.call(peers.receive) == {
-        "x": told("cuda", SMALL), "row": told("cuda", SMALL[2]), "e": told("cuda", SMALL[:0, :3]),
-        "last": told("cuda", SMALL[3, 5:]), "h": ("numpy", "int64", (3,), np.arange(3).tobytes()), "i": 7,
+        "x": told("cuda", SMALL),
+        "row": told("cuda", SMALL[2]),
+        "e": told("cuda", SMALL[:0, :3]),
+        "last": told("cuda", SMALL[3, 5:]),
+        "h": ("numpy", "int64", (3,), np.arange(3).tobytes()),
+        "i": 7,
     }
 
 
@@ -165,16 +123,6 @@ def test_on_the_cpu_and_in_a_view(lending):
     writer.call(send_of, {"x": ("x",)})
     assert host.call(peers.receive) == {"x": told("cpu", SMALL)}
     assert viewer.call(view) == {"x": told("cuda", SMALL)}
-
-
-def handle_of(state):
-    return state["writer"].handle
-
-
-def view(state):
-    with state["reader"].view(WATCHDOG) as value:
-        state["kept"] = value["x"]
-    return {"x": peers.seen(state.pop("kept"))}
 
 
 def test_what_is_not_in_order_or_not_inside_is_copied(lending):
@@ -270,13 +218,6 @@ def send_hashed(state):
 # ---- Taking it back --------------------------------------------------------------------------------------------------
 
 
-def raises_timeout(state, what, timeout, name="x"):
-    try:
-        loan_do(state, what, timeout, name=name)
-    except TimeoutError as error:
-        return str(error)
-
-
 def test_it_is_idle_when_all_have_read_it(lending):
     writer, others = lending(SMALL, 2)
     assert writer.call(loan_is, "idle")
@@ -290,14 +231,6 @@ def test_it_is_idle_when_all_have_read_it(lending):
         reader.call(synchronize)
     writer.call(loan_do, "wait", WATCHDOG)
     assert writer.call(loan_is, "idle")
-
-
-def synchronize(state):
-    state["torch"].cuda.synchronize()
-
-
-def imports(state):
-    return peers.live("imports")
 
 
 def test_closing_waits_until_no_reader_has_it_open_and_then_gives_the_tensor_up(lending):

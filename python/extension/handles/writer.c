@@ -72,15 +72,15 @@ static bool take_policies(const char *on_death, const char *on_slow, PyObject *s
 
 static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
                          struct rc_py_gpu_options *gpu) {
-  static char *names[] = {"capacity",     "readers",  "memory",  "spin", "numa", "spill_bytes",
+  static char *names[] = {"capacity",     "readers",  "memory",  "spin", "numa",           "spill_bytes",
                           "allow_pickle", "on_death", "on_slow", "slow", "gpu_pool_bytes", "gpu_inline_most",
                           "gpu_full",     "gpu_lend", NULL};
   PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None, *pickle = Py_None;
   PyObject *slow = Py_None, *pool = Py_None, *inline_most = Py_None, *lend = NULL;
   const char *memory = "auto", *on_death = "fail", *on_slow = "fail", *full = "inline";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOOsO:Writer", names, &capacity, &readers, &memory, &spin,
-                                   &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &inline_most,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOOsO:Writer", names, &capacity, &readers, &memory,
+                                   &spin, &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &inline_most,
                                    &full, &lend)) {
     return false;
   }
@@ -328,7 +328,8 @@ static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_
 PyDoc_STRVAR(close_doc,
              "close($self)\n--\n\n"
              "Say that no more comes and let go of the ring: readers read what was sent, then get WriterGone. An open\n"
-             "reservation is aborted. Closing twice is fine. BufferError: a memoryview of the Span is still in use, or a\nLoan is open.");
+             "reservation is aborted. Closing twice is fine. BufferError: a memoryview of the Span is still in use, or "
+             "a\nLoan is open.");
 static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!self->writer) Py_RETURN_NONE;
@@ -502,7 +503,8 @@ PyDoc_STRVAR(writer_doc,
              "the environment's\nRINGCAST_GPU_POOL_BYTES says, else 256 MiB; 0: none, they go through the ring. "
              "gpu_inline_most: those of a frame that have\nno more bytes together go through the ring anyway. "
              "gpu_full: when the pool has no room, a frame goes through the ring\n(\"inline\"), or send() raises "
-             "TimeoutError (\"raise\"). gpu_lend: lend() may be called also after the first of them; before that it needs no\nsaying.\n\n"
+             "TimeoutError (\"raise\"). gpu_lend: lend() may be called also after the first of them; before that it "
+             "needs no\nsaying.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {
