@@ -27,7 +27,7 @@ from lent_tensors import (
     synchronize,
     view,
 )
-from peers import WATCHDOG
+from peers import WATCHDOG, call_all
 from test_device import COPIES, MEGABYTE, exchange, rings, told  # noqa: F401
 from test_device_more import mortal  # noqa: F401
 
@@ -71,10 +71,8 @@ def receive_counted(state):
 def test_it_is_not_copied_by_the_writer_and_once_by_each_reader(lending, readers):
     writer, others = lending(LARGE, readers)
     for _ in range(3):
-        for reader in others:
-            reader.start(receive_counted)
         assert writer.call(send_of, {"x": ("x",)}) == [0, 0, 0]
-        assert [reader.finish() for reader in others] == [({"x": told("cuda", LARGE)}, 1)] * readers
+        assert call_all(others, receive_counted) == [({"x": told("cuda", LARGE)}, 1)] * readers
     info = writer.call(peers.gpu)
     assert (info.pool_frames, info.pool_bytes_sent, info.inline_frames) == (3, 0, 0)
 
