@@ -126,13 +126,33 @@ int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t p
   return 0;
 }
 
-rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device) {
-  rc_cu_ptr found = 0;
-  pthread_mutex_lock(&estates.mutex);
-  for (const struct rc_estate *estate = estates.first; estate && !found; estate = estate->next)
+/* Under the mutex. */
+static struct rc_estate *find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device) {
+  for (struct rc_estate *estate = estates.first; estate; estate = estate->next)
     if (estate->segment.epoch == epoch && estate->forks == rc_fork_count() &&
         memcmp(estate->token, token, sizeof estate->token) == 0 && estate->device.device == device->device)
-      found = estate->memory;
+      return estate;
+  return NULL;
+}
+
+rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device) {
+  pthread_mutex_lock(&estates.mutex);
+  const struct rc_estate *estate = find(token, epoch, device);
+  rc_cu_ptr found = estate ? estate->memory : 0;
+  pthread_mutex_unlock(&estates.mutex);
+  return found;
+}
+
+void rc_estate_lend(struct rc_estate *estate, uint32_t place, rc_cu_ptr base) {
+  pthread_mutex_lock(&estates.mutex);
+  estate->lent[place] = base;
+  pthread_mutex_unlock(&estates.mutex);
+}
+
+rc_cu_ptr rc_estate_find_lent(const uint64_t token[2], uint32_t epoch, const struct rc_device *device, uint32_t place) {
+  pthread_mutex_lock(&estates.mutex);
+  const struct rc_estate *estate = find(token, epoch, device);
+  rc_cu_ptr found = estate ? estate->lent[place] : 0;
   pthread_mutex_unlock(&estates.mutex);
   return found;
 }

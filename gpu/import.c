@@ -375,6 +375,19 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
 
 /* ---- Lent memory ------------------------------------------------------------------------------------------------ */
 
+/* Of a writer in this very process there is nothing to open: CUDA can't. */
+static rc_cu_result open_lent_memory(struct rc_import *import, uint32_t place, const rc_cu_ipc_handle *handle,
+                                     rc_cu_ptr *out) {
+  if (!import->by_handle) {
+    const struct rc_gpu_identity *id = &rc_gpu_control(&import->segment)->id;
+    *out = rc_estate_find_lent(id->token, import->segment.epoch, &import->device, place);
+    return *out ? RC_CU_SUCCESS : RC_CU_INVALID_HANDLE;
+  }
+  rc_cu_result result = import->device.cuda->ipc_open_handle(out, *handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result == RC_CU_SUCCESS) import->opens++;
+  return result;
+}
+
 /* By the reader's own thread, which alone opens: to open may take long, and is not done under the mutex. */
 static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, struct rc_lent *out) {
   struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
@@ -392,12 +405,11 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, 
   rc_cu_result result = RC_CU_INVALID_HANDLE;
   *out = (struct rc_lent){.serial = serial, .bytes = shared->bytes};
   if (rc_load_acquire(&shared->serial) == serial) /* as above */
-    result = cuda->ipc_open_handle(&out->base, handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    result = open_lent_memory(import, place, &handle, &out->base);
   if (result != RC_CU_SUCCESS) {
     atomic_fetch_and_explicit(&own->lent, ~bit, memory_order_acq_rel);
     return rc_cuda_fail(result, "cuIpcOpenMemHandle of memory that the writer has lent");
   }
-  import->opens++;
   RC_POINT(LENT_OPENED);
   /* What the writer says of its size is not to be relied on, where the driver knows it. */
   if (cuda->mem_get_address_range(&base, &bytes, out->base) == RC_CU_SUCCESS && bytes < out->bytes) out->bytes = bytes;
@@ -437,7 +449,7 @@ bool rc_import_close_lent(struct rc_import *import, bool all) {
     if (import->lent[place].base == 0) continue;
     struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
-    import->device.cuda->ipc_close_handle(import->lent[place].base);
+    if (import->by_handle) import->device.cuda->ipc_close_handle(import->lent[place].base);
     import->lent[place].base = 0;
     RC_POINT(LENT_CLOSED);
     atomic_fetch_and_explicit(&own_place(import)->lent, ~((uint64_t)1 << place), memory_order_acq_rel);

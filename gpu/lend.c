@@ -74,6 +74,7 @@ static int lend(ringcast_gpu_writer *gpu, rc_cu_ptr memory, uint32_t *out) {
   rc_cu_result result = gpu->device.cuda->ipc_get_handle(&shared->handle, base);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuIpcGetMemHandle of the memory to be lent");
   shared->bytes = bytes;
+  rc_estate_lend(gpu->estate, place, base);
   struct rc_lent_memory *own = &gpu->lent[place];
   *own = (struct rc_lent_memory){.base = base, .bytes = bytes, .serial = own->serial + 1};
   rc_store_release(&shared->serial, own->serial); /* pairs with the reader's look, before it opens it */
@@ -92,6 +93,17 @@ int ringcast_gpu_writer_lend(ringcast_gpu_writer *gpu, ringcast_device_ptr memor
   failed = rc_gpu_writer_failed(gpu, lend(gpu, memory, out));
   rc_cuda_leave(&entry);
   return failed;
+}
+
+int ringcast_gpu_lent_range(const ringcast_gpu_writer *gpu, uint32_t number, ringcast_device_ptr *base,
+                            uint64_t *bytes) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  uint32_t place = place_of(gpu, number);
+  if (place == RC_GPU_MAX_LENT) return fail_not_lent(number);
+  *base = gpu->lent[place].base;
+  *bytes = gpu->lent[place].bytes;
+  return 0;
 }
 
 bool rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struct ringcast_tensor *tensor,

@@ -15,6 +15,7 @@ struct rc_estate {
   rc_cu_ptr memory; /* pool_bytes, and the pattern; 0: there is none */
   uint64_t pool_bytes;
   uint64_t token[2];
+  rc_cu_ptr lent[RC_GPU_MAX_LENT]; /* for readers in the same process; under estate.c's mutex */
   uint32_t forks;
   bool is_left; /* what the segment says of that, anybody may have stored */
   struct rc_estate *next;
@@ -77,6 +78,9 @@ void rc_estate_leave(struct rc_estate *estate);
 void rc_estates_tidy(void);
 /* The pool of that token and epoch, if this very process has made it; 0: it has not. */
 rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device);
+/* The same of memory that is lent, at a place. */
+void rc_estate_lend(struct rc_estate *estate, uint32_t place, rc_cu_ptr base);
+rc_cu_ptr rc_estate_find_lent(const uint64_t token[2], uint32_t epoch, const struct rc_device *device, uint32_t place);
 
 /* ---- lend.c ---- */
 

@@ -181,6 +181,10 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
  * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
  * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
+/* The allocation that this number is of: the offset that ringcast_build_device_tensor takes counts from its base.
+ * -EINVAL. */
+RINGCAST_API int ringcast_gpu_lent_range(const ringcast_gpu_writer *writer, uint32_t lent, ringcast_device_ptr *base,
+                                         uint64_t *bytes);
 /* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
 /* Takes it back: no more can be sent of it, and readers close it. Blocks up to the timeout. 0; -ETIMEDOUT (-EAGAIN for

@@ -5,6 +5,7 @@
  *   tensors/cuda.c       described, and made, from Python's side     tensors/device_memory.c  memory of ours there
  *   codec/device_put.c   their entries, and the copies to the pool   codec/device_get.c  what comes, and where it goes
  *   handles/gpu.c        the gpu's part of a Writer and of a Reader
+ *   handles/loan.c       tensors that readers copy where they lie
  *
  * Nothing here runs before a tensor of a device is met. What is rare (other libraries than torch) is asked for in
  * Python, in ringcast/_device.py.
@@ -74,7 +75,7 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
                       struct rc_py_source *source);
 /* Plans the frame anew, with those tensors in the pool. False: raised. */
 bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets); /* NULL: not there, after all */
-/* How many bytes each of them has: those that have any. */
+/* How many bytes each of them has: those that have any, and are not lent. */
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
 /* Enqueues the copies to the pool. */
 int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
@@ -101,9 +102,12 @@ void rc_py_device_clear(struct rc_py_decoding *decoding);
 
 /* Sends what was measured. 0, -errno, or RC_PY_RAISED. On an error nothing is left open. */
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag);
+/* Of that device, unless it is open. 0, -errno. */
+int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
 void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run);
-/* gpu_pool_bytes, gpu_inline_most, gpu_full; each may be NULL or None. */
-bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out);
+/* gpu_pool_bytes, gpu_inline_most, gpu_full, gpu_lend; each may be NULL or None. */
+bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, PyObject *lend,
+                       struct rc_py_gpu_options *out);
 
 struct rc_py_gpu_reader {
   ringcast_gpu_reader *reader; /* NULL: this process has no device, or not for us: */
@@ -134,9 +138,27 @@ bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);
 /* Whether such a frame holds tensors of a device. It is there as a whole. */
 bool rc_py_has_device(const struct ringcast_frame *frame);
 
+extern const char rc_py_prepare_gpu_doc[];
+PyObject *rc_py_reader_prepare_gpu(PyObject *self, PyObject *unused);
 PyObject *rc_py_writer_gpu(PyObject *self, void *closure);
 PyObject *rc_py_reader_gpu(PyObject *self, void *closure);
 extern const char rc_py_gpu_doc[], rc_py_gpu_status_doc[];
 PyObject *rc_py_gpu_status(PyObject *module, PyObject *unused);
+
+/* ---- handles/loan.c --------------------------------------------------------------------------------------------- */
+
+extern const char rc_py_writer_lend_doc[];
+PyObject *rc_py_writer_lend(PyObject *writer, PyObject *tensor);
+/* Says of each tensor on a device whether it lies in lent memory, and where. False: none does. */
+bool rc_py_loans_find(const struct rc_py_writer *writer, struct rc_py_encoding *encoding);
+/* Notes in the lease what was found. 0, -errno. */
+int rc_py_loans_note(const struct rc_py_writer *writer, const struct rc_py_encoding *encoding,
+                     struct ringcast_gpu_extent *lease);
+/* Takes back what was dropped, as far as that can be now. */
+void rc_py_loans_sweep(struct rc_py_writer *writer);
+/* Whether none is open; false: raised. */
+bool rc_py_loans_may_close(const struct rc_py_writer *writer);
+/* Before the gpu's part is closed. */
+void rc_py_loans_shut(struct rc_py_writer *writer);
 
 #endif

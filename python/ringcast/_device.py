@@ -6,7 +6,7 @@ imported here but by who receives an array of that library.
 """
 
 import sys
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 # As in ringcast/frame.h.
 _CUPY = 1024
@@ -43,6 +43,31 @@ def export(value: Any) -> Tuple[Any, int, int, bool]:
     # JAX has streams of its own, and so may anybody: they wait for theirs, and the copy is waited for.
     flags = _JAX if library in ("jax", "jaxlib") else 0
     return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
+
+
+def whereabouts(value: Any) -> Tuple[int, int, int]:
+    """Where a tensor lies that is to be lent: device, address, bytes."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if not value.is_cuda:
+            raise TypeError(f"only a tensor on a CUDA device can be lent, and this one is on '{value.device}'")
+        whole = value.is_contiguous()
+        found = value.get_device(), value.data_ptr(), value.numel() * value.element_size()
+    else:
+        interface = getattr(value, "__cuda_array_interface__", None)
+        if interface is None:
+            raise TypeError(f"only a tensor on a CUDA device can be lent, not {type(value).__name__}")
+        count = int(interface["typestr"][2:])
+        strides: Optional[Tuple[int, ...]] = interface.get("strides")
+        wanted = []
+        for size in reversed(interface["shape"]):
+            wanted.insert(0, count)
+            count *= size
+        whole = strides is None or tuple(strides) == tuple(wanted)
+        found = value.__dlpack_device__()[1], interface["data"][0], count
+    if not whole or found[2] == 0:
+        raise ValueError("only a tensor that is contiguous, and not empty, can be lent")
+    return found
 
 
 def move(tensor: Any, device: int) -> Any:

@@ -107,6 +107,38 @@ class DeviceTensor:
     def __dlpack_device__(self) -> Tuple[int, int]: ...
 
 @final
+class Loan:
+    """A tensor that Writer.lend() has lent: what is sent of it is copied by the readers, from where it lies.
+
+    with writer.lend(weights) as loan:
+        writer.send({"weights": weights})
+        loan.wait()
+
+    It keeps the tensor until it is closed. What was sent must not be written to before it is idle.
+    """
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was sent of it has been read."""
+
+    @property
+    def closed(self) -> bool: ...
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Wait until it is idle."""
+
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Take it back: afterwards its memory may be freed. TimeoutError: not yet; ask again."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]] = None,
+        exception: Optional[BaseException] = None,
+        traceback: Optional[TracebackType] = None,
+        /,
+    ) -> None: ...
+
+@final
 class Span:
     """Memory of the ring, lent by Writer.reserve(), to be written in place.
 
@@ -225,7 +257,8 @@ class Writer:
     "fail" (ReaderDied) or "evict" (go on without it). slow: seconds that a live one may be in the way, None for ever;
     on_slow: then "fail" (TimeoutError) or "evict" (it gets Evicted). gpu_pool_bytes: memory of the device for tensors
     on it; None: RINGCAST_GPU_POOL_BYTES, else 256 MiB; 0: none. gpu_inline_most: so few bytes go through the ring
-    anyway. gpu_full: without room there, "inline" (through the ring) or "raise" (TimeoutError).
+    anyway. gpu_full: without room there, "inline" (through the ring) or "raise" (TimeoutError). gpu_lend: lend() may be
+    called also after the first such tensor.
     """
 
     def __new__(
@@ -244,6 +277,7 @@ class Writer:
         gpu_pool_bytes: Optional[int] = None,
         gpu_inline_most: Optional[int] = None,
         gpu_full: str = "inline",
+        gpu_lend: bool = False,
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -302,6 +336,9 @@ class Writer:
         """As Span.commit(), of the open reservation."""
 
     def abort(self) -> None: ...
+    def lend(self, tensor: Any, /) -> Loan:
+        """Lend a contiguous tensor on a CUDA device: readers copy what is sent of it from where it lies."""
+
     def estimate(self, tag: int) -> int:
         """Bytes to reserve() for the next frame of `tag`, by what learn() was told."""
 
@@ -395,6 +432,9 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
 
     def view(self, timeout: Optional[float] = None) -> View:
         """Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring."""
+
+    def prepare_gpu(self) -> bool:
+        """Open the pool that the writer has on its device, before a frame needs it; False: there is none yet."""
 
     def check(self) -> None:
         """Make sure that what was read of held Frames so far was whole; else Evicted."""

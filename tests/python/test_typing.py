@@ -20,6 +20,9 @@ import ringcast
 from ringcast import Frame, Info, PackedFrame, Reader, ReaderStatus, Recycling, Span, Stats, Tap, TapFrame, Writer
 
 
+def data_of_a_device() -> Any: ...
+
+
 def send(writer: Writer) -> str:
     count: int = writer.wait_readers(1, timeout=2.5)
     writer.send({"a": count}, None, tag=7)
@@ -54,6 +57,11 @@ def send(writer: Writer) -> str:
     except ringcast.FrameTooLarge as error:
         needed: int = error.spill_bytes or error.capacity or 0
         print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error, info.wait + first.wait)
+    with writer.lend(data_of_a_device()) as loan:
+        loan.wait(timeout=1)
+        lent: ringcast.Loan = loan
+        lent.close(None)
+        print(lent.idle and lent.closed)
     sizes: List[int] = [writer.capacity, writer.max_frame, writer.page_size, writer.ring_frame, writer.spill_bytes]
     return writer.handle + states[0] + first.name + str(sizes)
 
@@ -77,7 +85,8 @@ def receive(handle: str) -> Tuple[Any, int]:
     with Reader(handle, name="rank 1", spin=0, leases=4, allow_pickle=False) as reader:
         fd: int = reader.fileno()
         reader.cancel()
-        print(fd, reader.info(), reader.stats())
+        ready: bool = reader.prepare_gpu()
+        print(fd, reader.info(), reader.stats(), ready)
         try:
             frame: Frame = reader.next(0)
             data: bytes = bytes(frame)
@@ -99,7 +108,7 @@ def receive(handle: str) -> Tuple[Any, int]:
 
 with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22, allow_pickle=True) as writer:
     send(writer)
-Writer(on_death="evict", on_slow="evict", slow=0.5).close()
+Writer(on_death="evict", on_slow="evict", slow=0.5, gpu_lend=True).close()
 '''
 
 WRONG = '''

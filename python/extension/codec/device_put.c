@@ -69,10 +69,15 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
   return seen;
 }
 
+/* Where the frame does not have it itself. */
+static bool goes_to_pool(const struct rc_py_part *part) {
+  return rc_py_is_on_device(part) && part->lent == 0;
+}
+
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out) {
   uint32_t count = 0;
   for (size_t i = 0; i < encoding->count; i++) {
-    if (rc_py_is_on_device(&encoding->parts[i])) out[count++] = encoding->parts[i].bytes;
+    if (goes_to_pool(&encoding->parts[i])) out[count++] = encoding->parts[i].bytes;
   }
   return count;
 }
@@ -81,7 +86,7 @@ bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets)
   encoding->in_pool = offsets;
   for (size_t i = 0; offsets && i < encoding->count; i++) {
     struct rc_py_part *part = &encoding->parts[i];
-    if (rc_py_is_on_device(part)) part->scalar.in_pool = *offsets++;
+    if (goes_to_pool(part)) part->scalar.in_pool = *offsets++;
   }
   return rc_py_encoding_plan(encoding);
 }
@@ -91,7 +96,7 @@ int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_wri
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
-    if (!rc_py_is_on_device(part)) continue;
+    if (!goes_to_pool(part)) continue;
     rc = ringcast_gpu_copy_in(gpu, lease, part->scalar.in_pool, &part->source.tensor, encoding->device_stream);
   }
   return rc;

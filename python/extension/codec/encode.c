@@ -421,7 +421,8 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   case RINGCAST_ITEM_TENSOR:
     if (in_pool && rc_py_is_on_device(part)) {
       return ringcast_build_device_tensor(builder, part->utf8, key_bytes, &part->source.tensor,
-                                          RINGCAST_PLACEMENT_POOL, part->scalar.in_pool, 0);
+                                          part->lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL,
+                                          part->scalar.in_pool, part->lent);
     }
     return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor, &part->out, &bytes);
   case RINGCAST_ITEM_OBJECT:

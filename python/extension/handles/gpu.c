@@ -13,23 +13,30 @@ static bool bytes_or_none(const char *name, PyObject *object, uint64_t *out) {
   return !object || object == Py_None || rc_py_integer(name, object, 0, RC_PY_MOST_BYTES, out);
 }
 
-bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out) {
+bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, PyObject *lend,
+                       struct rc_py_gpu_options *out) {
   *out = (struct rc_py_gpu_options){0};
   if (!bytes_or_none("gpu_pool_bytes", pool_bytes, &out->pool_bytes)) return false;
   if (!bytes_or_none("gpu_inline_most", inline_most, &out->inline_most)) return false;
   if (pool_bytes && pool_bytes != Py_None && out->pool_bytes == 0) out->pool_bytes = RINGCAST_NO_POOL;
+  if (lend && !PyBool_Check(lend)) {
+    PyErr_Format(PyExc_TypeError, "gpu_lend must be True or False, not %.100s", Py_TYPE(lend)->tp_name);
+    return false;
+  }
+  out->lends = lend == Py_True;
   out->raises = strcmp(full, "raise") == 0;
   if (out->raises || strcmp(full, "inline") == 0) return true;
   PyErr_Format(PyExc_ValueError, "gpu_full must be 'inline' or 'raise', not '%s'", full);
   return false;
 }
 
-static int open_writer(struct rc_py_writer *self, int32_t device) {
+/* inline_most is looked at here: a frame of lent memory has no other way, however little there is beside it. */
+int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
   if (self->gpu) return 0;
   const struct ringcast_gpu_writer_options options = {.size = sizeof options,
                                                       .device = device,
                                                       .pool_bytes = self->gpu_options.pool_bytes,
-                                                      .inline_most = self->gpu_options.inline_most};
+                                                      .flags = self->gpu_options.lends ? RINGCAST_GPU_EXTERN : 0};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
   Py_END_ALLOW_THREADS
@@ -39,6 +46,7 @@ static int open_writer(struct rc_py_writer *self, int32_t device) {
 
 void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run) {
   ringcast_gpu_writer *gpu = self->gpu;
+  rc_py_loans_shut(self);
   self->gpu = NULL;
   if (!gpu) return;
   PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
@@ -51,17 +59,26 @@ static uint64_t times_full(ringcast_gpu_writer *gpu) {
   return ringcast_gpu_writer_info(gpu, &info) == 0 ? info.full : 0;
 }
 
+static bool are_few(const struct rc_py_writer *self, const uint64_t *sizes, uint32_t count) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < count; i++) sum += sizes[i];
+  return sum <= self->gpu_options.inline_most;
+}
+
 /* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; or any other failure. */
 static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes,
                     struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
+  bool has_lent = rc_py_loans_find(self, encoding);
   uint32_t count = rc_py_device_sizes(encoding, sizes);
+  if (!has_lent && are_few(self, sizes, count)) return -EAGAIN;
   uint64_t full = self->gpu_options.raises ? times_full(self->gpu) : 0;
   int rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
   if (rc == 0) {
-    if (rc_py_device_plan(encoding, offsets)) return 0;
-    ringcast_gpu_drop(self->gpu, out);
-    return RC_PY_RAISED;
+    if (has_lent) rc = rc_py_loans_note(self, encoding, out);
+    if (rc == 0 && !rc_py_device_plan(encoding, offsets)) rc = RC_PY_RAISED;
+    if (rc < 0) ringcast_gpu_drop(self->gpu, out);
+    return rc;
   }
   if (rc != -EAGAIN || !self->gpu_options.raises || times_full(self->gpu) == full) return rc;
   PyErr_SetString(PyExc_TimeoutError, "the pool on the device has no room, as readers have not read what is in it yet, "
@@ -109,8 +126,9 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct ringcast_gpu_extent place;
-  int rc = open_writer(self, encoding->device);
+  int rc = rc_py_gpu_writer_open(self, encoding->device);
   if (rc < 0) return rc;
+  rc_py_loans_sweep(self);
   rc = lease(self, encoding, &place);
   if (rc == 0) return send_by(self, encoding, timeout_ns, tag, &place);
   return rc == -EAGAIN || rc == -EMSGSIZE ? send_by(self, encoding, timeout_ns, tag, NULL) : rc;
@@ -187,6 +205,31 @@ struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
     if (!gpu->why) PyErr_Clear();
   }
   return self->gpu = gpu;
+}
+
+const char rc_py_prepare_gpu_doc[] =
+    "prepare_gpu($self)\n--\n\n"
+    "Open the pool that the writer has on its device, which else the first frame with a tensor of a device does, and "
+    "therefore\ngoes through the ring; what a Writer has lent goes where it lies only to readers that have opened it. "
+    "True: it is open. False:\nthere is none yet, or frames of an earlier one are to be received first. It may take "
+    "long.\n\n"
+    "Error (ENODEV): this process can't use a device; (ENOTSUP, EIO): the pool can't be opened here.";
+PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)) {
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  if (!rc_py_reader_enter(self)) return NULL;
+  struct rc_py_gpu_reader *gpu = rc_py_gpu_reader_of(self);
+  int rc = gpu ? gpu->rc : RC_PY_RAISED;
+  if (gpu && gpu->reader) {
+    Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_reader_prepare(gpu->reader);
+    Py_END_ALLOW_THREADS
+  } else if (gpu) {
+    rc_py_raise_text(rc_py_state_of(self), -rc, "this process can't use a CUDA device (%V)", gpu->why,
+                     "no reason was given");
+    rc = RC_PY_RAISED;
+  }
+  rc_py_reader_leave(self);
+  if (rc == -EAGAIN) Py_RETURN_FALSE;
+  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_True);
 }
 
 struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame) {

@@ -325,6 +325,7 @@ static PyMethodDef reader_methods[] = {
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
     {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, view_doc},
     {"check", reader_check, METH_NOARGS, check_doc},
+    {"prepare_gpu", rc_py_reader_prepare_gpu, METH_NOARGS, rc_py_prepare_gpu_doc},
     {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
     {"cancel", reader_cancel, METH_NOARGS, cancel_doc},
     {"info", reader_info, METH_NOARGS, info_doc},

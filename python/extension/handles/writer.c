@@ -72,16 +72,16 @@ static bool take_policies(const char *on_death, const char *on_slow, PyObject *s
 
 static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
                          struct rc_py_gpu_options *gpu) {
-  static char *names[] = {"capacity",     "readers",  "memory",  "spin", "numa", "spill_bytes",
+  static char *names[] = {"capacity",     "readers",  "memory",  "spin", "numa",           "spill_bytes",
                           "allow_pickle", "on_death", "on_slow", "slow", "gpu_pool_bytes", "gpu_inline_most",
-                          "gpu_full",     NULL};
+                          "gpu_full",     "gpu_lend", NULL};
   PyObject *capacity = Py_None, *readers = NULL, *spin = Py_None, *numa = NULL, *spill = Py_None, *pickle = Py_None;
-  PyObject *slow = Py_None, *pool = Py_None, *inline_most = Py_None;
+  PyObject *slow = Py_None, *pool = Py_None, *inline_most = Py_None, *lend = NULL;
   const char *memory = "auto", *on_death = "fail", *on_slow = "fail", *full = "inline";
   uint64_t value = 64;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOOs:Writer", names, &capacity, &readers, &memory, &spin,
-                                   &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &inline_most,
-                                   &full)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO$sOOOOssOOOsO:Writer", names, &capacity, &readers, &memory,
+                                   &spin, &numa, &spill, &pickle, &on_death, &on_slow, &slow, &pool, &inline_most,
+                                   &full, &lend)) {
     return false;
   }
   *out = (struct ringcast_writer_options){.size = sizeof *out};
@@ -90,7 +90,8 @@ static bool make_options(PyObject *args, PyObject *keywords, struct ringcast_wri
   out->readers = (uint32_t)value;
   if (numa && !numa_number(numa, &out->numa, &out->numa_node)) return false;
   if (!spill_number(spill, &out->spill_bytes) || !rc_py_allow_pickle(pickle, allow_pickle)) return false;
-  if (!take_policies(on_death, on_slow, slow, out) || !rc_py_gpu_options(pool, inline_most, full, gpu)) return false;
+  if (!take_policies(on_death, on_slow, slow, out)) return false;
+  if (!rc_py_gpu_options(pool, inline_most, full, lend, gpu)) return false;
   return memory_number(memory, &out->memory) && rc_py_spin(spin, &out->spin_ns);
 }
 
@@ -327,12 +328,13 @@ static PyObject *writer_learn(PyObject *object, PyObject *const *args, Py_ssize_
 PyDoc_STRVAR(close_doc,
              "close($self)\n--\n\n"
              "Say that no more comes and let go of the ring: readers read what was sent, then get WriterGone. An open\n"
-             "reservation is aborted. Closing twice is fine. BufferError: a memoryview of the Span is still in use.");
+             "reservation is aborted. Closing twice is fine. BufferError: a memoryview of the Span is still in use, or "
+             "a\nLoan is open.");
 static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!self->writer) Py_RETURN_NONE;
   if (!rc_py_enter(&self->busy, self->pid, "Writer")) return NULL;
-  bool may_close = rc_py_writer_may_end(self, "close the Writer");
+  bool may_close = rc_py_writer_may_end(self, "close the Writer") && rc_py_loans_may_close(self);
   if (may_close) {
     rc_py_watch_close(&self->watch, self->pid);
     ringcast_writer *writer = self->writer;
@@ -435,6 +437,7 @@ static PyMethodDef writer_methods[] = {
     {"readers", writer_peers, METH_NOARGS, readers_doc},
     {"check", writer_check, METH_NOARGS, check_doc},
     {"fileno", writer_fileno, METH_NOARGS, fileno_doc},
+    {"lend", rc_py_writer_lend, METH_O, rc_py_writer_lend_doc},
     {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, estimate_doc},
     {"learn", FAST(writer_learn), METH_FASTCALL | METH_KEYWORDS, learn_doc},
     {"cancel", writer_cancel, METH_NOARGS, cancel_doc},
@@ -474,7 +477,7 @@ static PyGetSetDef writer_properties[] = {
 PyDoc_STRVAR(writer_doc,
              "Writer(capacity=None, readers=64, *, memory='auto', spin=None, numa='local', spill_bytes=None,\n"
              "       allow_pickle=None, on_death='fail', on_slow='fail', slow=None, gpu_pool_bytes=None,\n"
-             "       gpu_inline_most=None, gpu_full='inline')\n--\n\n"
+             "       gpu_inline_most=None, gpu_full='inline', gpu_lend=False)\n--\n\n"
              "Makes a ring and sends through it to every process that attaches a Reader to its handle.\n\n"
              "capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB. "
              "readers: the most at once.\n"
@@ -500,7 +503,8 @@ PyDoc_STRVAR(writer_doc,
              "the environment's\nRINGCAST_GPU_POOL_BYTES says, else 256 MiB; 0: none, they go through the ring. "
              "gpu_inline_most: those of a frame that have\nno more bytes together go through the ring anyway. "
              "gpu_full: when the pool has no room, a frame goes through the ring\n(\"inline\"), or send() raises "
-             "TimeoutError (\"raise\").\n\n"
+             "TimeoutError (\"raise\"). gpu_lend: lend() may be called also after the first of them; before that it "
+             "needs no\nsaying.\n\n"
              "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
              "ValueError: an argument out of range. Error: the kernel's errno, if the memory can't be had.");
 static PyType_Slot writer_slots[] = {

@@ -13,6 +13,14 @@ class ndarray:
     def __init__(self, tensor):
         self.tensor = tensor
 
+    @property
+    def __cuda_array_interface__(self):
+        tensor = self.tensor
+        size = tensor.element_size()
+        strides = None if tensor.is_contiguous() else tuple(step * size for step in tensor.strides)
+        kind = f"<{tensor.dtype.held.kind}{size}"
+        return {"shape": tuple(tensor.shape), "typestr": kind, "data": (tensor.data_ptr(), False), "strides": strides}
+
     def __dlpack_device__(self):
         return 2, self.tensor.get_device()
 

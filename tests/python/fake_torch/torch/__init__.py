@@ -187,6 +187,32 @@ class _DeviceMemory:
                 driver().cuMemFreeAsync(ctypes.c_uint64(self.pointer), self._stream())
 
 
+class _Segment(_DeviceMemory):
+    """As torch's allocator has it from cudaMalloc, and hands it out in pieces."""
+
+    def __init__(self, ordinal, nbytes):
+        self.device, self.stream, self.pointer = ordinal, None, 0
+        made = ctypes.c_uint64()
+        with _on(ordinal):
+            check(driver().cuMemAlloc_v2(ctypes.byref(made), ctypes.c_size_t(nbytes)))
+        self.pointer = made.value
+
+    def __del__(self):
+        with _on(self.device):
+            check(driver().cuMemFree_v2(ctypes.c_uint64(self.pointer)))
+
+
+def segment(array, ordinal=0):
+    """A tensor that is all of one."""
+    host = from_numpy(array)
+    tensor = Tensor._made(_Segment(ordinal, array.nbytes), host.dtype, array.shape, _strides(array.shape))
+    with _on(ordinal):
+        at = ctypes.c_uint64(tensor.data_ptr()), ctypes.c_void_p(host.data_ptr())
+        check(driver().cuMemcpyHtoDAsync_v2(*at, ctypes.c_size_t(array.nbytes), ctypes.c_void_p()))
+        check(driver().cuCtxSynchronize())
+    return tensor
+
+
 class _HostMemory:
     def __init__(self, array):
         self.device, self.array = None, array
