@@ -65,6 +65,7 @@ struct ringcast_reader {
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
   bool has_gpu;             /* a ringcast_gpu_reader is made of it */
   uint64_t last_spilled;    /* where the last frame in spill memory that was lent begins; 0: none was */
+  uint64_t deferred_at[RC_MAX_DEFERRED]; /* 1 + the position of each that a device still copies; 0: none */
   uint64_t wakes;
   uint32_t forks;
 };
@@ -110,6 +111,12 @@ int rc_fail_not_held(uint64_t position);
 /* Nothing is there, as `poll` says: makes the descriptor wait for what comes. As any sleeper, it looks once more after
  * announcing itself; -EAGAIN: nothing is there indeed. */
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
+
+/* A frame that a device still copies: its caller has released it, and can't do so again. At most RC_MAX_DEFERRED;
+ * `undefer` is for rc_reader_release_kept to follow. */
+void rc_reader_defer(ringcast_reader *reader, uint64_t position);
+void rc_reader_undefer(ringcast_reader *reader, uint64_t position);
+bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position);
 
 /* Releases a frame that was kept until now. An eviction is for the next call to tell. */
 void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);

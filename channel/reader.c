@@ -374,11 +374,32 @@ static inline void count_frame(const ringcast_reader *reader, const struct ringc
   rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
 }
 
+static uint32_t find_deferred(const ringcast_reader *reader, uint64_t entry) {
+  uint32_t i = 0;
+  while (i < RC_MAX_DEFERRED && reader->deferred_at[i] != entry) i++;
+  return i;
+}
+
+void rc_reader_defer(ringcast_reader *reader, uint64_t position) {
+  reader->deferred_at[find_deferred(reader, 0)] = position + 1;
+  reader->ring.deferred++;
+}
+
+void rc_reader_undefer(ringcast_reader *reader, uint64_t position) {
+  reader->deferred_at[find_deferred(reader, position + 1)] = 0;
+  reader->ring.deferred--;
+}
+
+bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position) {
+  return reader->ring.deferred > 0 && find_deferred(reader, position + 1) != RC_MAX_DEFERRED;
+}
+
 static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame->position);
+  if (rc_reader_is_deferred(reader, frame->position)) return rc_fail_not_held(frame->position);
   result = rc_ring_release(&reader->ring, frame->position);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
   count_frame(reader, frame);
@@ -399,7 +420,7 @@ static rc_slow int released_to_sleeper(ringcast_reader *reader) {
 }
 
 int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  if (rc_unlikely(reader->forks != rc_fork_count() || reader->ring.kept > 0 ||
+  if (rc_unlikely(reader->forks != rc_fork_count() || (reader->ring.kept | reader->ring.deferred) > 0 ||
                   !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);

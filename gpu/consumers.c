@@ -78,6 +78,8 @@ static bool is_awaited(ringcast_gpu_writer *writer, uint32_t index, uint64_t pos
   /* Acquire: pairs with the store by which it leaves, after its streams have done. */
   uint64_t owner = rc_load_acquire(&consumer_at(writer, index)->owner);
   if (owner != counted->owner) return false;
+  /* It has left and come back: what it had enqueued was waited for. Acquire: pairs with O1. */
+  if (rc_load_acquire(&consumer_at(writer, index)->turn) != counted->turn) return false;
   if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;
   return !counted->dead;
 }
@@ -102,6 +104,7 @@ void rc_consumers_reclaim(ringcast_gpu_writer *writer, bool all) {
   if (ask) writer->asked = now;
   for (uint32_t i = 0; i < pool->slot_count && pool->used > 0; i++) {
     struct rc_pool_slot *slot = &pool->slots[i];
+    if (all && slot->state == RC_POOL_OWED) rc_gpu_writer_drop_again(writer, i);
     if ((slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) || !is_done(writer, i, ask)) continue;
     rc_lent_count(writer, slot->lent, -1);
     rc_pool_give(pool, i);

@@ -195,7 +195,12 @@ static int code_of(rc_cu_result result) {
   case RC_CU_OUT_OF_MEMORY: return -ENOMEM;
   case RC_CU_NOT_SUPPORTED:
   case RC_CU_NOT_PERMITTED: return -ENOTSUP;
-  case RC_CU_STREAM_CAPTURE_UNSUPPORTED: return -EBUSY;
+  case RC_CU_STREAM_CAPTURE_UNSUPPORTED:
+  case RC_CU_STREAM_CAPTURE_INVALIDATED:
+  case RC_CU_STREAM_CAPTURE_ISOLATION:
+  case RC_CU_STREAM_CAPTURE_IMPLICIT:
+  case RC_CU_CAPTURED_EVENT:
+  case RC_CU_STREAM_CAPTURE_WRONG_THREAD: return -EBUSY;
   case RC_CU_NOT_INITIALIZED: return look()->mode == RC_CUDA_FORKED ? -ECHILD : -EIO;
   default: return -EIO;
   }

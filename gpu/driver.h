@@ -17,7 +17,8 @@
 
 typedef int rc_cu_result;
 typedef int rc_cu_device;
-typedef int rc_cu_device_attribute, rc_cu_pointer_attribute, rc_cu_capture_status; /* enums of CUDA's */
+/* Enums of CUDA's. */
+typedef int rc_cu_device_attribute, rc_cu_pointer_attribute, rc_cu_capture_status, rc_cu_capture_mode;
 typedef unsigned long long rc_cu_ptr; /* memory as a device sees it */
 typedef struct rc_cu_context *rc_cu_context;
 typedef struct rc_cu_stream *rc_cu_stream; /* NULL: the legacy default stream */
@@ -48,7 +49,12 @@ enum {
   RC_CU_HOST_MEMORY_NOT_REGISTERED = 713,
   RC_CU_NOT_PERMITTED = 800,
   RC_CU_NOT_SUPPORTED = 801,
-  RC_CU_STREAM_CAPTURE_UNSUPPORTED = 900,
+  RC_CU_STREAM_CAPTURE_UNSUPPORTED = 900, /* from here on: something captures a graph, here or in another thread */
+  RC_CU_STREAM_CAPTURE_INVALIDATED = 901,
+  RC_CU_STREAM_CAPTURE_ISOLATION = 905,
+  RC_CU_STREAM_CAPTURE_IMPLICIT = 906,
+  RC_CU_CAPTURED_EVENT = 907,
+  RC_CU_STREAM_CAPTURE_WRONG_THREAD = 908,
 };
 
 /* Flags and attributes, under CUDA's names. */
@@ -61,6 +67,7 @@ enum {
   RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0, /* cyclic: (int)(*address - value) >= 0 */
   RC_CU_STREAM_WRITE_VALUE_DEFAULT = 0x0, /* all earlier writes of the stream first, for the whole system */
   RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
+  RC_CU_STREAM_CAPTURE_MODE_RELAXED = 2, /* of a thread: what others capture forbids it nothing */
   RC_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
   RC_CU_POINTER_ATTRIBUTE_BUFFER_ID = 7, /* of an allocation, for the life of the process */
   RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
@@ -127,6 +134,8 @@ enum {
   X(MUST, stream_query, cuStreamQuery, cuStreamQuery, (rc_cu_stream stream))                                          \
   X(MAY, stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing,                                               \
     (rc_cu_stream stream, rc_cu_capture_status *out))                                                                 \
+  X(MAY, exchange_capture_mode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,                 \
+    (rc_cu_capture_mode *mode))                                                                 \
   X(MUST, pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                        \
     (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
   X(MAY, module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module * out, const void *image))               \
@@ -174,7 +183,7 @@ const struct rc_cuda_status *rc_cuda_status(void);
 bool rc_cuda_is_open(void);
 
 /* Keeps a sentence for ringcast_last_error(): `what`, then the result by its name and number. Returns the errno for it:
- * -ENOMEM (OUT_OF_MEMORY), -ENOTSUP (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (the stream captures a graph), -ECHILD
+ * -ENOMEM (OUT_OF_MEMORY), -ENOTSUP (NOT_SUPPORTED, NOT_PERMITTED), -EBUSY (a graph is captured), -ECHILD
  * (NOT_INITIALIZED in a child of a fork), else -EIO. */
 __attribute__((format(printf, 2, 3))) int rc_cuda_fail(rc_cu_result result, const char *what, ...);
 

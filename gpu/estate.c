@@ -180,7 +180,9 @@ static void end_estate(struct rc_estate *estate) {
   free(estate);
 }
 
-void rc_estates_tidy(void) {
+/* Takes those out of the list that nobody has open any more. */
+static struct rc_estate *unlink_ended(void) {
+  struct rc_estate *ended = NULL;
   pthread_mutex_lock(&estates.mutex);
   for (struct rc_estate **link = &estates.first, *estate; (estate = *link) != NULL;) {
     bool is_ours = estate->forks == rc_fork_count(); /* else the parent's; its memory goes with this process */
@@ -189,9 +191,21 @@ void rc_estates_tidy(void) {
       continue;
     }
     *link = estate->next;
-    end_estate(estate);
+    estate->next = ended;
+    ended = estate;
   }
   pthread_mutex_unlock(&estates.mutex);
+  return ended;
+}
+
+/* In the child of a process that has used the driver, a thread that is not there may have the mutex. What ends does so
+ * outside of it: to free device memory may wait for all that the context's streams do. */
+void rc_estates_tidy(void) {
+  if (!rc_cuda_is_open()) return;
+  for (struct rc_estate *estate = unlink_ended(), *next; estate; estate = next) {
+    next = estate->next;
+    end_estate(estate);
+  }
 }
 
 void rc_estate_leave(struct rc_estate *estate) {
@@ -199,6 +213,9 @@ void rc_estate_leave(struct rc_estate *estate) {
   pthread_mutex_lock(&estates.mutex);
   estate->is_left = true;
   rc_store_release(&control->closed, 1); /* for consumers to see that no more will come */
+  /* The fence: a reader stores its place, and looks at `closed` after it; one of the two sees the other's.
+   * <-> take_place in import.c */
+  rc_fence_full();
   RC_POINT(POOL_LEFT);
   rc_wake(&control->attention); /* still under it: whoever tidies next unmaps the event */
   pthread_mutex_unlock(&estates.mutex);

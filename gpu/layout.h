@@ -102,7 +102,9 @@ static inline uint64_t rc_gpu_segment_bytes(uint32_t slots, uint32_t consumers) 
   return rc_gpu_try_at(slots, consumers, consumers);
 }
 
-/* Lent memory is known by a number: its place, and how often that was used. */
+/* Lent memory is known by a number: its place, and how often that was used, by 24 bits. */
+#define RC_GPU_SERIAL 0xffffffu
+static inline uint32_t rc_gpu_next_serial(uint32_t serial) { return (serial + 1) & RC_GPU_SERIAL; }
 static inline uint32_t rc_gpu_lent_number(uint32_t place, uint32_t serial) { return serial << 8 | (place + 1); }
 static inline uint32_t rc_gpu_lent_place(uint64_t number) { return (uint32_t)(number & 0xff) - 1; }
 static inline uint32_t rc_gpu_lent_serial(uint64_t number) { return (uint32_t)(number >> 8); }

@@ -76,7 +76,7 @@ static int lend(ringcast_gpu_writer *gpu, rc_cu_ptr memory, uint32_t *out) {
   shared->bytes = bytes;
   rc_estate_lend(gpu->estate, place, base);
   struct rc_lent_memory *own = &gpu->lent[place];
-  *own = (struct rc_lent_memory){.base = base, .bytes = bytes, .serial = own->serial + 1};
+  *own = (struct rc_lent_memory){.base = base, .bytes = bytes, .serial = rc_gpu_next_serial(own->serial)};
   rc_store_release(&shared->serial, own->serial); /* pairs with the reader's look, before it opens it */
   RC_POINT(LENT);
   *out = rc_gpu_lent_number(place, own->serial);
@@ -168,7 +168,7 @@ static bool is_taken_back(ringcast_gpu_writer *gpu, uint32_t place) {
   /* The fence: a reader stores its bit, and looks at the serial once more; one of the two sees the other's.
    * <-> open_lent in import.c */
   if (rc_load_relaxed(&control->lent[place].serial) == own->serial) { /* relaxed: its own store */
-    rc_store_release(&control->lent[place].serial, own->serial + 1);
+    rc_store_release(&control->lent[place].serial, rc_gpu_next_serial(own->serial));
     rc_fence_full();
     RC_POINT(TAKING_BACK);
     rc_wake(&control->attention);
@@ -187,7 +187,7 @@ int ringcast_gpu_writer_unlend(ringcast_gpu_writer *gpu, uint32_t number, int64_
     if (timeout_ns >= 0 && rc_now_ns() - began >= timeout_ns)
       return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT, "a reader still has the lent memory open");
   struct rc_lent_memory *own = &gpu->lent[place];
-  *own = (struct rc_lent_memory){.serial = own->serial + 1};
+  *own = (struct rc_lent_memory){.serial = rc_gpu_next_serial(own->serial)};
   RC_POINT(TAKEN_BACK);
   return 0;
 }

@@ -11,6 +11,7 @@ enum rc_pool_state {
   RC_POOL_LEASED,  /* being filled */
   RC_POOL_SENT,    /* a frame names it */
   RC_POOL_DROPPED, /* filled, and no frame names it */
+  RC_POOL_OWED,    /* as DROPPED, but its stream captured a graph: `ready` is still to be enqueued */
   RC_POOL_LOST,    /* nobody knows whether the device has done with it */
 };
 
@@ -20,7 +21,7 @@ struct rc_pool_slot {
   uint64_t base, bytes;
   uint64_t position;   /* of the frame */
   uint64_t lent;       /* a bit for each lent memory that the frame refers to */
-  void *stream;        /* the last that copies were enqueued on; of a lease with `copied` */
+  void *stream;        /* that copies were enqueued on; of a lease with `copied` */
   bool copied;
 };
 

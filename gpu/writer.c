@@ -106,6 +106,15 @@ static void leave_pool(ringcast_gpu_writer *gpu) {
   rc_estate_leave(gpu->estate);
 }
 
+/* After a fork there is a device, but not for this process. The pools that were left are looked at only where there is
+ * a driver. */
+static int open_device(int32_t ordinal, struct rc_device *out) {
+  int failed = rc_device_open(ordinal, out);
+  if (failed == 0) rc_estates_tidy();
+  if (failed != -ENODEV || rc_cuda_status()->mode != RC_CUDA_FORKED) return failed;
+  return rc_fail(-ECHILD, "there is no GPU to use: %s", rc_cuda_status()->why);
+}
+
 int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
                              ringcast_gpu_writer **out) {
   struct ringcast_gpu_writer_options options = {0};
@@ -113,7 +122,6 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
   if (writer->has_gpu) return rc_fail_as(-EBUSY, "this writer has a ringcast_gpu_writer already: close that first");
-  rc_estates_tidy();
   ringcast_gpu_writer *gpu = calloc(1, sizeof *gpu);
   struct rc_counted *counted = calloc(writer->ring.ring.slots, sizeof *counted);
   if (!gpu || !counted) {
@@ -123,7 +131,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   }
   *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(),
                                .may_lend = options.flags & RINGCAST_GPU_EXTERN, .inline_most = options.inline_most};
-  failed = rc_device_open(options.device, &gpu->device);
+  failed = open_device(options.device, &gpu->device);
   if (failed == 0) failed = add_pool(gpu, &options);
   if (failed != 0) {
     leave_pool(gpu);
@@ -270,6 +278,13 @@ static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
 }
 
+/* One word is written behind the copies, and it is behind those of its own stream alone. */
+static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
+  if (slot->copied && slot->stream != stream)
+    return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
+  return rc_device_check_stream(&gpu->device, stream);
+}
+
 static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
 
 static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
@@ -288,7 +303,7 @@ int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_ext
     return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
   int failed = rc_gpu_writer_enter(gpu, &entry);
   if (failed != 0) return failed;
-  failed = rc_device_check_stream(&gpu->device, stream);
+  failed = check_stream_of(gpu, slot, stream);
   if (failed == 0) {
     slot->stream = stream;
     slot->copied = true;
@@ -302,7 +317,7 @@ int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_ext
 
 static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
   const struct rc_gpu_segment *segment = &gpu->estate->segment;
-  int failed = rc_device_check_stream(&gpu->device, stream);
+  int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
   if (failed != 0) return failed;
   rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
                                       gpu->pool.slots[slot].generation); /* Q3 -> U2 */
@@ -351,12 +366,22 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lea
   }
   slot->state = RC_POOL_LOST;
   if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
-  if (enqueue_ready(gpu, lease->slot, slot->stream) == 0) {
-    slot->state = RC_POOL_DROPPED;
+  int failed = enqueue_ready(gpu, lease->slot, slot->stream);
+  if (failed == 0 || failed == -EBUSY) { /* to wait for a stream that captures spoils the capture */
+    slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_OWED;
   } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
     gpu->syncs++;
     give_unused(gpu, lease->slot);
   }
+  rc_cuda_leave(&entry);
+}
+
+void rc_gpu_writer_drop_again(ringcast_gpu_writer *gpu, uint32_t number) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = &gpu->pool.slots[number];
+  if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
+  int failed = enqueue_ready(gpu, number, slot->stream);
+  if (failed != -EBUSY) slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_LOST;
   rc_cuda_leave(&entry);
 }
 

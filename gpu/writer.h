@@ -95,5 +95,7 @@ bool rc_lent_offset(const ringcast_gpu_writer *writer, uint32_t lent, const stru
 int rc_gpu_writer_enter(ringcast_gpu_writer *writer, struct rc_cuda_entry *entry);
 /* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
 int rc_gpu_writer_failed(ringcast_gpu_writer *writer, int code);
+/* A slot that is RC_POOL_OWED: perhaps its stream captures no more. */
+void rc_gpu_writer_drop_again(ringcast_gpu_writer *writer, uint32_t slot);
 
 #endif

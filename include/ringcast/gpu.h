@@ -116,7 +116,9 @@ struct ringcast_gpu_writer_options {
 RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
                                           ringcast_gpu_writer **out);
 
-/* Before ringcast_writer_close. NULL is allowed. What was committed stays readable. Never waits for readers. */
+/* Before ringcast_writer_close. NULL is allowed. What was committed stays readable. Never waits for readers; but where
+ * the pool's memory can be freed, or the ring's was registered, CUDA itself may wait for what this process's own
+ * streams on the device are still to do. */
 RINGCAST_API void ringcast_gpu_writer_close(ringcast_gpu_writer *writer);
 
 /* A place in the pool for the device tensors of one frame, and the words that say when they are there. */
@@ -138,19 +140,22 @@ RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t 
 /* Says that the frame refers to memory that was lent under this number: once for each, before the commit. -EINVAL. */
 RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease, uint32_t lent);
 
-/* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. -EINVAL (not in the lease; no such
- * tensor), -ENOTSUP (its strides would take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
+/* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. All copies of a lease, and its
+ * commit, are on one stream. -EINVAL (not in the lease; no such tensor; another stream), -ENOTSUP (its strides would
+ * take more than 4096 copies: make it contiguous first), -EBUSY (capture), -EIO.
  * Does not wait. */
 RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
-/* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The lease is used
- * up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both. -EBUSY, -EIO,
- * and as ringcast_writer_commit. */
+/* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. No part of it
+ * may have been shown by ringcast_writer_publish: who is counted on for a frame is settled before it is seen. The
+ * lease is used up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both.
+ * -EBUSY, -EIO, and as ringcast_writer_commit. */
 RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,
                                      ringcast_stream stream, size_t frame_bytes);
 
-/* Gives a lease back that comes to nothing. After copy_in it may wait for the device. */
+/* Gives a lease back that comes to nothing. After copy_in it may wait for the device; if the stream captures a graph
+ * then, the place stays taken until a later lease or info finds that it has ended: the stream must exist till then. */
 RINGCAST_API void ringcast_gpu_drop(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease);
 
 /* The other way: copies a device tensor to host memory (the place that ringcast_build_tensor_in_place gave), packed in

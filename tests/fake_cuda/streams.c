@@ -335,6 +335,16 @@ rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, rc_cu_capture_status *out)
   return fake_end(RC_CU_SUCCESS);
 }
 
+rc_cu_result cuThreadExchangeStreamCaptureMode(rc_cu_capture_mode *mode) {
+  static _Thread_local rc_cu_capture_mode current; /* global, as CUDA's is at first */
+  rc_cu_result result = fake_begin(FAKE_exchange_capture_mode, FAKE_READY, NULL);
+  if (result != RC_CU_SUCCESS) return result;
+  rc_cu_capture_mode before = current;
+  current = *mode;
+  *mode = before;
+  return fake_end(RC_CU_SUCCESS);
+}
+
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
 
 rc_cu_result cuMemcpyDtoDAsync_v2(rc_cu_ptr to, rc_cu_ptr from, size_t bytes, rc_cu_stream stream) {

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's side where something comes in between: another stream, a capture, a fork, a reader that comes back. */
+#include "tests/support/children.h"
+#include "tests/support/gpu_draft.h"
+
+#include <pthread.h>
+
+/* ---- Leases ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_lease_is_of_one_stream) {
+  struct draft filled;
+  rc_cu_stream second;
+  open_pair(NULL);
+  rc_cu_stream first = stream;
+  ck_assert_int_eq(cuda->stream_create(&second, RC_CU_STREAM_NON_BLOCKING), 0);
+  draft(1000, &filled);
+  ck_assert_int_eq(copy_in(&filled, 0, 1000), 0);
+  stream = second;
+  ck_assert_int_eq(copy_in(&filled, 0, 1000), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &filled.lease, second, filled.bytes), -EINVAL);
+  stream = first;
+  ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &filled.lease, first, filled.bytes), 0);
+  receive_bytes(0);
+  ck_assert_int_eq(cuda->stream_destroy(second), 0);
+  close_pair();
+}
+END_TEST
+
+START_TEST(what_is_dropped_in_a_capture_comes_back_after_it) {
+  struct draft draft;
+  open_pair(NULL);
+  ck_assert_int_eq(lease_bytes(1000, &draft), 0);
+  ck_assert_int_eq(copy_in(&draft, 0, 1000), 0);
+  uint64_t syncs = writer_info().syncs;
+  fake_cuda()->capture(stream, true);
+  ringcast_gpu_drop(gpu_writer, &draft.lease);
+  ck_assert_uint_eq(writer_info().slots_used, 1);
+  ck_assert_uint_eq(writer_info().syncs, syncs);
+  fake_cuda()->capture(stream, false);
+  ck_comes(writer_info().slots_used == 0);
+  close_pair();
+}
+END_TEST
+
+/* ---- Lent memory ------------------------------------------------------------------------------------------------ */
+
+static struct ringcast_gpu_writer_options lending(void) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  options.flags = RINGCAST_GPU_EXTERN;
+  return options;
+}
+
+static int send_lent(uint32_t lent) {
+  int64_t shape[1] = {1000};
+  struct ringcast_gpu_item item = {
+      .key = "x", .key_bytes = 1, .tensor = bytes_on_device(source, shape), .on_device = 1, .lent = lent};
+  return ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0);
+}
+
+START_TEST(serials_of_lent_memory_begin_anew) {
+  struct ringcast_gpu_writer_options options = lending();
+  uint32_t lent;
+  open_pair(&options);
+  gpu_writer->lent[0].serial = 0xfffffc;
+  for (int i = 0; i < 4; i++) {
+    ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
+    uint32_t serial = rc_load_relaxed(&rc_gpu_control(&gpu_writer->estate->segment)->lent[0].serial);
+    ck_assert_uint_eq(rc_gpu_lent_serial(lent), serial);
+    ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), 0);
+    ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), -EINVAL);
+  }
+  close_pair();
+}
+END_TEST
+
+/* The same reader opens the pool again: what it was sent before is not for it. */
+START_TEST(a_reader_that_comes_back_is_not_waited_for) {
+  struct ringcast_gpu_writer_options options = lending();
+  uint32_t lent;
+  open_pair(&options);
+  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
+  hold_up();
+  ck_assert_int_eq(send_lent(lent), 0);
+  ringcast_gpu_reader_close(gpu_reader);
+  ck_assert_int_eq(ringcast_gpu_reader_open(reader, NULL, &gpu_reader), 0);
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
+  let_go();
+  ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
+  ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 1);
+  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), 0);
+  close_pair();
+}
+END_TEST
+
+/* ---- Pools that are left, and forks ----------------------------------------------------------------------------- */
+
+static void *close_it(void *unused) {
+  (void)unused;
+  ringcast_gpu_writer_close(gpu_writer);
+  return NULL;
+}
+
+/* It hangs if memory is freed under the mutex. */
+START_TEST(who_closes_holds_up_nobody_else) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  pthread_t closer;
+  open_writer(&options);
+  struct rc_estate *estate = gpu_writer->estate;
+  uint64_t token[2] = {estate->token[0], estate->token[1]};
+  uint32_t epoch = estate->segment.epoch;
+  struct rc_device device = gpu_writer->device;
+  long freed = fake_cuda()->calls("cuMemFree");
+  hold_up();
+  ck_assert_int_eq(pthread_create(&closer, NULL, close_it, NULL), 0);
+  ck_comes(fake_cuda()->calls("cuMemFree") > freed);
+  ck_assert_uint_eq(rc_estate_find(token, epoch, &device), 0);
+  rc_estates_tidy();
+  let_go();
+  ck_assert_int_eq(pthread_join(closer, NULL), 0);
+  ringcast_writer_close(writer);
+  close_device();
+}
+END_TEST
+
+static void open_in_child(void *unused) {
+  ringcast_writer *own;
+  ringcast_gpu_writer *opened;
+  (void)unused;
+  if (ringcast_writer_create(&own) != 0) _exit(2);
+  if (ringcast_gpu_writer_open(own, NULL, &opened) != -ECHILD) _exit(3);
+}
+
+START_TEST(a_child_of_a_fork_is_told_so) {
+  open_pair(NULL);
+  child_must_succeed(start_child(open_in_child, NULL));
+  close_pair();
+}
+END_TEST
+
+/* ---- The driver, and the ring ----------------------------------------------------------------------------------- */
+
+START_TEST(what_a_capture_forbids_is_busy) {
+  static const rc_cu_result results[] = {900, 901, 905, 906, 907, 908};
+  rc_cu_capture_mode mode = RC_CU_STREAM_CAPTURE_MODE_RELAXED;
+  open_device();
+  for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+    ck_assert_int_eq(rc_cuda_fail(results[i], "a call"), -EBUSY);
+  ck_assert_int_eq(cuda->exchange_capture_mode(&mode), 0);
+  ck_assert_int_eq(mode, 0);
+  ck_assert_int_eq(cuda->exchange_capture_mode(&mode), 0);
+  ck_assert_int_eq(mode, RC_CU_STREAM_CAPTURE_MODE_RELAXED);
+  close_device();
+}
+END_TEST
+
+START_TEST(a_frame_that_is_deferred_is_released_once) {
+  struct ringcast_frame frame;
+  writer = make_writer(1 << 16, 2);
+  reader = attach(writer);
+  ck_assert_int_eq(ringcast_writer_send(writer, "abc", 3, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  rc_reader_defer(reader, frame.position);
+  ck_assert_uint_eq(reader->ring.deferred, 1);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), -EINVAL);
+  rc_reader_undefer(reader, frame.position);
+  ck_assert_uint_eq(reader->ring.deferred, 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("gpu_mends_m3");
+  TCase *tests = add_case(suite, "mends");
+  tcase_add_test(tests, a_lease_is_of_one_stream);
+  tcase_add_test(tests, what_is_dropped_in_a_capture_comes_back_after_it);
+  tcase_add_test(tests, serials_of_lent_memory_begin_anew);
+  tcase_add_test(tests, a_reader_that_comes_back_is_not_waited_for);
+  tcase_add_test(tests, who_closes_holds_up_nobody_else);
+  tcase_add_test(tests, a_child_of_a_fork_is_told_so);
+  tcase_add_test(tests, what_a_capture_forbids_is_busy);
+  tcase_add_test(tests, a_frame_that_is_deferred_is_released_once);
+  return run_suite(suite);
+}
