@@ -201,6 +201,10 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   struct rc_py_gpu_reader *gpu = self->gpu;
   struct ringcast_gpu_take *take = rc_py_gpu_begun(self, frame);
   if (take) return take;
+  if (gpu->take_count == sizeof gpu->takes / sizeof *gpu->takes) {
+    PyErr_SetString(PyExc_RuntimeError, "more frames are being read on a device than a Reader may hold");
+    return NULL;
+  }
   take = &gpu->takes[gpu->take_count];
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, take); /* it may open the pool */

@@ -95,7 +95,8 @@ static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, s
 /* The object, with its large arrays where they are. */
 static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
-  if (rc_py_has_device(&frame)) return decode(self, call, NULL, tag); /* a device may still read it afterwards */
+  bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
+  if (is_copied) return decode(self, call, NULL, tag); /* a device may still read it afterwards */
   struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
   if (!hold) return decode(self, call, NULL, tag);
   call->kept = true;
