@@ -124,6 +124,10 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
 struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
 bool rc_py_gpu_skips(struct rc_py_reader *self);
+/* What was read before is no matter of what is read next. */
+static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
+  if (self->gpu) self->gpu->skips = false;
+}
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Before the next frame is asked for. */

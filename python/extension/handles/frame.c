@@ -194,6 +194,7 @@ static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
                                         .classes = &reader->classes,
                                         .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
+  rc_py_gpu_skips_none(reader); /* who looks into a Frame is told, and goes on by himself */
   rc_py_reader_leave(reader);
   return found;
 }

@@ -182,6 +182,7 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
   for (;;) {
     PyObject *frame = lend(self, timeout_ns);
     if (!frame) return NULL;
+    rc_py_gpu_skips_none(self);
     PyObject *view = rc_py_view_new(self, frame);
     bool skips = !view && rc_py_gpu_skips(self);
     if (!view) rc_py_frame_give_up(frame);

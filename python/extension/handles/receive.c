@@ -147,6 +147,7 @@ static int receive_large(struct rc_py_reader *self, struct arrival *call, bool t
 /* The frame that has arrived. -ECONNABORTED: go on with the next one. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag, PyObject **object) {
   int rc = 0;
+  rc_py_gpu_skips_none(self);
   if (is_large(self, call)) rc = receive_large(self, call, taking, tag, object);
   else *object = decode(self, call, NULL, tag);
   if (rc != 0 && !settle(self, call, rc)) return rc;
