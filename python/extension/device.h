@@ -112,6 +112,7 @@ struct rc_py_gpu_reader {
   int32_t device;
   uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
   bool skips;           /* the frame that was begun last is not for this Reader */
+  bool has_told;        /* that something never came */
   uint32_t take_count;
   struct ringcast_gpu_take takes[RC_PY_MOST_LEASES + 1];
 };
@@ -130,8 +131,8 @@ static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
 }
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Before the next frame is asked for. */
-void rc_py_gpu_tidy(struct rc_py_reader *self, bool may_sleep);
+/* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
+int rc_py_gpu_check(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
 /* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
 bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);

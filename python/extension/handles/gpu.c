@@ -231,6 +231,7 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
 static int end_take(struct rc_py_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   int rc;
   int lost = ringcast_gpu_check(gpu->reader);
+  gpu->has_told |= lost < 0;
   struct ringcast_gpu_take ended = *take;
   *take = gpu->takes[--gpu->take_count];
   rc = ringcast_gpu_end(gpu->reader, &ended);
@@ -243,8 +244,13 @@ int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame 
   return take ? end_take(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
 }
 
-void rc_py_gpu_tidy(struct rc_py_reader *self, bool may_sleep) {
-  if (self->gpu && self->gpu->reader) ringcast_gpu_tidy(self->gpu->reader, may_sleep); /* the next call tells of it */
+int rc_py_gpu_check(struct rc_py_reader *self) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  if (!gpu || !gpu->reader) return 0;
+  int rc = ringcast_gpu_check(gpu->reader);
+  bool was_told = gpu->has_told;
+  gpu->has_told = rc < 0;
+  return was_told ? 0 : rc; /* what comes after it, if it needs no device, is still to be had */
 }
 
 void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
