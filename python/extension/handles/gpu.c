@@ -234,7 +234,8 @@ static int end_take(struct rc_py_gpu_reader *gpu, struct ringcast_gpu_take *take
   gpu->has_told |= lost < 0;
   struct ringcast_gpu_take ended = *take;
   *take = gpu->takes[--gpu->take_count];
-  rc = ringcast_gpu_end(gpu->reader, &ended);
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_end(gpu->reader, &ended); /* it may wait for the device */
+  Py_END_ALLOW_THREADS
   return rc < 0 ? rc : lost;
 }
 

@@ -57,7 +57,7 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  rc_py_reader_shut(self, false);
+  rc_py_reader_shut(self, self->gpu && self->gpu->reader); /* which may have to wait for a device */
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
   Py_XDECREF(self->handle);
