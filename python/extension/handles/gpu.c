@@ -88,7 +88,16 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   if (rc < 0 || !encoding->is_loose) return rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
   Py_END_ALLOW_THREADS
-  return rc;
+  self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
+  return 0;
+}
+
+static int raise_late(struct rc_py_writer *self) {
+  int rc = self->gpu_late;
+  self->gpu_late = 0;
+  rc_py_raise_text(rc_py_state_of(self), -rc, "the device failed after the last frame was sent: its tensors may never "
+                                              "have come");
+  return RC_PY_RAISED;
 }
 
 /* The frame, reserved and all. With `lease` NULL it is INLINE; else the lease is used up. */
@@ -109,6 +118,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct ringcast_gpu_extent place;
+  if (self->gpu_late < 0) return raise_late(self);
   int rc = open_writer(self, encoding->device);
   if (rc < 0) return rc;
   rc = lease(self, encoding, &place);
