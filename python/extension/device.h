@@ -65,6 +65,8 @@ PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_de
 /* ringcast.DeviceTensor over it; takes the memory over. */
 PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
                               struct rc_py_device_memory *memory);
+/* A capsule over what a DeviceTensor has, which is ordered by `stream`. NULL: raised. */
+PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream);
 extern PyType_Spec rc_py_device_tensor_spec;
 
 /* ---- codec/device_put.c ----------------------------------------------------------------------------------------- */

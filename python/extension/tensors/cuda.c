@@ -181,7 +181,19 @@ static int none_or_raised(void) {
   return 0;
 }
 
+/* One that was received is sent on by its own stream, in the order of which its memory goes. */
+static int describe_own(PyObject *object, struct rc_py_source *out) {
+  PyObject *capsule = rc_py_device_tensor_export(object, &out->stream);
+  int described = capsule ? describe_capsule(capsule, out) : -1;
+  Py_XDECREF(capsule);
+  out->tensor.flags = RINGCAST_ITEM_CUDA;
+  out->is_loose = false;
+  if (described <= 0) rc_py_source_clear(out);
+  return described;
+}
+
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
+  if (Py_TYPE(object) == state->device_tensor_type) return describe_own(object, out);
   if (is_known(state, Py_TYPE(object))) return 0;
   int type, device;
   PyObject *pair = PyObject_CallMethodNoArgs(object, state->names.__dlpack_device__);
