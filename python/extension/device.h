@@ -29,6 +29,8 @@ PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const c
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* A tensor or array of any other library. As rc_py_torch_describe; it raises nothing of what is on no CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* False: torch's stream captures a graph, which was raised: no memory is to be had for it, nor anything opened. */
+bool rc_py_device_may_start(struct rc_py_state *state);
 /* Moves torch's tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
 

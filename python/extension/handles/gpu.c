@@ -7,6 +7,16 @@
  */
 #include "python/extension/device.h"
 
+bool rc_py_device_may_start(struct rc_py_state *state) {
+  PyObject *captures = rc_py_device_call(state, "captures", "()");
+  bool may = captures && captures != Py_True;
+  Py_XDECREF(captures);
+  if (may || PyErr_Occurred()) return may;
+  rc_py_raise_text(state, EBUSY, "the stream captures a CUDA graph, which can't hold a message: send and receive "
+                                 "outside of the capture");
+  return false;
+}
+
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
 static bool bytes_or_none(const char *name, PyObject *object, uint64_t *out) {
@@ -119,6 +129,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct ringcast_gpu_extent place;
   if (self->gpu_late < 0) return raise_late(self);
+  if (!self->gpu && !rc_py_device_may_start(rc_py_state_of(self))) return RC_PY_RAISED;
   int rc = open_writer(self, encoding->device);
   if (rc < 0) return rc;
   rc = lease(self, encoding, &place);
