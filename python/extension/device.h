@@ -30,6 +30,8 @@ PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const c
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* A tensor or array of any other library. As rc_py_torch_describe; it raises nothing of what is on no CUDA device. */
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* False: torch's stream captures a graph, which was raised: no memory is to be had for it, nor anything opened. */
+bool rc_py_device_may_start(struct rc_py_state *state);
 /* Moves torch's tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
 
@@ -66,6 +68,8 @@ PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_de
 /* ringcast.DeviceTensor over it; takes the memory over. */
 PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_item *item,
                               struct rc_py_device_memory *memory);
+/* A capsule over what a DeviceTensor has, which is ordered by `stream`. NULL: raised. */
+PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream);
 extern PyType_Spec rc_py_device_tensor_spec;
 
 /* ---- codec/device_put.c ----------------------------------------------------------------------------------------- */
@@ -116,6 +120,7 @@ struct rc_py_gpu_reader {
   int32_t device;
   uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
   bool skips;           /* the frame that was begun last is not for this Reader */
+  bool has_told;        /* that something never came */
   uint32_t take_count;
   struct ringcast_gpu_take takes[RC_PY_MOST_LEASES + 1];
 };
@@ -128,10 +133,14 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
 struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
 bool rc_py_gpu_skips(struct rc_py_reader *self);
+/* What was read before is no matter of what is read next. */
+static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
+  if (self->gpu) self->gpu->skips = false;
+}
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Before the next frame is asked for. */
-void rc_py_gpu_tidy(struct rc_py_reader *self, bool may_sleep);
+/* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
+int rc_py_gpu_check(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
 /* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
 bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);

@@ -185,6 +185,7 @@ struct rc_py_writer {
   bool offering; /* the call at work is _offer() */
   ringcast_gpu_writer *gpu; /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;       /* ... this one */
+  int gpu_late;             /* a failure of the last frame that came to light when it had been sent; 0: none */
   struct rc_py_gpu_options gpu_options;
   struct rc_py_lending *lendings; /* loan.c: what is not back yet */
 };

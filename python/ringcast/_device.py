@@ -27,6 +27,13 @@ def current_device() -> int:
     return cuda.current_device() if cuda is not None and cuda.is_initialized() else 0
 
 
+def captures() -> bool:
+    """Whether torch's current stream captures a graph."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    check = getattr(cuda, "is_current_stream_capturing", None)
+    return check is not None and cuda.is_initialized() and bool(check())
+
+
 def _library(value: Any) -> str:
     return type(value).__module__.partition(".")[0]
 

@@ -32,7 +32,8 @@ struct transfer {
 /* What is to be fetched from, or brought to, a device for one frame. */
 struct rc_py_fetching {
   bool to_host;
-  bool settles; /* what was made belongs to several streams */
+  bool settles; /* what was made belongs to several streams: to this one of torch's, too */
+  void *torch_stream;
   int32_t device;
   void *stream;
   ringcast_gpu_reader *reader;
@@ -84,11 +85,25 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
   }
 }
 
-/* The stream that what is made first belongs to. */
+/* Whether torch is to have one of those that are read. */
+static bool is_for_torch(const struct rc_py_decoding *decoding, const struct ringcast_item *first) {
+  struct ringcast_item item;
+  if (first->flags & RINGCAST_ITEM_TORCH) return true;
+  if (decoding->selection) return false;
+  for (uint32_t i = 0; i < decoding->frame.count; i++) {
+    if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return false; /* for who reads them to say */
+    bool is_wanted = item.kind == RINGCAST_ITEM_TENSOR && rc_py_device_wants(decoding, &item);
+    if (is_wanted && item.flags & RINGCAST_ITEM_TORCH) return true;
+  }
+  return false;
+}
+
+/* Torch's stream if it has any of them, as its memory may be in use on that until then; else that of what is made
+ * first. */
 static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item, int32_t device,
                           void **out) {
   *out = NULL;
-  if (item->flags & RINGCAST_ITEM_TORCH) {
+  if (is_for_torch(decoding, item)) {
     return rc_py_torch_needed(decoding->state) && rc_py_torch_stream(decoding->state, device, out);
   }
   if (!(item->flags & RINGCAST_ITEM_CUPY)) return true;
@@ -178,11 +193,17 @@ static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t a
   return true;
 }
 
+/* Torch's memory is its own in the order of its stream alone. */
+static int wait_for_torch(const struct rc_py_fetching *device) {
+  return device->settles ? ringcast_gpu_stream_wait(device->device, device->torch_stream) : 0;
+}
+
 bool rc_py_device_copy(struct rc_py_decoding *decoding) {
   struct rc_py_fetching *device = decoding->device;
   int rc = 0;
   if (device->count > 0) {
     Py_BEGIN_ALLOW_THREADS
+    rc = wait_for_torch(device);
     for (size_t i = 0; i < device->count && rc == 0; i++) rc = copy_one(decoding, &device->transfers[i]);
     Py_END_ALLOW_THREADS
   }
@@ -246,7 +267,8 @@ static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringc
 static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
+  Py_BEGIN_ALLOW_THREADS rc = item->flags & RINGCAST_ITEM_TORCH ? wait_for_torch(device) : 0;
+  if (rc == 0) rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
   Py_END_ALLOW_THREADS
   if (rc < 0) rc_py_raise(decoding->state, rc);
   return rc == 0;
@@ -271,10 +293,9 @@ static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast
 
 static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
-  void *stream;
   if (!rc_py_torch_needed(decoding->state)) return NULL;
-  if (!rc_py_torch_stream(decoding->state, device->device, &stream)) return NULL;
-  if (stream != device->stream) device->settles = true;
+  if (!rc_py_torch_stream(decoding->state, device->device, &device->torch_stream)) return NULL;
+  if (device->torch_stream != device->stream) device->settles = true;
   PyObject *tensor = bytes && bytes < RC_PY_ARENA_LEAST ? make_within(decoding, item, bytes) : NULL;
   if (!tensor && !PyErr_Occurred()) tensor = make_own(decoding, item, bytes);
   return tensor ? rc_py_torch_finish(decoding->state, tensor, item->flags) : NULL;

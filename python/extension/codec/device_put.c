@@ -111,8 +111,9 @@ static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer 
     const struct rc_py_part *part = &encoding->parts[i];
     if (!rc_py_is_on_device(part)) continue;
     if (last && last->stream != part->source.stream) rc = ringcast_gpu_stream_wait(encoding->device, last->stream);
-    if (rc == 0) rc = ringcast_gpu_fetch(gpu, &part->source.tensor, part->out, part->source.stream);
-    last = &part->source;
+    if (rc < 0) break;
+    rc = ringcast_gpu_fetch(gpu, &part->source.tensor, part->out, part->source.stream);
+    if (rc != -EBUSY) last = &part->source; /* a stream that captures a graph has got nothing, and can't be waited for */
   }
   int waited = last ? ringcast_gpu_wait(gpu, last->stream) : 0;
   return rc < 0 ? rc : waited;

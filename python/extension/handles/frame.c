@@ -33,9 +33,9 @@ bool rc_py_reader_enter(struct rc_py_reader *self) {
 
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   while (self->dropped_count > 0) {
-    self->dropped_count--;
+    struct ringcast_frame frame = self->dropped[--self->dropped_count]; /* meanwhile another may be dropped */
     /* Nobody is there to be told that it was evicted: the next call tells. */
-    if (self->reader) rc_py_reader_release(self, &self->dropped[self->dropped_count]);
+    if (self->reader) rc_py_reader_release(self, &frame);
   }
 }
 
@@ -91,7 +91,9 @@ void rc_py_frame_give_up(PyObject *object) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self) || self->reader->busy) return; /* then it is dropped */
   self->open = false;
+  self->reader->busy = true; /* others run if it has to wait for a device */
   rc_py_reader_give_back(self->reader, &self->frame);
+  rc_py_reader_leave(self->reader);
 }
 
 /* Releases it where there is nobody to raise to. */
@@ -194,6 +196,7 @@ static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
                                         .classes = &reader->classes,
                                         .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
+  rc_py_gpu_skips_none(reader); /* who looks into a Frame is told, and goes on by himself */
   rc_py_reader_leave(reader);
   return found;
 }

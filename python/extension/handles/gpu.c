@@ -7,6 +7,16 @@
  */
 #include "python/extension/device.h"
 
+bool rc_py_device_may_start(struct rc_py_state *state) {
+  PyObject *captures = rc_py_device_call(state, "captures", "()");
+  bool may = captures && captures != Py_True;
+  Py_XDECREF(captures);
+  if (may || PyErr_Occurred()) return may;
+  rc_py_raise_text(state, EBUSY, "the stream captures a CUDA graph, which can't hold a message: send and receive "
+                                 "outside of the capture");
+  return false;
+}
+
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
 static bool bytes_or_none(const char *name, PyObject *object, uint64_t *out) {
@@ -105,7 +115,16 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   if (rc < 0 || !encoding->is_loose) return rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
   Py_END_ALLOW_THREADS
-  return rc;
+  self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
+  return 0;
+}
+
+static int raise_late(struct rc_py_writer *self) {
+  int rc = self->gpu_late;
+  self->gpu_late = 0;
+  rc_py_raise_text(rc_py_state_of(self), -rc, "the device failed after the last frame was sent: its tensors may never "
+                                              "have come");
+  return RC_PY_RAISED;
 }
 
 /* The frame, reserved and all. With `lease` NULL it is INLINE; else the lease is used up. */
@@ -126,6 +145,8 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 
 int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct ringcast_gpu_extent place;
+  if (self->gpu_late < 0) return raise_late(self);
+  if (!self->gpu && !rc_py_device_may_start(rc_py_state_of(self))) return RC_PY_RAISED;
   int rc = rc_py_gpu_writer_open(self, encoding->device);
   if (rc < 0) return rc;
   rc_py_loans_sweep(self);
@@ -244,6 +265,10 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   struct rc_py_gpu_reader *gpu = self->gpu;
   struct ringcast_gpu_take *take = rc_py_gpu_begun(self, frame);
   if (take) return take;
+  if (gpu->take_count == sizeof gpu->takes / sizeof *gpu->takes) {
+    PyErr_SetString(PyExc_RuntimeError, "more frames are being read on a device than a Reader may hold");
+    return NULL;
+  }
   take = &gpu->takes[gpu->take_count];
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, take); /* it may open the pool */
@@ -270,9 +295,11 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
 static int end_take(struct rc_py_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   int rc;
   int lost = ringcast_gpu_check(gpu->reader);
+  gpu->has_told |= lost < 0;
   struct ringcast_gpu_take ended = *take;
   *take = gpu->takes[--gpu->take_count];
-  rc = ringcast_gpu_end(gpu->reader, &ended);
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_end(gpu->reader, &ended); /* it may wait for the device */
+  Py_END_ALLOW_THREADS
   return rc < 0 ? rc : lost;
 }
 
@@ -282,8 +309,13 @@ int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame 
   return take ? end_take(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
 }
 
-void rc_py_gpu_tidy(struct rc_py_reader *self, bool may_sleep) {
-  if (self->gpu && self->gpu->reader) ringcast_gpu_tidy(self->gpu->reader, may_sleep); /* the next call tells of it */
+int rc_py_gpu_check(struct rc_py_reader *self) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  if (!gpu || !gpu->reader) return 0;
+  int rc = ringcast_gpu_check(gpu->reader);
+  bool was_told = gpu->has_told;
+  gpu->has_told = rc < 0;
+  return was_told ? 0 : rc; /* what comes after it, if it needs no device, is still to be had */
 }
 
 void rc_py_gpu_reader_shut(struct rc_py_reader *self) {

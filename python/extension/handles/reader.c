@@ -57,7 +57,7 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  rc_py_reader_shut(self, false);
+  rc_py_reader_shut(self, self->gpu && self->gpu->reader); /* which may have to wait for a device */
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
   Py_XDECREF(self->handle);
@@ -182,6 +182,7 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
   for (;;) {
     PyObject *frame = lend(self, timeout_ns);
     if (!frame) return NULL;
+    rc_py_gpu_skips_none(self);
     PyObject *view = rc_py_view_new(self, frame);
     bool skips = !view && rc_py_gpu_skips(self);
     if (!view) rc_py_frame_give_up(frame);

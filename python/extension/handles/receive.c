@@ -29,10 +29,19 @@ struct arrival {
   ringcast_gpu_reader *gpu; /* NULL: none yet */
 };
 
+/* With a timeout of 0 or 1 it has the GIL, and waits for no device. */
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
-  if (call->gpu) ringcast_gpu_tidy(call->gpu, timeout_ns != 0);
+  if (call->gpu) ringcast_gpu_tidy(call->gpu, timeout_ns > 1); /* the next call tells of a failure */
   return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
+}
+
+/* Who asks without waiting sleeps elsewhere, so it is here that frames are given back that the writer may wait for. */
+static int try_tidied(struct arrival *call) {
+  Py_BEGIN_ALLOW_THREADS ringcast_gpu_tidy(call->gpu, true);
+  Py_END_ALLOW_THREADS
+  int rc = try_next(call, 0);
+  return rc == -EINTR ? -EAGAIN : rc;
 }
 
 /* The next frame, or the one that an earlier call gave up in the middle of. */
@@ -42,7 +51,9 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
     return 0;
   }
   call->gpu = self->gpu ? self->gpu->reader : NULL;
-  return rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
+  int rc = rc_py_gpu_check(self);
+  if (rc == 0) rc = rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
+  return rc == -EAGAIN && call->gpu ? try_tidied(call) : rc;
 }
 
 /* Only such a frame may be there in part. */
@@ -95,7 +106,8 @@ static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, s
 /* The object, with its large arrays where they are. */
 static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
-  if (rc_py_has_device(&frame)) return decode(self, call, NULL, tag); /* a device may still read it afterwards */
+  bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
+  if (is_copied) return decode(self, call, NULL, tag); /* a device may still read it afterwards */
   struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
   if (!hold) return decode(self, call, NULL, tag);
   call->kept = true;
@@ -146,6 +158,7 @@ static int receive_large(struct rc_py_reader *self, struct arrival *call, bool t
 /* The frame that has arrived. -ECONNABORTED: go on with the next one. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag, PyObject **object) {
   int rc = 0;
+  rc_py_gpu_skips_none(self);
   if (is_large(self, call)) rc = receive_large(self, call, taking, tag, object);
   else *object = decode(self, call, NULL, tag);
   if (rc != 0 && !settle(self, call, rc)) return rc;
@@ -192,7 +205,6 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
   } while (rc == -ECONNABORTED);
   if (rc == -EAGAIN && taking) {
     self->spent = 0; /* the task is going to wait */
-    rc_py_gpu_tidy(self, true);
     object = rc_py_ref(rc_py_state_of(self)->nothing);
   } else if (rc < 0) {
     rc_py_watch_after(self->watch, self->pid, rc);

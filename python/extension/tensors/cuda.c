@@ -164,6 +164,17 @@ static int describe_capsule(PyObject *capsule, struct rc_py_source *out) {
   return 1;
 }
 
+/* One that was received is sent on by its own stream, in the order of which its memory goes. */
+static int describe_own(PyObject *object, struct rc_py_source *out) {
+  PyObject *capsule = rc_py_device_tensor_export(object, &out->stream);
+  int described = capsule ? describe_capsule(capsule, out) : -1;
+  Py_XDECREF(capsule);
+  out->tensor.flags = RINGCAST_ITEM_CUDA;
+  out->is_loose = false;
+  if (described <= 0) rc_py_source_clear(out);
+  return described;
+}
+
 /* Whether it is of a kind that was asked already, or can't be one. */
 static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
   const unsigned long builtin = Py_TPFLAGS_LONG_SUBCLASS | Py_TPFLAGS_LIST_SUBCLASS | Py_TPFLAGS_TUPLE_SUBCLASS |
@@ -183,6 +194,7 @@ static int none_or_raised(void) {
 
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
   if (is_known(state, Py_TYPE(object))) return 0;
+  if (Py_TYPE(object) == state->device_tensor_type) return describe_own(object, out);
   int type, device;
   PyObject *pair = PyObject_CallMethodNoArgs(object, state->names.__dlpack_device__);
   bool is_pair = pair && PyTuple_Check(pair) && PyArg_ParseTuple(pair, "ii", &type, &device);

@@ -164,6 +164,12 @@ static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *keywo
   return rc_py_device_capsule(&self->item, self->memory, versioned);
 }
 
+PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream) {
+  const struct device_tensor *self = (struct device_tensor *)tensor;
+  *stream = self->memory->stream;
+  return rc_py_device_capsule(&self->item, self->memory, false);
+}
+
 PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self)\n--\n\n(2, ordinal): CUDA's, and which.");
 static PyObject *tensor_dlpack_device(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return Py_BuildValue("(ii)", RC_PY_DLPACK_CUDA, (int)((struct device_tensor *)object)->memory->device);

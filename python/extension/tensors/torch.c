@@ -244,7 +244,10 @@ static int exchanged(struct rc_py_state *state, PyObject *object, struct rc_py_s
 
 /* What was described, if it is on a device, made ready to be sent from there. */
 static int completed(struct rc_py_state *state, PyObject *object, int described, struct rc_py_source *out) {
-  if (described <= 0 || !out->is_on_device || rc_py_cuda_complete(state, object, out) > 0) return described;
+  if (described <= 0 || !out->is_on_device) return described;
+  bool is_copied = !rc_py_is_c_order(out->tensor.ndim, out->tensor.shape, out->tensor.strides);
+  bool may = !is_copied || rc_py_device_may_start(state); /* what a capture copies isn't there before it is replayed */
+  if (may && rc_py_cuda_complete(state, object, out) > 0) return described;
   rc_py_source_clear(out);
   return -1;
 }

@@ -159,6 +159,13 @@ class _Cuda(types.ModuleType):
     def current_stream(self, ordinal=None):
         return _stream_of(self.ordinal if ordinal is None else ordinal)
 
+    def is_current_stream_capturing(self):
+        capturing = ctypes.c_int()
+        stream = ctypes.c_void_p(self.current_stream().cuda_stream)
+        with _on(self.ordinal):
+            check(driver().cuStreamIsCapturing(stream, ctypes.byref(capturing)))
+        return capturing.value != 0
+
     def synchronize(self, ordinal=None):
         with _on(self.ordinal if ordinal is None else ordinal):
             check(driver().cuCtxSynchronize())
