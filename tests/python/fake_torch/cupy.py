@@ -13,6 +13,10 @@ class ndarray:
     def __init__(self, tensor):
         self.tensor = tensor
 
+    @property
+    def device(self):
+        return cuda.Device(self.tensor.get_device())
+
     def __dlpack_device__(self):
         return 2, self.tensor.get_device()
 
@@ -34,12 +38,16 @@ def from_dlpack(source):
 
 
 class _Cuda(types.ModuleType):
-    stream = None
+    stream, ordinal = None, 0
 
     @staticmethod
     @contextlib.contextmanager
     def Device(ordinal):
-        yield
+        before, cuda.ordinal = cuda.ordinal, ordinal
+        try:
+            yield
+        finally:
+            cuda.ordinal = before
 
     @staticmethod
     def ExternalStream(pointer):

@@ -159,6 +159,13 @@ class _Cuda(types.ModuleType):
     def current_stream(self, ordinal=None):
         return _stream_of(self.ordinal if ordinal is None else ordinal)
 
+    def is_current_stream_capturing(self):
+        capturing = ctypes.c_int()
+        stream = ctypes.c_void_p(self.current_stream().cuda_stream)
+        with _on(self.ordinal):
+            check(driver().cuStreamIsCapturing(stream, ctypes.byref(capturing)))
+        return capturing.value != 0
+
     def synchronize(self, ordinal=None):
         with _on(self.ordinal if ordinal is None else ordinal):
             check(driver().cuCtxSynchronize())
@@ -172,6 +179,7 @@ class _DeviceMemory:
 
     def __init__(self, ordinal, nbytes):
         self.device, self.stream, self.pointer = ordinal, _stream_of(ordinal), 0
+        self.recorded = set()
         if nbytes:
             made = ctypes.c_uint64()
             with _on(ordinal):
@@ -248,6 +256,7 @@ class _Borrowed:
         _RENAME(capsule, _USED)
         tensor = self.managed.contents.tensor
         self.pointer = tensor.data
+        self.recorded = set()
         self.device = tensor.device_id if tensor.device_type == 2 else None
         if self.device is None:
             nbytes = _count(tensor) * tensor.bits // 8
@@ -290,6 +299,11 @@ def _strides(shape):
         strides.insert(0, step)
         step *= max(size, 1)
     return tuple(strides)
+
+
+class _Storage:
+    def __init__(self, memory):
+        self.memory = memory
 
 
 class Tensor:
@@ -338,6 +352,17 @@ class Tensor:
         assert self.shape[-1] * self.dtype.itemsize % kind.itemsize == 0 and self.offset == 0
         shape = (self.shape[0] * self.dtype.itemsize // kind.itemsize,)
         return Tensor._made(self.memory, kind, shape, (1,))
+
+    def record_stream(self, stream):
+        self.memory.recorded.add((stream.device, stream.cuda_stream))
+
+    def untyped_storage(self):
+        return _Storage(self.memory)
+
+    def set_(self, storage, offset, shape, strides):
+        assert isinstance(storage, _Storage)
+        self.memory, self.offset, self.shape, self.strides = storage.memory, offset, Size(shape), tuple(strides)
+        return self
 
     def as_strided(self, shape, strides, offset=0):
         return Tensor._made(self.memory, self.dtype, shape, strides, offset)
