@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of a CUDA device: what is told to torch of them, and what they are made of."""
 
+import ctypes
+import errno
 import gc
 import types
 
@@ -77,16 +79,20 @@ def test_cupy_is_asked_for_the_stream_of_the_array_s_device(two_devices):
 
 
 def fail_then_receive(state):
-    import ctypes
-
-    driver = ctypes.CDLL("libcuda.so.1")
-    driver.fake_cuda_fault(b"cuStreamCreate", ctypes.c_long(1), 2)
+    ctypes.CDLL("libcuda.so.1").fake_cuda_fault(b"cuDevicePrimaryCtxRetain", ctypes.c_long(1), 2)
     try:
-        state["reader"].recv(peers.WATCHDOG)
+        return state["reader"].recv(peers.WATCHDOG)
     except ringcast.Error as error:
         return error.errno
-    finally:
-        driver.fake_cuda_fault(b"cuStreamCreate", ctypes.c_long(0), 0)
+
+
+def test_a_reader_that_could_not_open_its_device_once_tries_again(rings):  # noqa: F811
+    writer, (reader,) = rings()
+    value = {"x": ("cuda", np.arange(3))}
+    writer.call(peers.send, value)
+    assert reader.call(fail_then_receive) not in (None, errno.ENODEV)
+    for _ in range(3):
+        assert exchange(writer, [reader], value) == [{"x": told(*value["x"])}]
 
 
 def ask_for_places(state):
