@@ -42,7 +42,7 @@ bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *o
 bool rc_py_torch_stream(struct rc_py_state *state, int32_t device, void **out);
 /* torch.empty there; `out` NULL: nobody wants its address. `dtype` is an index, `shape` a tuple. */
 PyObject *rc_py_torch_empty_on(struct rc_py_state *state, int dtype, PyObject *shape, int32_t device, uint64_t *out);
-/* A view of an arena of bytes, from `offset` on. */
+/* A tensor over the storage of an arena of bytes, from `offset` on. */
 PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
                              uint64_t offset);
 /* Turns it into a Parameter and the like; takes it over. */

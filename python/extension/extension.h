@@ -67,6 +67,9 @@ struct rc_py_torch {
   PyObject *strided, *empty, *cpu, *dtype_to_index;
   PyObject *from_dlpack;          /* NULL: an older torch */
   PyObject *raw_stream;           /* NULL until a stream is asked for */
+  PyObject *stream;               /* torch's object of the stream that was recorded last, ... */
+  void *stream_is;                /* ... what it is to the driver, ... */
+  int32_t stream_device;          /* ... and where; NULL: none was */
   PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
@@ -84,8 +87,8 @@ struct rc_py_numpy {
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
-      X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(view) X(as_strided)                    \
-      X(__dlpack_device__)
+      X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
+      X(record_stream) X(__dlpack_device__)
 
 struct rc_py_names {
 #define X(name) PyObject *name;

@@ -5,6 +5,8 @@ A stream is the number that the driver knows it by; 0 is the legacy default one,
 imported here but by who receives an array of that library.
 """
 
+import functools
+import importlib
 import sys
 from typing import Any, Callable, Optional, Tuple
 
@@ -19,6 +21,11 @@ def raw_stream() -> Callable[[int], int]:
     # What torch's own compiler calls; it is quicker than to make a Stream.
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     return raw if raw is not None else lambda device: torch.cuda.current_stream(device).cuda_stream
+
+
+def current_stream(device: int) -> Any:
+    """torch's current stream of a device, as torch has it."""
+    return sys.modules["torch"].cuda.current_stream(device)
 
 
 def current_device() -> int:
@@ -44,9 +51,10 @@ def export(value: Any) -> Tuple[Any, int, int, bool]:
     library = _library(value)
     if library == "cupy":
         cupy = sys.modules["cupy"]
-        stream = cupy.cuda.get_current_stream().ptr
-        array = cupy.ascontiguousarray(value)
-        return array.__dlpack__(stream=stream or 1), stream, _CUPY, False
+        with value.device:  # whose stream, and whose memory
+            stream = cupy.cuda.get_current_stream().ptr
+            array = cupy.ascontiguousarray(value)
+            return array.__dlpack__(stream=stream or 1), stream, _CUPY, False
     # JAX has streams of its own, and so may anybody: they wait for theirs, and the copy is waited for.
     flags = _JAX if library in ("jax", "jaxlib") else 0
     return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
@@ -101,11 +109,19 @@ def settle(device: int, stream: int) -> None:
             sys.modules["cupy"].cuda.ExternalStream(stream).synchronize()
 
 
+@functools.lru_cache(maxsize=None)
+def _imported(name: str) -> Any:
+    """The module; None, looked for once: it is not here."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
 def as_cupy(tensor: Any) -> Any:
     """CuPy's array over a DeviceTensor, or that itself where CuPy is missing."""
-    try:
-        import cupy
-    except ImportError:
+    cupy = _imported("cupy")
+    if cupy is None:
         return tensor
     with cupy.cuda.Device(int(tensor.device.rpartition(":")[2])):
         return cupy.from_dlpack(tensor)
@@ -113,8 +129,5 @@ def as_cupy(tensor: Any) -> Any:
 
 def as_jax(tensor: Any) -> Any:
     """JAX's array over a DeviceTensor, or that itself where JAX is missing."""
-    try:
-        import jax.dlpack
-    except ImportError:
-        return tensor
-    return jax.dlpack.from_dlpack(tensor)
+    dlpack = _imported("jax.dlpack")
+    return tensor if dlpack is None else dlpack.from_dlpack(tensor)

@@ -167,9 +167,11 @@ bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out) {
     out->to = RC_PY_MAP_CPU;
   } else if (ok && strncmp(name, "cuda", 4) == 0) {
     char *end = (char *)name + 4;
+    long device = -1;
     out->to = RC_PY_MAP_CUDA;
-    if (*end == ':' && end[1] >= '0' && end[1] <= '9') out->device = (int32_t)strtol(end + 1, &end, 10);
-    ok = *end == '\0' && out->device < 1024;
+    if (*end == ':' && end[1] >= '0' && end[1] <= '9') device = strtol(end + 1, &end, 10);
+    ok = *end == '\0' && device < 1024;
+    if (ok) out->device = (int32_t)device;
   } else {
     ok = false;
   }
@@ -208,17 +210,22 @@ static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) 
   return rc;
 }
 
-struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
-  if (self->gpu) return self->gpu;
+static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = PyMem_Calloc(1, sizeof *gpu);
   if (!gpu) {
     PyErr_NoMemory();
-    return NULL;
-  }
-  if (!choose_device(self, &gpu->device)) {
+  } else if (!choose_device(self, &gpu->device)) {
     PyMem_Free(gpu);
-    return NULL;
+    gpu = NULL;
   }
+  return gpu;
+}
+
+struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
+  struct rc_py_gpu_reader *gpu = self->gpu;
+  if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may be over by now */
+  if (!gpu && !(gpu = new_reader(self))) return NULL;
+  Py_CLEAR(gpu->why);
   gpu->rc = open_reader(self, gpu);
   if (gpu->rc < 0) {
     const char *why = ringcast_last_error();

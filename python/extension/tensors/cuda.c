@@ -23,6 +23,13 @@ PyObject *rc_py_device_call(struct rc_py_state *state, const char *name, const c
   return result;
 }
 
+/* Of a failure that is the array's own, and nothing to us. */
+static int none_or_raised(void) {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
 /* ---- torch's ---------------------------------------------------------------------------------------------------- */
 
 bool rc_py_torch_ordinal(struct rc_py_state *state, PyObject *tensor, int32_t *out) {
@@ -60,13 +67,30 @@ static bool replace(struct rc_py_state *state, PyObject *tensor, struct rc_py_so
   return true;
 }
 
+/* Tells torch that its stream looks at the tensor. Where that is the one that it was allocated on, which torch itself
+ * sees at once, nothing comes of it; else its memory would be somebody else's as soon as it is dropped. False: raised. */
+static bool record(struct rc_py_state *state, const struct rc_py_source *source) {
+  struct rc_py_torch *torch = &state->torch;
+  if (!torch->stream || torch->stream_is != source->stream || torch->stream_device != source->device) {
+    PyObject *stream = rc_py_device_call(state, "current_stream", "(i)", (int)source->device);
+    if (!stream) return false;
+    Py_XSETREF(torch->stream, stream);
+    torch->stream_is = source->stream;
+    torch->stream_device = source->device;
+  }
+  PyObject *none = PyObject_CallMethodOneArg(source->keep, state->names.record_stream, torch->stream);
+  Py_XDECREF(none);
+  return none || none_or_raised() == 0; /* an allocator may refuse memory that isn't its own */
+}
+
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object), struct rc_py_source *out) {
   const struct ringcast_tensor *tensor = &out->tensor;
   out->tensor.flags |= RINGCAST_ITEM_CUDA;
+  if (!rc_py_torch_stream(state, out->device, &out->stream) || !record(state, out)) return -1;
   if (!rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides)) {
     if (!replace(state, PyObject_CallMethodNoArgs(out->keep, state->names.contiguous), out)) return -1;
   }
-  return rc_py_torch_stream(state, out->device, &out->stream) ? 1 : -1;
+  return 1;
 }
 
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *Py_UNUSED(object), int32_t device, struct rc_py_source *out) {
@@ -108,23 +132,36 @@ static PyObject *strides_of(const struct ringcast_item *item) {
   return strides;
 }
 
+/* An empty tensor of the dtype, where the arena is. */
+static PyObject *empty_beside(struct rc_py_state *state, PyObject *arena, int dtype) {
+  int32_t device;
+  uint64_t address;
+  PyObject *shape = rc_py_torch_ordinal(state, arena, &device) ? Py_BuildValue("(i)", 0) : NULL;
+  PyObject *tensor = shape ? rc_py_torch_empty_on(state, dtype, shape, device, &address) : NULL;
+  Py_XDECREF(shape);
+  return tensor;
+}
+
+/* No view: those of one base count what is written to any of them as written to each, which autograd then refuses. */
 PyObject *rc_py_torch_within(struct rc_py_state *state, PyObject *arena, const struct ringcast_item *item,
                              uint64_t offset) {
   int index = rc_py_torch_index(state, item);
   if (index < 0) return NULL;
   const struct ringcast_dtype *dtype = &item->dtype;
   uint64_t size = ((uint64_t)dtype->bits * dtype->lanes + 7) / 8;
-  PyObject *typed = PyObject_CallMethodOneArg(arena, state->names.view, state->torch.dtypes[index]);
-  PyObject *shape = typed ? rc_py_shape(item) : NULL;
+  PyObject *tensor = empty_beside(state, arena, index);
+  PyObject *storage = tensor ? PyObject_CallMethodNoArgs(arena, state->names.untyped_storage) : NULL;
+  PyObject *start = storage ? PyLong_FromUnsignedLongLong(offset / size) : NULL;
+  PyObject *shape = start ? rc_py_shape(item) : NULL;
   PyObject *strides = shape ? strides_of(item) : NULL;
-  PyObject *start = strides ? PyLong_FromUnsignedLongLong(offset / size) : NULL;
-  PyObject *tensor =
-      start ? PyObject_CallMethodObjArgs(typed, state->names.as_strided, shape, strides, start, NULL) : NULL;
-  Py_XDECREF(typed);
+  PyObject *set =
+      strides ? PyObject_CallMethodObjArgs(tensor, state->names.set_, storage, start, shape, strides, NULL) : NULL;
+  Py_XDECREF(tensor);
+  Py_XDECREF(storage);
+  Py_XDECREF(start);
   Py_XDECREF(shape);
   Py_XDECREF(strides);
-  Py_XDECREF(start);
-  return tensor;
+  return set; /* the tensor itself */
 }
 
 /* ---- Others' ---------------------------------------------------------------------------------------------------- */
@@ -183,13 +220,6 @@ static bool is_known(struct rc_py_state *state, PyTypeObject *type) {
   if (type->tp_flags & builtin || !_PyType_Lookup(type, state->names.__dlpack_device__)) return true;
   if (state->numpy.ndarray && PyType_IsSubtype(type, (PyTypeObject *)state->numpy.ndarray)) return true;
   return state->torch.tensor && PyType_IsSubtype(type, (PyTypeObject *)state->torch.tensor);
-}
-
-/* Of a failure that is the array's own: it is no tensor of a device to us. */
-static int none_or_raised(void) {
-  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
-  PyErr_Clear();
-  return 0;
 }
 
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {

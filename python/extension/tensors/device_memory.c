@@ -142,6 +142,10 @@ static int wants_version(PyObject *version) {
 
 static bool may_copy(PyObject *copy, PyObject *device, const struct device_tensor *self) {
   int type = RC_PY_DLPACK_CUDA, ordinal = self->memory->device;
+  if (device && device != Py_None && !PyTuple_Check(device)) {
+    PyErr_Format(PyExc_TypeError, "dl_device must be a tuple of two ints, not %R", device);
+    return false;
+  }
   if (device && device != Py_None && !PyArg_ParseTuple(device, "ii", &type, &ordinal)) return false;
   if (copy != Py_True && type == RC_PY_DLPACK_CUDA && ordinal == self->memory->device) return true;
   PyErr_SetString(PyExc_BufferError, "a DeviceTensor gives its memory where it is, not a copy");

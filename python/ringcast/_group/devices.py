@@ -25,7 +25,21 @@ def may_carry() -> bool:
 
 def carries(end: Any, tensor: Any) -> bool:
     """Whether this tensor goes by the ring of `end`, at its source, as it is on a CUDA device."""
-    return bool(tensor.is_cuda and end.carries_cuda and ringcast.gpu_status().ready)
+    return bool(tensor.is_cuda and end.carries_cuda and _is_plain(tensor) and can_enqueue(tensor))
+
+
+def can_enqueue(tensor: Any) -> bool:
+    """Whether the device can be given a copy now: not while the current stream captures a graph, in which a frame, sent
+    once, would have no place."""
+    return not sys.modules["torch"].cuda.is_current_stream_capturing() and ringcast.gpu_status().ready
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether ringcast has a form for it: subclasses, sparse and nested tensors go by torch's pickle, from the CPU."""
+    torch = sys.modules["torch"]
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def has_device(frame: Any) -> bool:

@@ -164,7 +164,7 @@ class GroupOperations:
         if self.world_size == 1:
             return input_
         is_apart = isinstance(input_, torch.Tensor) and travels_apart(input_) and self.device_group is not None
-        if is_apart and not input_.is_cuda:
+        if is_apart and (not input_.is_cuda or torch.cuda.is_current_stream_capturing()):
             return _broadcast_apart(self, input_, src)
         ring = end_of(self.cpu_group, src)
         if ring is None:

@@ -14,6 +14,10 @@ class ndarray:
         self.tensor = tensor
 
     @property
+    def device(self):
+        return cuda.Device(self.tensor.get_device())
+
+    @property
     def __cuda_array_interface__(self):
         tensor = self.tensor
         size = tensor.element_size()
@@ -42,12 +46,16 @@ def from_dlpack(source):
 
 
 class _Cuda(types.ModuleType):
-    stream = None
+    stream, ordinal = None, 0
 
     @staticmethod
     @contextlib.contextmanager
     def Device(ordinal):
-        yield
+        before, cuda.ordinal = cuda.ordinal, ordinal
+        try:
+            yield
+        finally:
+            cuda.ordinal = before
 
     @staticmethod
     def ExternalStream(pointer):

@@ -179,6 +179,7 @@ class _DeviceMemory:
 
     def __init__(self, ordinal, nbytes):
         self.device, self.stream, self.pointer = ordinal, _stream_of(ordinal), 0
+        self.recorded = set()
         if nbytes:
             made = ctypes.c_uint64()
             with _on(ordinal):
@@ -281,6 +282,7 @@ class _Borrowed:
         _RENAME(capsule, _USED)
         tensor = self.managed.contents.tensor
         self.pointer = tensor.data
+        self.recorded = set()
         self.device = tensor.device_id if tensor.device_type == 2 else None
         if self.device is None:
             nbytes = _count(tensor) * tensor.bits // 8
@@ -323,6 +325,11 @@ def _strides(shape):
         strides.insert(0, step)
         step *= max(size, 1)
     return tuple(strides)
+
+
+class _Storage:
+    def __init__(self, memory):
+        self.memory = memory
 
 
 class Tensor:
@@ -371,6 +378,17 @@ class Tensor:
         assert self.shape[-1] * self.dtype.itemsize % kind.itemsize == 0 and self.offset == 0
         shape = (self.shape[0] * self.dtype.itemsize // kind.itemsize,)
         return Tensor._made(self.memory, kind, shape, (1,))
+
+    def record_stream(self, stream):
+        self.memory.recorded.add((stream.device, stream.cuda_stream))
+
+    def untyped_storage(self):
+        return _Storage(self.memory)
+
+    def set_(self, storage, offset, shape, strides):
+        assert isinstance(storage, _Storage)
+        self.memory, self.offset, self.shape, self.strides = storage.memory, offset, Size(shape), tuple(strides)
+        return self
 
     def as_strided(self, shape, strides, offset=0):
         return Tensor._made(self.memory, self.dtype, shape, strides, offset)
