@@ -17,7 +17,8 @@
  * asks whether what its stream has read is right (rc_import_is_missing) sees the death no later than the stream did.
  *
  * By hand, `ready` is stored only for the dead, and `ack` only where nothing of this reader reads the extent any more:
- * where nothing was enqueued, or after the context was synchronised, or has failed for good.
+ * where nothing was enqueued, or after the context was synchronised, or has failed for good. Where none of that is so,
+ * as while a graph is being captured, the `ack` is owed: a thread of the watcher's synchronises until it works.
  *
  * A frame's generation is that of its slot's `ready`, or the next one, as the slot is not used again before this reader
  * has acknowledged it. Any other is damage, and would be waited for without end.
@@ -51,6 +52,15 @@ static rc_cu_ptr address_of(const struct rc_import *import, uint64_t at) { retur
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------- */
 
+/* Release: pairs with the acquire of whoever takes the place next, and of the writer. */
+static void leave_place(struct rc_import *import) {
+  struct rc_gpu_consumer *place = own_place(import);
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; who still sees it counts on one who has left */
+  rc_store_relaxed(&place->lent, 0);
+  rc_store_release(&place->owner, 0);
+  RC_POINT(PLACE_LEFT);
+}
+
 /* O1. The words of this place may be those of a dead reader: from here on they are of frames that nobody counts on us
  * for. */
 static int take_place(struct rc_import *import) {
@@ -60,6 +70,13 @@ static int take_place(struct rc_import *import) {
     return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
   if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner))
     return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool"); /* it can't be, but for damage */
+  /* The fence: we take the place, and look whether the pool is left; its writer leaves it, and looks who is there; one
+   * of the two sees the other's. <-> rc_estate_leave */
+  rc_fence_full();
+  if (rc_load_acquire(&rc_gpu_control(&import->segment)->closed)) { /* pairs with the store of leave */
+    leave_place(import);
+    return rc_fail_as(-ENOENT, "the writer has closed its device pool");
+  }
   import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
   if (import->turn == 0) import->turn = 1;
   /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
@@ -77,15 +94,6 @@ static int take_place(struct rc_import *import) {
   }
   RC_POINT(PLACE_TAKEN);
   return 0;
-}
-
-/* Release: pairs with the acquire of whoever takes the place next, and of the writer. */
-static void leave_place(struct rc_import *import) {
-  struct rc_gpu_consumer *place = own_place(import);
-  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; who still sees it counts on one who has left */
-  rc_store_relaxed(&place->lent, 0);
-  rc_store_release(&place->owner, 0);
-  RC_POINT(PLACE_LEFT);
 }
 
 static int open_memory(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
@@ -157,12 +165,16 @@ static void close_all(struct rc_import *import) {
 
 static struct rc_import *import_new(ringcast_reader *reader) {
   struct rc_import *import = calloc(1, sizeof *import);
+  pthread_condattr_t attributes;
   if (!import) return NULL;
   import->owner = reader->ring.owner;
   import->consumer = reader->ring.slot;
   import->forks = rc_fork_count();
   pthread_mutex_init(&import->mutex, NULL);
-  pthread_cond_init(&import->ended_change, NULL);
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&import->ended_change, &attributes);
+  pthread_condattr_destroy(&attributes);
   atomic_init(&import->holders, 2); /* the reader, and the watcher */
   rc_watch_init(&import->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   return import;
@@ -202,6 +214,10 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
                                            &import->crowd, -1);
   if (failed == 0) failed = rc_watcher_start(import);
   if (failed == 0) return 0;
+  if (failed == -EBUSY) { /* some stream captures a graph: that says nothing of the pool, which is tried again */
+    close_all(import);
+    return rc_fail_as(-EAGAIN, "the device pool can't be opened while a stream captures a CUDA graph");
+  }
   refuse(import, failed);
   if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream is lost in it: it, and the words, must stay */
   else close_all(import);
@@ -305,7 +321,21 @@ void rc_import_forget(struct rc_import *import, uint32_t slot) {
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* U4, or, where a stream will not do it any more, by hand: once nothing reads the extent. */
+/* What the caller of acknowledge was to do is done, or is owed. The watcher is woken under the mutex: it may see the
+ * note before that, but not unmap the words. */
+static void note_acknowledged(struct rc_import *import, uint32_t slot, uint64_t generation, bool is_done) {
+  pthread_mutex_lock(&import->mutex);
+  import->acking--;
+  struct rc_taken *taken = &import->taken[slot];
+  if (!is_done && taken->generation == generation && !is_acked(import, slot)) { /* else rc_import_lose has stored it */
+    taken->owed = RC_OWES_ACK;
+    rc_watcher_wake(import);
+  }
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* U4, or, where the stream does not take it, by hand: once nothing reads the extent. Where that can't be known now, it
+ * is owed. */
 static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   const uint32_t bits = import->segment.word_bits;
   const uint64_t generation = taken->generation;
@@ -314,18 +344,20 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
   struct rc_cuda_entry entry;
   uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
   rc_cu_result result = rc_cuda_enter(import->device.context, &entry);
+  bool is_done = false;
   if (result == RC_CU_SUCCESS) {
     result = rc_word_write(cuda, bits, stream, address_of(import, at), generation);
     if (result == RC_CU_SUCCESS)
       result = rc_word_write(cuda, bits, stream, import->done_address + slot * sizeof *import->done, taken->asked);
-    if (result != RC_CU_SUCCESS) cuda->ctx_synchronize();
+    is_done = result == RC_CU_SUCCESS || cuda->ctx_synchronize() == RC_CU_SUCCESS || rc_device_is_lost(&import->device);
     rc_cuda_leave(&entry);
   }
-  if (result != RC_CU_SUCCESS) {
+  if (result != RC_CU_SUCCESS && is_done) {
     rc_word_store(ack_of(import, slot), bits, generation);
     rc_word_store(&import->done[slot], bits, taken->asked);
   }
   RC_POINT(ACK_ENQUEUED);
+  note_acknowledged(import, slot, generation, is_done);
   return result;
 }
 
@@ -343,6 +375,7 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends) {
   if (ends) taken->open = false;
   else taken->holds--;
   bool due = is_due(taken);
+  if (due) import->acking++; /* the word may be reached before the call that enqueues it returns: not idle until then */
   struct rc_taken copy = *taken;
   pthread_mutex_unlock(&import->mutex);
   return due ? acknowledge(import, slot, &copy) : RC_CU_SUCCESS;
@@ -437,14 +470,25 @@ int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, u
 
 /* Under the mutex. */
 static bool has_none_under_way(const struct rc_import *import) {
+  if (import->acking > 0) return false;
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
     if (import->taken[slot].holds > 0 || !is_acked(import, slot)) return false;
   return true;
 }
 
+/* Under the mutex: no stream of this reader waits for the writer, nor will one as long as the mutex is held. */
+static bool has_no_wait(const struct rc_import *import) {
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
+    uint64_t generation = import->taken[slot].generation;
+    if (generation == 0) continue;
+    if (!rc_word_has_reached(rc_gpu_ready(&import->segment, slot), import->segment.word_bits, generation)) return false;
+  }
+  return true;
+}
+
 bool rc_import_close_lent(struct rc_import *import, bool all) {
   pthread_mutex_lock(&import->mutex);
-  bool may = all || has_none_under_way(import);
+  bool may = all || has_no_wait(import);
   for (uint32_t place = 0; place < RC_GPU_MAX_LENT && may; place++) {
     if (import->lent[place].base == 0) continue;
     struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
@@ -495,6 +539,7 @@ void rc_import_lose(struct rc_import *import, rc_cu_result reason) {
   rc_store_release(&import->missing, 1);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     struct rc_taken *taken = &import->taken[slot];
+    taken->owed = RC_OWES_NOTHING;
     if (is_acked(import, slot)) continue;
     taken->acked = true; /* a context that has failed reads nothing any more */
     rc_word_store(ack_of(import, slot), import->segment.word_bits, taken->generation);
@@ -542,7 +587,7 @@ void rc_import_close(struct rc_import *import) {
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
     if (import->taken[slot].open) rc_import_end(import, slot); /* only the reader's own thread opens and ends them */
   struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += CLOSE_NS / 1000000000;
   pthread_mutex_lock(&import->mutex);    /* the watcher may see it before it is woken, but not unmap the words */
   rc_store_release(&import->closing, 1); /* -> the watcher's look */

@@ -14,8 +14,10 @@ struct rc_taken {
   rc_cu_stream stream;
   uint32_t holds;      /* tensors that lie in the pool */
   bool open;           /* the take has not ended */
-  bool acked;          /* `ack` is enqueued, or stored */
   uint64_t asked;      /* how often it was enqueued: `done` says that the stream has come so far */
+  bool acked;          /* `ack` is enqueued, or stored, or owed */
+  /* The watcher is to store `ack`; SOON: it is at it. */
+  enum { RC_OWES_NOTHING = 0, RC_OWES_ACK, RC_OWES_ACK_SOON } owed;
 };
 
 /* Memory that the writer has lent, as it is open here. */
@@ -39,6 +41,8 @@ struct rc_import {
   struct rc_taken *taken; /* of each slot, as is `done`: by that, and not by what is shared, it is known what is read */
   struct rc_word *done;
   rc_cu_ptr done_address;
+  uint32_t acking;     /* threads that are enqueuing an `ack`; guarded by the mutex */
+  bool is_settling;    /* a thread sees to what is owed; guarded by the mutex */
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   pthread_mutex_t mutex;
   pthread_cond_t ended_change;
@@ -71,7 +75,8 @@ void rc_import_drop(struct rc_import *import);
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
 /* Takes that back, as nothing was enqueued: it may be taken again, or passed. */
 void rc_import_forget(struct rc_import *import, uint32_t slot);
-/* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that. */
+/* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that; where it can't be, the
+ * watcher sees to it. */
 rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot);
 /* Nothing was enqueued for it, and nothing will be: it counts as read. */
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation);
@@ -98,9 +103,10 @@ void rc_watcher_wake(struct rc_import *import);
 /* import.c's, for the watcher: all is done with, and can be closed. */
 bool rc_import_is_idle(struct rc_import *import);
 void rc_import_finish(struct rc_import *import);
-/* Closes what was taken back; false: not now, as frames are under way. To close may wait for the device, whose streams
- * may wait for a writer whose death only the watcher sees: so nothing is to be under way meanwhile, and the mutex is
- * held. `all`: all, when the import ends. */
+/* Closes what was taken back; false: not now, as a stream waits for the writer. To close may wait for the device, whose
+ * streams may wait for a writer whose death only the watcher sees: so none is to wait for it meanwhile, and the mutex
+ * is held. What else is under way is in other memory: the writer takes back what all have read. `all`: all, when the
+ * import ends. */
 bool rc_import_close_lent(struct rc_import *import, bool all);
 void rc_import_mark_dead(struct rc_import *import);
 

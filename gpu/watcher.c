@@ -3,7 +3,8 @@
  * The thread of each import. A stream's wait has no time limit, and the program may be waiting for that stream just
  * when the writer dies; so somebody else must see it, and release the wait. It sleeps on the device segment's event
  * and on the writer's pidfd, and costs nothing until one of them stirs. It also closes what is to be closed: lent
- * memory that is taken back, and, when the reader has closed, the import itself, as soon as no stream reads it.
+ * memory that is taken back, and, when the reader has closed, the import itself, as soon as no stream reads it; and it
+ * sees to each `ack` that is owed.
  */
 #include <errno.h>
 #include <signal.h>
@@ -25,12 +26,27 @@ static bool is_taken_back(struct rc_import *import) {
   return found;
 }
 
+/* Under the mutex. */
+static uint32_t count_owed(const struct rc_import *import) {
+  uint32_t count = 0;
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    count += import->taken[slot].owed != RC_OWES_NOTHING;
+  return count;
+}
+
+static bool owes(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  bool does = count_owed(import) > 0;
+  pthread_mutex_unlock(&import->mutex);
+  return does;
+}
+
 static int look(void *context) {
   struct rc_import *import = context;
   if (rc_load_acquire(&import->closing)) return 0; /* pairs with the store of close */
   bool is_known = rc_load_relaxed(&import->dead); /* relaxed: its own store */
   if (!is_known && rc_load_acquire(&rc_gpu_control(&import->segment)->dead)) return 0; /* pairs with lose's */
-  return is_taken_back(import) ? 0 : -EAGAIN;
+  return is_taken_back(import) || owes(import) ? 0 : -EAGAIN;
 }
 
 static int check(void *context) {
@@ -54,7 +70,8 @@ static void see_to_death(struct rc_import *import) {
 /* False: it must be tried again. */
 static bool see_to_lent(struct rc_import *import) {
   struct rc_cuda_entry entry;
-  if (!is_taken_back(import) || rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return true;
+  if (!is_taken_back(import)) return true;
+  if (rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return false;
   bool done = rc_import_close_lent(import, false);
   rc_cuda_leave(&entry);
   return done;
@@ -68,16 +85,100 @@ static void see_to_loss(struct rc_import *import) {
   if (has_entered) rc_cuda_leave(&entry);
 }
 
+static int start_thread(void *(*body)(void *), void *context) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  sigset_t all, before;
+  sigfillset(&all); /* signals are for the program's own threads */
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = pthread_create(&thread, &attributes, body, context);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  return failed;
+}
+
+/* Those owed now, before it is synchronised: later ones are not covered. */
+static void note_settling(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
+    if (import->taken[slot].owed == RC_OWES_ACK) import->taken[slot].owed = RC_OWES_ACK_SOON;
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* The words are there as long as one is owed. */
+static void note_settled(struct rc_import *import, bool is_done) {
+  pthread_mutex_lock(&import->mutex);
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
+    struct rc_taken *taken = &import->taken[slot];
+    if (taken->owed != RC_OWES_ACK_SOON) continue;
+    taken->owed = is_done ? RC_OWES_NOTHING : RC_OWES_ACK;
+    if (!is_done) continue;
+    rc_word_store(rc_gpu_ack(&import->segment, slot, import->consumer), import->segment.word_bits, taken->generation);
+    rc_word_store(&import->done[slot], import->segment.word_bits, taken->asked);
+  }
+  import->is_settling = false;
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* A thread of its own: to synchronise may wait for the writer, whose death the watcher sees, and for what the reader's
+ * thread is still to do, which takes the mutex for it. */
+static void *settle(void *context) {
+  struct rc_import *import = context;
+  struct rc_cuda_entry entry;
+  bool is_done = false;
+  note_settling(import);
+  if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
+    is_done = import->device.cuda->ctx_synchronize() == RC_CU_SUCCESS;
+    rc_cuda_leave(&entry);
+  }
+  note_settled(import, is_done);
+  rc_import_drop(import);
+  return NULL;
+}
+
+/* False: something is owed still. */
+static bool see_to_owed(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  bool does_owe = count_owed(import) > 0, starts = does_owe && !import->is_settling;
+  if (starts) import->is_settling = true;
+  pthread_mutex_unlock(&import->mutex);
+  if (!starts) return !does_owe;
+  rc_add_acq_rel(&import->holders, 1);
+  if (start_thread(settle, import) == 0) return false;
+  note_settled(import, false); /* no thread is to be had now */
+  rc_import_drop(import);
+  return false;
+}
+
+static void pause_longer(struct timespec *pause) {
+  nanosleep(pause, NULL);
+  if (pause->tv_nsec < MOST_PAUSE_NS) pause->tv_nsec *= 2;
+}
+
 /* The reader has closed, and its streams go on. */
 static void see_to_the_end(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
   while (!rc_import_is_idle(import)) {
     see_to_death(import);
     see_to_loss(import);
-    nanosleep(&pause, NULL);
-    if (pause.tv_nsec < MOST_PAUSE_NS) pause.tv_nsec *= 2;
+    see_to_owed(import);
+    pause_longer(&pause);
   }
   rc_import_finish(import);
+}
+
+/* What can't be done at once is tried until it can; the end sees to what is left then. */
+static void see_to_the_rest(struct rc_import *import) {
+  struct timespec pause = {.tv_nsec = PAUSE_NS};
+  while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
+    bool has_closed = see_to_lent(import), owes_nothing = see_to_owed(import);
+    if (has_closed && owes_nothing) return;
+    pause_longer(&pause);
+    see_to_death(import);
+    see_to_loss(import);
+  }
 }
 
 static void *watch(void *context) {
@@ -86,8 +187,7 @@ static void *watch(void *context) {
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);
-    for (const struct timespec pause = {.tv_nsec = PAUSE_NS}; !see_to_lent(import); see_to_death(import))
-      nanosleep(&pause, NULL);
+    see_to_the_rest(import);
   }
   see_to_the_end(import);
   rc_import_drop(import);
@@ -97,15 +197,5 @@ static void *watch(void *context) {
 void rc_watcher_wake(struct rc_import *import) { rc_wake(&rc_gpu_control(&import->segment)->attention); }
 
 int rc_watcher_start(struct rc_import *import) {
-  pthread_attr_t attributes;
-  pthread_t thread;
-  sigset_t all, before;
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = pthread_create(&thread, &attributes, watch, import);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&attributes);
-  return failed == 0 ? 0 : rc_fail(-EAGAIN, "no thread is to be had, to watch the writer");
+  return start_thread(watch, import) == 0 ? 0 : rc_fail(-EAGAIN, "no thread is to be had, to watch the writer");
 }
