@@ -114,6 +114,23 @@ def test_a_place_for_a_capsule_is_checked(rings):  # noqa: F811
     reader.call(gc_collect)
 
 
+def look_on_two_streams(state):
+    torch = state["torch"]
+    with state["reader"].next(peers.WATCHDOG) as frame:
+        seen = peers.seen(frame["x"])
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return [seen, peers.seen(frame["y"]), peers.seen(ringcast.unpack(frame))]
+
+
+def test_a_frame_can_be_looked_into_on_another_stream_than_before(rings):  # noqa: F811
+    writer, (reader,) = rings()
+    value = {"x": ("cuda", np.arange(3)), "y": ("cuda", np.arange(200000.0))}
+    wanted = {key: told(*item) for key, item in value.items()}
+    for _ in range(3):
+        writer.call(peers.send, value)
+        assert reader.call(look_on_two_streams) == [wanted["x"], wanted["y"], wanted]
+
+
 def gc_collect(state):
     gc.collect()
 
@@ -154,7 +171,8 @@ class Sparse(Plain):
 @pytest.mark.parametrize("capturing", [False, True])
 def test_the_rings_carry_what_has_a_form_there_while_no_graph_is_captured(monkeypatch, capturing):
     cuda = types.SimpleNamespace(is_current_stream_capturing=lambda: capturing)
-    torch = types.SimpleNamespace(Tensor=Plain, nn=types.SimpleNamespace(Parameter=Sparse), strided="strided", cuda=cuda)
+    nn = types.SimpleNamespace(Parameter=Sparse)
+    torch = types.SimpleNamespace(Tensor=Plain, nn=nn, strided="strided", cuda=cuda)
     monkeypatch.setitem(devices.sys.modules, "torch", torch)
     monkeypatch.setattr(ringcast, "gpu_status", lambda: types.SimpleNamespace(ready=True))
     end, sparse = types.SimpleNamespace(carries_cuda=True), Sparse()

@@ -154,9 +154,8 @@ static int open_device(struct rc_py_decoding *decoding, const struct ringcast_it
   device->reader = gpu->reader;
   device->device = gpu->device;
   device->pool_left = gpu->pool_bytes;
-  if (device->take->stream == device->stream) return 1;
-  PyErr_SetString(PyExc_RuntimeError, "this Frame was looked at on another stream before: one stream for each Frame");
-  return -1;
+  device->stream = device->take->stream; /* that of the look at this Frame that was the first */
+  return 1;
 }
 
 /* NULL: raised. */

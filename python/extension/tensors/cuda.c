@@ -67,8 +67,8 @@ static bool replace(struct rc_py_state *state, PyObject *tensor, struct rc_py_so
   return true;
 }
 
-/* Tells torch that its stream looks at the tensor. Where that is the one that it was allocated on, which torch itself
- * sees at once, nothing comes of it; else its memory would be somebody else's as soon as it is dropped. False: raised. */
+/* Tells torch that its stream looks at the tensor: dropped, its memory would else be somebody else's at once. Where it
+ * was allocated on that stream, torch sees it, and nothing comes of it. False: raised. */
 static bool record(struct rc_py_state *state, const struct rc_py_source *source) {
   struct rc_py_torch *torch = &state->torch;
   if (!torch->stream || torch->stream_is != source->stream || torch->stream_device != source->device) {
