@@ -4,16 +4,15 @@
 import ctypes
 import gc
 import mmap
-import os
 import re
-import signal
 import threading
 
 import device_peers as peers
 import numpy as np
 import pytest
 from peers import WATCHDOG
-from test_device import MEGABYTE, rings  # noqa: F401
+from test_device import MEGABYTE
+from test_device_more import kill
 
 import ringcast
 
@@ -55,6 +54,12 @@ def pair(state, options=None, **reader_options):
     return state["writer"], state["reader"]
 
 
+def close_reader(state):
+    """First, as the pool goes when nobody reads it any more."""
+    if "reader" in state:
+        state.pop("reader").close()
+
+
 @pytest.fixture
 def alone(gpus):
     """Calls a function in a process that has a device, and closes what it opened."""
@@ -63,6 +68,7 @@ def alone(gpus):
         try:
             return gpus[0].call(function, *args)
         finally:
+            gpus[0].call(close_reader)
             gpus[0].call(peers.close)
 
     yield call
@@ -150,9 +156,11 @@ def test_a_tensor_that_never_came_is_told_of_before_what_came_after(fake_driver)
     reader.call(peers.receive)
     writer.call(send_behind_gate)
     reader.call(receive_begun)
-    os.kill(writer.pid, signal.SIGKILL)
+    kill(writer)
     assert reader.call(receive_rest) == [{"cpu": 0}, {"cpu": 1}, {"cpu": 2}]
     reader.stop()
+    writer.pipe.close()
+    writer.process.close()
 
 
 # ---- Polling, and other threads ------------------------------------------------------------------------------------
