@@ -48,7 +48,8 @@ void rc_device_close(struct rc_device *device) {
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) {
   int status;
   if ((uintptr_t)stream == PER_THREAD) /* the watcher's thread, and a close in another one, would miss it */
-    return rc_fail_as(-EINVAL, "the per-thread default stream is another one in each thread: give a stream of your own");
+    return rc_fail_as(-EINVAL, "the per-thread default stream is another one in each thread: give a stream of your "
+                               "own");
   if (!device->cuda->stream_is_capturing) return 0;
   rc_cu_result result = device->cuda->stream_is_capturing(stream, &status);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamIsCapturing");

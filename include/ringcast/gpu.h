@@ -249,9 +249,9 @@ RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
  * given back as soon as it has. Keeps to the timeout also when these are too many for it to sleep: then it looks for a
  * frame, and for what the device has done, in turn. */
 RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
-/* That business alone, for who calls ringcast_reader_next by itself. `before_sleep`: 0, the next call does not sleep; 1,
- * it may: waits as long as the device takes until it can; more: waits no longer than so many nanoseconds, then -EAGAIN:
- * do not sleep, or shortly, and ask again. */
+/* That business alone, for who calls ringcast_reader_next by itself. `before_sleep`: 0, the next call does not sleep;
+ * 1, it may: waits as long as the device takes until it can; more: waits no longer than so many nanoseconds, then
+ * -EAGAIN: do not sleep, or shortly, and ask again. */
 RINGCAST_API int ringcast_gpu_tidy(ringcast_gpu_reader *reader, int before_sleep);
 
 /* A frame being read. The fields are private, but for these. */
