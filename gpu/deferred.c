@@ -10,6 +10,9 @@
  * waits until all that is deferred lies within a quarter of the ring; that next frame then wakes it. Spill memory is
  * given back in the order of the ring, too: so it also waits for what was deferred before the last frame that lay
  * there.
+ *
+ * A writer that evicts slow readers waits for no frame, held or not. What a device reads after the call could be
+ * overwritten meanwhile, and nobody would be told: there nothing is deferred, and the end of a take looks once more.
  */
 #include <errno.h>
 #include <time.h>
@@ -20,6 +23,7 @@
 #include "shm/error.h"
 
 #define PAUSE_NS 20000
+#define END_NS   ((int64_t)10 * 1000 * 1000 * 1000)
 
 /* The words first: without them nothing is to be copied from the ring itself. */
 static bool make_marks(ringcast_gpu_reader *gpu) {
@@ -46,6 +50,7 @@ static void register_ring(ringcast_gpu_reader *gpu) {
 bool rc_ring_is_registered(ringcast_gpu_reader *gpu, const void *data, uint64_t bytes) {
   const struct rc_ring *ring = &gpu->reader->ring.ring;
   const uint8_t *from = data;
+  if (rc_load_relaxed(&ring->control->evicts)) return false; /* relaxed: stored before anybody had the handle */
   if (!gpu->tried_to_register) register_ring(gpu);
   return gpu->registered && from >= ring->data && from < ring->data + 2 * ring->capacity &&
          bytes <= (uint64_t)(ring->data + 2 * ring->capacity - from);
@@ -58,7 +63,7 @@ static bool is_done(const ringcast_gpu_reader *gpu, uint32_t i) {
 }
 
 static void release(ringcast_gpu_reader *gpu, uint32_t i) {
-  gpu->reader->ring.deferred--;
+  rc_reader_undefer(gpu->reader, gpu->deferred[i].frame.position);
   RC_POINT(DEFERRED_DONE);
   rc_reader_release_kept(gpu->reader, &gpu->deferred[i].frame);
   gpu->deferred[i].frame.data = NULL;
@@ -80,29 +85,32 @@ static bool is_in_the_way(const ringcast_gpu_reader *gpu, uint32_t i, uint64_t s
   return gpu->reader->ring.next - position > slack || (slack != UINT64_MAX && position < gpu->reader->last_spilled);
 }
 
-void rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack) {
+int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   const struct rc_ring_reader *ring = &gpu->reader->ring;
   bool waits = false;
-  if (ring->deferred == 0) return;
+  if (ring->deferred == 0) return 0;
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
   for (uint32_t i; (i = oldest(gpu)) != RC_MAX_DEFERRED && is_in_the_way(gpu, i, slack);) {
     if (is_done(gpu, i)) {
       release(gpu, i);
     } else {
+      if (rc_now_ns() >= until) return -EAGAIN;
       gpu->syncs += !waits;
       waits = true;
-      if (rc_device_is_lost(&gpu->device)) return; /* no mark will come any more; closing sees to what is left */
+      if (rc_device_is_lost(&gpu->device)) return 0; /* no mark will come any more; closing sees to what is left */
       nanosleep(&pause, NULL);
     }
   }
+  return 0;
 }
 
 int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, rc_cu_stream stream) {
   uint32_t free = 0;
-  if (gpu->reader->ring.deferred == RC_MAX_DEFERRED)
-    rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[oldest(gpu)].frame.position - 1);
+  uint32_t first = gpu->reader->ring.deferred == RC_MAX_DEFERRED ? oldest(gpu) : RC_MAX_DEFERRED;
+  if (first != RC_MAX_DEFERRED)
+    rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[first].frame.position - 1, INT64_MAX);
   while (free < RC_MAX_DEFERRED && gpu->deferred[free].frame.data) free++;
   rc_cu_result result = RC_CU_NOT_READY;
   if (free < RC_MAX_DEFERRED)
@@ -116,22 +124,52 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
   }
   gpu->mark[free]++;
   gpu->deferred[free].frame = *frame;
-  gpu->reader->ring.deferred++;
+  rc_reader_defer(gpu->reader, frame->position);
   RC_POINT(DEFERRED);
   return 0;
 }
 
-void rc_deferred_end(ringcast_gpu_reader *gpu) {
-  const struct rc_cuda *cuda = gpu->device.cuda;
-  rc_deferred_settle(gpu, 0);
-  if (gpu->copying > 0) { /* takes that were not ended: nobody knows by what streams they copy */
-    gpu->syncs++;
-    cuda->ctx_synchronize();
+/* ---- Ends ------------------------------------------------------------------------------------------------------- */
+
+bool rc_ring_take_note(ringcast_gpu_reader *gpu, uint64_t position, rc_cu_stream stream) {
+  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
+    if (gpu->taken[i].used) continue;
+    gpu->taken[i] = (struct rc_ring_take){.position = position, .stream = stream, .used = true};
+    return true;
   }
+  return false;
+}
+
+void rc_ring_take_end(ringcast_gpu_reader *gpu, uint64_t position) {
+  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
+    if (gpu->taken[i].position == position) gpu->taken[i].used = false;
+}
+
+/* Takes that were never ended have no mark: their streams are asked. False: one is not done. */
+static bool await_takes(const ringcast_gpu_reader *gpu, int64_t until) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
+    while (gpu->taken[i].used && gpu->device.cuda->stream_query(gpu->taken[i].stream) != RC_CU_SUCCESS) {
+      if (rc_device_is_lost(&gpu->device)) return true;
+      if (rc_now_ns() >= until) return false;
+      nanosleep(&pause, NULL);
+    }
+  }
+  return true;
+}
+
+bool rc_deferred_end(ringcast_gpu_reader *gpu) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  int64_t until = rc_now_ns() + END_NS;
+  /* What a device still reads, or will write, is never to be another's: then it stays as it is, for good, and the
+   * frames are held until the reader itself is closed. */
+  if (!await_takes(gpu, until) || rc_deferred_settle(gpu, 0, until) != 0) return false;
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data) release(gpu, i); /* the device is lost */
   if (gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);
   gpu->registered = false;
+  if (!gpu->marks) return true;
   rc_words_end(cuda, gpu->marks, RC_MAX_DEFERRED);
   gpu->marks = NULL;
+  return true;
 }

@@ -9,6 +9,7 @@
 #include "shm/error.h"
 
 #define MOST_COPIES 4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
+#define PER_THREAD  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
 
 static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) {
   rc_cu_context current = NULL;
@@ -46,6 +47,9 @@ void rc_device_close(struct rc_device *device) {
 
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) {
   int status;
+  if ((uintptr_t)stream == PER_THREAD) /* the watcher's thread, and a close in another one, would miss it */
+    return rc_fail_as(-EINVAL, "the per-thread default stream is another one in each thread: give a stream of your "
+                               "own");
   if (!device->cuda->stream_is_capturing) return 0;
   rc_cu_result result = device->cuda->stream_is_capturing(stream, &status);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamIsCapturing");
@@ -55,9 +59,13 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
 }
 
 bool rc_device_is_lost(const struct rc_device *device) {
+  struct rc_cuda_entry entry;
   size_t unused[2];
   for (int i = 0; i < 2; i++) { /* what is lost stays so: one call that fails says nothing yet */
-    rc_cu_result result = device->cuda->mem_get_info(&unused[0], &unused[1]);
+    rc_cu_result result = rc_cuda_enter(device->context, &entry);
+    if (result != RC_CU_SUCCESS) continue;
+    result = device->cuda->mem_get_info(&unused[0], &unused[1]);
+    rc_cuda_leave(&entry);
     if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return false;
   }
   return true;

@@ -19,10 +19,11 @@ struct rc_device {
 int rc_device_open(int32_t ordinal, struct rc_device *out);
 void rc_device_close(struct rc_device *device);
 
-/* 0, or -EBUSY: the stream captures a graph, which could replay no word. */
+/* 0; -EBUSY: the stream captures a graph, which could replay no word; -EINVAL: it is the per-thread default stream;
+ * -EIO. */
 int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);
 
-/* Whether nothing works any more in the context, which is current: after an error. */
+/* Whether nothing works any more in the context, current or not: after an error. */
 bool rc_device_is_lost(const struct rc_device *device);
 
 /* Enqueues the copy of a tensor of the device, `tensor->data`, to `to`, in C order. One of them is NULL: device memory,

@@ -31,8 +31,9 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  ringcast_gpu_memory *memory = calloc(1, sizeof *memory);
-  if (!memory) failed = rc_fail(-ENOMEM, "out of memory");
+  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
+  ringcast_gpu_memory *memory = failed == 0 ? calloc(1, sizeof *memory) : NULL;
+  if (failed == 0 && !memory) failed = rc_fail(-ENOMEM, "out of memory");
   if (failed == 0) failed = rc_device_open(gpu->device.ordinal, &memory->device);
   if (failed == 0) {
     memory->stream = stream;

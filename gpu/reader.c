@@ -14,7 +14,9 @@
 #include "shm/disable.h"
 #include "shm/error.h"
 
-enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4 };
+#define SLICE_NS 200000 /* a reader that has deferred too much sleeps no longer without looking for marks */
+
+enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8 };
 
 struct ringcast_gpu_hold {
   struct rc_import *import;
@@ -41,10 +43,11 @@ static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
 }
 
 /* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. */
-static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
+static void open_pool(ringcast_gpu_reader *gpu) {
   struct rc_gpu_place place;
   if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return;
-  if (position < place.position) return; /* there may be frames of an earlier one still to be read */
+  /* There may be frames of an earlier one still to be read, or being read. */
+  if (gpu->reader->ring.cursor < place.position) return;
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return;
   if (gpu->refused == place.epoch) return;
   if (rc_disabled("cuda_pool")) {
@@ -52,7 +55,10 @@ static void open_pool(ringcast_gpu_reader *gpu, uint64_t position) {
     note_refusal(gpu, place.epoch);
     return;
   }
-  if (gpu->import) rc_import_close(gpu->import);
+  if (gpu->import) {
+    gpu->missing |= rc_import_is_missing(gpu->import); /* what it was asked for is asked for still */
+    rc_import_close(gpu->import);
+  }
   gpu->import = NULL;
   int failed = rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
   if (failed == 0) gpu->opens++;
@@ -63,7 +69,7 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  open_pool(gpu, gpu->reader->ring.next);
+  open_pool(gpu);
   rc_cuda_leave(&entry);
   uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
@@ -106,12 +112,11 @@ void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
   struct rc_cuda_entry entry;
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
-    if (rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS) {
-      rc_deferred_end(gpu);
-      rc_cuda_leave(&entry);
-    }
+    bool has_entered = rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS;
+    bool is_done = rc_deferred_end(gpu);
+    if (has_entered) rc_cuda_leave(&entry);
     if (gpu->import) rc_import_close(gpu->import);
-    rc_device_close(&gpu->device);
+    if (is_done) rc_device_close(&gpu->device); /* else its streams still read the ring */
     gpu->reader->has_gpu = false;
   }
   free(gpu);
@@ -122,13 +127,33 @@ void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
 int ringcast_gpu_tidy(ringcast_gpu_reader *gpu, int before_sleep) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  rc_deferred_settle(gpu, before_sleep ? gpu->reader->ring.ring.capacity / 4 : UINT64_MAX);
-  return 0;
+  int64_t until = before_sleep > 1 ? rc_now_ns() + before_sleep : INT64_MAX;
+  failed = rc_deferred_settle(gpu, before_sleep ? gpu->reader->ring.ring.capacity / 4 : UINT64_MAX, until);
+  return failed == 0 ? 0 : rc_fail_as(failed, "a device still copies frames that the writer may come to wait for");
+}
+
+/* Sleeps in slices as long as too much is deferred: whoever sleeps releases nothing. */
+static int next_with_deferred(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
+  int64_t now = rc_now_ns(), until = timeout_ns > 0 && timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
+  for (bool waits = false; ringcast_gpu_tidy(gpu, 2) == -EAGAIN; waits = true) {
+    gpu->syncs += !waits;
+    int64_t left = until - rc_now_ns();
+    int rc = ringcast_reader_next(gpu->reader, left < 0 ? 0 : left < SLICE_NS ? left : SLICE_NS, out);
+    if (rc != -ETIMEDOUT && rc != -EAGAIN) return rc;
+    if (left <= SLICE_NS) return rc_fail_as(-ETIMEDOUT, "no frame came in that time");
+  }
+  if (until == INT64_MAX) return ringcast_reader_next(gpu->reader, timeout_ns, out);
+  int64_t left = until - rc_now_ns();
+  int rc = ringcast_reader_next(gpu->reader, left < 0 ? 0 : left, out);
+  return rc == -EAGAIN ? rc_fail_as(-ETIMEDOUT, "no frame came in that time") : rc;
 }
 
 int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
-  int failed = ringcast_gpu_tidy(gpu, timeout_ns != 0);
-  return failed != 0 ? failed : ringcast_reader_next(gpu->reader, timeout_ns, out);
+  int failed = rc_check_wait(gpu->forks, timeout_ns);
+  if (failed == 0) failed = ringcast_gpu_tidy(gpu, 0);
+  if (failed != 0) return failed;
+  if (timeout_ns == 0 || gpu->reader->ring.deferred == 0) return ringcast_reader_next(gpu->reader, timeout_ns, out);
+  return next_with_deferred(gpu, timeout_ns, out);
 }
 
 /* ---- A frame ---------------------------------------------------------------------------------------------------- */
@@ -176,7 +201,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .generation = opened.device_generation,
                                    .state = TAKE_OPEN};
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
-  if (failed == 0) open_pool(gpu, frame->position);
+  if (failed == 0) open_pool(gpu);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
   rc_cuda_leave(&entry);
   if (failed == 0) *out = take;
@@ -186,6 +211,13 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
 static int fail_no_take(void) { return rc_fail_as(-EINVAL, "this take is not open: begin it first"); }
 
 static int fail_outside(void) { return rc_fail_as(-EPROTO, "a tensor of the frame points outside of where it may be"); }
+
+/* Waits for what the take's stream reads of the ring, if that can't be waited for later. */
+static rc_cu_result note_ring_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
+  bool is_new = !(take->state & (TAKE_DEFERS | TAKE_WAITS | TAKE_UNNOTED));
+  if (is_new && !rc_ring_take_note(gpu, take->frame.position, take->stream)) take->state |= TAKE_UNNOTED;
+  return take->state & TAKE_UNNOTED ? gpu->device.cuda->stream_synchronize(take->stream) : RC_CU_SUCCESS;
+}
 
 /* After a copy was enqueued. */
 static int copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
@@ -204,9 +236,14 @@ int ringcast_gpu_copy_frame(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *
   if (bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  if (!(take->state & (TAKE_DEFERS | TAKE_WAITS))) gpu->copying++;
-  take->state |= rc_ring_is_registered(gpu, from, bytes) ? TAKE_DEFERS : TAKE_WAITS;
-  failed = copied(gpu, gpu->device.cuda->copy_htod(to, from, bytes, take->stream));
+  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
+  if (failed == 0) {
+    uint32_t way = rc_ring_is_registered(gpu, from, bytes) ? TAKE_DEFERS : TAKE_WAITS;
+    rc_cu_result result = gpu->device.cuda->copy_htod(to, from, bytes, take->stream);
+    rc_cu_result noted = note_ring_take(gpu, take);
+    take->state |= way;
+    failed = copied(gpu, result != RC_CU_SUCCESS ? result : noted);
+  }
   rc_cuda_leave(&entry);
   return failed;
 }
@@ -233,7 +270,8 @@ static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *
   if (item->bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  failed = locate(gpu, take, item, &from);
+  failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
+  if (failed == 0) failed = locate(gpu, take, item, &from);
   const struct rc_cuda *cuda = gpu->device.cuda;
   if (failed == 0)
     failed = copied(gpu, to_host ? cuda->copy_dtoh(to_host, from, item->bytes, take->stream)
@@ -337,10 +375,22 @@ static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *t
   return checked != 0 ? checked : failed;
 }
 
+/* -EBUSY: what is to be enqueued now would go into a graph. Other failures are for the calls themselves to find. */
+static int check_end(const ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
+  struct rc_cuda_entry entry;
+  if (take->epoch == 0 && !(take->state & (TAKE_DEFERS | TAKE_WAITS))) return 0;
+  if (rc_gpu_reader_enter(gpu, &entry) != 0) return 0;
+  int failed = rc_device_check_stream(&gpu->device, take->stream);
+  rc_cuda_leave(&entry);
+  return failed == -EBUSY ? failed : 0;
+}
+
 int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
   if (!(take->state & TAKE_OPEN)) return fail_no_take();
+  failed = check_end(gpu, take);
+  if (failed != 0) return failed;
   bool is_here = gpu->import && take->epoch != 0 && gpu->import->segment.epoch == take->epoch;
   if (is_here) {
     rc_cu_result result = rc_import_end(gpu->import, take->slot);
@@ -348,10 +398,8 @@ int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
     if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
   }
   int given = give_back(gpu, take);
-  if (take->state & (TAKE_DEFERS | TAKE_WAITS)) {
-    gpu->inline_frames++;
-    gpu->copying--;
-  }
+  if (take->state & (TAKE_DEFERS | TAKE_WAITS)) gpu->inline_frames++;
+  rc_ring_take_end(gpu, take->frame.position);
   take->state = TAKE_NONE;
   return failed != 0 ? failed : given;
 }
@@ -374,7 +422,9 @@ int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *
 int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (!gpu->import || !rc_import_is_missing(gpu->import)) return 0;
+  failed = ringcast_reader_check(gpu->reader); /* evicted: what was read may have been overwritten meanwhile */
+  if (failed != 0) return failed;
+  if (!gpu->missing && (!gpu->import || !rc_import_is_missing(gpu->import))) return 0;
   return rc_fail_as(-EPIPE, "the writer, or a device, has failed, and device tensors that were being received never "
                             "came: drop what was made of them");
 }

@@ -11,6 +11,13 @@ struct rc_deferred {
   struct ringcast_frame frame; /* data NULL: free */
 };
 
+/* A take that has not ended, and whose stream was told to read the ring. */
+struct rc_ring_take {
+  uint64_t position;
+  rc_cu_stream stream;
+  bool used;
+};
+
 struct ringcast_gpu_reader {
   ringcast_reader *reader;
   struct rc_device device;
@@ -23,8 +30,9 @@ struct ringcast_gpu_reader {
   rc_cu_ptr marks_address;
   uint64_t mark[RC_MAX_DEFERRED]; /* what each is waited to reach */
   struct rc_deferred deferred[RC_MAX_DEFERRED];
+  struct rc_ring_take taken[RC_MAX_DEFERRED];
   bool registered, read_only, tried_to_register; /* the ring */
-  uint32_t copying;         /* takes that are open, with copies from the ring enqueued */
+  bool missing; /* as rc_import_is_missing, of the imports before this one */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };
 
@@ -34,14 +42,20 @@ int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 
 /* ---- deferred.c: frames whose bytes are copied to a device from the ring itself ---- */
 
+/* Notes that the stream is told to read the ring for a take; false: too many are open, and the stream is to be waited
+ * for at once. */
+bool rc_ring_take_note(ringcast_gpu_reader *reader, uint64_t position, rc_cu_stream stream);
+void rc_ring_take_end(ringcast_gpu_reader *reader, uint64_t position);
 /* Whether the device reads those bytes where they lie, when its stream gets there; else they are read before, or as,
  * the call returns, or when the stream is waited for. The context is current. */
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
 /* In place of releasing it: it is released once the stream has come as far as it is now. The context is current. */
 int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream);
 /* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
- * frames; UINT64_MAX: waits for nothing. */
-void rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack);
-void rc_deferred_end(ringcast_gpu_reader *reader);
+ * frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they do not yet, and it is `until` (of rc_now_ns). */
+int rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack, int64_t until);
+/* Waits for what reads the ring, ten seconds at most. False: something still does, and what it needs is left behind: so
+ * must be the context. Works, as far as it goes, also where the context can't be entered. */
+bool rc_deferred_end(ringcast_gpu_reader *reader);
 
 #endif

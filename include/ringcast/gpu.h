@@ -32,7 +32,8 @@
  * Caveats.
  *   Streams  Everything is ordered by the streams given. The writer's caller may write to its tensor again, or free it,
  *            in the order of its stream; the reader's may use what was copied in the order of its own. Streams are
- *            CUstream; NULL is the legacy default one.
+ *            CUstream; NULL is the legacy default one. Not CU_STREAM_PER_THREAD (-EINVAL): it is another stream in each
+ *            thread.
  *   Groups   A frame goes by way of the pool only while all readers that are attached have opened it. A reader does so
  *            at its first frame with a device tensor, which is therefore INLINE. One without a GPU, or that can't open
  *            the pool, keeps the group INLINE as long as it is attached.
@@ -46,7 +47,7 @@
  *            A reader has a thread of its own that sleeps until the writer dies.
  *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued.
  *   Trust    As for the ring: who may attach may read and write the words, and can make a reader's stream wait until
- *            that reader closes.
+ *            that reader closes, and frames of the ring that are copied behind it stay held as long.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
  * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY.
@@ -245,15 +246,21 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
  * frames of an earlier one are to be read first; -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
-/* Before ringcast_reader_close. NULL is allowed. Gives all back that is held by takes. Waits until the reader's streams
- * have read what they were told to; what they wait for of a writer that does not come is released first. Memory that
- * _map has given and _unmap not yet taken back stays open until then: see there. */
+/* Before ringcast_reader_close. NULL is allowed. Gives back what takes hold of the pool; a frame whose take has not
+ * ended is held still, and for ringcast_reader_release. Waits until the reader's streams, which must still exist, have
+ * read what they were told to: of the pool a second at most, then this reader's own thread goes on waiting; of the ring
+ * ten, then its frames stay held until ringcast_reader_close, and what is registered with the driver, and the context,
+ * for the life of the process. What streams wait for of a writer that has died is released. Memory that _map has given
+ * and _unmap not yet taken back stays open until then: see there. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
 /* ringcast_reader_next, with this reader's own business before it: frames whose bytes a device was still copying are
- * given back as soon as it has. */
+ * given back as soon as it has. Keeps to the timeout also when these are too many for it to sleep: then it looks for a
+ * frame, and for what the device has done, in turn. */
 RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
-/* That business alone, for who calls ringcast_reader_next by itself. `before_sleep`: the next call may sleep. */
+/* That business alone, for who calls ringcast_reader_next by itself. `before_sleep`: 0, the next call does not sleep;
+ * 1, it may: waits as long as the device takes until it can; more: waits no longer than so many nanoseconds, then
+ * -EAGAIN: do not sleep, or shortly, and ask again. */
 RINGCAST_API int ringcast_gpu_tidy(ringcast_gpu_reader *reader, int before_sleep);
 
 /* A frame being read. The fields are private, but for these. */
@@ -274,8 +281,8 @@ RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ri
                                     ringcast_stream stream, struct ringcast_gpu_take *out);
 
 /* Enqueues a copy of the item's bytes, packed in C order as they are, to device memory of this reader, wherever the
- * item is placed. -EPROTO (the item points outside), -EIO. Does not wait but where the ring's memory is not registered.
- */
+ * item is placed. -EPROTO (the item points outside), -EBUSY (capture: nothing was enqueued), -EIO. Does not wait but
+ * where the ring's memory is not registered. */
 RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                        const struct ringcast_item *item, ringcast_device_ptr to);
 /* The same for any `bytes` of the frame (INLINE), or of the pool, that lie in a row: several tensors at once. For POOL,
@@ -298,19 +305,21 @@ RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_g
 RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
 
 /* Ends it: enqueues `ack`, and gives the frame back, as ringcast_reader_release, at once or when the device has copied
- * what it was told to. -ESTALE, -EIO. The take is used up in any case. */
+ * what it was told to. -ESTALE, -EIO: the take is used up even so. -EBUSY (capture): nothing was enqueued, and it is
+ * open still: end it after the capture. Waits for the device where the ring's memory is not registered, or the writer
+ * evicts readers that are slow: it would not wait for what the device has yet to read. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
 
 /* Gives back a frame that was not begun: as ringcast_reader_release, and what it has in the pool is not waited for. */
 RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct ringcast_frame *frame);
 
 /* 0: all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of this
- * reader waited for was released: it holds no message. */
+ * reader waited for was released: it holds no message. -ESTALE: this reader was evicted, as ringcast_reader_check. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
 /* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
  * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
- * must still exist. NULL is allowed. -ENOMEM, -EIO, -ECHILD. */
+ * must still exist. NULL is allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
 typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
