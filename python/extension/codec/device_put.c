@@ -113,7 +113,7 @@ static int fetch_all(const struct rc_py_encoding *encoding, ringcast_gpu_writer 
     if (last && last->stream != part->source.stream) rc = ringcast_gpu_stream_wait(encoding->device, last->stream);
     if (rc < 0) break;
     rc = ringcast_gpu_fetch(gpu, &part->source.tensor, part->out, part->source.stream);
-    if (rc != -EBUSY) last = &part->source; /* a stream that captures a graph has got nothing, and can't be waited for */
+    if (rc != -EBUSY) last = &part->source; /* one that captures has got nothing, and can't be waited for */
   }
   int waited = last ? ringcast_gpu_wait(gpu, last->stream) : 0;
   return rc < 0 ? rc : waited;
