@@ -10,7 +10,7 @@ static void close_other(void) {
   ck_assert_int_eq(cuda->stream_destroy(other), 0);
 }
 
-/* Ends a take whose copy the other stream has not done, where neither `ack` can be enqueued nor anything be waited for. */
+/* Ends a take whose copy is not done yet, where neither `ack` can be enqueued, nor anything waited for. */
 static void end_without_ack(struct received *received) {
   next_frame(received);
   ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received->frame, other, &received->take), 0);
