@@ -22,13 +22,13 @@ SEEDS = (1, 2, 3, 4)
 
 PLAIN = "--messages 150 --patience 4"
 SLOW = "--messages 300 --patience 4 --delays 4000 --slots 6 --flood 1 --typical 4000 --releases 0"
-UNREAD = "--messages 200 --patience 4 --delays 4000 --slots 6 --flood 1 --releases 2 --drops 3"
+UNREAD = "--messages 200 --patience 4 --delays 4000 --slots 6 --flood 1 --releases 2 --drops 3 --expect-pool 30"
 VIEWS = "--messages 150 --patience 4 --views 1 --slots 12 --flood 1 --releases 0"
 BY_RING = "--messages 400 --patience 4 --pool 0 --ring 65536 --typical 5000 --delays 4000 --views 0"
 WRAP = "--messages 150 --patience 4 --word-bits 32 --generation 0xfffffffd --slots 6 --expect-pool 50"
 FAR = "--messages 300 --patience 4 --word-bits 32 --generation 0x80000005 --slots 6 --delays 4000 --flood 1"
 GUESTS = "--messages 300 --patience 4 --guests 6 --kills 3 --slots 12 --flood 1 --releases 3"
-ALONE = "--messages 100 --patience 4 --consumers 1 --slots 12 --flood 1"
+ALONE = "--messages 100 --patience 4 --consumers 1 --slots 12 --flood 1 --expect-pool 30"
 CLOSING = "--messages 60 --patience 4 --slots 32 --flood 1 --delays 9000 --slow 9000"
 
 # name: (what is run, [(file, text, in its place)]). The program is gpu_broadcast; "test_...": one of those.
