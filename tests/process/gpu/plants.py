@@ -129,8 +129,9 @@ PLANTS = {
         "return (int32_t)(rc_load_acquire(&word->half) - (uint32_t)generation) >= 0;",
         "return rc_load_acquire(&word->half) >= (uint32_t)generation;")]),
     # From the ring itself.
-    "deferred_frame_is_released_at_once": (BY_RING, [("deferred.c", "rc_reader_defer(gpu->reader, frame->position);",
-                                                      "rc_reader_defer(gpu->reader, frame->position);\n  release(gpu, free);")]),
+    "deferred_frame_is_released_at_once": (BY_RING, [("deferred.c",
+        "rc_reader_defer(gpu->reader, frame->position);",
+        "rc_reader_defer(gpu->reader, frame->position);\n  release(gpu, free);")]),
     "host_copy_is_not_waited_for": (BY_RING, [("writer.c",
         "  rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);\n  gpu->syncs++;\n"
         "  gpu->inline_frames++;",
