@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of a CUDA device: what is kept, skipped, polled, waited for, and sent on."""
 
+import contextlib
 import ctypes
 import gc
 import mmap
 import re
+import sys
 import threading
 
 import device_peers as peers
@@ -42,6 +44,26 @@ class Gate:
     def end(self):
         self.torch.cuda.synchronize()
         self.torch.check(self.driver.cuMemHostUnregister(self.address))
+
+
+@contextlib.contextmanager
+def opens_once_others_run(gate):
+    """The gate is opened by another thread, which gets the GIL only when this one gives it up by itself."""
+    go, interval = threading.Lock(), sys.getswitchinterval()
+
+    def wait_and_open():
+        with go:
+            gate.open()
+
+    with go:
+        opener = threading.Thread(target=wait_and_open)
+        opener.start()
+        sys.setswitchinterval(WATCHDOG)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        opener.join()
 
 
 def on_device(state, array):
@@ -183,12 +205,9 @@ def poll_behind_gate(state):
             count += 1
     with torch.cuda.stream(side):
         kept = [reader.recv(0) for _ in range(count)]
-        opener = threading.Timer(0.05, gate.open)
-        opener.start()
-        with pytest.raises(TimeoutError):
+        with opens_once_others_run(gate), pytest.raises(TimeoutError):
             reader.recv(0)
     writer.send({"x": tensor}, 0)  # there is room, as what was read was given back
-    opener.join()
     gate.end()
     return len(kept) == count > 1
 
@@ -206,10 +225,8 @@ def drop_reader_behind_gate(state):
     with torch.cuda.stream(side):
         gate.close_for(side)
         got = reader.recv(WATCHDOG)
-        opener = threading.Timer(0.05, gate.open)
-        opener.start()
-        del state["reader"], reader
-    opener.join()
+        with opens_once_others_run(gate):
+            del state["reader"], reader
     gate.end()
     return got["x"].numpy().tolist() == list(range(25000))
 
