@@ -50,6 +50,7 @@ def some(count: int, name: str = "r") -> List[Request]:
 def group_of(*groups: List[int]) -> Tuple[Any, List[int]]:
     """This rank's group of them, all of which all ranks make; and its ranks."""
     made = [dist.new_group(members) for members in groups]
+    dist.barrier()  # who has its group and goes could else close a connection that gloo is still making
     (mine,) = [index for index, members in enumerate(groups) if dist.get_rank() in members]
     return made[mine], groups[mine]
 
