@@ -37,7 +37,8 @@ struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame; /* larger frames go through spill memory */
   bool is_large;       /* the open reservation is there */
-  bool has_gpu;        /* a ringcast_gpu_writer is made of it */
+  bool has_gpu;        /* a ringcast_gpu_writer is made of it, which ends it if it is closed before that */
+  bool is_closed;
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
   struct rc_alarm *alarm;  /* NULL until ringcast_writer_room_fd */
@@ -63,7 +64,8 @@ struct ringcast_reader {
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
-  bool has_gpu;             /* a ringcast_gpu_reader is made of it */
+  bool has_gpu;             /* a ringcast_gpu_reader is made of it, ... */
+  enum { RC_GOES_ON = 0, RC_LEAVES, RC_CLOSES } after_gpu; /* ... and this is for when that has closed */
   uint64_t last_spilled;    /* where the last frame in spill memory that was lent begins; 0: none was */
   uint64_t deferred_at[RC_MAX_DEFERRED]; /* 1 + the position of each that a device still copies; 0: none */
   uint64_t wakes;
@@ -117,6 +119,9 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *con
 void rc_reader_defer(ringcast_reader *reader, uint64_t position);
 void rc_reader_undefer(ringcast_reader *reader, uint64_t position);
 bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position);
+
+/* The ringcast_gpu_reader that is made of it has closed: does what was put off until then, which may be to free it. */
+void rc_reader_end_gpu(ringcast_reader *reader);
 
 /* Releases a frame that was kept until now. An eviction is for the next call to tell. */
 void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);

@@ -138,8 +138,15 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   return result;
 }
 
+/* A device may be reading the ring. Else, in a child of a fork, it is the parent's. */
+static bool is_put_off(ringcast_reader *reader, int what) {
+  if (!reader->has_gpu || reader->forks != rc_fork_count()) return false;
+  if (reader->after_gpu != RC_CLOSES) reader->after_gpu = what;
+  return true;
+}
+
 void ringcast_reader_leave(ringcast_reader *reader) {
-  if (reader->forks == RC_LEFT) return;
+  if (reader->forks == RC_LEFT || is_put_off(reader, RC_LEAVES)) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_keep_end(reader);
@@ -158,12 +165,18 @@ void ringcast_reader_leave(ringcast_reader *reader) {
 }
 
 void ringcast_reader_close(ringcast_reader *reader) {
-  if (!reader) return;
+  if (!reader || is_put_off(reader, RC_CLOSES)) return;
   ringcast_reader_leave(reader);
   rc_keeper_put(reader->keeper);
   rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
+}
+
+void rc_reader_end_gpu(ringcast_reader *reader) {
+  reader->has_gpu = false;
+  if (reader->after_gpu == RC_LEAVES) ringcast_reader_leave(reader);
+  if (reader->after_gpu == RC_CLOSES) ringcast_reader_close(reader);
 }
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
@@ -255,6 +268,20 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   }
 }
 
+#define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
+
+/* Whether a device still copies frames that the writer may come to wait for: gpu/deferred.c has the rule. Who polls
+ * gives them back when it looks again, and nothing tells it when to. */
+static bool defers_too_much(const ringcast_reader *reader) {
+  const struct rc_ring_reader *ring = &reader->ring;
+  for (uint32_t i = 0; ring->deferred > 0 && i < RC_MAX_DEFERRED; i++) {
+    if (reader->deferred_at[i] == 0) continue;
+    uint64_t position = reader->deferred_at[i] - 1;
+    if (ring->next - position > ring->ring.capacity / 4 || position < reader->last_spilled) return true;
+  }
+  return false;
+}
+
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   rc_notifier_clear(reader->notifier);
   RC_POINT(POLL);
@@ -262,7 +289,7 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
-  result = rc_notifier_arm(reader->notifier, value);
+  result = rc_notifier_arm(reader->notifier, defers_too_much(reader) ? value ^ NEVER_SOON : value);
   RC_POINT(POLL_ARMED);
   if (result == 0) return -EAGAIN;
   rc_notifier_destroy(reader->notifier);
@@ -270,8 +297,6 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew",
                  strerror(-result));
 }
-
-#define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
 
 int ringcast_reader_fd(ringcast_reader *reader) {
   int result = rc_check_fork(reader->forks);

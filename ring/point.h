@@ -47,7 +47,7 @@
   X(EVICT_COUNTED, EVICTS) X(EVICT_TOLD, EVICTS) X(REFUSE, REFUSES) X(REFUSE_DONE, REFUSES) X(CLAIM_LOST, REFUSED)  \
   X(CLAIM_GIVEN_UP, REFUSED)
 
-/* The device pool: atop gpu/writer.c, reader.c and import.c. */
+/* The device pool: atop gpu/writer.c, consumers.c and import.c. */
 #define RC_GPU_POINTS(X)                                                                                            \
   X(POOL_MADE, GPU_WRITES) X(POOL_TOLD, GPU_WRITES) X(POOL_LEFT, GPU_WRITES) X(COUNTED, GPU_WRITES)                 \
   X(LEASED, GPU_WRITES) X(COPIED_IN, GPU_WRITES) X(READY_ENQUEUED, GPU_WRITES) X(COMMITTED, GPU_WRITES)             \

@@ -334,6 +334,8 @@ static bool *find_held(struct rc_ring_reader *reader, uint64_t position) {
   return start == position && !reader->newest_released ? &reader->newest_released : NULL;
 }
 
+bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) { return find_held(reader, position) != NULL; }
+
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
   uint64_t end;
   if (!find_held(reader, position)) return -EINVAL;

@@ -133,6 +133,8 @@ static inline uint32_t rc_ring_held(const struct rc_ring_reader *reader) {
 }
 /* Looks again at a frame that is held: how much of it is there? -EINVAL -EPROTO -ECONNABORTED */
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out);
+/* Whether it is held, and not released yet. */
+bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position);
 /* As if the last rc_ring_next, which gave the frame at `position`, had not been. */
 void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position);
 /* How many frames are there to be read from *position on, which moves behind them; it stops at `most`, and at what is

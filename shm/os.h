@@ -58,6 +58,9 @@ struct rc_os {
   /* Asks for memory of these NUMA nodes for pages that are not there yet: in turns if interleaved, else of the first.
    * -ENOSYS without libnuma or without NUMA, -EPERM where it is forbidden (containers), -EINVAL for a missing node. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
+  /* Locks that are an open file's, and end with it, which nobody else can end: of one byte, for reading. */
+  int (*lock)(int fd, uint64_t byte, bool on);  /* -EAGAIN: somebody keeps it from that */
+  int (*is_locked)(int fd, uint64_t byte);      /* 1: by another open file */
   int (*pagemap)(void); /* a descriptor of this process's /proc/self/pagemap */
   uint32_t (*seconds)(void); /* of some clock that only goes on */
 };

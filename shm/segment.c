@@ -152,7 +152,7 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   struct rc_identity *shared = &rc_segment_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
   memcpy(id, shared, sizeof *id); /* what is checked is what is used, whatever becomes of the page */
-  atomic_signal_fence(memory_order_seq_cst);
+  rc_fence_light();
   if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
   if (id->layout != RC_LAYOUT)
     return rc_fail(-EPROTO,
@@ -253,7 +253,8 @@ int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint
   int fd = open_told_file(&handle, number, O_RDWR, inode, bytes, "device");
   if (fd < 0) return fd;
   int result = rc_memory_map_control(fd, bytes, out);
-  close(fd);
+  if (result == 0) out->fd = fd;
+  else close(fd);
   return result;
 }
 

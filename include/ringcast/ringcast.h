@@ -248,7 +248,7 @@ RINGCAST_API int ringcast_writer_create(ringcast_writer **out);
 RINGCAST_API int ringcast_writer_create_ex(const struct ringcast_writer_options *options, ringcast_writer **out);
 
 /* Says that no more comes and frees the handle. Readers drain what was committed, then get -EPIPE. NULL is allowed.
- * An open reservation is aborted. Never blocks. */
+ * An open reservation is aborted. Never blocks. What a ringcast_gpu_writer is made of is freed when that is closed. */
 RINGCAST_API void ringcast_writer_close(ringcast_writer *writer);
 
 /* The ring's handle: printable, at most 95 bytes, valid as long as the writer. Owned by the writer. Wait-free. */
@@ -392,8 +392,9 @@ RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_
 /* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
  * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again; so does
  * -EAGAIN of await, for more of that frame. Poll it, never read or close it: it belongs to the reader, and is the same
- * at each call. It starts readable. Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is needed where
- * io_uring has futex waits (Linux 6.7). */
+ * at each call. It starts readable, and is so for nothing as long as a device copies frames (gpu.h) that the writer may
+ * come to wait for, as they are given back by calls. Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is
+ * needed where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
 /* Gives the frame back: from here on the writer may overwrite it, and what follows once all older ones are given back

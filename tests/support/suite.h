@@ -5,6 +5,7 @@
 
 #include <check.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,20 @@ static inline bool cannot_under(const char *tool, const char *test, const char *
   if (!under || strcmp(under, tool) != 0) return false;
   tell_skipped(test, reason);
   return true;
+}
+
+/* How many of so many bytes are not this one: one assertion for all, as check takes a note of each that it comes by. */
+static inline size_t others_than(uint8_t byte, const void *memory, size_t bytes) {
+  size_t others = 0;
+  for (size_t i = 0; i < bytes; i++) others += ((const uint8_t *)memory)[i] != byte;
+  return others;
+}
+
+/* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, in runs that are watched or
+ * repeated; without it, it is all of them. */
+static inline int share_of(int times) {
+  const char *share = getenv("RINGCAST_TEST_SHARE");
+  return share && atoi(share) > 1 ? times / atoi(share) : times;
 }
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "shm/disable.h"
 #include "shm/os.h"
+#include "tests/support/suite.h"
 
 /* Switches off one thing more. */
 static inline void disable_too(const char *what) {
@@ -25,12 +26,6 @@ static inline bool has_pidfds(void) {
   int fd = rc_disabled("pidfd") ? -1 : rc_os.pidfd_open(getpid());
   if (fd >= 0) close(fd);
   return fd >= 0;
-}
-
-/* How often a test does what it does `times` times. RINGCAST_TEST_SHARE=n makes it an nth, in repeated runs. */
-static inline int share_of(int times) {
-  const char *share = getenv("RINGCAST_TEST_SHARE");
-  return share && atoi(share) > 1 ? times / atoi(share) : times;
 }
 
 #endif

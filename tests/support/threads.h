@@ -37,8 +37,10 @@ static inline void free_ring(void) {
   free((void *)ring.spill);
 }
 
-/* So many frames, RINGCAST_TEST_TIMES as many for those who have the time; a fifth of it where each step is watched. */
+/* So many frames, or a share of them; RINGCAST_TEST_TIMES as many for those who have the time; a fifth of it where each
+ * step is watched. */
 static inline void send_so_many(uint64_t count) {
+  count = (uint64_t)share_of((int)count);
   const char *times = getenv("RINGCAST_TEST_TIMES");
 #if defined(__SANITIZE_THREAD__)
   count /= 5;

@@ -217,7 +217,7 @@ START_TEST(what_is_in_flight_or_open_is_not_idle) {
   now += 50;
   ck_assert(rc_arena_trim(&arena, &spill));
   ck_in_place(7); /* 0 to 3, 6, 7, 9 */
-  for (uint64_t i = 0; i < CHUNK + RC_SPILL_UNIT; i++) ck_assert_uint_eq(memory.base[6 * CHUNK + i], 0x5a);
+  ck_assert_uint_eq(others_than(0x5a, memory.base + 6 * CHUNK, CHUNK + RC_SPILL_UNIT), 0);
   ck_assert_uint_eq(memory.base[9 * CHUNK], 0x5a);
   spill.count = 0;
   spill.is_open = false;

@@ -84,7 +84,7 @@ START_TEST(a_handle_that_names_a_pipe_does_not_open_it) {
   ringcast_writer *writer = make_writer(4096, 1);
   ringcast_reader *reader = NULL;
   struct rc_handle handle;
-  char folder[] = "/tmp/ringcast.XXXXXX", path[64], text[RC_HANDLE_MAX];
+  char folder[] = "/tmp/hostile.XXXXXX", path[64], text[RC_HANDLE_MAX];
   ck_assert_ptr_nonnull(mkdtemp(folder));
   snprintf(path, sizeof path, "%s/pipe", folder);
   ck_assert_int_eq(mkfifo(path, 0600), 0);

@@ -131,7 +131,9 @@ struct target {
   int check_result, checks;
 };
 
+/* Any wait that the machine is slow at may open a park: each target is destroyed, by the next set_up or at the end. */
 static void set_up(struct target *target, int64_t spin_ns, int check_result) {
+  rc_waiter_destroy(&target->waiter);
   *target = (struct target){.wanted = 1, .check_result = check_result};
   ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, spin_ns), 0);
 }
@@ -153,18 +155,19 @@ static int wait_for(struct target *target, int64_t timeout_ns) {
 }
 
 START_TEST(a_wait_that_is_over_at_once_asks_nothing) {
-  struct target target;
+  struct target target = {0};
   set_up(&target, -1, -EAGAIN);
   target.wanted = 0;
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(target.checks, 0);
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
 START_TEST(a_wait_in_vain_ends_with_its_timeout) {
   const int64_t spins[] = {-1, 0, 1000, INT64_MAX};
   for (int i = 0; i < 4; i++) {
-    struct target target;
+    struct target target = {0};
     set_up(&target, spins[i], -EAGAIN);
     ck_assert_int_eq(wait_for(&target, 0), -EAGAIN);
     ck_assert_int_eq(wait_for(&target, 1), -ETIMEDOUT);
@@ -175,7 +178,7 @@ START_TEST(a_wait_in_vain_ends_with_its_timeout) {
 END_TEST
 
 START_TEST(a_spin_as_long_as_the_timeout_still_checks) {
-  struct target target;
+  struct target target = {0};
   set_up(&target, INT64_MAX, -EOWNERDEAD);
   for (int i = 1; i <= 3; i++) { /* a bad verdict is not kept back until the slice is over */
     ck_assert_int_eq(wait_for(&target, 1000), -EOWNERDEAD);
@@ -184,14 +187,16 @@ START_TEST(a_spin_as_long_as_the_timeout_still_checks) {
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), -EOWNERDEAD);
   set_up(&target, -1, -EOWNERDEAD);
   ck_assert_int_eq(wait_for(&target, 1), -EOWNERDEAD);
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
 START_TEST(a_wait_for_ever_ends_when_the_check_says_so) {
-  struct target target;
+  struct target target = {0};
   set_up(&target, -1, -EOWNERDEAD);
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), -EOWNERDEAD);
   ck_assert_int_eq(target.checks, 1);
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -209,7 +214,7 @@ static int sleep_and_be_interrupted(_Atomic uint32_t *word, uint32_t value, int6
 }
 
 START_TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
-  struct target target;
+  struct target target = {0};
   set_up(&target, -1, -EAGAIN);
   rc_os.futex_wait = sleep_and_be_interrupted;
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), -EINTR);
@@ -227,9 +232,8 @@ END_TEST
 
 /* ---- No wake-up is lost: two threads hand a number to and fro, and each can only go on when woken --------------- */
 
-enum { HANDOFFS = 15000 };
-
 static struct target to, fro;
+static uint64_t handoffs;
 
 static void pass(struct target *target, uint64_t value) {
   rc_store_release(&target->value, value);
@@ -237,7 +241,7 @@ static void pass(struct target *target, uint64_t value) {
 }
 
 static void *answer(void *nothing) {
-  for (uint64_t i = 1; i <= HANDOFFS; i++) {
+  for (uint64_t i = 1; i <= handoffs; i++) {
     to.wanted = i;
     if (wait_for(&to, RINGCAST_FOREVER) != 0) abort();
     pass(&fro, i);
@@ -262,6 +266,7 @@ static int only_registering(int command) { return command == 0x4 ? real_membarri
 START_TEST(no_wake_up_is_lost) {
   const int64_t spins[] = {-1, 500, 5000, 0};
   int64_t spin_ns = spins[_i % 4];
+  handoffs = (uint64_t)share_of(15000);
   if (_i / 4 == 1) rc_os.membarrier = no_membarrier;
   if (_i / 4 == 2) rc_os.membarrier = only_registering;
   set_up(&to, spin_ns, -EAGAIN);
@@ -274,7 +279,7 @@ START_TEST(no_wake_up_is_lost) {
   rc_os.futex_wait = _i / 4 == 2 ? wait_without_end_but_once : wait_without_end;
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, answer, NULL), 0);
-  for (uint64_t i = 1; i <= HANDOFFS; i++) {
+  for (uint64_t i = 1; i <= handoffs; i++) {
     pass(&to, i);
     fro.wanted = i;
     ck_assert_int_eq(wait_for(&fro, RINGCAST_FOREVER), 0);
@@ -282,6 +287,8 @@ START_TEST(no_wake_up_is_lost) {
   pthread_join(thread, NULL);
   if (spin_ns < 0) ck_assert_int_gt(wakes, 0);
   if (spin_ns < 0) ck_assert_int_eq((to.event.word & RC_EVENT_FENCED) != 0, _i / 4 > 0);
+  rc_waiter_destroy(&to.waiter);
+  rc_waiter_destroy(&fro.waiter);
 }
 END_TEST
 
@@ -292,7 +299,7 @@ static int cpus;
 static int pretended_cpus(void) { return cpus; }
 
 START_TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
-  struct target target;
+  struct target target = {0};
   rc_os.online_cpus = pretended_cpus;
   for (cpus = 1; cpus <= 2; cpus++) {
     set_up(&target, -1, 0);
@@ -302,11 +309,12 @@ START_TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
     set_up(&target, 1000, 0);
     ck_assert_int_eq(target.waiter.spin_ns, 1000);
   }
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
 START_TEST(the_spin_time_can_be_set_by_environment) {
-  struct target target;
+  struct target target = {0};
   const struct {
     const char *text;
     int64_t spin_ns;
@@ -329,6 +337,7 @@ START_TEST(the_spin_time_can_be_set_by_environment) {
   setenv("RINGCAST_DISABLE", "spin", 1);
   set_up(&target, 0, 0);
   ck_assert_int_eq(target.waiter.spin_ns, 0);
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -359,7 +368,7 @@ static bool spins(struct target *target) {
 }
 
 START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
-  struct target target;
+  struct target target = {0};
   cpus = 2;
   rc_os.online_cpus = pretended_cpus;
   set_up(&target, 0, -EAGAIN);
@@ -401,7 +410,7 @@ static bool yields_in_a_wait(struct target *target) {
 }
 
 START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
-  struct target target;
+  struct target target = {0};
   cpus = 2;
   rc_os.online_cpus = pretended_cpus;
   set_up_crowd(&target, 0);
@@ -420,11 +429,12 @@ START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
   ck_assert(!spins(&target));
   ck_assert_int_eq(yields, 0);
   unsetenv("RINGCAST_DISABLE");
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
 START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
-  struct target target;
+  struct target target = {0};
   set_up_crowd(&target, 0);
   for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
   ck_assert(!yields_in_a_wait(&target));
@@ -436,7 +446,7 @@ START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
 END_TEST
 
 START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time) {
-  struct target target;
+  struct target target = {0};
   set_up_crowd(&target, 0);
   rc_os.yield = yield_for_long;
   for (int without = 16; without <= 64; without *= 2) {
@@ -455,6 +465,7 @@ START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_eac
     ck_assert(yields_in_a_wait(&target));
   } while (target.waiter.shun != 0);
   ck_assert_int_eq(target.waiter.shunned, 0);
+  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -504,6 +515,7 @@ START_TEST(a_wait_can_be_cancelled_by_another_thread) {
   ck_assert_int_eq(wait_for(&cancelled, 0), -ECANCELED);
   cancelled.value = 1; /* what is there can still be had */
   ck_assert_int_eq(wait_for(&cancelled, 0), 0);
+  rc_waiter_destroy(&cancelled.waiter);
 }
 END_TEST
 

@@ -19,7 +19,7 @@
 #include "shm/wait.h"
 #include "tests/support/suite.h"
 
-enum { ROUNDS = 200000, ENOUGH = 5 };
+enum { ENOUGH = 5 };
 #define LONGEST ((int64_t)10 * 1000 * 1000 * 1000) /* fewer rounds, where there is hardly a CPU to be had */
 
 /* Each word on a line of its own, as in a ring. */
@@ -65,7 +65,7 @@ static int count_losses(void) {
   pthread_t sleeper;
   int losses = 0;
   int64_t end = rc_now_ns() + LONGEST;
-  rc_store_release(&meeting.rounds, ROUNDS);
+  rc_store_release(&meeting.rounds, (uint64_t)share_of(200000));
   ck_assert_int_eq(pthread_create(&sleeper, NULL, be_the_sleeper, NULL), 0);
   pthread_setaffinity_np(pthread_self(), sizeof cpus[1], &cpus[1]);
   for (uint64_t round = 1, time = 0;; round++) {

@@ -291,7 +291,7 @@ START_TEST(an_entry_that_lies_is_refused) {
     memset(&item, 0xa5, sizeof item);
     ck_assert_msg(ringcast_frame_item(&reader, (uint32_t)entry_lies[i].entry, &item) == -EPROTO, "lie %zu was believed",
                   i);
-    for (size_t at = 0; at < sizeof item; at++) ck_assert_uint_eq(((uint8_t *)&item)[at], 0xa5);
+    ck_assert_uint_eq(others_than(0xa5, &item, sizeof item), 0);
     ck_assert_int_eq(walk(frame, bytes), COUNT - 1); /* the other entries stand */
     put(frame, entry_lies[i].offset, entry_lies[i].size, truth);
   }
@@ -450,7 +450,7 @@ START_TEST(mutated_frames_never_lead_out_of_the_frame) {
   uint8_t *sample = sample_new(&bytes);
   size_t meta_end = 48 + 64 * COUNT + get(sample, HEADER(meta_bytes), 8);
   uint64_t opened = 0, refused = 0, good = 0, bad = 0;
-  for (int round = 0; round < 200000; round++) {
+  for (int round = 0; round < share_of(200000); round++) {
     uint8_t *frame = malloc(bytes);
     memcpy(frame, sample, bytes);
     for (uint64_t i = random_below(6) + 1; i > 0; i--) mutate(frame, bytes, meta_end);
@@ -462,7 +462,8 @@ START_TEST(mutated_frames_never_lead_out_of_the_frame) {
       opened++, good += (uint64_t)rc, bad += rc < COUNT;
     free(frame);
   }
-  ck_assert(opened > 50000 && refused > 2000 && good > opened && bad > 50000); /* it did try something */
+  uint64_t many = (uint64_t)share_of(50000), some = (uint64_t)share_of(2000);
+  ck_assert(opened > many && refused > some && good > opened && bad > many); /* it did try something */
   free(sample);
 }
 END_TEST
@@ -494,7 +495,7 @@ START_TEST(a_frame_that_changes_while_it_is_read_never_leads_out_of_it) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     change_for_ever(frame, bytes, 48 + 64 * COUNT + get(sample, HEADER(meta_bytes), 8));
   }
-  for (int round = 0; round < 200000; round++) walk(frame, bytes);
+  for (int round = 0; round < share_of(200000); round++) walk(frame, bytes);
   ck_assert_int_eq(kill(writer, SIGKILL), 0);
   ck_assert_int_eq(waitpid(writer, NULL, 0), writer);
   munmap(memory, 2 * page);

@@ -129,22 +129,23 @@ START_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer) {
 }
 END_TEST
 
-#define FRAMES 20000
+static int frames;
 
 static void *read_frames(void *context) {
-  for (int i = 0; i < FRAMES; i++) read_one(context);
+  for (int i = 0; i < frames; i++) read_one(context);
   return NULL;
 }
 
 /* Most of them find the ring full, at whatever point the reader is. */
 START_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent) {
+  frames = share_of(20000);
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
   int fd = room_fd(writer);
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, read_frames, reader), 0);
-  for (int i = 0; i < FRAMES; i++) ck_assert_int_eq(send_by_fd(writer, fd), 0);
+  for (int i = 0; i < frames; i++) ck_assert_int_eq(send_by_fd(writer, fd), 0);
   pthread_join(thread, NULL);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);

@@ -96,7 +96,7 @@ START_TEST(random_steps_agree_with_a_simple_model) {
   struct player players[READERS] = {0};
   uint64_t random = 20261121 + (uint64_t)_i, number = 0, full = 0, moved = 0;
   void *note;
-  for (int step = 0; step < STEPS; step++) {
+  for (int step = 0; step < share_of(STEPS); step++) {
     random = mix(random);
     uint64_t choice = random >> 8 & 15, offset = 0;
     uint64_t bytes = 8 + (random >> 16) % bytes_of((random >> 12) % 8 == 0 ? UNITS + 2 : 4);
@@ -145,9 +145,9 @@ START_TEST(random_steps_agree_with_a_simple_model) {
     ck_assert(rc_spill_is_valid(&spill));
     ck_assert_uint_eq(spill.count, (unsigned)model.flights);
   }
-  ck_assert_uint_gt(number, 1000);
-  ck_assert_uint_gt(full, 100);
-  ck_assert_uint_gt(moved, 100);
+  ck_assert_uint_gt(number, (uint64_t)share_of(1000));
+  ck_assert_uint_gt(full, (uint64_t)share_of(100));
+  ck_assert_uint_gt(moved, (uint64_t)share_of(100));
 }
 END_TEST
 

@@ -243,7 +243,7 @@ START_TEST(a_note_that_cannot_be_right_is_told_and_harms_nobody) {
   note->offset = 2 * MIB + 16; /* a hole: zeros */
   note->bytes = MIB;
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  for (size_t i = 0; i < frame.bytes; i++) ck_assert_uint_eq(((const uint8_t *)frame.data)[i], 0);
+  ck_assert_uint_eq(others_than(0, frame.data, frame.bytes), 0);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   header->flags = 4;
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), -EPROTO);

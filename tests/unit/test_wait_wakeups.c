@@ -10,9 +10,8 @@
 #include "tests/support/wait.h"
 
 /* Two threads hand a number to and fro, and each can only go on when woken. */
-enum { HANDOFFS = 10000 };
-
 static struct target *to, *fro;
+static uint64_t handoffs;
 
 static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   (void)timeout_ns;
@@ -20,7 +19,7 @@ static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t time
 }
 
 static void *answer(void *nothing) {
-  for (uint64_t i = 1; i <= HANDOFFS; i++) {
+  for (uint64_t i = 1; i <= handoffs; i++) {
     to->wanted = i;
     if (wait_for(to, RINGCAST_FOREVER) != 0) abort();
     signal_value(fro, i);
@@ -30,12 +29,13 @@ static void *answer(void *nothing) {
 
 START_TEST(no_wake_up_is_lost) {
   if (!choose(_i, __func__)) return;
+  handoffs = (uint64_t)share_of(10000);
   to = make(getppid());
   fro = make(getppid());
   rc_os.futex_wait = wait_without_end;
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, answer, NULL), 0);
-  for (uint64_t i = 1; i <= HANDOFFS; i++) {
+  for (uint64_t i = 1; i <= handoffs; i++) {
     signal_value(to, i);
     fro->wanted = i;
     ck_assert_int_eq(wait_for(fro, RINGCAST_FOREVER), 0);
@@ -80,13 +80,14 @@ static void *wake_late(void *nothing) {
 
 START_TEST(a_late_wake_up_takes_no_later_one_with_it) {
   if (!choose(_i, __func__)) return;
+  handoffs = (uint64_t)share_of(10000);
   to = make(getppid());
   fro = make(getppid());
   rc_os.futex_wait = wait_without_end;
   pthread_t thread, late;
   ck_assert_int_eq(pthread_create(&late, NULL, wake_late, NULL), 0);
   ck_assert_int_eq(pthread_create(&thread, NULL, answer, NULL), 0);
-  for (uint64_t i = 1; i <= HANDOFFS; i++) {
+  for (uint64_t i = 1; i <= handoffs; i++) {
     signal_value(to, i);
     fro->wanted = i;
     ck_assert_int_eq(wait_for(fro, RINGCAST_FOREVER), 0);
