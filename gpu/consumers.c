@@ -2,7 +2,7 @@
 /*
  * Who reads the pool, as its writer sees it.
  *
- *   writer, publishing                            reader, opening (import.c)
+ *   writer, publishing                            reader, opening (opening.c)
  *   D1  load the ring's slot, `opened` and turn   O1  take the place: owner, a new turn
  *       not opened? then INLINE                   O2  open the pool, try it
  *   D2  store counted: the turn, this position    O3  store-release opened = its owner word   -> D1
@@ -24,18 +24,19 @@
 #include "gpu/writer.h"
 
 #include "ring/point.h"
+#include "shm/os.h"
 #include "shm/wait.h"
 
 #define ASK_NS ((int64_t)1000 * 1000) /* between two times that /proc is asked about the dead: it takes 10 us each */
 
-static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *writer, uint32_t index) {
-  return &rc_gpu_control(&writer->estate->segment)->consumers[index];
+static struct rc_gpu_consumer *consumer_at(const ringcast_gpu_writer *gpu, uint32_t index) {
+  return &rc_gpu_control(&gpu->estate->segment)->consumers[index];
 }
 
-static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner, uint32_t turn) {
-  uint64_t position = writer->writer->ring.tail;
-  writer->counted[index] = (struct rc_counted){.owner = owner, .from = position, .turn = turn};
-  struct rc_gpu_consumer *consumer = consumer_at(writer, index);
+static void count_on(ringcast_gpu_writer *gpu, uint32_t index, uint64_t owner, uint32_t turn) {
+  uint64_t position = gpu->writer->ring.tail;
+  gpu->counted[index] = (struct rc_counted){.owner = owner, .from = position, .turn = turn};
+  struct rc_gpu_consumer *consumer = consumer_at(gpu, index);
   rc_store_relaxed(&consumer->counted_from, position); /* relaxed: the release below */
   rc_store_release(&consumer->counted_turn, turn);     /* D2 -> O4 */
   RC_POINT(COUNTED);
@@ -43,24 +44,23 @@ static void count_on(ringcast_gpu_writer *writer, uint32_t index, uint64_t owner
 
 /* The turn of who has opened the pool as `owner`; 0: nobody has. The turn lies between two looks at who it is: else it
  * may be that of the next one, who has taken the place meanwhile. */
-static uint32_t opened_turn(const struct rc_gpu_consumer *consumer, uint64_t owner) {
-  struct rc_gpu_consumer *place = (struct rc_gpu_consumer *)consumer;
+static uint32_t opened_turn(struct rc_gpu_consumer *place, uint64_t owner) {
   if (rc_load_acquire(&place->opened) != owner) return 0; /* D1 <- O3 */
   uint32_t turn = rc_load_acquire(&place->turn);          /* <- O1: before it, the one before was no longer there */
   return rc_load_relaxed(&place->opened) == owner ? turn : 0; /* relaxed: the acquire above */
 }
 
-enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *reader, int32_t *pid, int32_t *reason) {
-  const struct rc_ring *ring = &writer->writer->ring.ring;
+enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason) {
+  const struct rc_ring *ring = &gpu->writer->ring.ring;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     enum rc_slot_state state = rc_owner_state(owner);
     if (state != RC_SLOT_ACTIVE && state != RC_SLOT_JOINING) continue;
-    struct rc_gpu_consumer *consumer = consumer_at(writer, i);
+    struct rc_gpu_consumer *consumer = consumer_at(gpu, i);
     uint32_t turn = opened_turn(consumer, owner);
     if (turn != 0) {
-      const struct rc_counted *counted = &writer->counted[i];
-      if (counted->owner != owner || counted->turn != turn) count_on(writer, i, owner, turn);
+      const struct rc_counted *counted = &gpu->counted[i];
+      if (counted->owner != owner || counted->turn != turn) count_on(gpu, i, owner, turn);
       continue;
     }
     *reader = i;
@@ -71,42 +71,48 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *r
   return RINGCAST_GPU_WAY_POOL;
 }
 
+bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index,
+                          uint32_t what) {
+  if (counted[index].owner == 0) return false;
+  if (rc_os.is_locked(segment->memory.fd, rc_gpu_lock_of(segment, index, counted[index].turn, what)) != 1) return false;
+  return !rc_owner_is_dead(counted[index].owner); /* a child that it has forked may have the file open still */
+}
+
 /* Whether consumer `index` may still read what was sent at `position`. */
-static bool is_awaited(ringcast_gpu_writer *writer, uint32_t index, uint64_t position, bool ask) {
-  struct rc_counted *counted = &writer->counted[index];
+static bool is_awaited(ringcast_gpu_writer *gpu, uint32_t index, uint64_t position, bool ask) {
+  struct rc_counted *counted = &gpu->counted[index];
   if (counted->owner == 0 || counted->dead || counted->from > position) return false;
   /* Acquire: pairs with the store by which it leaves, after its streams have done. */
-  uint64_t owner = rc_load_acquire(&consumer_at(writer, index)->owner);
+  uint64_t owner = rc_load_acquire(&consumer_at(gpu, index)->owner);
   if (owner != counted->owner) return false;
   /* It has left and come back: what it had enqueued was waited for. Acquire: pairs with O1. */
-  if (rc_load_acquire(&consumer_at(writer, index)->turn) != counted->turn) return false;
+  if (rc_load_acquire(&consumer_at(gpu, index)->turn) != counted->turn) return false;
   if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;
   return !counted->dead;
 }
 
-static bool is_done(ringcast_gpu_writer *writer, uint32_t number, bool ask) {
-  const struct rc_gpu_segment *segment = &writer->estate->segment;
-  const struct rc_pool_slot *slot = &writer->pool.slots[number];
+static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  const struct rc_pool_slot *slot = &gpu->pool.slots[number];
   if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;
   if (slot->state == RC_POOL_DROPPED) return true;
   for (uint32_t i = 0; i < segment->consumers; i++) {
-    if (writer->counted[i].owner == 0 || writer->counted[i].from > slot->position) continue;
+    if (gpu->counted[i].owner == 0 || gpu->counted[i].from > slot->position) continue;
     if (rc_word_has_reached(rc_gpu_ack(segment, number, i), segment->word_bits, slot->generation)) continue;
-    if (is_awaited(writer, i, slot->position, ask)) return false;
+    if (is_awaited(gpu, i, slot->position, ask)) return false;
   }
   return true;
 }
 
-void rc_consumers_reclaim(ringcast_gpu_writer *writer, bool all) {
-  struct rc_pool *pool = &writer->pool;
+void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all) {
+  struct rc_pool *pool = &gpu->pool;
   int64_t now = all ? rc_now_ns() : 0;
-  bool ask = all && now - writer->asked >= ASK_NS;
-  if (ask) writer->asked = now;
+  bool ask = all && now - gpu->asked >= ASK_NS;
+  if (ask) gpu->asked = now;
   for (uint32_t i = 0; i < pool->slot_count && pool->used > 0; i++) {
     struct rc_pool_slot *slot = &pool->slots[i];
-    if (all && slot->state == RC_POOL_OWED) rc_gpu_writer_drop_again(writer, i);
-    if ((slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) || !is_done(writer, i, ask)) continue;
-    rc_lent_count(writer, slot->lent, -1);
+    if ((slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) || !is_done(gpu, i, ask)) continue;
+    rc_lent_give(gpu, slot);
     rc_pool_give(pool, i);
   }
 }

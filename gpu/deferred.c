@@ -11,6 +11,10 @@
  * given back in the order of the ring, too: so it also waits for what was deferred before the last frame that lay
  * there.
  *
+ * A reader may as well sleep elsewhere: in a barrier, or for room in a ring of its own, whose readers wait for room in
+ * this one. So the end of a take waits for the same, for a second at most: a stream may itself wait for what comes of
+ * that sleep. Where it was in vain it is not tried again before the device has read a frame.
+ *
  * A writer that evicts slow readers waits for no frame, held or not. What a device reads after the call could be
  * overwritten meanwhile, and nobody would be told: there nothing is deferred, and the end of a take looks once more.
  */
@@ -23,14 +27,26 @@
 #include "shm/error.h"
 
 #define PAUSE_NS 20000
-#define END_NS   ((int64_t)10 * 1000 * 1000 * 1000)
+
+int64_t rc_ring_patience_ns = (int64_t)10 * 1000 * 1000 * 1000;
+int64_t rc_ring_slack_ns = (int64_t)1000 * 1000 * 1000;
+
+static int fail_not_read(void) {
+  return rc_fail_as(-ETIMEDOUT, "the device has not read the frame yet, as its stream is behind: end its take again");
+}
+
+int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
+  gpu->syncs++;
+  rc_cu_result result = rc_stream_await(gpu->device.cuda, stream, rc_ring_patience_ns);
+  if (result == RC_CU_NOT_READY) return fail_not_read();
+  return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamQuery"));
+}
 
 /* The words first: without them nothing is to be copied from the ring itself. */
 static bool make_marks(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   if (!cuda->write_value64 && !cuda->write_value32) return false;
-  gpu->marks = rc_words_make(cuda, RC_MAX_DEFERRED, &gpu->marks_address);
-  return gpu->marks != NULL;
+  return rc_words_make(cuda, RC_MAX_DEFERRED, &gpu->marks, &gpu->marks_address) == 0;
 }
 
 /* Once. Both mappings of the ring follow each other, and a frame may lie across them. */
@@ -44,7 +60,6 @@ static void register_ring(ringcast_gpu_reader *gpu) {
                              gpu->device.device);
   unsigned flags = RC_CU_MEMHOSTREGISTER_PORTABLE | (can_read_only ? RC_CU_MEMHOSTREGISTER_READ_ONLY : 0);
   gpu->registered = cuda->host_register(ring->data, 2 * ring->capacity, flags) == RC_CU_SUCCESS;
-  gpu->read_only = gpu->registered && can_read_only;
 }
 
 bool rc_ring_is_registered(ringcast_gpu_reader *gpu, const void *data, uint64_t bytes) {
@@ -63,6 +78,7 @@ static bool is_done(const ringcast_gpu_reader *gpu, uint32_t i) {
 }
 
 static void release(ringcast_gpu_reader *gpu, uint32_t i) {
+  gpu->is_behind = false;
   rc_reader_undefer(gpu->reader, gpu->deferred[i].frame.position);
   RC_POINT(DEFERRED_DONE);
   rc_reader_release_kept(gpu->reader, &gpu->deferred[i].frame);
@@ -106,26 +122,35 @@ int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) 
   return 0;
 }
 
+static void leave_room(ringcast_gpu_reader *gpu) {
+  if (gpu->is_behind) return;
+  int64_t until = rc_now_ns() + rc_ring_slack_ns;
+  gpu->is_behind = rc_deferred_settle(gpu, gpu->reader->ring.ring.capacity / 4, until) != 0;
+}
+
 int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, rc_cu_stream stream) {
   uint32_t free = 0;
   uint32_t first = gpu->reader->ring.deferred == RC_MAX_DEFERRED ? oldest(gpu) : RC_MAX_DEFERRED;
-  if (first != RC_MAX_DEFERRED)
-    rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[first].frame.position - 1, INT64_MAX);
+  if (first != RC_MAX_DEFERRED &&
+      rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[first].frame.position - 1,
+                         rc_now_ns() + rc_ring_patience_ns) != 0)
+    return fail_not_read();
   while (free < RC_MAX_DEFERRED && gpu->deferred[free].frame.data) free++;
   rc_cu_result result = RC_CU_NOT_READY;
   if (free < RC_MAX_DEFERRED)
     result = rc_word_write(gpu->device.cuda, word_bits(gpu), stream,
                            gpu->marks_address + free * sizeof *gpu->marks, gpu->mark[free] + 1);
   if (result != RC_CU_SUCCESS) { /* then the device has to be waited for */
-    gpu->syncs++;
-    result = gpu->device.cuda->stream_synchronize(stream);
+    int failed = rc_ring_await(gpu, stream);
+    if (failed == -ETIMEDOUT) return failed;
     int released = ringcast_reader_release(gpu->reader, frame);
-    return result == RC_CU_SUCCESS ? released : rc_cuda_fail(result, "cuStreamSynchronize");
+    return failed != 0 ? failed : released;
   }
   gpu->mark[free]++;
   gpu->deferred[free].frame = *frame;
   rc_reader_defer(gpu->reader, frame->position);
   RC_POINT(DEFERRED);
+  leave_room(gpu);
   return 0;
 }
 
@@ -145,11 +170,17 @@ void rc_ring_take_end(ringcast_gpu_reader *gpu, uint64_t position) {
     if (gpu->taken[i].position == position) gpu->taken[i].used = false;
 }
 
+/* Whether it may have something to do yet. One that captures a graph can't be asked: that would spoil it. */
+static bool is_busy(const ringcast_gpu_reader *gpu, rc_cu_stream stream) {
+  return rc_device_check_stream(&gpu->device, stream) == -EBUSY ||
+         gpu->device.cuda->stream_query(stream) != RC_CU_SUCCESS;
+}
+
 /* Takes that were never ended have no mark: their streams are asked. False: one is not done. */
 static bool await_takes(const ringcast_gpu_reader *gpu, int64_t until) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
-    while (gpu->taken[i].used && gpu->device.cuda->stream_query(gpu->taken[i].stream) != RC_CU_SUCCESS) {
+    while (gpu->taken[i].used && is_busy(gpu, gpu->taken[i].stream)) {
       if (rc_device_is_lost(&gpu->device)) return true;
       if (rc_now_ns() >= until) return false;
       nanosleep(&pause, NULL);
@@ -160,10 +191,10 @@ static bool await_takes(const ringcast_gpu_reader *gpu, int64_t until) {
 
 bool rc_deferred_end(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
-  int64_t until = rc_now_ns() + END_NS;
+  int64_t until = rc_now_ns() + rc_ring_patience_ns;
   /* What a device still reads, or will write, is never to be another's: then it stays as it is, for good, and the
    * frames are held until the reader itself is closed. */
-  if (!await_takes(gpu, until) || rc_deferred_settle(gpu, 0, until) != 0) return false;
+  if (!await_takes(gpu, until) || rc_deferred_settle(gpu, 0, until) != 0 || gpu->stuck) return false;
   for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data) release(gpu, i); /* the device is lost */
   if (gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);

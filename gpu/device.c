@@ -23,13 +23,12 @@ static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) 
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuDeviceGet of device %d", ordinal);
 }
 
-int rc_device_open(int32_t ordinal, struct rc_device *out) {
+static int open_device(int32_t ordinal, struct rc_device *out) {
   struct rc_device device = {.cuda = rc_cuda()};
-  if (!device.cuda) return rc_fail(-ENODEV, "there is no GPU to use: %s", rc_cuda_status()->why);
+  rc_cu_uuid uuid;
   int failed = pick(device.cuda, ordinal, &device.device);
   if (failed != 0) return failed;
   device.ordinal = device.device; /* CUDA's devices are their ordinals */
-  rc_cu_uuid uuid;
   rc_cu_result result = device.cuda->device_get_uuid(&uuid, device.device);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuDeviceGetUuid of device %d", device.ordinal);
   memcpy(device.uuid, &uuid, sizeof device.uuid);
@@ -40,8 +39,23 @@ int rc_device_open(int32_t ordinal, struct rc_device *out) {
   return 0;
 }
 
+int rc_device_open(int32_t ordinal, struct rc_device *out) {
+  struct rc_cuda_entry entry;
+  if (!rc_cuda())
+    return rc_fail(rc_cuda_status()->mode == RC_CUDA_FORKED ? -ECHILD : -ENODEV, "there is no GPU to use: %s",
+                   rc_cuda_status()->why);
+  rc_cuda_relax(&entry);
+  int failed = open_device(ordinal, out);
+  rc_cuda_leave(&entry);
+  return failed;
+}
+
 void rc_device_close(struct rc_device *device) {
-  if (device->context) device->cuda->primary_release(device->device);
+  struct rc_cuda_entry entry;
+  if (!device->context) return;
+  rc_cuda_relax(&entry);
+  device->cuda->primary_release(device->device);
+  rc_cuda_leave(&entry);
   device->context = NULL;
 }
 
@@ -52,7 +66,9 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
                                "own");
   if (!device->cuda->stream_is_capturing) return 0;
   rc_cu_result result = device->cuda->stream_is_capturing(stream, &status);
-  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamIsCapturing");
+  if (result != RC_CU_SUCCESS)
+    return rc_cuda_fail(result, "cuStreamIsCapturing of a stream, which must be one of device %d's primary context, as "
+                                "those of the CUDA runtime, torch and CuPy are", device->ordinal);
   if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;
   return rc_fail_as(-EBUSY, "the stream captures a CUDA graph, which can't hold a message: send and receive outside "
                             "of the capture");

@@ -218,20 +218,34 @@ int rc_cuda_fail(rc_cu_result result, const char *what, ...) {
   return rc_fail(code_of(result), "%s: %s (%d)", text, rc_cuda_name(result), result);
 }
 
-/* ---- Contexts --------------------------------------------------------------------------------------------------- */
+/* ---- Contexts, and captures ------------------------------------------------------------------------------------- */
+
+/* A capture in CUDA's default mode, GLOBAL, as PyTorch's are, is spoilt by calls that no graph could hold (to allocate,
+ * to register, to ask what a stream has done), whichever thread makes them and whatever stream they are about; only a
+ * thread that is RELAXED is believed that its calls are no part of any graph. Ours never are. That does not help with
+ * calls about a stream that captures, or about all of its context: these are not made. */
+void rc_cuda_relax(struct rc_cuda_entry *entry) {
+  const struct rc_cuda *cuda = &driver.table;
+  entry->pushed = false;
+  entry->mode = RC_CU_STREAM_CAPTURE_MODE_RELAXED;
+  entry->relaxed = cuda->exchange_capture_mode && cuda->exchange_capture_mode(&entry->mode) == RC_CU_SUCCESS;
+}
 
 rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry) {
   rc_cu_context current = NULL;
+  rc_cuda_relax(entry);
   rc_cu_result result = driver.table.ctx_get_current(&current);
-  entry->pushed = false;
-  if (result != RC_CU_SUCCESS || current == context) return result;
-  result = driver.table.ctx_push(context);
-  entry->pushed = result == RC_CU_SUCCESS;
+  if (result == RC_CU_SUCCESS && current != context) {
+    result = driver.table.ctx_push(context);
+    entry->pushed = result == RC_CU_SUCCESS;
+  }
+  if (result != RC_CU_SUCCESS) rc_cuda_leave(entry);
   return result;
 }
 
 void rc_cuda_leave(struct rc_cuda_entry *entry) {
   rc_cu_context left;
   if (entry->pushed) driver.table.ctx_pop(&left);
-  entry->pushed = false;
+  if (entry->relaxed) driver.table.exchange_capture_mode(&entry->mode);
+  entry->pushed = entry->relaxed = false;
 }

@@ -22,6 +22,7 @@ typedef int rc_cu_device_attribute, rc_cu_pointer_attribute, rc_cu_capture_statu
 typedef unsigned long long rc_cu_ptr; /* memory as a device sees it */
 typedef struct rc_cu_context *rc_cu_context;
 typedef struct rc_cu_stream *rc_cu_stream; /* NULL: the legacy default stream */
+typedef struct rc_cu_event *rc_cu_event;
 typedef struct rc_cu_module *rc_cu_module;
 typedef struct rc_cu_function *rc_cu_function;
 typedef struct { char bytes[16]; } rc_cu_uuid;
@@ -45,6 +46,7 @@ enum {
   RC_CU_NOT_FOUND = 500,
   RC_CU_NOT_READY = 600,
   RC_CU_ILLEGAL_ADDRESS = 700,
+  RC_CU_TOO_MANY_PEERS = 711,
   RC_CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
   RC_CU_HOST_MEMORY_NOT_REGISTERED = 713,
   RC_CU_NOT_PERMITTED = 800,
@@ -64,6 +66,7 @@ enum {
   RC_CU_MEMHOSTREGISTER_READ_ONLY = 0x08,
   RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 0x1,
   RC_CU_STREAM_NON_BLOCKING = 0x1,
+  RC_CU_EVENT_DISABLE_TIMING = 0x2,
   RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0, /* cyclic: (int)(*address - value) >= 0 */
   RC_CU_STREAM_WRITE_VALUE_DEFAULT = 0x0, /* all earlier writes of the stream first, for the whole system */
   RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
@@ -135,9 +138,14 @@ enum {
   X(MAY, stream_is_capturing, cuStreamIsCapturing, cuStreamIsCapturing,                                               \
     (rc_cu_stream stream, rc_cu_capture_status *out))                                                                 \
   X(MAY, exchange_capture_mode, cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode,                 \
-    (rc_cu_capture_mode *mode))                                                                 \
+    (rc_cu_capture_mode *mode))                                                                                       \
   X(MUST, pointer_get_attribute, cuPointerGetAttribute, cuPointerGetAttribute,                                        \
     (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
+  X(MAY, event_create, cuEventCreate, cuEventCreate, (rc_cu_event * out, unsigned flags))                             \
+  X(MAY, event_record, cuEventRecord, cuEventRecord, (rc_cu_event event, rc_cu_stream stream))                        \
+  X(MAY, event_destroy, cuEventDestroy, cuEventDestroy_v2, (rc_cu_event event))                                       \
+  X(MAY, stream_wait_event, cuStreamWaitEvent, cuStreamWaitEvent,                                                     \
+    (rc_cu_stream stream, rc_cu_event event, unsigned flags))                                                         \
   X(MAY, module_load_data, cuModuleLoadData, cuModuleLoadData, (rc_cu_module * out, const void *image))               \
   X(MAY, module_unload, cuModuleUnload, cuModuleUnload, (rc_cu_module module))                                        \
   X(MAY, module_get_function, cuModuleGetFunction, cuModuleGetFunction,                                               \
@@ -193,9 +201,15 @@ extern _Thread_local rc_cu_result rc_cuda_last_failure;
 /* A result by its name: "CUDA_ERROR_OUT_OF_MEMORY". Never NULL. */
 const char *rc_cuda_name(rc_cu_result result);
 
-/* Makes `context` current for this thread, unless it is so already; leave undoes what enter did. */
-struct rc_cuda_entry { bool pushed; };
+/* Makes `context` current for this thread, unless it is so already, and keeps what the thread calls until leave from
+ * spoiling graphs that any thread captures (see driver.c); leave undoes that, after a failure nothing. relax: the
+ * second alone, for calls without a context. They nest. */
+struct rc_cuda_entry {
+  bool pushed, relaxed;
+  rc_cu_capture_mode mode; /* the thread's own */
+};
 rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry);
+void rc_cuda_relax(struct rc_cuda_entry *entry);
 void rc_cuda_leave(struct rc_cuda_entry *entry);
 
 #endif

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "ring/point.h"
 #include "shm/disable.h"
@@ -24,8 +25,18 @@
 static struct {
   pthread_mutex_t mutex;
   struct rc_estate *first; /* all, in use or left */
-  uint32_t epochs;
+  uint32_t epochs, forks;
 } estates = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* From a number at random on, in each process: a frame that was passed on to another ring than its own is not to be
+ * taken for one of a pool there. Never 0. */
+static uint32_t next_epoch(void) {
+  bool is_first = estates.epochs == 0 || estates.forks != rc_fork_count();
+  if (is_first && getrandom(&estates.epochs, sizeof estates.epochs, 0) < 0) estates.epochs = (uint32_t)getpid();
+  estates.forks = rc_fork_count();
+  if (++estates.epochs == 0) estates.epochs = 1;
+  return estates.epochs;
+}
 
 static int write_pattern(const struct rc_estate *estate, uint64_t seed) {
   const struct rc_cuda *cuda = estate->device.cuda;
@@ -56,7 +67,7 @@ static int make_memory(struct rc_estate *estate, struct rc_gpu_identity *id) {
 /* Called with the context current. */
 static void free_estate(struct rc_estate *estate) {
   const struct rc_cuda *cuda = estate->device.cuda;
-  if (estate->memory) cuda->mem_free(estate->memory);
+  if (estate->memory && !estate->is_gone) cuda->mem_free(estate->memory);
   rc_gpu_segment_destroy(&estate->segment, cuda);
 }
 
@@ -106,7 +117,7 @@ int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t p
     return failed;
   }
   pthread_mutex_lock(&estates.mutex);
-  estate->segment.epoch = ++estates.epochs;
+  estate->segment.epoch = next_epoch();
   pthread_mutex_unlock(&estates.mutex);
   failed = fill_identity(estate, writer, &place);
   if (failed != 0) {
@@ -159,11 +170,13 @@ rc_cu_ptr rc_estate_find_lent(const uint64_t token[2], uint32_t epoch, const str
 
 /* ---- What is left ----------------------------------------------------------------------------------------------- */
 
-/* Acquire: pairs with the store by which a consumer leaves, after its streams have done. */
+/* By its word or, as anybody may have zeroed that, by its lock. Acquire: pairs with the store by which a consumer
+ * leaves, after its streams have done. */
 static bool has_consumers(const struct rc_estate *estate) {
   for (uint32_t i = 0; i < estate->segment.consumers; i++) {
     uint64_t owner = rc_load_acquire(&rc_gpu_control(&estate->segment)->consumers[i].owner);
     if (owner != 0 && !rc_owner_is_dead(owner)) return true;
+    if (rc_consumer_has_lock(&estate->segment, estate->counted, i, RC_GPU_POOL_ITSELF)) return true;
   }
   return false;
 }
@@ -177,6 +190,7 @@ static void end_estate(struct rc_estate *estate) {
     rc_memory_destroy(&estate->segment.memory);
   }
   rc_device_close(&estate->device);
+  free(estate->counted);
   free(estate);
 }
 
@@ -208,13 +222,14 @@ void rc_estates_tidy(void) {
   }
 }
 
-void rc_estate_leave(struct rc_estate *estate) {
+void rc_estate_leave(struct rc_estate *estate, struct rc_counted *counted) {
   struct rc_gpu_control *control = rc_gpu_control(&estate->segment);
   pthread_mutex_lock(&estates.mutex);
+  estate->counted = counted;
   estate->is_left = true;
   rc_store_release(&control->closed, 1); /* for consumers to see that no more will come */
   /* The fence: a reader stores its place, and looks at `closed` after it; one of the two sees the other's.
-   * <-> take_place in import.c */
+   * <-> take_place in opening.c */
   rc_fence_full();
   RC_POINT(POOL_LEFT);
   rc_wake(&control->attention); /* still under it: whoever tidies next unmaps the event */

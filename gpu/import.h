@@ -16,7 +16,7 @@ struct rc_taken {
   bool open;           /* the take has not ended */
   uint64_t asked;      /* how often it was enqueued: `done` says that the stream has come so far */
   bool acked;          /* `ack` is enqueued, or stored, or owed */
-  /* The watcher is to store `ack`; SOON: it is at it. */
+  /* The watcher is to see to `ack`; SOON: it is at it. */
   enum { RC_OWES_NOTHING = 0, RC_OWES_ACK, RC_OWES_ACK_SOON } owed;
 };
 
@@ -37,7 +37,6 @@ struct rc_import {
   uint32_t consumer;   /* ... its slot */
   uint32_t turn;       /* of its place */
   uint32_t forks;
-  uint32_t opens;      /* of handles */
   struct rc_taken *taken; /* of each slot, as is `done`: by that, and not by what is shared, it is known what is read */
   struct rc_word *done;
   rc_cu_ptr done_address;
@@ -50,34 +49,62 @@ struct rc_import {
   _Atomic uint32_t missing; /* something that a stream waited for was released, and never came */
   _Atomic uint32_t closing; /* the reader has closed */
   _Atomic uint32_t holders; /* the reader, the watcher, and each tensor that lies in the pool */
+  bool unmapped;            /* guarded by the mutex: the words are not to be looked at any more */
   bool ended;               /* guarded by the mutex: all is closed */
+  struct rc_import *before; /* the reader's: the one that it had before this one, closed */
   /* The watcher's. */
+  uint32_t asked; /* how often the writer had asked whether the device works, when it was last looked */
   struct rc_waiter waiter;
   struct rc_watch writer;
   struct rc_crowd crowd;
 };
+
+static inline struct rc_gpu_consumer *rc_import_place(const struct rc_import *import) {
+  return &rc_gpu_control(&import->segment)->consumers[import->consumer];
+}
+static inline uint64_t rc_import_lock_of(const struct rc_import *import, uint32_t what) {
+  return rc_gpu_lock_of(&import->segment, import->consumer, import->turn, what);
+}
+static inline struct rc_word *rc_import_ack(const struct rc_import *import, uint32_t slot) {
+  return rc_gpu_ack(&import->segment, slot, import->consumer);
+}
+static inline rc_cu_ptr rc_import_address(const struct rc_import *import, uint64_t at) {
+  return import->segment.address + at;
+}
+
+/* ---- opening.c ---- */
 
 /* Opens the pool that the reader's control page tells of, tries it, and tells the writer. 0; -ENOENT: there is none
  * now; -EAGAIN: not yet (the place is another's still); else why it can't be, with its text: the writer is told, too.
  * `device`'s context is current. */
 int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
                    struct rc_import **out);
-
-/* The reader does without it. It is closed as soon as this reader's streams, and who holds tensors in it, have done;
- * that is waited for a second at most. */
-void rc_import_close(struct rc_import *import);
-
 /* One holder less. */
 void rc_import_drop(struct rc_import *import);
+/* The writer shall know why this reader does without, and not wait for it to come round. */
+void rc_import_refuse(struct rc_import *import, int failed);
+/* For the watcher: closes all. */
+void rc_import_finish(struct rc_import *import);
+
+/* ---- import.c ---- */
+
+/* -EPIPE: what a frame has in the pool, or in lent memory, went with its writer. */
+int rc_import_fail_dead(void);
+
+/* The reader does without it. It is closed as soon as this reader's streams, and who holds tensors in it, have done;
+ * that is waited for a second at most. The reader holds it still. */
+void rc_import_close(struct rc_import *import);
 
 /* Notes that a frame is being read: before anything is enqueued, so that the watcher releases it if it comes to that.
  * -EPIPE, -EPROTO. */
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
 /* Takes that back, as nothing was enqueued: it may be taken again, or passed. */
 void rc_import_forget(struct rc_import *import, uint32_t slot);
-/* The take has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of that; where it can't be, the
- * watcher sees to it. */
-rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot);
+/* The take, if it is the one that is open, has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of
+ * that; where it can't be, the watcher sees to it. */
+rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation);
+/* U4. Not while the stream captures a graph. The context is current. */
+rc_cu_result rc_import_enqueue_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken);
 /* Nothing was enqueued for it, and nothing will be: it counts as read. */
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation);
 /* A tensor more, or less, that lies in the slot. */
@@ -87,27 +114,37 @@ void rc_import_unhold(struct rc_import *import, uint32_t slot);
 /* Whether the writer counts on this reader for a frame at that position. */
 bool rc_import_counts(const struct rc_import *import, uint64_t position);
 
-/* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP. */
-int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
-
 /* Whether something that a stream of this reader waited for was released, and never came. */
 bool rc_import_is_missing(struct rc_import *import);
+/* The same of one that is closed, whose words may be gone by now. *has_ended: its streams have done, and so it will
+ * stay. */
+bool rc_import_was_missing(struct rc_import *import, bool *has_ended);
 
 /* Nothing works any more on this device: what streams waited for is not waited for, and the writer is told. */
-void rc_import_lose(struct rc_import *import, rc_cu_result reason);
+void rc_import_lose(struct rc_import *import, int reason);
 
-/* watcher.c: starts the thread that sees to the writer's death, and to closing. -EAGAIN. */
-int rc_watcher_start(struct rc_import *import);
-/* It is to look. */
-void rc_watcher_wake(struct rc_import *import);
-/* import.c's, for the watcher: all is done with, and can be closed. */
+/* For the watcher: the writer is dead; all is done with, and can be closed. */
+void rc_import_mark_dead(struct rc_import *import);
 bool rc_import_is_idle(struct rc_import *import);
-void rc_import_finish(struct rc_import *import);
+
+/* ---- borrow.c ---- */
+
+/* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP,
+ * -EPIPE: the writer is gone. */
+int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
 /* Closes what was taken back; false: not now, as a stream waits for the writer. To close may wait for the device, whose
  * streams may wait for a writer whose death only the watcher sees: so none is to wait for it meanwhile, and the mutex
  * is held. What else is under way is in other memory: the writer takes back what all have read. `all`: all, when the
  * import ends. */
 bool rc_import_close_lent(struct rc_import *import, bool all);
-void rc_import_mark_dead(struct rc_import *import);
+
+/* ---- watcher.c ---- */
+
+/* Starts the thread that sees to the writer's death, and to closing. -EAGAIN. */
+int rc_watcher_start(struct rc_import *import);
+/* It is to look. */
+static inline void rc_watcher_wake(struct rc_import *import) {
+  rc_wake(&rc_gpu_control(&import->segment)->attention);
+}
 
 #endif

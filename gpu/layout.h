@@ -26,7 +26,7 @@
 #define RC_GPU_ALIGN     256u                  /* of a tensor in the pool */
 #define RC_GPU_GRANULE   ((uint64_t)2 << 20)   /* what device memory is allocated in */
 #define RC_GPU_PATTERN   RC_GPU_ALIGN          /* bytes behind the pool that readers try to read */
-#define RC_GPU_MAX_POOL  ((uint64_t)1 << 42)
+#define RC_GPU_MAX_POOL  ((uint64_t)1 << 40)
 
 /* Written once, before ready. */
 struct rc_gpu_identity {
@@ -69,6 +69,7 @@ struct rc_gpu_control {
   _Alignas(RC_LINE) struct rc_event attention; /* consumers' watchers sleep here */
   _Atomic uint32_t dead;   /* the writer, whose device has failed, or who finds the writer dead: 1, once */
   _Atomic uint32_t closed; /* the writer: 1, once */
+  _Atomic uint32_t asked;  /* the writer: how often it asked whether consumers' devices work still */
   _Alignas(RC_LINE) struct rc_gpu_lent lent[RC_GPU_MAX_LENT];
   struct rc_gpu_consumer consumers[]; /* and then the words */
 };

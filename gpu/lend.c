@@ -3,6 +3,9 @@
  * EXTERN: memory of the caller's that readers open. Its words are those of a slot of the pool, which needs no extent,
  * so when it was read is known as for the pool. To take it back is a conversation: the writer makes its serial even and
  * wakes the readers' watchers, each of which closes it when its streams have done, and then clears its bit.
+ *
+ * What was sent of it is never read where a device has failed; and whose has finds that out with its next call, which
+ * may not come. So who waits looks at its own, and asks the watchers to look at theirs: those give back what they held.
  */
 #include "gpu/writer.h"
 
@@ -13,7 +16,8 @@
 #include "ring/tensor.h"
 #include "shm/error.h"
 
-#define PAUSE_NS 1000000 /* between two looks whether all have closed it */
+#define PAUSE_NS  1000000                      /* between two looks whether all have closed it, ... */
+#define PROMPT_NS ((int64_t)100 * 1000 * 1000) /* ... and whether all devices work still */
 
 static struct rc_gpu_lent *shared_at(const ringcast_gpu_writer *gpu, uint32_t place) {
   return &rc_gpu_control(&gpu->estate->segment)->lent[place];
@@ -29,10 +33,6 @@ static uint32_t place_of(const ringcast_gpu_writer *gpu, uint32_t number) {
 
 static int fail_not_lent(uint32_t number) { return rc_fail(-EINVAL, "no memory is lent under the number %u", number); }
 
-void rc_lent_count(ringcast_gpu_writer *gpu, uint64_t bits, int by) {
-  for (; bits != 0; bits &= bits - 1) gpu->lent[__builtin_ctzll(bits)].under_way += (uint64_t)(int64_t)by;
-}
-
 /* What the driver says of a pointer; -1: it won't say. */
 static int64_t attribute(const struct rc_cuda *cuda, int which, rc_cu_ptr pointer) {
   unsigned value = 0; /* all that are asked for have 32 bits, or are a bool */
@@ -46,7 +46,7 @@ static int look_at(const struct rc_device *device, rc_cu_ptr memory, rc_cu_ptr *
     return rc_fail_as(-EINVAL, "only memory of a device can be lent");
   if (attribute(cuda, RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory) != device->ordinal)
     return rc_fail(-ENOTSUP, "only memory of the writer's own device (%d) can be lent", device->ordinal);
-  unsigned char capable = 0; /* the driver writes a bool */
+  unsigned capable = 0; /* CUDA says it is a boolean, and not of how many bytes */
   rc_cu_result result =
       cuda->pointer_get_attribute(&capable, RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory);
   if (result == RC_CU_SUCCESS && !capable)
@@ -106,36 +106,45 @@ int ringcast_gpu_lent_range(const ringcast_gpu_writer *gpu, uint32_t number, rin
   return 0;
 }
 
-bool rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struct ringcast_tensor *tensor,
-                    uint64_t *out) {
+int rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t number, const struct ringcast_tensor *tensor,
+                   uint64_t *out) {
   uint32_t place = place_of(gpu, number);
   uint64_t bytes, address = (uint64_t)(uintptr_t)tensor->data;
-  if (place == RC_GPU_MAX_LENT || gpu->lent[place].ending) {
-    fail_not_lent(number);
-    return false;
-  }
+  if (place == RC_GPU_MAX_LENT || gpu->lent[place].ending) return fail_not_lent(number);
   const struct rc_lent_memory *lent = &gpu->lent[place];
   bool is_there = ringcast_tensor_bytes(tensor, &bytes) == 0 && address >= lent->base &&
                   address - lent->base <= lent->bytes && bytes <= lent->bytes - (address - lent->base);
   bool is_c = !tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides);
-  if (!is_there || !is_c) {
-    rc_fail_as(-EINVAL, "a tensor must lie in the memory that was lent, in C order");
-    return false;
-  }
+  if (!is_there || !is_c) return rc_fail_as(-EINVAL, "a tensor must lie in the memory that was lent, in C order");
   *out = address - lent->base;
-  return true;
+  return 0;
 }
 
-int ringcast_gpu_lease_lent(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, uint32_t number) {
+int ringcast_gpu_lease_lent(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint32_t number) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
+  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
+  if (!slot) return rc_gpu_writer_fail_no_lease();
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT || gpu->lent[place].ending) return fail_not_lent(number);
-  lease->lent |= (uint64_t)1 << place;
+  rc_lent_take(gpu, slot, place);
   return 0;
 }
 
 /* ---- Taking it back --------------------------------------------------------------------------------------------- */
+
+/* -EPIPE: the writer's own. */
+static int look_for_losses(ringcast_gpu_writer *gpu) {
+  struct rc_gpu_control *control = rc_gpu_control(&gpu->estate->segment);
+  int64_t now = rc_now_ns();
+  if (!gpu->is_lost && now - gpu->prompted >= PROMPT_NS) {
+    gpu->prompted = now;
+    rc_add_acq_rel(&control->asked, 1); /* -> the watchers' look */
+    rc_wake(&control->attention);
+    rc_gpu_writer_failed(gpu, -EIO);
+  }
+  return gpu->is_lost ? rc_fail_as(-EPIPE, "the device has failed: what was lent of it is lost, too") : 0;
+}
 
 int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *gpu, uint32_t number) {
   int failed = rc_check_fork(gpu->forks);
@@ -143,7 +152,8 @@ int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *gpu, uint32_t number) {
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT) return fail_not_lent(number);
   rc_consumers_reclaim(gpu, true);
-  return gpu->lent[place].under_way == 0;
+  if (gpu->lent[place].under_way == 0) return 1;
+  return look_for_losses(gpu);
 }
 
 /* Whether a consumer that lives has it open. */
@@ -152,9 +162,10 @@ static bool is_open(const ringcast_gpu_writer *gpu, uint32_t place) {
   for (uint32_t i = 0; i < segment->consumers; i++) {
     struct rc_gpu_consumer *consumer = &rc_gpu_control(segment)->consumers[i];
     /* Acquire: pairs with the store that clears the bit, after it was closed. */
-    if (!(rc_load_acquire(&consumer->lent) >> place & 1)) continue;
+    bool says_so = rc_load_acquire(&consumer->lent) >> place & 1;
     uint64_t owner = rc_load_acquire(&consumer->owner); /* pairs with the store by which it leaves */
-    if (owner != 0 && !rc_owner_is_dead(owner)) return true;
+    if (says_so && owner != 0 && !rc_owner_is_dead(owner)) return true;
+    if (rc_consumer_has_lock(segment, gpu->counted, i, 1 + place)) return true; /* as in has_consumers */
   }
   return false;
 }
@@ -166,7 +177,7 @@ static bool is_taken_back(ringcast_gpu_writer *gpu, uint32_t place) {
   rc_consumers_reclaim(gpu, true);
   if (own->under_way != 0) return false;
   /* The fence: a reader stores its bit, and looks at the serial once more; one of the two sees the other's.
-   * <-> open_lent in import.c */
+   * <-> open_lent in borrow.c */
   if (rc_load_relaxed(&control->lent[place].serial) == own->serial) { /* relaxed: its own store */
     rc_store_release(&control->lent[place].serial, rc_gpu_next_serial(own->serial));
     rc_fence_full();
@@ -182,10 +193,12 @@ int ringcast_gpu_writer_unlend(ringcast_gpu_writer *gpu, uint32_t number, int64_
   if (failed != 0) return failed;
   uint32_t place = place_of(gpu, number);
   if (place == RC_GPU_MAX_LENT) return fail_not_lent(number);
-  if (gpu->is_lost) return rc_fail_as(-EPIPE, "the device has failed: what was lent of it is lost, too");
-  for (int64_t began = rc_now_ns(); !is_taken_back(gpu, place); nanosleep(&pause, NULL))
+  for (int64_t began = rc_now_ns(); gpu->is_lost || !is_taken_back(gpu, place); nanosleep(&pause, NULL)) {
+    failed = look_for_losses(gpu);
+    if (failed != 0) return failed;
     if (timeout_ns >= 0 && rc_now_ns() - began >= timeout_ns)
       return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT, "a reader still has the lent memory open");
+  }
   struct rc_lent_memory *own = &gpu->lent[place];
   *own = (struct rc_lent_memory){.serial = rc_gpu_next_serial(own->serial)};
   RC_POINT(TAKEN_BACK);

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory for what is received, and copies without a handle. It holds the device's context, so it may outlive
- * the reader. */
+/*
+ * Device memory for what is received, and copies without a handle. It holds the device's context, so it may outlive
+ * the reader. It is freed in the order of its stream; while that captures a graph, which would take the call for its
+ * own, it is left, and the next call that allocates or frees looks again.
+ */
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "gpu/reader.h"
@@ -13,7 +17,13 @@ struct ringcast_gpu_memory {
   rc_cu_stream stream;
   uint32_t forks;
   bool in_order; /* of the stream */
+  ringcast_gpu_memory *next;
 };
+
+static struct {
+  pthread_mutex_t mutex;
+  ringcast_gpu_memory *first;
+} left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   const struct rc_cuda *cuda = memory->device.cuda;
@@ -26,11 +36,55 @@ static rc_cu_result allocate(ringcast_gpu_memory *memory, uint64_t bytes) {
   return cuda->mem_alloc(&memory->address, bytes);
 }
 
+/* False: not now. */
+static bool give_back(ringcast_gpu_memory *memory) {
+  const struct rc_cuda *cuda = memory->device.cuda;
+  struct rc_cuda_entry entry;
+  if (rc_cuda_enter(memory->device.context, &entry) != RC_CU_SUCCESS) { /* it has gone with its context, or will */
+    rc_device_close(&memory->device);
+    return true;
+  }
+  bool may = !memory->in_order || rc_device_check_stream(&memory->device, memory->stream) != -EBUSY;
+  if (may && (!memory->in_order || cuda->mem_free_async(memory->address, memory->stream) != RC_CU_SUCCESS)) {
+    /* Of a stream that is gone by now, what it had to do is done when the context has nothing left. To free what was
+     * allocated in order does not wait for that by itself. */
+    if (memory->in_order) cuda->ctx_synchronize();
+    cuda->mem_free(memory->address);
+  }
+  rc_cuda_leave(&entry);
+  if (may) rc_device_close(&memory->device);
+  return may;
+}
+
+static void free_or_leave(ringcast_gpu_memory *memory) {
+  if (give_back(memory)) {
+    free(memory);
+    return;
+  }
+  pthread_mutex_lock(&left.mutex);
+  memory->next = left.first;
+  left.first = memory;
+  pthread_mutex_unlock(&left.mutex);
+}
+
+/* Not in a forked child: what is there is the parent's. */
+static void look_at_left(void) {
+  pthread_mutex_lock(&left.mutex);
+  ringcast_gpu_memory *memory = left.first;
+  left.first = NULL;
+  pthread_mutex_unlock(&left.mutex);
+  for (ringcast_gpu_memory *next; memory; memory = next) {
+    next = memory->next;
+    free_or_leave(memory);
+  }
+}
+
 int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast_stream stream,
                               ringcast_device_ptr *out, ringcast_gpu_memory **out_memory) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
+  look_at_left();
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
   ringcast_gpu_memory *memory = failed == 0 ? calloc(1, sizeof *memory) : NULL;
   if (failed == 0 && !memory) failed = rc_fail(-ENOMEM, "out of memory");
@@ -55,18 +109,13 @@ int ringcast_gpu_memory_alloc(ringcast_gpu_reader *gpu, uint64_t bytes, ringcast
 }
 
 void ringcast_gpu_memory_free(ringcast_gpu_memory *memory) {
-  struct rc_cuda_entry entry;
   if (!memory) return;
-  bool is_ours = memory->forks == rc_fork_count(); /* else the parent's */
-  if (is_ours && rc_cuda_enter(memory->device.context, &entry) == RC_CU_SUCCESS) {
-    const struct rc_cuda *cuda = memory->device.cuda;
-    /* Of a stream that is gone by now, what it had to do is done when the context has nothing left. */
-    if (!memory->in_order || cuda->mem_free_async(memory->address, memory->stream) != RC_CU_SUCCESS)
-      cuda->mem_free(memory->address);
-    rc_cuda_leave(&entry);
-    rc_device_close(&memory->device);
+  if (memory->forks != rc_fork_count()) { /* the memory is the parent's */
+    free(memory);
+    return;
   }
-  free(memory);
+  look_at_left();
+  free_or_leave(memory);
 }
 
 int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to, ringcast_stream stream) {
@@ -94,9 +143,10 @@ int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream) {
   if (failed != 0) return failed;
   rc_cu_result result = rc_cuda_enter(device.context, &entry);
   if (result == RC_CU_SUCCESS) {
-    result = device.cuda->stream_synchronize(stream);
+    if (rc_device_check_stream(&device, stream) == -EBUSY) failed = -EBUSY;
+    else result = device.cuda->stream_synchronize(stream);
     rc_cuda_leave(&entry);
   }
   rc_device_close(&device);
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamSynchronize");
+  return failed != 0 || result == RC_CU_SUCCESS ? failed : rc_cuda_fail(result, "cuStreamSynchronize");
 }

@@ -22,6 +22,7 @@ struct ringcast_gpu_reader {
   ringcast_reader *reader;
   struct rc_device device;
   struct rc_import *import; /* NULL: no pool is open */
+  struct rc_import *before; /* the last of those it had before, whose streams may wait still; NULL: none */
   uint32_t refused;         /* the epoch of a pool that can't be opened here; 0: none yet */
   uint32_t forks;
   char why[200];            /* why not */
@@ -31,8 +32,11 @@ struct ringcast_gpu_reader {
   uint64_t mark[RC_MAX_DEFERRED]; /* what each is waited to reach */
   struct rc_deferred deferred[RC_MAX_DEFERRED];
   struct rc_ring_take taken[RC_MAX_DEFERRED];
-  bool registered, read_only, tried_to_register; /* the ring */
-  bool missing; /* as rc_import_is_missing, of the imports before this one */
+  bool registered, tried_to_register; /* the ring */
+  bool is_behind; /* a whole slack_ns was waited in vain for the device, and it has read no frame since */
+  bool stuck;   /* a stream that nobody will ask may read the ring still */
+  bool missing; /* as rc_import_was_missing, of those that have ended */
+  uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame whose take is open; 0: none */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };
 
@@ -40,7 +44,18 @@ int rc_gpu_reader_enter(const ringcast_gpu_reader *reader, struct rc_cuda_entry 
 /* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
 int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 
+/* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. Why it can't be now,
+ * with its text; 0 also where there is nothing to be opened. The context is current. */
+int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
+
 /* ---- deferred.c: frames whose bytes are copied to a device from the ring itself ---- */
+
+/* How long is waited for a stream that reads the ring, by a call that has no timeout: ten seconds, but in tests. */
+extern int64_t rc_ring_patience_ns;
+/* And by the end of a take, so that what is deferred holds no more than a quarter of the ring: a second. */
+extern int64_t rc_ring_slack_ns;
+/* -ETIMEDOUT: after that it does so still. -EIO. The context is current. */
+int rc_ring_await(ringcast_gpu_reader *reader, rc_cu_stream stream);
 
 /* Notes that the stream is told to read the ring for a take; false: too many are open, and the stream is to be waited
  * for at once. */
@@ -49,13 +64,14 @@ void rc_ring_take_end(ringcast_gpu_reader *reader, uint64_t position);
 /* Whether the device reads those bytes where they lie, when its stream gets there; else they are read before, or as,
  * the call returns, or when the stream is waited for. The context is current. */
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
-/* In place of releasing it: it is released once the stream has come as far as it is now. The context is current. */
+/* In place of releasing it: it is released once the stream has come as far as it is now. -ETIMEDOUT: it can't be yet,
+ * and nothing was done. The context is current. */
 int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream);
 /* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
  * frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they do not yet, and it is `until` (of rc_now_ns). */
 int rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack, int64_t until);
-/* Waits for what reads the ring, ten seconds at most. False: something still does, and what it needs is left behind: so
- * must be the context. Works, as far as it goes, also where the context can't be entered. */
+/* Waits for what reads the ring, rc_ring_patience_ns at most. False: something still does, and what it needs is left
+ * behind: so must be the context. Works, as far as it goes, also where the context can't be entered. */
 bool rc_deferred_end(ringcast_gpu_reader *reader);
 
 #endif

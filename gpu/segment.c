@@ -34,8 +34,8 @@ static int choose_words(struct rc_gpu_segment *segment, const struct rc_cuda *cu
   uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, 0);
   struct rc_word *words = rc_gpu_word(segment, at);
   int failed = -ENOTSUP;
-  for (uint32_t bits = rc_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0 && failed != -ETIMEDOUT;
-       bits -= 32) {
+  for (uint32_t bits = rc_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0; bits -= 32) {
+    if (failed == -ETIMEDOUT || failed == -EBUSY) break; /* a graph that is captured says nothing of words */
     failed = rc_words_try(cuda, bits, words, segment->address + at);
     segment->word_bits = bits;
     for (int i = 0; i < 2 && failed != -ETIMEDOUT; i++) rc_word_store(&words[i], 64, 0);
@@ -87,7 +87,7 @@ static int check_identity(const struct rc_gpu_place *place, const uint64_t token
   struct rc_gpu_identity *shared = &rc_gpu_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with the writer's last store */
   memcpy(id, shared, sizeof *id); /* what is checked is what is used, whatever becomes of the page */
-  atomic_signal_fence(memory_order_seq_cst);
+  rc_fence_light();
   if (id->magic != RC_GPU_MAGIC || ready != RC_GPU_READY || id->epoch != place->epoch ||
       memcmp(id->token, token, sizeof id->token) != 0)
     return rc_fail_as(-ENOENT, "the writer's device pool is gone: it has closed it since");

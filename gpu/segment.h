@@ -27,6 +27,15 @@ static inline struct rc_word *rc_gpu_ack(const struct rc_gpu_segment *segment, u
   return rc_gpu_word(segment, rc_gpu_ack_at(segment->consumers, slot, consumer));
 }
 
+/* What a consumer has open, the pool and what is lent, it also holds by locks of the kernel's, of bytes that stand for
+ * them: what the segment says of it, any other could write. They are those of its turn, as a child that it has forked
+ * keeps them, also when another has the place. */
+#define RC_GPU_POOL_ITSELF 0u
+static inline uint64_t rc_gpu_lock_of(const struct rc_gpu_segment *segment, uint32_t consumer, uint32_t turn,
+                                      uint32_t what) { /* or 1 + the place of what is lent */
+  return ((uint64_t)turn * segment->consumers + consumer) * (1 + RC_GPU_MAX_LENT) + what;
+}
+
 /* Makes it, registers it, and finds out how many bits its words have. The identity is the caller's to fill in.
  * `device`'s context is current. -ENOTSUP: the driver can't register memory, or wait for words of it. -ETIMEDOUT: a
  * stream has been lost in such a wait: the memory stays, and so must the context. */

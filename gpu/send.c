@@ -43,8 +43,8 @@ static int take_lease(struct sending *sending) {
     const struct ringcast_gpu_item *item = &sending->items[i];
     if (!item->on_device || sending->bytes[i] == 0) continue;
     if (!item->lent) rows[i] = placed[row++];
-    else if (!rc_lent_offset(sending->gpu, item->lent, &item->tensor, &rows[i])) failed = -EINVAL;
-    else failed = ringcast_gpu_lease_lent(sending->gpu, &sending->lease, item->lent);
+    else failed = rc_lent_offset(sending->gpu, item->lent, &item->tensor, &rows[i]);
+    if (failed == 0 && item->lent) failed = ringcast_gpu_lease_lent(sending->gpu, &sending->lease, item->lent);
   }
   if (failed != 0) ringcast_gpu_drop(sending->gpu, &sending->lease);
   else sending->by_pool = true;

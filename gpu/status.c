@@ -112,7 +112,7 @@ static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device_in
 }
 
 /* A context that a stream may hang in is not given back: that could wait for the stream. */
-static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
+static int try_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
   struct rc_cuda_entry entry;
   rc_cu_context context;
   size_t free_bytes, total_bytes;
@@ -133,6 +133,14 @@ static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct 
   }
   rc_cuda_leave(&entry);
   if (idle) cuda->primary_release(device);
+  return failed;
+}
+
+static int probe_device(const struct rc_cuda *cuda, rc_cu_device device, struct ringcast_gpu_device_info *out) {
+  struct rc_cuda_entry entry;
+  rc_cuda_relax(&entry);
+  int failed = try_device(cuda, device, out);
+  rc_cuda_leave(&entry);
   return failed;
 }
 

@@ -3,8 +3,8 @@
  * The thread of each import. A stream's wait has no time limit, and the program may be waiting for that stream just
  * when the writer dies; so somebody else must see it, and release the wait. It sleeps on the device segment's event
  * and on the writer's pidfd, and costs nothing until one of them stirs. It also closes what is to be closed: lent
- * memory that is taken back, and, when the reader has closed, the import itself, as soon as no stream reads it; and it
- * sees to each `ack` that is owed.
+ * memory that is taken back, and, when the reader has closed, the import itself, as soon as no stream reads it; it sees
+ * to each `ack` that is owed; and it looks whether the device works still, when the writer waits for it.
  */
 #include <errno.h>
 #include <signal.h>
@@ -46,6 +46,7 @@ static int look(void *context) {
   if (rc_load_acquire(&import->closing)) return 0; /* pairs with the store of close */
   bool is_known = rc_load_relaxed(&import->dead); /* relaxed: its own store */
   if (!is_known && rc_load_acquire(&rc_gpu_control(&import->segment)->dead)) return 0; /* pairs with lose's */
+  if (rc_load_acquire(&rc_gpu_control(&import->segment)->asked) != import->asked) return 0; /* as look_for_losses' */
   return is_taken_back(import) || owes(import) ? 0 : -EAGAIN;
 }
 
@@ -71,18 +72,24 @@ static void see_to_death(struct rc_import *import) {
 static bool see_to_lent(struct rc_import *import) {
   struct rc_cuda_entry entry;
   if (!is_taken_back(import)) return true;
-  if (rc_cuda_enter(import->device.context, &entry) != RC_CU_SUCCESS) return false;
-  bool done = rc_import_close_lent(import, false);
-  rc_cuda_leave(&entry);
+  bool has_entered = rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS;
+  if (!has_entered && !rc_device_is_lost(&import->device)) return false;
+  bool done = rc_import_close_lent(import, false); /* what is lost is open no more */
+  if (has_entered) rc_cuda_leave(&entry);
   return done;
 }
 
 /* What streams of a device that has failed were to say will not be said. */
 static void see_to_loss(struct rc_import *import) {
-  struct rc_cuda_entry entry;
-  bool has_entered = rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS;
-  if (!has_entered || rc_device_is_lost(&import->device)) rc_import_lose(import, -EIO);
-  if (has_entered) rc_cuda_leave(&entry);
+  if (rc_device_is_lost(&import->device)) rc_import_lose(import, -EIO); /* not already if it can't be entered once */
+}
+
+/* Noted before it is looked: what the writer asks meanwhile is looked for again. */
+static void see_to_question(struct rc_import *import) {
+  uint32_t asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in look */
+  if (asked == import->asked) return;
+  import->asked = asked;
+  see_to_loss(import);
 }
 
 static int start_thread(void *(*body)(void *), void *context) {
@@ -99,12 +106,32 @@ static int start_thread(void *(*body)(void *), void *context) {
   return failed;
 }
 
-/* Those owed now, before it is synchronised: later ones are not covered. */
-static void note_settling(struct rc_import *import) {
+/* On its own stream, as it was to be; later if that captures a graph still. SOON: if it takes nothing any more. */
+static void pay(struct rc_import *import, uint32_t slot) {
+  struct rc_taken *taken = &import->taken[slot];
+  pthread_mutex_lock(&import->mutex);
+  bool does_owe = taken->owed == RC_OWES_ACK;
+  struct rc_taken copy = *taken;
+  if (does_owe) import->acking++;
+  pthread_mutex_unlock(&import->mutex);
+  if (!does_owe) return;
+  rc_cu_result result = rc_import_enqueue_ack(import, slot, &copy);
+  pthread_mutex_lock(&import->mutex);
+  import->acking--;
+  if (taken->owed == RC_OWES_ACK && result != RC_CU_STREAM_CAPTURE_UNSUPPORTED) /* else rc_import_lose has stored it */
+    taken->owed = result == RC_CU_SUCCESS ? RC_OWES_NOTHING : RC_OWES_ACK_SOON;
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* Whether there are some for which the context is to be synchronised: later ones are not covered. */
+static bool pay_all(struct rc_import *import) {
+  bool has_left = false;
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) pay(import, slot);
   pthread_mutex_lock(&import->mutex);
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].owed == RC_OWES_ACK) import->taken[slot].owed = RC_OWES_ACK_SOON;
+    has_left |= import->taken[slot].owed == RC_OWES_ACK_SOON;
   pthread_mutex_unlock(&import->mutex);
+  return has_left;
 }
 
 /* The words are there as long as one is owed. */
@@ -122,15 +149,14 @@ static void note_settled(struct rc_import *import, bool is_done) {
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* A thread of its own: to synchronise may wait for the writer, whose death the watcher sees, and for what the reader's
- * thread is still to do, which takes the mutex for it. */
+/* A thread of its own: to enqueue, and to synchronise, may wait for the writer, whose death the watcher sees, and for
+ * what the reader's thread is still to do, which takes the mutex for it. */
 static void *settle(void *context) {
   struct rc_import *import = context;
   struct rc_cuda_entry entry;
   bool is_done = false;
-  note_settling(import);
   if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
-    is_done = import->device.cuda->ctx_synchronize() == RC_CU_SUCCESS;
+    if (pay_all(import)) is_done = import->device.cuda->ctx_synchronize() == RC_CU_SUCCESS;
     rc_cuda_leave(&entry);
   }
   note_settled(import, is_done);
@@ -164,6 +190,7 @@ static void see_to_the_end(struct rc_import *import) {
     see_to_death(import);
     see_to_loss(import);
     see_to_owed(import);
+    see_to_lent(import); /* what is held may be so for long */
     pause_longer(&pause);
   }
   rc_import_finish(import);
@@ -187,14 +214,13 @@ static void *watch(void *context) {
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);
+    see_to_question(import);
     see_to_the_rest(import);
   }
   see_to_the_end(import);
   rc_import_drop(import);
   return NULL;
 }
-
-void rc_watcher_wake(struct rc_import *import) { rc_wake(&rc_gpu_control(&import->segment)->attention); }
 
 int rc_watcher_start(struct rc_import *import) {
   return start_thread(watch, import) == 0 ? 0 : rc_fail(-EAGAIN, "no thread is to be had, to watch the writer");

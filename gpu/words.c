@@ -10,22 +10,25 @@
 #include "shm/memory.h"
 #include "shm/wait.h"
 
-#define PATIENCE_NS ((int64_t)2 * 1000 * 1000 * 1000) /* a driver that can do it takes some microseconds */
-#define PAUSE_NS    20000
+#define PAUSE_NS 20000
+#define SPIN_NS  50000 /* a stream is looked at for so long before it is worth a pause */
 
 static bool await_word(struct rc_word *word, uint32_t bits) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  for (int64_t until = rc_now_ns() + PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
+  for (int64_t until = rc_now_ns() + RC_WORDS_PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
     if (rc_word_has_reached(word, bits, 1)) return true;
   return rc_word_has_reached(word, bits, 1);
 }
 
-/* Whether the stream has nothing left to do, or never will. */
-static bool await_stream(const struct rc_cuda *cuda, rc_cu_stream stream) {
+rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, int64_t patience_ns) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  for (int64_t until = rc_now_ns() + PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
-    if (cuda->stream_query(stream) != RC_CU_NOT_READY) return true;
-  return false;
+  rc_cu_result result;
+  for (int64_t began = rc_now_ns(); (result = cuda->stream_query(stream)) == RC_CU_NOT_READY;) {
+    int64_t waited = rc_now_ns() - began;
+    if (waited > patience_ns) break;
+    if (waited > SPIN_NS) nanosleep(&pause, NULL);
+  }
+  return result;
 }
 
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address) {
@@ -39,7 +42,8 @@ int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words
   rc_word_store(&words[0], bits, 1); /* also if the wait alone was taken */
   int failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
   /* Also after a failure: it must not look at the words any more once they are not registered. */
-  if (failed == 0 ? !await_word(&words[1], bits) : !await_stream(cuda, stream))
+  if (failed == 0 ? !await_word(&words[1], bits)
+                  : rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS) == RC_CU_NOT_READY)
     failed = rc_fail(-ETIMEDOUT, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
   cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;
@@ -50,23 +54,22 @@ static size_t bytes_of(uint32_t count) {
   return (bytes + page - 1) & ~(page - 1);
 }
 
-struct rc_word *rc_words_make(const struct rc_cuda *cuda, uint32_t count, rc_cu_ptr *address) {
+int rc_words_make(const struct rc_cuda *cuda, uint32_t count, struct rc_word **out, rc_cu_ptr *address) {
   void *words = mmap(NULL, bytes_of(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (words == MAP_FAILED) {
-    rc_fail(-ENOMEM, "out of memory");
-    return NULL;
-  }
+  if (words == MAP_FAILED) return rc_fail(-ENOMEM, "out of memory");
   madvise(words, bytes_of(count), MADV_DONTFORK); /* pinned memory is the parent's */
   rc_cu_result result = cuda->host_register(words, bytes_of(count),
                                             RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result == RC_CU_SUCCESS) {
     result = cuda->host_get_device_pointer(address, words, 0);
-    if (result == RC_CU_SUCCESS) return words;
+    if (result == RC_CU_SUCCESS) {
+      *out = words;
+      return 0;
+    }
     cuda->host_unregister(words);
   }
   munmap(words, bytes_of(count));
-  rc_cuda_fail(result, "cuMemHostRegister of a reader's own words");
-  return NULL;
+  return rc_cuda_fail(result, "cuMemHostRegister of a reader's own words");
 }
 
 void rc_words_end(const struct rc_cuda *cuda, struct rc_word *words, uint32_t count) {

@@ -58,15 +58,20 @@ static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, uint32_t bit
                     : cuda->wait_value32(stream, address, (uint32_t)generation, RC_CU_STREAM_WAIT_VALUE_GEQ);
 }
 
+/* Waits until the stream has nothing left to do, or never will, as the result says; NOT_READY: that time was not
+ * enough. */
+#define RC_WORDS_PATIENCE_NS ((int64_t)2 * 1000 * 1000 * 1000) /* a driver that can do it takes some microseconds */
+rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, int64_t patience_ns);
+
 /* Whether words of so many bits do all that they are needed for, in the context that is current: a stream of its own
  * waits for `words[0]`, which the host then stores, and writes `words[1]`. `address` is where a device has them. 0;
  * -ENOTSUP, -EIO, -ENOMEM: sets the error text. -ETIMEDOUT: two seconds were not enough; the device may wait for the
  * words still, so they must stay, registered, and the context too. Both words are nobody else's, and 0 at first. */
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address);
 
-/* Words that this process alone knows, registered; the context is current. NULL: they can't be had; sets the error
- * text. `end` without a driver: the context has gone. */
-struct rc_word *rc_words_make(const struct rc_cuda *cuda, uint32_t count, rc_cu_ptr *address);
+/* Words that this process alone knows, registered; the context is current. -ENOMEM, and what rc_cuda_fail gives: sets
+ * the error text. `end` without a driver: the context has gone. */
+int rc_words_make(const struct rc_cuda *cuda, uint32_t count, struct rc_word **out, rc_cu_ptr *address);
 void rc_words_end(const struct rc_cuda *cuda, struct rc_word *words, uint32_t count);
 
 #endif

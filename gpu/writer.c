@@ -27,17 +27,19 @@
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
-/* RINGCAST_GPU_POOL_BYTES speaks for those who can't touch the code. It fills in for the default only. */
+/* RINGCAST_GPU_POOL_BYTES speaks for those who can't touch the code. It fills in for the default only. 0: none. */
 static int pool_from_environment(uint64_t *bytes) {
   const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
-  if (*bytes != 0 || !text || !*text) return 0;
+  if (*bytes != 0) return 0;
+  *bytes = DEFAULT_POOL;
+  if (!text || !*text) return 0;
   char *end;
   errno = 0;
   unsigned long long number = strtoull(text, &end, 10);
   if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > RC_GPU_MAX_POOL)
     return rc_fail(-EINVAL, "RINGCAST_GPU_POOL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu",
                    text, (unsigned long long)RC_GPU_MAX_POOL);
-  *bytes = number != 0 ? number : RINGCAST_NO_POOL;
+  *bytes = number;
   return 0;
 }
 
@@ -55,7 +57,6 @@ static int resolve_options(const struct ringcast_gpu_writer_options *given, stru
   int failed = rc_check_disable();
   if (failed == 0) failed = pool_from_environment(&options.pool_bytes);
   if (failed != 0) return failed;
-  if (options.pool_bytes == 0) options.pool_bytes = DEFAULT_POOL;
   if (options.pool_bytes != RINGCAST_NO_POOL) {
     if (options.pool_bytes > RC_GPU_MAX_POOL)
       return rc_fail(-EINVAL, "options.pool_bytes is %llu: it must be at most %llu, or RINGCAST_NO_POOL",
@@ -74,11 +75,14 @@ static void note_no_pool(ringcast_gpu_writer *writer, int code) {
 /* A pool that can't be had is no error. */
 static int make_pool(ringcast_gpu_writer *gpu, struct rc_device *device,
                      const struct ringcast_gpu_writer_options *options) {
-  if (options->pool_bytes == RINGCAST_NO_POOL) {
-    note_no_pool(gpu, rc_fail_as(-ENOTSUP, "the options ask for no device pool"));
+  if (options->pool_bytes == RINGCAST_NO_POOL || options->pool_bytes == 0) {
+    note_no_pool(gpu, options->pool_bytes == 0 ? rc_fail_as(-ENOTSUP, "RINGCAST_GPU_POOL_BYTES is 0: no device pool")
+                                               : rc_fail_as(-ENOTSUP, "the options ask for no device pool"));
     return 0;
   }
   int failed = rc_estate_make(device, gpu->writer, options->pool_bytes, options->slots, &gpu->estate);
+  if (failed == -EBUSY) /* that says nothing of what can be had */
+    return rc_fail_as(-EBUSY, "the device pool can't be made while a stream captures a CUDA graph: open it again");
   if (failed != 0) {
     note_no_pool(gpu, failed);
     return 0;
@@ -103,16 +107,8 @@ static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_o
 static void leave_pool(ringcast_gpu_writer *gpu) {
   if (!gpu->estate || !gpu->writer) return;
   rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
-  rc_estate_leave(gpu->estate);
-}
-
-/* After a fork there is a device, but not for this process. The pools that were left are looked at only where there is
- * a driver. */
-static int open_device(int32_t ordinal, struct rc_device *out) {
-  int failed = rc_device_open(ordinal, out);
-  if (failed == 0) rc_estates_tidy();
-  if (failed != -ENODEV || rc_cuda_status()->mode != RC_CUDA_FORKED) return failed;
-  return rc_fail(-ECHILD, "there is no GPU to use: %s", rc_cuda_status()->why);
+  rc_estate_leave(gpu->estate, gpu->counted);
+  gpu->counted = NULL;
 }
 
 int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
@@ -131,12 +127,13 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   }
   *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(),
                                .may_lend = options.flags & RINGCAST_GPU_EXTERN, .inline_most = options.inline_most};
-  failed = open_device(options.device, &gpu->device);
+  failed = rc_device_open(options.device, &gpu->device);
+  if (failed == 0) rc_estates_tidy(); /* only where there is a driver */
   if (failed == 0) failed = add_pool(gpu, &options);
   if (failed != 0) {
     leave_pool(gpu);
     rc_device_close(&gpu->device);
-    free(counted);
+    free(gpu->counted);
     free(gpu);
     return failed;
   }
@@ -147,10 +144,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
 
 /* What was enqueued may never come; once this handle has gone nobody would find that out. */
 static void look_for_loss(ringcast_gpu_writer *gpu) {
-  struct rc_cuda_entry entry;
-  if (!gpu->estate || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
-  rc_gpu_writer_failed(gpu, -EIO);
-  rc_cuda_leave(&entry);
+  if (gpu->estate) rc_gpu_writer_failed(gpu, -EIO);
 }
 
 static void unregister_ring(ringcast_gpu_writer *gpu) {
@@ -167,8 +161,9 @@ void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
     leave_pool(gpu);
     unregister_ring(gpu);
     rc_device_close(&gpu->device);
-    gpu->writer->has_gpu = false;
   }
+  gpu->writer->has_gpu = false;
+  if (gpu->writer->is_closed) ringcast_writer_close(gpu->writer);
   rc_pool_free(&gpu->pool);
   free(gpu->counted);
   free(gpu);
@@ -178,7 +173,7 @@ int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
   rc_cu_result result = rc_cuda_enter(gpu->device.context, entry);
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
+  return result == RC_CU_SUCCESS ? 0 : rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuCtxPushCurrent"));
 }
 
 /* Nothing that was enqueued will come to an end: readers' streams must not wait for it. */
@@ -191,8 +186,30 @@ static void lose(ringcast_gpu_writer *gpu) {
   rc_wake(&control->attention);
 }
 
+/* Of a context that was reset and made anew all works, and what was in it is no more. */
+static bool has_pool(const ringcast_gpu_writer *gpu) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  struct rc_cuda_entry entry;
+  rc_cu_ptr base, address;
+  size_t bytes;
+  bool has = !gpu->estate;
+  for (int i = 0; i < 2 && !has; i++) { /* one call that fails says nothing yet */
+    if (rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) continue;
+    has = cuda->mem_get_address_range(&base, &bytes, gpu->estate->memory) == RC_CU_SUCCESS &&
+          cuda->host_get_device_pointer(&address, gpu->estate->segment.memory.base, 0) == RC_CU_SUCCESS;
+    rc_cuda_leave(&entry);
+  }
+  return has;
+}
+
 int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
-  if (code == -EIO && rc_device_is_lost(&gpu->device)) lose(gpu);
+  if (code != -EIO || gpu->is_lost) return code;
+  bool is_lost = rc_device_is_lost(&gpu->device);
+  if (!is_lost && !has_pool(gpu)) {
+    is_lost = true;
+    gpu->estate->is_gone = !rc_device_is_lost(&gpu->device); /* it has not failed just now */
+  }
+  if (is_lost) lose(gpu);
   return code;
 }
 
@@ -218,6 +235,45 @@ static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_
                                      (unsigned long long)total, (unsigned long long)most);
 }
 
+/* One word is written behind the copies, and it is behind those of its own stream alone. */
+static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
+  if (slot->copied && slot->stream != stream)
+    return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
+  return rc_device_check_stream(&gpu->device, stream);
+}
+
+static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  return segment->address + rc_gpu_ready_at(segment->consumers, slot);
+}
+
+static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
+                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
+}
+
+/* Their streams captured a graph when they were dropped, and perhaps do no more. */
+static void drop_again(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
+    struct rc_pool_slot *slot = &gpu->pool.slots[i];
+    if (slot->state != RC_POOL_OWED || rc_gpu_writer_enter(gpu, &entry) != 0) continue;
+    int failed = enqueue_ready(gpu, i, slot->stream);
+    if (failed != -EBUSY) slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_LOST;
+    rc_cuda_leave(&entry);
+  }
+}
+
+/* All that can be had by now. */
+static void reclaim_all(ringcast_gpu_writer *gpu) {
+  drop_again(gpu);
+  rc_consumers_reclaim(gpu, true);
+}
+
 /* Looks for slots that are done when there is none, and before it comes to that. */
 static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
   struct rc_pool *pool = &gpu->pool;
@@ -227,7 +283,7 @@ static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
   }
   int slot = rc_pool_take(pool, bytes);
   if (slot >= 0) return slot;
-  rc_consumers_reclaim(gpu, true);
+  reclaim_all(gpu);
   slot = rc_pool_take(pool, bytes);
   if (slot >= 0) return slot;
   gpu->full++;
@@ -271,33 +327,22 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   return 0;
 }
 
-/* The slot of a lease that is open. NULL: it is none. */
-static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
+struct rc_pool_slot *rc_gpu_writer_slot(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
   if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
   struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
 }
 
-/* One word is written behind the copies, and it is behind those of its own stream alone. */
-static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
-  if (slot->copied && slot->stream != stream)
-    return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
-  return rc_device_check_stream(&gpu->device, stream);
-}
-
-static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
-
-static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
-  return segment->address + rc_gpu_ready_at(segment->consumers, slot);
+int rc_gpu_writer_fail_no_lease(void) {
+  return rc_fail_as(-EINVAL, "this lease is not open: lease a place first");
 }
 
 int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
                          const struct ringcast_tensor *tensor, ringcast_stream stream) {
   struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
   uint64_t bytes;
-  if (!slot) return fail_no_lease();
+  if (!slot) return rc_gpu_writer_fail_no_lease();
   if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
   if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
     return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
@@ -315,20 +360,11 @@ int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_ext
   return failed;
 }
 
-static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
-  int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
-  if (failed != 0) return failed;
-  rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
-                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
-}
-
 int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
                         size_t frame_bytes) {
   struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = slot_of(gpu, lease);
-  if (!slot) return fail_no_lease();
+  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
+  if (!slot) return rc_gpu_writer_fail_no_lease();
   int failed = rc_gpu_writer_enter(gpu, &entry);
   if (failed != 0) return failed;
   failed = enqueue_ready(gpu, lease->slot, stream);
@@ -341,9 +377,10 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *le
   RC_POINT(COMMITTED);
   slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
   gpu->leased = false;
-  if (failed != 0) return failed;
-  slot->lent = lease->lent;
-  rc_lent_count(gpu, slot->lent, 1);
+  if (failed != 0) {
+    rc_lent_give(gpu, slot);
+    return failed;
+  }
   gpu->pool_frames++;
   gpu->pool_bytes += lease->bytes;
   return 0;
@@ -357,9 +394,10 @@ static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
 
 void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
   struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
   if (!slot || gpu->forks != rc_fork_count()) return;
   gpu->leased = false;
+  rc_lent_give(gpu, slot);
   if (!slot->copied) {
     give_unused(gpu, lease->slot);
     return;
@@ -373,15 +411,6 @@ void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lea
     gpu->syncs++;
     give_unused(gpu, lease->slot);
   }
-  rc_cuda_leave(&entry);
-}
-
-void rc_gpu_writer_drop_again(ringcast_gpu_writer *gpu, uint32_t number) {
-  struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = &gpu->pool.slots[number];
-  if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
-  int failed = enqueue_ready(gpu, number, slot->stream);
-  if (failed != -EBUSY) slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_LOST;
   rc_cuda_leave(&entry);
 }
 
@@ -414,10 +443,14 @@ int ringcast_gpu_wait(ringcast_gpu_writer *gpu, ringcast_stream stream) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_writer_enter(gpu, &entry);
   if (failed != 0) return failed;
-  rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);
-  gpu->syncs++;
-  gpu->inline_frames++;
-  if (result != RC_CU_SUCCESS) failed = rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuStreamSynchronize"));
+  if (rc_device_check_stream(&gpu->device, stream) == -EBUSY) { /* nothing was enqueued, and to wait spoils the graph */
+    failed = -EBUSY;
+  } else {
+    rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);
+    gpu->syncs++;
+    gpu->inline_frames++;
+    if (result != RC_CU_SUCCESS) failed = rc_gpu_writer_failed(gpu, rc_cuda_fail(result, "cuStreamSynchronize"));
+  }
   rc_cuda_leave(&entry);
   return failed;
 }
@@ -461,7 +494,7 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->registered,
   };
-  if (gpu->estate) rc_consumers_reclaim(gpu, true);
+  if (gpu->estate) reclaim_all(gpu);
   out->slots_used = gpu->pool.used;
   out->bytes_used = gpu->pool.used_bytes;
   say_way(gpu, out);

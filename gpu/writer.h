@@ -8,19 +8,6 @@
 #include "gpu/segment.h"
 #include "ringcast/gpu.h"
 
-/* A pool and its words, which may outlive the handle that made them: until no reader has them open (estate.c). */
-struct rc_estate {
-  struct rc_device device;
-  struct rc_gpu_segment segment;
-  rc_cu_ptr memory; /* pool_bytes, and the pattern; 0: there is none */
-  uint64_t pool_bytes;
-  uint64_t token[2];
-  rc_cu_ptr lent[RC_GPU_MAX_LENT]; /* for readers in the same process; under estate.c's mutex */
-  uint32_t forks;
-  bool is_left; /* what the segment says of that, anybody may have stored */
-  struct rc_estate *next;
-};
-
 /* What the writer knows of a consumer, in private memory. */
 struct rc_counted {
   uint64_t owner; /* its owner word; 0: none was counted here */
@@ -29,11 +16,26 @@ struct rc_counted {
   bool dead;
 };
 
+/* A pool and its words, which may outlive the handle that made them: until no reader has them open (estate.c). */
+struct rc_estate {
+  struct rc_device device;
+  struct rc_gpu_segment segment;
+  rc_cu_ptr memory; /* pool_bytes, and the pattern; 0: there is none */
+  uint64_t pool_bytes;
+  uint64_t token[2];
+  rc_cu_ptr lent[RC_GPU_MAX_LENT]; /* for readers in the same process; under estate.c's mutex */
+  struct rc_counted *counted; /* the writer's, once it has left it: by whom it was read */
+  uint32_t forks;
+  bool is_left; /* what the segment says of that, anybody may have stored */
+  bool is_gone; /* with its context; what is there now is not ours */
+  struct rc_estate *next;
+};
+
 /* Memory that is lent: the private side of rc_gpu_lent, with which it shares its place. */
 struct rc_lent_memory {
   rc_cu_ptr base; /* 0: free */
   uint64_t bytes;
-  uint64_t under_way; /* frames that refer to it */
+  uint64_t under_way; /* leases, and frames, that refer to it */
   uint32_t serial;    /* odd while it is lent */
   bool ending;        /* unlend was called */
 };
@@ -51,20 +53,34 @@ struct ringcast_gpu_writer {
   uint64_t inline_most;
   bool leased;      /* a lease is open */
   uint32_t look_at; /* slots in use, at which it is looked for those that are done */
-  int64_t asked; /* when it was last asked which consumers live */
+  int64_t asked;    /* when it was last asked which consumers live, ... */
+  int64_t prompted; /* ... and they were told to look whether their devices do */
   int no_pool;   /* why there is none: a negative errno, and ... */
   char why[200]; /* ... in words */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
 
+/* A lease refers to lent memory; or what was sent of it was read by all, or nothing was. */
+static inline void rc_lent_take(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, uint32_t place) {
+  gpu->lent[place].under_way += ~slot->lent >> place & 1;
+  slot->lent |= (uint64_t)1 << place;
+}
+static inline void rc_lent_give(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot) {
+  for (; slot->lent != 0; slot->lent &= slot->lent - 1) gpu->lent[__builtin_ctzll(slot->lent)].under_way--;
+}
+
 /* ---- consumers.c ---- */
 
 /* What the readers that are attached have said. POOL, WAITING or REFUSED; of the last two, who it is, and why. Counts
  * on those that are new. */
-enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *writer, uint32_t *reader, int32_t *pid, int32_t *reason);
+enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason);
 
 /* Gives slots back that all have done with. `all`: also asks which of those in the way have died. */
-void rc_consumers_reclaim(ringcast_gpu_writer *writer, bool all);
+void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);
+
+/* Whether who was counted on at this index, and lives, has the kernel's lock of the pool, or of what is lent. */
+bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index,
+                          uint32_t what);
 
 /* ---- estate.c ---- */
 
@@ -73,7 +89,7 @@ void rc_consumers_reclaim(ringcast_gpu_writer *writer, bool all);
 int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t pool_bytes, uint32_t slots,
                    struct rc_estate **out);
 /* The writer does without it from here on: its memory is given back as soon as no reader has it open. */
-void rc_estate_leave(struct rc_estate *estate);
+void rc_estate_leave(struct rc_estate *estate, struct rc_counted *counted); /* takes that over */
 /* Gives back what was left, where that can be by now. */
 void rc_estates_tidy(void);
 /* The pool of that token and epoch, if this very process has made it; 0: it has not. */
@@ -84,18 +100,17 @@ rc_cu_ptr rc_estate_find_lent(const uint64_t token[2], uint32_t epoch, const str
 
 /* ---- lend.c ---- */
 
-/* A frame that refers to lent memory was sent (+1), or all have read it (-1). */
-void rc_lent_count(ringcast_gpu_writer *writer, uint64_t bits, int by);
-/* Where in lent memory a tensor lies. False: not there, or not in C order. Sets the error text. */
-bool rc_lent_offset(const ringcast_gpu_writer *writer, uint32_t lent, const struct ringcast_tensor *tensor,
-                    uint64_t *out);
+/* Where in lent memory a tensor lies. -EINVAL: not there, or not in C order. */
+int rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t lent, const struct ringcast_tensor *tensor, uint64_t *out);
 
 /* ---- writer.c ---- */
 
-int rc_gpu_writer_enter(ringcast_gpu_writer *writer, struct rc_cuda_entry *entry);
+/* The slot of a lease that is open. NULL: it is none. */
+struct rc_pool_slot *rc_gpu_writer_slot(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease);
+int rc_gpu_writer_fail_no_lease(void);
+
+int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
 /* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
-int rc_gpu_writer_failed(ringcast_gpu_writer *writer, int code);
-/* A slot that is RC_POOL_OWED: perhaps its stream captures no more. */
-void rc_gpu_writer_drop_again(ringcast_gpu_writer *writer, uint32_t slot);
+int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code);
 
 #endif

@@ -26,6 +26,7 @@
   X(get_info, cuMemGetInfo_v2, (size_t *out_free, size_t *out_total))                                                 \
   X(host_register, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))                                \
   X(host_unregister, cuMemHostUnregister, (void *memory))                                                             \
+  X(host_pointer, cuMemHostGetDevicePointer_v2, (ringcast_device_ptr * out, void *memory, unsigned flags))            \
   X(dtod, cuMemcpyDtoDAsync_v2, (ringcast_device_ptr to, ringcast_device_ptr from, size_t bytes, ringcast_stream s))  \
   X(htod, cuMemcpyHtoDAsync_v2, (ringcast_device_ptr to, const void *from, size_t bytes, ringcast_stream s))          \
   X(dtoh, cuMemcpyDtoHAsync_v2, (void *to, ringcast_device_ptr from, size_t bytes, ringcast_stream s))                \
@@ -37,11 +38,14 @@ struct cuda {
 #define CUDA_FIELD(field, symbol, arguments) int(*field) arguments;
   CUDA_CALLS(CUDA_FIELD)
 #undef CUDA_FIELD
+  /* The stream goes on once the word is `value` or more; NULL in drivers before CUDA 12. */
+  int (*wait_value)(ringcast_stream stream, ringcast_device_ptr word, uint32_t value, unsigned flags);
   int device;
   char failed[160]; /* what cuda_did says of the last call that failed */
 };
 
 #define CUDA_STREAM_NON_BLOCKING 1u
+#define CUDA_REGISTER_MAPPED     2u /* for streams to wait for words of it */
 
 /* Opens the driver, and makes the device's context current in this thread, for good: a process that forks afterwards
  * has no use of CUDA in the child. False: cuda->failed says why. */

@@ -23,14 +23,14 @@ static const char help[] =
     "LEVELS\n"
     "  ok        nothing to do\n"
     "  note      it works, but something is slower than it could be, or not usual\n"
-    "  problem   rings can't be made, or others can't attach to them\n"
+    "  problem   rings can't be made, or others can't attach to them, or tensors of a GPU fail\n"
     "\n"
     "OPTIONS\n"
     "  --format FORMAT   text or json (default text)\n"
     "  --help            this text\n"
     "\n"
     "EXIT STATUS\n"
-    "  0 if rings can be made and attached to, 1 if not, 2 for a wrong command line\n"
+    "  0 if there is no problem, 1 if there is one, 2 for a wrong command line\n"
     "\n"
     "EXAMPLES\n"
     "  ringcast doctor\n"
@@ -160,7 +160,9 @@ static void print_text(const struct doctor *doctor, bool healthy) {
     printf("%-8s %-16s %s\n", levels[line->level], line->name, line->found);
     if (*line->mend) printf("%25s  to mend: %s\n", "", line->mend);
   }
-  printf("\n%s\n", healthy ? "Rings can be made here." : "Rings can't be used here: see the problems above.");
+  printf("\n%s\n", !doctor->can_make ? "Rings can't be used here: see the problems above."
+                   : healthy         ? "Rings can be made here."
+                                     : "Rings can be made here, but see the problems above.");
 }
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */

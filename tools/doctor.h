@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ringcast/gpu.h"
 #include "ringcast/ringcast.h"
 
 enum doctor_level { DOCTOR_OK, DOCTOR_NOTE, DOCTOR_PROBLEM };
@@ -63,5 +64,10 @@ void doctor_probe_huge_pages(struct doctor *doctor);
 void doctor_probe_limits(struct doctor *doctor);
 void doctor_probe_numa(struct doctor *doctor);
 void doctor_probe_gpu(struct doctor *doctor);        /* doctor_gpu.c */
+
+/* How to mend what keeps tensors from the pool: `why`, in the library's words; a device, with this version of the
+ * driver, by what was tried. NULL: nothing is to be mended. (doctor_gpu_mend.c) */
+const char *doctor_gpu_mend(const char *why);
+const char *doctor_gpu_mend_device(int version, const struct ringcast_gpu_device_info *device);
 
 #endif

@@ -62,17 +62,33 @@ static const char *await(pid_t pid, char *words, size_t size) {
 
 struct survey {
   struct ringcast_gpu_driver status;
-  int count; /* devices looked at so far */
+  char pool_words[256]; /* what is wrong with RINGCAST_GPU_POOL_BYTES */
+  int count;            /* devices looked at so far */
   struct {
     int result;
+    bool mended; /* its line says how to mend what keeps it from the pool */
     char words[256];
     struct ringcast_gpu_device_info found;
   } devices[DEVICES];
 };
 
+/* The library looks at RINGCAST_GPU_POOL_BYTES before it looks for the device, of which there is none with this number:
+ * so nothing is opened. "" if the value will do. */
+static void check_pool_bytes(char *words, size_t size) {
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 16, .readers = 1};
+  struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = INT32_MAX};
+  ringcast_writer *ring;
+  ringcast_gpu_writer *writer;
+  if (ringcast_writer_create_ex(&options, &ring) != 0) return;
+  if (ringcast_gpu_writer_open(ring, &gpu, &writer) == 0) ringcast_gpu_writer_close(writer);
+  else if (strstr(ringcast_last_error(), "RINGCAST_GPU_POOL_BYTES")) snprintf(words, size, "%s", ringcast_last_error());
+  ringcast_writer_close(ring);
+}
+
 static void look(void *context) {
   struct survey *survey = context;
   survey->status.size = sizeof survey->status;
+  check_pool_bytes(survey->pool_words, sizeof survey->pool_words);
   if (ringcast_gpu_status(&survey->status) != 0 || !survey->status.ready) return;
   for (int i = 0; i < survey->status.devices && i < DEVICES; i++) {
     survey->devices[i].found.size = sizeof survey->devices[i].found;
@@ -99,41 +115,94 @@ static void tell_driver(struct doctor *doctor, const struct survey *survey, cons
   doctor_fact(doctor, "result", status->result);
 }
 
-/* "can be registered", or why not. Of what was tried, 1 is yes and 0 no; a negative number is the reason. */
-static const char *tried(int32_t result, const char *yes, const char *no, char *out, size_t size) {
-  if (result == 1) return yes;
-  snprintf(out, size, "%s%s%s", no, result < 0 ? ": " : "", result < 0 ? strerror(-result) : "");
-  return out;
+/* ": " and the reason for a negative number of what was tried; else nothing. */
+struct reason { char text[80]; };
+static struct reason reason_of(int32_t result) {
+  struct reason reason = {""};
+  if (result < 0) snprintf(reason.text, sizeof reason.text, ": %s", strerror(-result));
+  return reason;
 }
 
-static void tell_device(struct doctor *doctor, const struct survey *survey, int index) {
+static void say_words(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
+  const char *bits = device->words64 != 1 ? "32 bits" : device->words32 == 1 ? "64 and 32 bits" : "64 bits";
+  int32_t refused = device->words32 < 0 ? device->words32 : device->words64;
+  const char *off = doctor_is_disabled("cuda_words64") ? " (those of 64 are switched off by RINGCAST_DISABLE)" : "";
+  if (device->words64 == 1 || device->words32 == 1)
+    snprintf(out, size, "its streams wait for words of %s%s", bits, off);
+  else if (doctor_is_disabled("cuda_register"))
+    snprintf(out, size, "whether its streams can wait for words of host memory was not tried");
+  else
+    snprintf(out, size, "its streams can't wait for words of host memory%s",
+             refused == -ETIMEDOUT ? ": the host's store wakes none" : reason_of(refused).text);
+}
+
+static void say_registers(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
+  const char *read_only = device->registers_read_only == 1 ? ", read-only too" : ", but not read-only";
+  if (doctor_is_disabled("cuda_register"))
+    snprintf(out, size, "registering the ring's memory was not tried (RINGCAST_DISABLE=cuda_register)");
+  else if (device->registers == 1)
+    snprintf(out, size, "the ring's memory can be registered%s", read_only);
+  else
+    snprintf(out, size, "the ring's memory can't be registered%s", reason_of(device->registers).text);
+}
+
+static void say_exports(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
+  if (doctor_is_disabled("cuda_pool"))
+    snprintf(out, size, "exporting was not tried (RINGCAST_DISABLE=cuda_pool)");
+  else
+    snprintf(out, size, "its memory can%s be exported%s", device->exports == 1 ? "" : "'t",
+             reason_of(device->exports).text);
+}
+
+/* What a writer's pool takes of a device, as ringcast_gpu_writer_open has it; 0: none; -1: no writer would open. */
+static int64_t pool_bytes(const struct survey *survey) {
+  const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
+  const int64_t granule = 2 << 20;
+  if (*survey->pool_words) return -1;
+  return text && *text ? (strtoll(text, NULL, 10) + granule - 1) / granule * granule : 256 << 20;
+}
+
+/* Returns whether there is one, and room for it; or that there is to be none. What is wrong with the number, the line
+ * `GPU settings` says. */
+static bool say_pool(int64_t pool, uint64_t free_bytes, char *out, size_t size) {
+  bool fits = pool <= 0 || (uint64_t)pool <= free_bytes;
+  out[0] = '\0';
+  if (pool == 0) snprintf(out, size, "; no pool, as RINGCAST_GPU_POOL_BYTES says");
+  if (pool > 0)
+    snprintf(out, size, "; a pool takes %.1f MiB%s", (double)pool / (1 << 20),
+             fits ? "" : ", which is more than is free");
+  return fits;
+}
+
+/* The mend of a line, if there is one. Returns whether there is. */
+static bool mend_by(struct doctor *doctor, const char *mend) {
+  if (mend) doctor_mend(doctor, "%s", mend);
+  return mend;
+}
+
+static void tell_device(struct doctor *doctor, struct survey *survey, int index) {
   static const char *const names[DEVICES] = {"GPU 0", "GPU 1", "GPU 2", "GPU 3", "GPU 4", "GPU 5", "GPU 6", "GPU 7"};
   const struct ringcast_gpu_device_info *device = &survey->devices[index].found;
-  char registers[96], exports[96];
+  char words[192], registers[160], exports[160], pool_words[96];
   if (survey->devices[index].result < 0) {
     doctor_add(doctor, names[index], DOCTOR_NOTE, "can't be used: %s", survey->devices[index].words);
+    survey->devices[index].mended = mend_by(doctor, doctor_gpu_mend(survey->devices[index].words));
     return;
   }
-  bool words = device->words64 == 1 || device->words32 == 1, register_all = device->registers == 1;
-  doctor_add(doctor, names[index], words && register_all && device->exports == 1 ? DOCTOR_OK : DOCTOR_NOTE,
-             "%s, GPU-%02x%02x%02x%02x, %.1f GiB, %.1f of them free; its streams wait for words of %s%s; the ring's "
-             "memory %s%s%s; its memory %s",
-             device->name, device->uuid[0], device->uuid[1], device->uuid[2], device->uuid[3],
-             (double)device->total_bytes / (1 << 30), (double)device->free_bytes / (1 << 30),
-             device->words64 == 1 ? device->words32 == 1 ? "64 and 32 bits" : "64 bits"
-             : words              ? "32 bits"
-                                  : "no size",
-             doctor_is_disabled("cuda_words64") ? " (those of 64 are switched off by RINGCAST_DISABLE)" : "",
-             tried(device->registers, "can be registered", "can't be registered", registers, sizeof registers),
-             !register_all                        ? ""
-             : device->registers_read_only == 1 ? ", read-only too"
-                                                  : ", but not read-only",
-             doctor_is_disabled("cuda_register") ? DOCTOR_SWITCHED_OFF : "",
-             tried(device->exports, "can be exported", "can't be exported", exports, sizeof exports));
-  if (!register_all && !doctor_is_disabled("cuda_register"))
-    doctor_mend(doctor, "ulimit -l unlimited; until then tensors go through the ring, and copies wait for the device");
-  else if (!words && register_all)
-    doctor_mend(doctor, "a driver for CUDA 12.0 or newer; until then tensors go through the ring, by the CPU");
+  bool has_all = (device->words64 == 1 || device->words32 == 1) && device->registers == 1 && device->exports == 1;
+  say_words(device, words, sizeof words);
+  say_registers(device, registers, sizeof registers);
+  say_exports(device, exports, sizeof exports);
+  int64_t pool = pool_bytes(survey);
+  bool room = say_pool(pool, device->free_bytes, pool_words, sizeof pool_words);
+  doctor_add(doctor, names[index], has_all && room ? DOCTOR_OK : DOCTOR_NOTE,
+             "%s, GPU-%02x%02x%02x%02x, %.1f GiB, %.1f of them free; %s; %s; %s%s", device->name, device->uuid[0],
+             device->uuid[1], device->uuid[2], device->uuid[3], (double)device->total_bytes / (1 << 30),
+             (double)device->free_bytes / (1 << 30), words, registers, exports, pool_words);
+  survey->devices[index].mended = mend_by(doctor, doctor_gpu_mend_device(survey->status.version, device));
+  if (!survey->devices[index].mended && !room)
+    doctor_mend(doctor, "a smaller RINGCAST_GPU_POOL_BYTES, or leave more free (vLLM: --gpu-memory-utilization); until "
+                        "then tensors go through the ring");
   doctor_fact(doctor, "total_bytes", (int64_t)device->total_bytes);
   doctor_fact(doctor, "free_bytes", (int64_t)device->free_bytes);
   doctor_fact(doctor, "words64", device->words64);
@@ -141,6 +210,32 @@ static void tell_device(struct doctor *doctor, const struct survey *survey, int 
   doctor_fact(doctor, "registers", device->registers);
   doctor_fact(doctor, "registers_read_only", device->registers_read_only);
   doctor_fact(doctor, "exports", device->exports);
+  doctor_fact(doctor, "pool_bytes", pool);
+}
+
+/* ---- The environment -------------------------------------------------------------------------------------------- */
+
+static bool pool_is_none(void) {
+  const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
+  return text && *text && strspn(text, "0") == strlen(text);
+}
+
+/* What the variables say, where it is not what they say when they are not set: of the pool's size `GPU tensors` has
+ * it. */
+static void tell_settings(struct doctor *doctor, const struct survey *survey) {
+  const char *way = getenv("RINGCAST_GPU");
+  if (*survey->pool_words) {
+    doctor_add(doctor, "GPU settings", DOCTOR_PROBLEM, "%s", survey->pool_words);
+    doctor_mend(doctor, "unset RINGCAST_GPU_POOL_BYTES, or set it to a whole number of bytes; 0: no pool");
+  }
+  if (!way || !*way || strcmp(way, "1") == 0) return;
+  if (strcmp(way, "0") == 0) {
+    doctor_add(doctor, "GPU settings", DOCTOR_NOTE,
+               "RINGCAST_GPU is 0: with ringcast.torch, .vllm and .sglang no tensor goes by a pool");
+  } else {
+    doctor_add(doctor, "GPU settings", DOCTOR_PROBLEM, "RINGCAST_GPU is '%.40s': it must be 0 or 1", way);
+    doctor_mend(doctor, "unset RINGCAST_GPU, or set it to 0 or 1");
+  }
 }
 
 /* ---- A tensor from one process to another ----------------------------------------------------------------------- */
@@ -192,7 +287,8 @@ static void send_all(void *context) {
   ringcast_gpu_writer *writer;
   const int64_t shape[1] = {TENSOR};
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 20, .readers = 1};
-  struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = pair->devices[0], .pool_bytes = 2 << 20};
+  struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = pair->devices[0],
+                                            .pool_bytes = pool_is_none() ? RINGCAST_NO_POOL : 2 << 20};
   close(pair->there[0]);
   close(pair->back[1]);
   if (!cuda_open(&cuda, pair->devices[0])) give_up(pair, 0, "%s", cuda.failed);
@@ -290,15 +386,30 @@ static const char *run_pair(struct pair *pair, char *words, size_t size) {
   return words;
 }
 
-static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words) {
-  const struct ringcast_gpu_info *writer = &pair->writer, *reader = &pair->reader;
-  /* The writer knows that a reader can't; what its driver said to it the reader knows. */
-  const char *why = reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why
-                    : *writer->why                                          ? writer->why
-                                                                            : "nobody says why";
+/* Why it is INLINE. The writer knows that a reader can't; what its driver said to it the reader knows. */
+static const char *why_inline(const struct pair *pair) {
+  if (pool_is_none()) return "RINGCAST_GPU_POOL_BYTES is 0";
+  if (pair->reader.way == RINGCAST_GPU_WAY_REFUSED && *pair->reader.why) return pair->reader.why;
+  return *pair->writer.why ? pair->writer.why : "nobody says why";
+}
+
+/* `mended`: how, says the line of one of the two devices. */
+static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair, bool mended) {
+  const char *why = why_inline(pair);
   const char *off = doctor_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";
+  if (pool_is_none()) doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %s", why);
+  else
+    doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off,
+               why);
+  if (!*off && !mended) mend_by(doctor, doctor_gpu_mend(why));
+}
+
+static void tell_pair(struct doctor *doctor, const char *name, const struct pair *pair, const char *words,
+                      bool mended) {
+  const struct ringcast_gpu_info *writer = &pair->writer, *reader = &pair->reader;
   if (*words) {
     doctor_add(doctor, name, DOCTOR_NOTE, "tensors can't be sent: %s", words);
+    if (!mended && strstr(words, "CUDA_ERROR_")) mend_by(doctor, doctor_gpu_mend(words));
   } else if (pair->wrong) {
     doctor_add(doctor, name, DOCTOR_PROBLEM, "%d of %d tensors came with other bytes than were sent", pair->wrong,
                FRAMES);
@@ -310,10 +421,7 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
                FRAMES, (unsigned long long)writer->pool_frames, writer->word_bits,
                (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6);
   } else {
-    doctor_add(doctor, name, DOCTOR_NOTE, "INLINE: %d tensors went through the ring, by the CPU%s: %s", FRAMES, off,
-               why);
-    if (!*off && !strstr(why, "RINGCAST_DISABLE"))
-      doctor_mend(doctor, "one container for both processes, or one IPC and PID namespace; docs/gpu.md has the errors");
+    tell_inline(doctor, name, pair, mended);
   }
   doctor_fact(doctor, "pool_frames", (int64_t)writer->pool_frames);
   doctor_fact(doctor, "inline_frames", (int64_t)writer->inline_frames);
@@ -323,13 +431,13 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
   doctor_fact(doctor, "open_ns", pair->open_ns);
 }
 
-static void probe_pair(struct doctor *doctor, const char *name, int from, int to) {
+static void probe_pair(struct doctor *doctor, const char *name, const struct survey *survey, int from, int to) {
   char words[256];
   struct pair *pair = shared(sizeof *pair);
   if (!pair) return;
   *pair = (struct pair){.devices = {from, to}};
   run_pair(pair, words, sizeof words);
-  tell_pair(doctor, name, pair, words);
+  tell_pair(doctor, name, pair, words, survey->devices[from].mended || survey->devices[to].mended);
   munmap(pair, sizeof *pair);
 }
 
@@ -339,8 +447,9 @@ void doctor_probe_gpu(struct doctor *doctor) {
   if (!survey) return;
   await(start(look, survey), end, sizeof end);
   tell_driver(doctor, survey, end);
+  tell_settings(doctor, survey);
   for (int i = 0; i < survey->count; i++) tell_device(doctor, survey, i);
-  if (survey->count > 0 && doctor->can_make) probe_pair(doctor, "GPU tensors", 0, 0);
-  if (survey->count > 1 && doctor->can_make) probe_pair(doctor, "GPU 0 to 1", 0, 1);
+  if (survey->count > 0 && doctor->can_make) probe_pair(doctor, "GPU tensors", survey, 0, 0);
+  if (survey->count > 1 && doctor->can_make) probe_pair(doctor, "GPU 0 to 1", survey, 0, 1);
   munmap(survey, sizeof *survey);
 }

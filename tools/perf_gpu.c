@@ -5,9 +5,12 @@
  * registered host memory to it.
  *
  * Two rings, one of which has no pool, so that nothing but the way differs. A turn is one tensor, from the call of send
- * until every reader's device has it; or several in a row, for the bandwidth. The readers are told each turn by a word
- * that they watch. They are made before anybody uses CUDA, which does not survive a fork; nobody is pinned, since the
- * driver's own threads would be too.
+ * until every reader's device has it; or several in a row, for the bandwidth. By POOL that is two copies, of processes
+ * that take turns on the device, so each of the two is measured by itself too, beside the plain one: all that is to be
+ * done stands on the stream before it begins, held by a word.
+ *
+ * The readers are told each turn by a word that they watch. They are made before anybody uses CUDA, which does not
+ * survive a fork; nobody is pinned, since the driver's own threads would be too.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,7 +24,8 @@
 #include "tools/perf_gpu.h"
 
 enum { ROUNDS = 400, LEAST_ROUNDS = 5, MOST_IN_A_ROW = 16, WARM_UP = 3 };
-enum order { OPEN = 1, RECEIVE, CLOSE };
+enum order { OPEN = 1, RECEIVE, RECEIVE_HELD, CLOSE };
+enum { PAGE = 4096 };
 
 static const int64_t LIMIT_NS = 60000000000; /* what takes longer than that never comes */
 static const uint64_t ROW_BYTES = 256 << 20; /* the most bytes in a row, but for two tensors */
@@ -36,6 +40,7 @@ struct shared {
     _Alignas(PERF_LINE) uint64_t done; /* turns */
     int64_t finished_ns;
     double host_ns; /* its CPU's time for a tensor */
+    double held_ns; /* its device's for all of RECEIVE_HELD */
     struct ringcast_gpu_info info[GPU_RINGS];
   } readers[];
 };
@@ -43,11 +48,14 @@ struct shared {
 struct gpu {
   const struct perf_options *options;
   struct shared *shared;
-  uint64_t largest;
+  uint64_t largest, pool_bytes;
   bool crowded;
   struct cuda cuda;
   ringcast_stream stream;
   ringcast_device_ptr memory;
+  uint32_t *word; /* that holds the stream, and how often it has */
+  uint32_t holds;
+  ringcast_device_ptr word_address;
   struct perf_children children;
   /* The writer's alone: */
   ringcast_writer *rings[GPU_RINGS];
@@ -61,14 +69,35 @@ static void must_cuda(struct gpu *gpu, int result, const char *what) {
   if (!cuda_did(&gpu->cuda, result, what)) perf_die("%s", gpu->cuda.failed);
 }
 
+static void *registered(struct gpu *gpu, size_t bytes) {
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) perf_die("can't map %zu bytes: %s", bytes, strerror(errno));
+  must_cuda(gpu, gpu->cuda.host_register(memory, bytes, CUDA_REGISTER_MAPPED), "cuMemHostRegister");
+  return memory;
+}
+
 static void open_device(struct gpu *gpu) {
   if (!cuda_open(&gpu->cuda, 0)) perf_die("%s", gpu->cuda.failed);
   must_cuda(gpu, gpu->cuda.alloc(&gpu->memory, gpu->largest), "cuMemAlloc");
   must_cuda(gpu, gpu->cuda.stream_create(&gpu->stream, CUDA_STREAM_NON_BLOCKING), "cuStreamCreate");
+  gpu->word = registered(gpu, PAGE);
+  must_cuda(gpu, gpu->cuda.host_pointer(&gpu->word_address, gpu->word, 0), "cuMemHostGetDevicePointer");
 }
 
 static void await_device(struct gpu *gpu) {
   must_cuda(gpu, gpu->cuda.stream_synchronize(gpu->stream), "cuStreamSynchronize");
+}
+
+/* What is enqueued from now on begins with let_go, which says how long it took. */
+static void hold(struct gpu *gpu) {
+  must_cuda(gpu, gpu->cuda.wait_value(gpu->stream, gpu->word_address, ++gpu->holds, 0), "cuStreamWaitValue32");
+}
+
+static double let_go(struct gpu *gpu) {
+  int64_t start = perf_now_ns();
+  __atomic_store_n(gpu->word, gpu->holds, __ATOMIC_RELEASE); /* the device reads it */
+  await_device(gpu);
+  return (double)(perf_now_ns() - start);
 }
 
 /* ---- A reader --------------------------------------------------------------------------------------------------- */
@@ -123,6 +152,13 @@ static void receive_all(struct gpu *gpu, struct gpu_reader *reader, uint32_t ind
   shared->readers[index].host_ns = (double)host / shared->count;
 }
 
+/* All lie in the pool by now. */
+static void receive_held(struct gpu *gpu, struct gpu_reader *reader, uint32_t index) {
+  hold(gpu);
+  for (uint32_t i = 0; i < gpu->shared->count; i++) receive(gpu, reader->readers[GPU_POOL]);
+  gpu->shared->readers[index].held_ns = let_go(gpu);
+}
+
 static void reader_body(void *context, uint32_t index) {
   struct gpu *gpu = context;
   struct gpu_reader reader = {0};
@@ -130,6 +166,7 @@ static void reader_body(void *context, uint32_t index) {
     while (perf_load(&gpu->shared->turn) != turn) perf_relax(gpu->crowded);
     if (gpu->shared->order == OPEN) open_reader(gpu, &reader);
     if (gpu->shared->order == RECEIVE) receive_all(gpu, &reader, index);
+    if (gpu->shared->order == RECEIVE_HELD) receive_held(gpu, &reader, index);
     if (gpu->shared->order == CLOSE) close_reader(gpu, &reader, index);
     perf_store(&gpu->shared->readers[index].done, turn);
   }
@@ -213,6 +250,26 @@ static struct turn take_turn(struct gpu *gpu, enum gpu_way way, uint64_t bytes, 
   return turn_of_ring(gpu, way, bytes, count, way == GPU_POOL ? RINGCAST_GPU_NO_INLINE : 0);
 }
 
+/* `count` copies of each kind alone, in nanoseconds: into the pool, out of it at the slowest reader, and plain. */
+struct held {
+  double in, out, plain;
+};
+
+static struct held turn_held(struct gpu *gpu, uint64_t bytes, uint32_t count) {
+  struct held held = {0};
+  hold(gpu);
+  for (uint32_t i = 0; i < count; i++) send(gpu, GPU_POOL, bytes, RINGCAST_GPU_NO_INLINE);
+  held.in = let_go(gpu);
+  tell(gpu, RECEIVE_HELD, GPU_POOL, count);
+  await_readers(gpu);
+  for (uint32_t i = 0; i < gpu->options->readers; i++) held.out = fmax(held.out, gpu->shared->readers[i].held_ns);
+  hold(gpu);
+  for (uint32_t i = 0; i < count; i++)
+    must_cuda(gpu, gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream), "a plain copy");
+  held.plain = let_go(gpu);
+  return held;
+}
+
 /* ---- Opening and closing ---------------------------------------------------------------------------------------- */
 
 static uint64_t free_bytes(struct gpu *gpu) {
@@ -223,12 +280,12 @@ static uint64_t free_bytes(struct gpu *gpu) {
 
 static void open_writers(struct gpu *gpu) {
   /* Room for a few of the largest, so that the pool is never full. */
-  uint64_t pool = 4 * gpu->largest > 64 << 20 ? 4 * gpu->largest : 64 << 20;
+  gpu->pool_bytes = 4 * gpu->largest > 64 << 20 ? 4 * gpu->largest : 64 << 20;
   for (int i = 0; i < GPU_RINGS; i++) {
     struct ringcast_writer_options ring = {
         .size = sizeof ring, .capacity = gpu->options->capacity, .readers = gpu->options->readers};
     struct ringcast_gpu_writer_options options = {
-        .size = sizeof options, .pool_bytes = i == GPU_POOL ? pool : RINGCAST_NO_POOL};
+        .size = sizeof options, .pool_bytes = i == GPU_POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
     struct ringcast_info info;
     perf_must(ringcast_writer_create_ex(&ring, &gpu->rings[i]), "can't make a ring");
     perf_must(ringcast_writer_info(gpu->rings[i], &info), "no facts of the ring");
@@ -239,13 +296,6 @@ static void open_writers(struct gpu *gpu) {
     perf_must(ringcast_gpu_writer_open(gpu->rings[i], &options, &gpu->writers[i]), "can't add the device to the ring");
     snprintf(gpu->shared->handles[i], sizeof gpu->shared->handles[i], "%s", ringcast_writer_handle(gpu->rings[i]));
   }
-}
-
-static void *registered(struct gpu *gpu, size_t bytes) {
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) perf_die("can't map %zu bytes: %s", bytes, strerror(errno));
-  must_cuda(gpu, gpu->cuda.host_register(memory, bytes, 0), "cuMemHostRegister");
-  return memory;
 }
 
 static void open_all(struct gpu *gpu) {
@@ -304,6 +354,28 @@ struct series {
   double total[ROUNDS], send[ROUNDS], receive[ROUNDS], row[ROUNDS];
 };
 
+/* Those of a round fill no more than half of the pool, as nobody reads them meanwhile. */
+static void measure_copies(struct gpu *gpu, struct series *series, uint64_t bytes, struct gpu_size_figures *out) {
+  uint64_t fit = gpu->pool_bytes / 2 / bytes;
+  uint32_t count = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : (uint32_t)fit;
+  int64_t end = perf_now_ns() + (int64_t)(gpu->options->seconds / 4 * 1e9);
+  size_t round;
+  for (int way = 0; way < GPU_WAYS; way++)
+    for (int i = 0; i < 2; i++) out->ways[way].copy_bytes_per_s[i] = NAN;
+  if (!gpu->figures->pool || !gpu->cuda.wait_value) return;
+  for (round = 0; round <= ROUNDS && (round <= LEAST_ROUNDS || perf_now_ns() < end); round++) {
+    struct held held = turn_held(gpu, bytes, count);
+    if (round == 0) continue;
+    series->total[round - 1] = held.in;
+    series->send[round - 1] = held.out;
+    series->receive[round - 1] = held.plain;
+  }
+  double per_s = (double)bytes * count * 1e9;
+  out->ways[GPU_POOL].copy_bytes_per_s[0] = per_s / median(series->total, round - 1);
+  out->ways[GPU_POOL].copy_bytes_per_s[1] = per_s / median(series->send, round - 1);
+  out->ways[GPU_DTOD].copy_bytes_per_s[0] = per_s / median(series->receive, round - 1);
+}
+
 static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes, struct gpu_size_figures *out) {
   uint64_t fit = ROW_BYTES / bytes;
   uint32_t row = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : fit < 2 ? 2 : (uint32_t)fit;
@@ -330,6 +402,7 @@ static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes,
     out->ways[way].receive_us = way < GPU_RINGS ? median(series[way].receive, round - 1) / 1e3 : NAN;
     out->ways[way].bytes_per_s = (double)bytes * row / median(series[way].row, round - 1) * 1e9;
   }
+  measure_copies(gpu, series, bytes, out);
 }
 
 int perf_gpu(const struct perf_options *options) {

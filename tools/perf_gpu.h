@@ -15,7 +15,9 @@ struct gpu_way_figures {
   size_t rounds;
   double send_us, receive_us; /* the CPU's time for a tensor; of the plain copies, send_us: of the call */
   double completion_us;       /* from the call of send until the last reader's device has the bytes */
-  double bytes_per_s;         /* several in a row */
+  double bytes_per_s;         /* several in a row, from send until the last reader has them: two copies each by POOL */
+  double copy_bytes_per_s[2]; /* each of the copies alone: into the pool, and out of it at the slowest reader; of
+                               * device_to_device, the first. Not a number: not measured */
 };
 
 struct gpu_size_figures {
@@ -34,6 +36,9 @@ struct gpu_figures {
   int size_count;
   struct gpu_size_figures sizes[PERF_MAX_SIZES];
 };
+
+/* What share of a plain copy's bandwidth the slower of POOL's two copies has. Not a number: not measured. */
+double gpu_copy_ratio(const struct gpu_size_figures *size);
 
 /* From which size on POOL takes less time than INLINE does, there and at all larger ones; 0: it never does. */
 uint64_t gpu_crossover(const struct gpu_figures *figures);

@@ -28,6 +28,11 @@ uint64_t gpu_crossover(const struct gpu_figures *figures) {
   return from;
 }
 
+double gpu_copy_ratio(const struct gpu_size_figures *size) {
+  const double *pool = size->ways[GPU_POOL].copy_bytes_per_s;
+  return (pool[0] < pool[1] ? pool[0] : pool[1]) / size->ways[GPU_DTOD].copy_bytes_per_s[0];
+}
+
 static uint64_t largest_below(const struct gpu_figures *figures, uint64_t bytes) {
   uint64_t largest = 0;
   for (int i = 0; i < figures->size_count; i++)
@@ -65,6 +70,13 @@ static void json_size(struct json *json, const struct gpu_size_figures *size) {
     if (way < GPU_RINGS) json_number(json, "receive_us", figures->receive_us);
     json_number(json, "completion_us", figures->completion_us);
     json_number(json, "bytes_per_s", figures->bytes_per_s);
+    if (way == GPU_POOL) {
+      json_number(json, "writer_copy_bytes_per_s", figures->copy_bytes_per_s[0]);
+      json_number(json, "reader_copy_bytes_per_s", figures->copy_bytes_per_s[1]);
+      json_number(json, "ratio_to_device_to_device", gpu_copy_ratio(size));
+    } else if (way == GPU_DTOD) {
+      json_number(json, "copy_bytes_per_s", figures->copy_bytes_per_s[0]);
+    }
     json_close(json, '}');
   }
   json_close(json, '}');
@@ -112,8 +124,18 @@ static void text_bytes(uint64_t bytes, char *out, size_t size) {
   snprintf(out, size, "%" PRIu64 " %s", bytes, units[unit]);
 }
 
+static void print_copies(const struct gpu_size_figures *size, enum gpu_way way) {
+  const double *copies = size->ways[way].copy_bytes_per_s;
+  if (way == GPU_POOL && !isnan(copies[0]))
+    printf("   %.2f in, %.2f out, %.2f of a plain one", copies[0] / 1e9, copies[1] / 1e9, gpu_copy_ratio(size));
+  else if (!isnan(copies[0]))
+    printf("   %.2f", copies[0] / 1e9);
+  putchar('\n');
+}
+
 static void print_sizes(const struct gpu_figures *figures) {
-  printf("%10s  %-18s %10s %12s %14s %10s\n", "", "", "send, us", "receive, us", "completion, us", "GB/s");
+  printf("%10s  %-18s %10s %12s %14s %10s   %s\n", "", "", "send, us", "receive, us", "completion, us", "GB/s",
+         "copies alone, GB/s");
   for (int i = 0; i < figures->size_count; i++) {
     char bytes[32];
     text_bytes(figures->sizes[i].bytes, bytes, sizeof bytes);
@@ -122,7 +144,8 @@ static void print_sizes(const struct gpu_figures *figures) {
       if (!found->measured) continue;
       printf("%10s  %-18s %10.2f ", bytes, titles[way], found->send_us);
       way < GPU_RINGS ? printf("%12.2f", found->receive_us) : printf("%12s", "");
-      printf(" %14.2f %10.2f\n", found->completion_us, found->bytes_per_s / 1e9);
+      printf(" %14.2f %10.2f", found->completion_us, found->bytes_per_s / 1e9);
+      print_copies(&figures->sizes[i], (enum gpu_way)way);
       bytes[0] = '\0';
     }
   }

@@ -7,6 +7,8 @@
  * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Where that can't
  * be had, the same frame carries the bytes itself (INLINE), and the reader's device has them by one copy.
  *
+ * Nothing of it has run on a real GPU yet: docs/gpu.md, "What is proven where". examples/gpu.c is a whole program.
+ *
  * No CUDA is linked, and none is needed to build: the driver is opened when it is first asked for. Without a driver, or
  * a device, open gives -ENODEV and all else of ringcast works as before; ringcast_gpu_status says why.
  *
@@ -32,25 +34,38 @@
  * Caveats.
  *   Streams  Everything is ordered by the streams given. The writer's caller may write to its tensor again, or free it,
  *            in the order of its stream; the reader's may use what was copied in the order of its own. Streams are
- *            CUstream; NULL is the legacy default one. Not CU_STREAM_PER_THREAD (-EINVAL): it is another stream in each
+ *            CUstream, of the device's primary context, which the CUDA runtime, torch and CuPy use (cudaStream_t is the
+ *            same); NULL is the legacy default one. Not CU_STREAM_PER_THREAD (-EINVAL): it is another stream in each
  *            thread.
  *   Groups   A frame goes by way of the pool only while all readers that are attached have opened it. A reader does so
  *            at its first frame with a device tensor, which is therefore INLINE. One without a GPU, or that can't open
- *            the pool, keeps the group INLINE as long as it is attached.
+ *            the pool, keeps the group INLINE as long as it is attached; so does one in the slot of a reader that has
+ *            closed and holds a view (_map) still, until that is taken back: the place in the pool is that one's.
  *   Death    A writer that dies takes its pool with it: what its readers' streams wait for is released, counts as
  *            invalid, and the next call says -EPIPE; so do frames of the pool that were not read yet. A reader that
  *            dies, once its process is gone, is waited for no more.
  *   Close    The pool's memory is given back when the last reader that has opened it has closed; until then it stays
- *            allocated, beyond ringcast_gpu_writer_close, and the next open or close of this process looks again.
+ *            allocated, beyond ringcast_gpu_writer_close, and the next open or close of this process looks again. It
+ *            goes with the process: a writer that has closed in order, and exits, takes with it what its readers have
+ *            not read, as if it had died. So let the process live until they have: ringcast_gpu_writer_info, before
+ *            the close, has slots_used 0 then.
  *   Fork     As in ringcast.h, and CUDA itself can't be used by the child of a process that has used it: -ECHILD.
  *   Threads  One thread at a time per handle, and it is the one that uses the ringcast_writer or _reader it is made of.
  *            A reader has a thread of its own that sleeps until the writer dies.
- *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued.
- *   Trust    As for the ring: who may attach may read and write the words, and can make a reader's stream wait until
- *            that reader closes, and frames of the ring that are copied behind it stay held as long.
+ *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. A graph that is captured on another
+ *            stream, by whichever thread, in whatever mode, is spoilt neither by what is called here nor by what a
+ *            reader's own thread does; unless a stream was destroyed that was still to write an `ack`: then the context
+ *            is synchronised.
+ *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
+ *            writer's pidfd.
+ *   Trust    As for the ring: who may attach may read and write the words, and the pool. It can have others read other
+ *            bytes. It can make a reader's stream wait until that reader closes; frames of the ring that are copied
+ *            behind it stay held as long. It can't have memory freed that others have open, once a frame was
+ *            sent to them by it.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
- * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY.
+ * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY (not now, and nothing was done: the stream captures a
+ * CUDA graph, or what is asked for is in use; each call says what).
  */
 #ifndef RINGCAST_GPU_H
 #define RINGCAST_GPU_H
@@ -86,7 +101,7 @@ struct ringcast_gpu_device_info {
   char name[128];
   uint8_t uuid[16];
   uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
-  /* What was tried, each 1, 0, or a negative errno: */
+  /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno. */
   int32_t words64, words32; /* streams wait for and write words of host memory, of 64 and 32 bits */
   int32_t registers;        /* host memory can be registered, */
   int32_t registers_read_only; /* ... also what this process may only read */
@@ -101,9 +116,10 @@ RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast
 
 struct ringcast_gpu_writer_options {
   uint32_t size;
-  int32_t device;       /* ordinal; -1: that of the context that is current, else 0 */
-  uint64_t pool_bytes;  /* rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB; RINGCAST_NO_POOL:
-                         * none, all is INLINE */
+  int32_t device;       /* ordinal: 0 is the first device, and no default; -1, or NULL options: that of the context that
+                         * is current, else 0 */
+  uint64_t pool_bytes;  /* at most 1 TiB, rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB;
+                         * RINGCAST_NO_POOL: none, all is INLINE */
   uint32_t slots;       /* the most frames under way in the pool; 0: 128; at most 1024 */
   uint32_t flags;       /* RINGCAST_GPU_EXTERN */
   uint64_t inline_most; /* device tensors that together have no more bytes go INLINE; 0: none do */
@@ -112,14 +128,16 @@ struct ringcast_gpu_writer_options {
 #define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
 
 /* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. A pool that can't be had is no error:
- * all is INLINE, and ringcast_gpu_writer_info says why. -ENODEV, -EINVAL, -EBUSY (this writer has one already),
- * -ENOMEM, -EIO, -ECHILD. Blocks while the driver works. */
+ * all is INLINE, and ringcast_gpu_writer_info says why. -ENODEV, -EINVAL, -EBUSY (this writer has one already; or a
+ * graph is captured, with a driver that forbids this meanwhile: open it again), -ENOMEM, -EIO, -ECHILD. Blocks while
+ * the driver works. */
 RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
                                           ringcast_gpu_writer **out);
 
-/* Before ringcast_writer_close. NULL is allowed. What was committed stays readable. Never waits for readers; but where
- * the pool's memory can be freed, or the ring's was registered, CUDA itself may wait for what this process's own
- * streams on the device are still to do. */
+/* Before ringcast_writer_close; after it, it also frees what that had to leave. NULL is allowed. What was committed
+ * stays readable as long as this process lives. Never waits for readers; but where the pool's memory can be freed, or
+ * the ring's was registered, CUDA itself may wait, without limit, for what this process's own streams on the device are
+ * still to do. */
 RINGCAST_API void ringcast_gpu_writer_close(ringcast_gpu_writer *writer);
 
 /* A place in the pool for the device tensors of one frame, and the words that say when they are there. */
@@ -127,7 +145,6 @@ struct ringcast_gpu_extent {
   uint32_t slot, epoch; /* these three for ringcast_build_device */
   uint64_t generation;
   uint64_t base, bytes; /* in the pool */
-  uint64_t lent;        /* private */
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
@@ -138,8 +155,10 @@ struct ringcast_gpu_extent {
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
-/* Says that the frame refers to memory that was lent under this number: once for each, before the commit. -EINVAL. */
-RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease, uint32_t lent);
+/* Says that the frame refers to memory that was lent under this number: for each, before the commit. Until the lease is
+ * dropped, or what was sent of it read, that can't be taken back. -EINVAL: no such lease is open; nothing is lent. */
+RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
+                                         uint32_t lent);
 
 /* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. All copies of a lease, and its
  * commit, are on one stream. -EINVAL (not in the lease; no such tensor; another stream), -ENOTSUP (its strides would
@@ -180,9 +199,10 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
 
 /* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
- * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent. The rules:
- * what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it
- * lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
+ * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent; where that
+ * is small, who may attach can also reach what else lies in the driver's block of 2 MiB around it. The rules: what was
+ * sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and
+ * it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
  * ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was opened
  * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
  * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
@@ -191,17 +211,18 @@ RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_
  * -EINVAL. */
 RINGCAST_API int ringcast_gpu_lent_range(const ringcast_gpu_writer *writer, uint32_t lent, ringcast_device_ptr *base,
                                          uint64_t *bytes);
-/* 1: all that was sent of it has been read; 0: not yet. -EINVAL. Does not wait. */
+/* 1: all that was sent of it has been read; 0: not yet. -EPIPE: the device has failed. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
 /* Takes it back: no more can be sent of it, and readers close it. Blocks up to the timeout. 0; -ETIMEDOUT (-EAGAIN for
- * timeout 0): somebody still has it open, ask again. -EPIPE: the device has failed. -EINVAL. */
+ * timeout 0): somebody still has it open, ask again. A reader whose own device has failed is waited for no more.
+ * -EPIPE: the writer's has. -EINVAL. */
 RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_POOL = 1,     /* the next frame would go by the pool, if it has room */
   RINGCAST_GPU_WAY_NO_POOL = 2,  /* there is none: `why` */
   RINGCAST_GPU_WAY_NO_READER = 3, /* nobody is attached */
-  RINGCAST_GPU_WAY_WAITING = 4,  /* a reader (`reader`) has not opened it yet, and never may */
+  RINGCAST_GPU_WAY_WAITING = 4,  /* a reader (`reader`) has not opened it yet, and perhaps never will */
   RINGCAST_GPU_WAY_REFUSED = 5,  /* a reader can't: `why` */
   RINGCAST_GPU_WAY_LOST = 6,     /* the device has failed */
 };
@@ -219,7 +240,7 @@ struct ringcast_gpu_info {
   uint64_t pool_frames, pool_bytes_sent; /* ... or received */
   uint64_t inline_frames; /* frames with device tensors in them */
   uint64_t full;        /* times that the pool had no room */
-  uint64_t opens;       /* handles opened, ... */
+  uint64_t opens;       /* pools opened, ... */
   uint64_t syncs;       /* ... and times that a call waited for the device, after open */
   uint64_t slots_used, bytes_used; /* now */
   uint32_t registered;  /* 1: the ring's memory is registered with the driver */
@@ -236,34 +257,38 @@ struct ringcast_gpu_reader_options {
   uint32_t reserved;
 };
 
-/* Adds device tensors to a reader. The pool is opened by the first frame that has one. -ENODEV, -EINVAL, -EBUSY,
- * -ENOMEM, -EIO, -EAGAIN (no thread to be had), -ECHILD. */
+/* Adds device tensors to a reader. The pool is opened by the first frame that has one. -ENODEV, -EINVAL, -EBUSY (this
+ * reader has one already, or a device may still read frames by one that was closed: attach anew), -ENOMEM, -EIO,
+ * -EAGAIN (no thread to be had), -ECHILD. */
 RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
                                           ringcast_gpu_reader **out);
 
 /* Opens the pool that the writer has now, not only with the first frame that has a device tensor: so that this can go
  * by the pool already, and for frames of lent memory alone, which have no other way. -EAGAIN: there is none now, or
- * frames of an earlier one are to be read first; -ENOTSUP: it can't be opened here. Blocks. */
+ * frames of an earlier one are to be read first, or it can't be opened now, as descriptors or memory lack or a thread
+ * captures a graph: it is tried again with the next frame. -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
-/* Before ringcast_reader_close. NULL is allowed. Gives back what takes hold of the pool; a frame whose take has not
- * ended is held still, and for ringcast_reader_release. Waits until the reader's streams, which must still exist, have
- * read what they were told to: of the pool a second at most, then this reader's own thread goes on waiting; of the ring
- * ten, then its frames stay held until ringcast_reader_close, and what is registered with the driver, and the context,
- * for the life of the process. What streams wait for of a writer that has died is released. Memory that _map has given
- * and _unmap not yet taken back stays open until then: see there. */
+/* Before ringcast_reader_close, and _leave, which do nothing until it is done. NULL is allowed. Gives back what takes
+ * hold of the pool; a frame whose take has not ended is held still, and for ringcast_reader_release. Waits until the
+ * reader's streams, which must still exist, have read what they were told to: of the pool a second at most, then this
+ * reader's own thread goes on waiting; of the ring ten, then its frames stay held until ringcast_reader_close, and what
+ * is registered with the driver, and the context, for the life of the process. What streams wait for of a writer that
+ * has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there. It
+ * may take longer where CUDA itself waits for all that this process's streams on the device are still to do: to
+ * unregister the ring's memory, or while lent memory that was taken back is being closed. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
 /* ringcast_reader_next, with this reader's own business before it: frames whose bytes a device was still copying are
  * given back as soon as it has. Keeps to the timeout also when these are too many for it to sleep: then it looks for a
  * frame, and for what the device has done, in turn. */
 RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
-/* That business alone, for who calls ringcast_reader_next by itself. `before_sleep`: 0, the next call does not sleep;
- * 1, it may: waits as long as the device takes until it can; more: waits no longer than so many nanoseconds, then
- * -EAGAIN: do not sleep, or shortly, and ask again. */
-RINGCAST_API int ringcast_gpu_tidy(ringcast_gpu_reader *reader, int before_sleep);
+/* That business alone, for who calls ringcast_reader_next by itself, before it may sleep: blocks, up to the timeout,
+ * until the next call may. 0; -ETIMEDOUT (-EAGAIN for timeout 0): do not sleep, or shortly, and ask again. -EINVAL,
+ * -ECHILD. */
+RINGCAST_API int ringcast_gpu_tidy(ringcast_gpu_reader *reader, int64_t timeout_ns);
 
-/* A frame being read. The fields are private, but for these. */
+/* A frame being read. Private, but for `frame`, `stream`, and `epoch`. */
 struct ringcast_gpu_take {
   struct ringcast_frame frame;
   ringcast_stream stream;
@@ -276,13 +301,16 @@ struct ringcast_gpu_take {
 /* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool,
  * and in lent memory. Opens the pool if need be (then it blocks). On an error the frame is still held.
  * -ECONNABORTED: it was under way when this reader attached, and is not for it: release it and go on.
- * -EPIPE: the writer, or its device, is gone, and the pool with it. -EPROTO, -EBUSY (capture), -EIO, -EINVAL. */
+ * -EPIPE: the writer, or its device, is gone, and the pool with it. -EBUSY: capture, or its take is open already.
+ * -EINVAL: it is not held, or holds no tensors. -EPROTO, -EIO. */
 RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ringcast_frame *frame,
                                     ringcast_stream stream, struct ringcast_gpu_take *out);
 
 /* Enqueues a copy of the item's bytes, packed in C order as they are, to device memory of this reader, wherever the
- * item is placed. -EPROTO (the item points outside), -EBUSY (capture: nothing was enqueued), -EIO. Does not wait but
- * where the ring's memory is not registered. */
+ * item is placed. -EINVAL (the take is not open), -EPROTO (the item points outside), -EPIPE (it lies in memory that the
+ * writer has lent, and the writer is gone), -EBUSY (capture: nothing was enqueued), -EIO; of lent memory that can't be
+ * opened here, also -ENOTSUP and -ENOMEM. Does not wait but where the ring's memory is not registered;
+ * or where more than 16 takes read it: then ten seconds at most, and -ETIMEDOUT says that it may be read still. */
 RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                        const struct ringcast_item *item, ringcast_device_ptr to);
 /* The same for any `bytes` of the frame (INLINE), or of the pool, that lie in a row: several tensors at once. For POOL,
@@ -291,12 +319,13 @@ RINGCAST_API int ringcast_gpu_copy_frame(ringcast_gpu_reader *reader, struct rin
                                          uint64_t bytes, ringcast_device_ptr to);
 RINGCAST_API int ringcast_gpu_copy_pool(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, uint64_t offset,
                                         uint64_t bytes, ringcast_device_ptr to);
-/* Copies the item's bytes to host memory: it waits for the device. */
+/* Copies the item's bytes to host memory: it waits for the device. As _copy_out, and, of what lies in the pool or in
+ * lent memory, -EPIPE and -ESTALE as ringcast_gpu_check. */
 RINGCAST_API int ringcast_gpu_copy_to_host(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                            const struct ringcast_item *item, void *to);
 
 /* Where the item lies, to be read, never written to, on the take's stream, until _unmap. POOL alone; -ENOTSUP: it is
- * not there. *hold is for _unmap, one for each map. -ENOMEM. */
+ * not there. *hold is for _unmap, one for each map. -EINVAL: the take is not open. -ENOMEM. */
 typedef struct ringcast_gpu_hold ringcast_gpu_hold;
 RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                   const struct ringcast_item *item, ringcast_device_ptr *out, ringcast_gpu_hold **hold);
@@ -305,12 +334,19 @@ RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_g
 RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
 
 /* Ends it: enqueues `ack`, and gives the frame back, as ringcast_reader_release, at once or when the device has copied
- * what it was told to. -ESTALE, -EIO: the take is used up even so. -EBUSY (capture): nothing was enqueued, and it is
- * open still: end it after the capture. Waits for the device where the ring's memory is not registered, or the writer
- * evicts readers that are slow: it would not wait for what the device has yet to read. */
+ * what it was told to: with this reader's next call then, so who makes none for long calls ringcast_gpu_tidy. -ESTALE,
+ * -EIO: the take is used up even so. -EINVAL: it has ended, perhaps by way of a copy of the struct. -EBUSY (capture):
+ * nothing was enqueued, and it is open still: end it after the capture. Waits for the device where the ring's memory is
+ * not registered, where the writer evicts readers that are slow (it would not wait for what the device has yet to
+ * read), and where 16 frames are read still; ten seconds at most. Where what the device has yet to read holds more than
+ * a quarter of the ring it waits for that, too, a second at most: the next call may be long in coming, and the writer
+ * needs room. -ETIMEDOUT: the device, whose stream is behind, has not read the frame, which is held still: end the take
+ * again, for which it is good alone, or close the reader. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
 
-/* Gives back a frame that was not begun: as ringcast_reader_release, and what it has in the pool is not waited for. */
+/* Gives back a frame that was not begun: as ringcast_reader_release, and what it has in the pool is not waited for. By
+ * ringcast_reader_release itself its place in the pool would stay taken until this reader closes. -EBUSY: its take is
+ * open: end that. -EINVAL: it is not held. */
 RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct ringcast_frame *frame);
 
 /* 0: all that was copied so far has come, or will. -EPIPE: the writer has died, and something that a stream of this
@@ -319,18 +355,23 @@ RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
 /* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
  * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
- * must still exist. NULL is allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
+ * must still exist, and if it captures a graph then, until a later alloc or free finds that it has ended. NULL is
+ * allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
 typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
 RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
-/* Copies a tensor of device `ordinal` to host memory, packed in C order, for who has no writer to ringcast_gpu_fetch it
- * for, and waits for that. -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_copy_in), -EBUSY, -EIO, -ECHILD. */
+/* Like ringcast_gpu_fetch, without a writer: copies a tensor of device `ordinal` to host memory, packed in C order, and
+ * waits for that. -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_copy_in), -EBUSY, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to,
                                         ringcast_stream stream);
 /* Waits until a stream of device `ordinal` has done all that it was told to, for who goes on by another one. Counted by
- * nobody. -ENODEV, -EINVAL, -EIO, -ECHILD. */
+ * nobody. -ENODEV, -EINVAL, -EBUSY (capture), -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
+/* Has a stream of device `ordinal` go on only when another one has done all that it was told to so far: in the order of
+ * the device, where the driver can; else, and for a `before` that does not exist any more, this call waits. -EBUSY (one
+ * of them captures a graph: nothing was enqueued), -ENODEV, -EINVAL, -EIO, -ECHILD. */
+RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);
 
 RINGCAST_API int ringcast_gpu_reader_info(ringcast_gpu_reader *reader, struct ringcast_gpu_info *out);
 

@@ -85,11 +85,14 @@ static const struct {
     {RC_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
     {RC_CU_NOT_READY, "CUDA_ERROR_NOT_READY"},
     {RC_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+    {RC_CU_TOO_MANY_PEERS, "CUDA_ERROR_TOO_MANY_PEERS"},
     {RC_CU_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
     {RC_CU_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
     {RC_CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
     {RC_CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED"},
     {RC_CU_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+    {RC_CU_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+    {RC_CU_STREAM_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT"},
     {999, "CUDA_ERROR_UNKNOWN"},
 };
 
@@ -227,6 +230,8 @@ rc_cu_result cuCtxSynchronize(void) {
   struct rc_cu_context *context;
   rc_cu_result result = fake_begin(FAKE_ctx_synchronize, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
+  result = fake_check_capture_of(context);
+  if (result != RC_CU_SUCCESS) return fake_end(result);
   fake_streams_wait(context);
   return fake_end(context->broken);
 }

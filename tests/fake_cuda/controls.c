@@ -76,11 +76,14 @@ void fake_read_faults(void) {
 static rc_cu_result fault_of(enum fake_function function) {
   for (size_t i = 0; i < fault_count; i++) {
     long calls = faults[i].function == ALL ? fake.all_calls : fake.calls[function];
-    if (faults[i].function != ALL && faults[i].function != (int)function) continue;
+    if (faults[i].function != (int)function && (faults[i].function != ALL || function == FAKE_exchange_capture_mode))
+      continue;
     if (faults[i].call == 0 || faults[i].call == calls) return faults[i].result;
   }
   return RC_CU_SUCCESS;
 }
+
+_Thread_local long fake_own_waits;
 
 /* In a child of who called cuInit the lock may be held for ever, and nothing of what is known is true. */
 rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct rc_cu_context **out) {
@@ -88,9 +91,11 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
   rc_cu_result result = RC_CU_SUCCESS;
   if (fake.pid != 0 && fake.pid != getpid()) return RC_CU_NOT_INITIALIZED;
   pthread_mutex_lock(&fake.lock);
+  fake_own_waits += function == FAKE_stream_synchronize || function == FAKE_ctx_synchronize ||
+                    function == FAKE_mem_alloc || function == FAKE_mem_free;
   fake_read_faults();
   fake.calls[function]++;
-  fake.all_calls++;
+  fake.all_calls += function != FAKE_exchange_capture_mode;
   if (need >= FAKE_READY && fake.pid == 0) return fake_end(RC_CU_NOT_INITIALIZED);
   if (need >= FAKE_CURRENT) {
     context = fake_current();
@@ -101,6 +106,7 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
     failed = (int)function;
     if (result == RC_CU_ILLEGAL_ADDRESS) fake_break_context(fake_current()); /* which no call would survive */
   }
+  if (result == RC_CU_SUCCESS) result = fake_check_captures(function);
   if (result != RC_CU_SUCCESS) return fake_end(result);
   if (out) *out = context;
   return RC_CU_SUCCESS;
@@ -163,6 +169,7 @@ FIRST_VERSION(cuStreamWaitValue64)
 FIRST_VERSION(cuStreamWriteValue32)
 FIRST_VERSION(cuStreamWaitValue32)
 FIRST_VERSION(cuStreamDestroy)
+FIRST_VERSION(cuEventDestroy)
 
 /* ---- What a test can ask ---------------------------------------------------------------------------------------- */
 
@@ -170,6 +177,7 @@ long fake_cuda_calls(const char *name) {
   int found = find(name, strlen(name));
   pthread_mutex_lock(&fake.lock);
   long calls = strcmp(name, "fake_host_waits") == 0 ? fake.host_waits
+             : strcmp(name, "fake_own_waits") == 0  ? fake_own_waits
              : found == NONE                        ? -1
              : found == ALL                         ? fake.all_calls
                                                     : fake.calls[found];
@@ -184,7 +192,7 @@ static long count_memory(enum fake_kind kind) {
 }
 
 static const char *const live_names[] = {"allocations", "imports", "registered",    "streams",
-                                         "contexts",    "queued",  "contexts made", "lost"};
+                                         "contexts",    "queued",  "contexts made", "lost",    "spoilt"};
 enum { LIVE = sizeof live_names / sizeof *live_names };
 
 static long count_live(int which) {
@@ -197,7 +205,7 @@ static long count_live(int which) {
     }
   }
   long counts[LIVE] = {count_memory(FAKE_ALLOCATED), count_memory(FAKE_IMPORTED), count_memory(FAKE_REGISTERED),
-                       streams, contexts, queued, fake.contexts_made, fake.lost};
+                       streams, contexts, queued, fake.contexts_made, fake.lost, fake.spoilt};
   return counts[which];
 }
 
@@ -233,14 +241,6 @@ const char *fake_cuda_failed(void) {
 void fake_cuda_break_context(rc_cu_context context) {
   pthread_mutex_lock(&fake.lock);
   fake_break_context(context ? context : fake_current());
-  pthread_mutex_unlock(&fake.lock);
-}
-
-void fake_cuda_capture(rc_cu_stream stream, bool on) {
-  pthread_mutex_lock(&fake.lock);
-  struct rc_cu_context *context = fake_current();
-  struct rc_cu_stream *found = context ? fake_stream_find(context, stream) : NULL;
-  if (found) found->capturing = on;
   pthread_mutex_unlock(&fake.lock);
 }
 

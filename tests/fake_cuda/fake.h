@@ -42,7 +42,9 @@ struct rc_cu_stream {
   struct fake_operation *first, **last;
   uint64_t queued, done; /* operations since the start */
   unsigned number;       /* for the delays */
-  bool started, blocking /* for the legacy stream */, destroyed, capturing;
+  bool started, blocking /* for the legacy stream */, destroyed;
+  enum { CAPTURES_NOT, CAPTURES, CAPTURE_SPOILT } capturing; /* as cuStreamIsCapturing says it */
+  pthread_t captor;      /* the thread */
 };
 
 struct rc_cu_context {
@@ -84,8 +86,11 @@ extern struct fake {
   struct fake_settings settings;
   struct rc_cu_context contexts[MOST_DEVICES];
   struct fake_memory *memory;
-  long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost;
+  long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost, spoilt;
 } fake;
+
+/* How often this thread has called what waits for a device, or may. */
+extern _Thread_local long fake_own_waits;
 
 /* ---- controls.c: what every call begins with --------------------------------------------------------------------- */
 
@@ -112,6 +117,11 @@ struct rc_cu_stream *fake_stream_find(struct rc_cu_context *context, rc_cu_strea
 void fake_streams_wait(struct rc_cu_context *context); /* for all of them */
 void fake_streams_end(struct rc_cu_context *context);  /* drops what is queued; gives the lock up meanwhile */
 rc_cu_result fake_free_in_order(struct rc_cu_stream *stream, struct fake_memory *memory);
+
+/* captures.c: what streams that capture a graph forbid; what is forbidden spoils them. */
+rc_cu_result fake_check_captures(enum fake_function function);           /* to this thread, whatever it is about */
+rc_cu_result fake_check_capture_of(const struct rc_cu_context *context); /* what is about all of a context */
+rc_cu_result fake_check_work(struct rc_cu_stream *stream);               /* what is about a stream */
 
 /* memory.c */
 uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes, struct fake_memory **out); /* NULL: not all of it is there */

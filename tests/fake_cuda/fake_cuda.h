@@ -13,6 +13,9 @@
  *   - cuMemFree waits for all streams of the context, cuIpcCloseMemHandle and cuMemHostUnregister only for a copy that
  *     is being made. What they take away under work that is queued breaks the context.
  *   - In a broken context calls that give something back do so, and say 700 all the same.
+ *   - While a stream captures a graph, all calls but those that are known to be harmless are forbidden to threads that
+ *     are not RELAXED; to all, work for that stream (CUDA would make it part of the graph), asking for it, or for its
+ *     whole context, and the legacy stream if the one that captures is blocking. What is forbidden spoils the capture.
  *   - Of kernels it knows one, whatever the module: spin(word, turns): until the 32-bit word at this address (0: none)
  *     is not 0, or so many turns.
  *
@@ -26,8 +29,9 @@
  *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
  *   FAKE_CUDA_NO_READ_ONLY=1    memory that is mapped read-only can't be registered
  *   FAKE_CUDA_FAIL=cuIpcOpenMemHandle:1:217,cuMemAlloc:2:2    the first call of the one, the second of the other;
- *                               call 0: each. The name * counts all calls, of whatever function. The result 700 breaks
- *                               the context that is current, too
+ *                               call 0: each. The name * counts all calls, of whatever function but
+ *                               cuThreadExchangeStreamCaptureMode. The result 700 breaks the context that is current,
+ *                               too
  *   FAKE_CUDA_SAME_HANDLE=1     memory of one size that is freed and allocated anew has the same handle, byte by byte
  *   FAKE_CUDA_STUCK_WORDS=1     a stream that waits for a word does so until it is destroyed
  *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
@@ -43,19 +47,21 @@
 /* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
 #define FAKE_CUDA_CONTROLS(X)                                                                                         \
   /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for  \
-   * the stream, as the host's memory was not registered. -1: no such name. */                                        \
+   * the stream, as the host's memory was not registered; "fake_own_waits": these and cuStreamSynchronize,            \
+   * cuCtxSynchronize, cuMemAlloc and cuMemFree, of this thread. -1: no such name. */                                 \
   X(long, calls, (const char *name))                                                                                  \
   /* How many there are now: "allocations", "imports", "registered", "streams", "contexts", "queued"; since the start:\
-   * "contexts made", and "lost", what was left in contexts that have ended. -1: no such name. */                     \
+   * "contexts made", "lost", what was left in contexts that have ended, and "spoilt", captures. -1: no such name. */ \
   X(long, live, (const char *what))                                                                                   \
   /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails     \
    * any more. */                                                                                                     \
   X(void, fault, (const char *name, long nth, rc_cu_result result))                                                   \
-  /* The function whose call was the last to fail by this or the environment; "": none has. */                         \
+  /* The function whose call was the last to fail by this or the environment; "": none has. */                        \
   X(const char *, failed, (void))                                                                                     \
   /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */    \
   X(void, break_context, (rc_cu_context context))                                                                     \
-  X(void, capture, (rc_cu_stream stream, bool on))                                                                    \
+  /* As a capture by the calling thread, in the mode GLOBAL; where it ends, 901 says that it was spoilt. */           \
+  X(rc_cu_result, capture, (rc_cu_stream stream, bool on))                                                            \
   /* Where device memory lies in this process, for the test alone to look at; NULL: it is none. */                    \
   X(void *, host, (rc_cu_ptr pointer))                                                                                \
   /* Appends the line to the log now. */                                                                              \

@@ -164,8 +164,9 @@ rc_cu_result cuMemAllocAsync(rc_cu_ptr *out, size_t bytes, rc_cu_stream stream) 
   struct rc_cu_context *context;
   rc_cu_result result = fake_begin(FAKE_mem_alloc_async, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
-  if (!fake_stream_find(context, stream)) return fake_end(RC_CU_INVALID_HANDLE);
-  return fake_end(allocate(context, bytes, false, out));
+  struct rc_cu_stream *found = fake_stream_find(context, stream);
+  result = found ? fake_check_work(found) : RC_CU_INVALID_HANDLE;
+  return fake_end(result == RC_CU_SUCCESS ? allocate(context, bytes, false, out) : result);
 }
 
 rc_cu_result cuMemFreeAsync(rc_cu_ptr pointer, rc_cu_stream stream) {
@@ -175,6 +176,8 @@ rc_cu_result cuMemFreeAsync(rc_cu_ptr pointer, rc_cu_stream stream) {
   struct fake_memory *memory = find_allocation(pointer);
   struct rc_cu_stream *found = fake_stream_find(context, stream);
   if (!memory || !found) return fake_end(RC_CU_INVALID_VALUE);
+  result = fake_check_work(found);
+  if (result != RC_CU_SUCCESS) return fake_end(result);
   if (context->broken == RC_CU_SUCCESS) return fake_end(fake_free_in_order(found, memory));
   give_up(memory);
   return fake_end(context->broken);
@@ -264,8 +267,8 @@ static rc_cu_result tell(const struct fake_memory *memory, int attribute, void *
     return RC_CU_SUCCESS;
   case RC_CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)out = memory->id; return RC_CU_SUCCESS;
   case RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)out = memory->context->device; return RC_CU_SUCCESS;
-  /* One byte: whoever reads more of it must have cleared that. */
-  case RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(bool *)out = exportable; return RC_CU_SUCCESS;
+  /* As CUDA does not say of how many bytes it is, of as many as may be. */
+  case RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned *)out = exportable; return RC_CU_SUCCESS;
   default: return RC_CU_INVALID_VALUE;
   }
 }

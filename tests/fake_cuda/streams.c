@@ -15,7 +15,7 @@
 
 #define LOOK_NS 20000 /* how often a waiting stream looks */
 
-enum kind { COPY, WRITE_WORD, WAIT_WORD, SPIN, FREE };
+enum kind { COPY, WRITE_WORD, WAIT_WORD, SPIN, FREE, MARK };
 
 /* One side of a copy: memory of a device, of the host, or bytes that were read when the call was made. */
 struct side {
@@ -143,6 +143,7 @@ static bool perform(struct rc_cu_stream *stream, const struct fake_operation *op
     memset(operation->memory->host, 0xdd, operation->memory->bytes);
     fake_memory_drop(operation->memory);
     return true;
+  case MARK: return true;
   }
   return false;
 }
@@ -255,7 +256,20 @@ static struct after *list_others(struct rc_cu_stream *stream) {
   return after;
 }
 
-static rc_cu_result enqueue(struct rc_cu_stream *stream, struct fake_operation operation) {
+/* The same, and `done` of `before`, if that is not NULL. */
+static struct after *list_with(struct rc_cu_stream *stream, struct after before) {
+  size_t count = 0;
+  struct after *after = list_others(stream);
+  if (!before.stream) return after;
+  while (after && after[count].stream) count++;
+  after = realloc(after, (count + 2) * sizeof *after);
+  if (!after) abort();
+  after[count] = before;
+  after[count + 1] = (struct after){0};
+  return after;
+}
+
+static rc_cu_result enqueue_after(struct rc_cu_stream *stream, struct fake_operation operation, struct after before) {
   if (!stream->started && !start_thread(stream)) {
     free(operation.staged);
     return RC_CU_OUT_OF_MEMORY;
@@ -263,12 +277,16 @@ static rc_cu_result enqueue(struct rc_cu_stream *stream, struct fake_operation o
   struct fake_operation *added = malloc(sizeof *added);
   if (!added) abort();
   *added = operation;
-  added->after = list_others(stream);
+  added->after = list_with(stream, before);
   *stream->last = added;
   stream->last = &added->next;
   stream->queued++;
   pthread_cond_broadcast(&fake.changed);
   return RC_CU_SUCCESS;
+}
+
+static rc_cu_result enqueue(struct rc_cu_stream *stream, struct fake_operation operation) {
+  return enqueue_after(stream, operation, (struct after){0});
 }
 
 rc_cu_result fake_free_in_order(struct rc_cu_stream *stream, struct fake_memory *memory) {
@@ -304,11 +322,12 @@ static rc_cu_result begin(enum fake_function function, rc_cu_stream stream, stru
   return *out ? RC_CU_SUCCESS : fake_end(RC_CU_INVALID_HANDLE);
 }
 
-/* The same of one that adds to what it has to do. */
+/* The same of one that adds to what it has to do, or asks for it. */
 static rc_cu_result begin_work(enum fake_function function, rc_cu_stream stream, struct rc_cu_stream **out) {
   rc_cu_result result = begin(function, stream, out);
-  if (result != RC_CU_SUCCESS || !(*out)->capturing) return result;
-  return fake_end(RC_CU_STREAM_CAPTURE_UNSUPPORTED);
+  if (result != RC_CU_SUCCESS) return result;
+  result = fake_check_work(*out);
+  return result == RC_CU_SUCCESS ? RC_CU_SUCCESS : fake_end(result);
 }
 
 rc_cu_result cuStreamSynchronize(rc_cu_stream stream) {
@@ -325,24 +344,6 @@ rc_cu_result cuStreamQuery(rc_cu_stream stream) {
   rc_cu_result result = begin_work(FAKE_stream_query, stream, &found);
   if (result != RC_CU_SUCCESS) return result;
   return fake_end(found->done < found->queued ? RC_CU_NOT_READY : RC_CU_SUCCESS);
-}
-
-rc_cu_result cuStreamIsCapturing(rc_cu_stream stream, rc_cu_capture_status *out) {
-  struct rc_cu_stream *found;
-  rc_cu_result result = begin(FAKE_stream_is_capturing, stream, &found);
-  if (result != RC_CU_SUCCESS) return result;
-  *out = found->capturing;
-  return fake_end(RC_CU_SUCCESS);
-}
-
-rc_cu_result cuThreadExchangeStreamCaptureMode(rc_cu_capture_mode *mode) {
-  static _Thread_local rc_cu_capture_mode current; /* global, as CUDA's is at first */
-  rc_cu_result result = fake_begin(FAKE_exchange_capture_mode, FAKE_READY, NULL);
-  if (result != RC_CU_SUCCESS) return result;
-  rc_cu_capture_mode before = current;
-  current = *mode;
-  *mode = before;
-  return fake_end(RC_CU_SUCCESS);
 }
 
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
@@ -388,6 +389,7 @@ rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_
   if (result != RC_CU_SUCCESS || memory) return fake_end(result);
   struct rc_cu_context *context = found->context;
   fake.host_waits++;
+  fake_own_waits++;
   wait_for(found, found->queued);
   return fake_end(context->broken);
 }
@@ -418,6 +420,45 @@ rc_cu_result cuStreamWriteValue32_v2(rc_cu_stream stream, rc_cu_ptr address, uin
 
 rc_cu_result cuStreamWaitValue32_v2(rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags) {
   return add_word(FAKE_wait_value32, stream, WAIT_WORD, 32, address, value, flags);
+}
+
+/* ---- Events ----------------------------------------------------------------------------------------------------- */
+
+struct rc_cu_event {
+  struct after recorded;
+};
+
+rc_cu_result cuEventCreate(rc_cu_event *out, unsigned flags) {
+  rc_cu_result result = fake_begin(FAKE_event_create, FAKE_CURRENT, NULL);
+  if (result != RC_CU_SUCCESS) return result;
+  if (flags != RC_CU_EVENT_DISABLE_TIMING) return fake_end(RC_CU_INVALID_VALUE);
+  *out = calloc(1, sizeof **out);
+  return fake_end(*out ? RC_CU_SUCCESS : RC_CU_OUT_OF_MEMORY);
+}
+
+rc_cu_result cuEventRecord(rc_cu_event event, rc_cu_stream stream) {
+  struct rc_cu_stream *found;
+  rc_cu_result result = begin_work(FAKE_event_record, stream, &found);
+  if (result != RC_CU_SUCCESS) return result;
+  result = enqueue(found, (struct fake_operation){.kind = MARK});
+  event->recorded = (struct after){found, found->queued};
+  return fake_end(result);
+}
+
+rc_cu_result cuStreamWaitEvent(rc_cu_stream stream, rc_cu_event event, unsigned flags) {
+  struct rc_cu_stream *found;
+  rc_cu_result result = begin_work(FAKE_stream_wait_event, stream, &found);
+  if (result != RC_CU_SUCCESS) return result;
+  if (flags != 0) return fake_end(RC_CU_INVALID_VALUE);
+  return fake_end(enqueue_after(found, (struct fake_operation){.kind = MARK}, event->recorded));
+}
+
+/* What waits for it goes on waiting. */
+rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
+  rc_cu_result result = fake_begin(FAKE_event_destroy, FAKE_GIVES_BACK, NULL);
+  if (result != RC_CU_SUCCESS) return result;
+  free(event);
+  return fake_end(RC_CU_SUCCESS);
 }
 
 /* ---- Kernels ---------------------------------------------------------------------------------------------------- */

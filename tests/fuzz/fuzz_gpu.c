@@ -336,7 +336,7 @@ static void look_around(struct reader *reader) {
   if (!reader->gpu) return;
   require(ringcast_gpu_reader_info(reader->gpu, &info) == 0);
   allowed(ringcast_gpu_check(reader->gpu), -EPIPE);
-  require(ringcast_gpu_tidy(reader->gpu, 1) == 0);
+  require(ringcast_gpu_tidy(reader->gpu, RINGCAST_FOREVER) == 0);
 }
 
 /* ---- The peer --------------------------------------------------------------------------------------------------- */

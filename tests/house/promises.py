@@ -8,18 +8,17 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 PROMISES = re.compile(r"^## What is promised\n(.*?)^## ", re.M | re.S)
-TEST = re.compile(r"`((?:test|soak|house)_\w+|kill_campaign)`")
+TEST = re.compile(r"`((?:test|soak|house|gpu)_\w+|kill_campaign)`")
 FILE = re.compile(r"`(tests/[\w/.]+)`")
-RUN = re.compile(r"`((?:ring|event|tap|spill) [a-z-]+)`")
+RUN = re.compile(r"`((?:ring|event|tap|spill|device) [a-z-]+)`")
 
 
 def exists(name):
     """Whether there is a test of that name for ctest."""
     if any((ROOT / "tests" / folder / f"{name}.c").exists() for folder in ("unit", "process")):
         return True
-    return f"add_test(NAME {name} " in re.sub(
-        r"\s+", " ", (ROOT / "tests" / "CMakeLists.txt").read_text(encoding="utf-8")
-    )
+    lists = re.sub(r"\s+", " ", (ROOT / "tests" / "CMakeLists.txt").read_text(encoding="utf-8"))
+    return f"add_test(NAME {name} " in lists or f"function({name}_as " in lists
 
 
 def main():

@@ -246,11 +246,12 @@ inline take_place(me) {
 }
 
 inline close_pool(me) {
+  opened = 0;
   atomic {
 #ifndef WEAK_CLOSE
     (IDLE);
 #endif
-    opened = 0; owner = 0; is_open = false
+    owner = 0; is_open = false
   }
 }
 

@@ -142,6 +142,86 @@ START_TEST(waiting_streams_are_released_and_say_so) {
 }
 END_TEST
 
+/* ---- One writer after the other --------------------------------------------------------------------------------- */
+
+enum { LIVES = 3 };
+
+/* One that is killed, or leaves its pool and makes another first: the reader has an import of each. */
+static void be_one_of_several_writers(void *context) {
+  int life = *(int *)context;
+  struct own_device own;
+  ringcast_writer *writer;
+  begin_peer("writer");
+  ringcast_gpu_writer *gpu = open_peer_writer(world->handle, READERS, 4, &own, &writer);
+  atomic_store(&world->opened, life + 1);
+  await_count(&world->holding, life + 1); /* attached */
+  for (int pools = 0; pools < 2; pools++) {
+    send_must(gpu, &own, 0);
+    await_way(gpu, RINGCAST_GPU_WAY_POOL);
+    if (pools == 1) spin_for_ever(&own);
+    send_must(gpu, &own, 1);
+    if (pools == 1) break;
+    await_count(&world->received, 2 * life + 1);
+    const struct ringcast_gpu_writer_options options = {
+        .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = 4};
+    ringcast_gpu_writer_close(gpu);
+    child_must(ringcast_gpu_writer_open(writer, &options, &gpu) == 0);
+  }
+  await_count(&world->waiting, life + 1);
+  raise(SIGKILL);
+}
+
+/* In one process, with one context: its stream waits for each of them when that dies. */
+static void outlive(struct own_device *own, int life) {
+  ringcast_reader *reader;
+  ringcast_gpu_reader *gpu;
+  struct ringcast_frame frame;
+  struct ringcast_gpu_take take;
+  struct received received;
+  await_count(&world->opened, life + 1);
+  child_must(ringcast_reader_attach(world->handle, &reader) == 0);
+  child_must(ringcast_gpu_reader_open(reader, NULL, &gpu) == 0);
+  atomic_store(&world->holding, life + 1);
+  for (int i = 0; i < 3; i++) { /* INLINE, POOL; INLINE, and the last one below */
+    child_must(receive_frame(gpu, own, RINGCAST_FOREVER, &received) == 0);
+    child_must(received.whole && received.by_pool == (i == 1));
+    if (i == 1) atomic_store(&world->received, 2 * life + 1);
+  }
+  child_must(ringcast_gpu_next(gpu, RINGCAST_FOREVER, &frame) == 0);
+  child_must(ringcast_gpu_begin(gpu, &frame, own->stream, &take) == 0);
+  child_must(ringcast_gpu_end(gpu, &take) == 0);
+  child_must(own->cuda->stream_query(own->stream) == RC_CU_NOT_READY);
+  atomic_store(&world->waiting, life + 1);
+  child_must(own->cuda->stream_synchronize(own->stream) == RC_CU_SUCCESS);
+  child_must(ringcast_gpu_check(gpu) == -EPIPE);
+  ringcast_gpu_reader_close(gpu);
+  ringcast_reader_close(reader);
+}
+
+static void be_a_reader_of_several(void *context) {
+  (void)context;
+  struct own_device own;
+  int files = begin_peer("reader");
+  child_must(own_device_open(&own));
+  for (int life = 0; life < LIVES; life++) outlive(&own, life);
+  own_device_close(&own);
+  await_nothing_left(files);
+}
+
+START_TEST(each_death_is_seen_and_not_the_first_alone) {
+  int status;
+  make_world();
+  pid_t reader = start_child(be_a_reader_of_several, NULL);
+  for (int life = 0; life < LIVES; life++) {
+    pid_t writer = start_child(be_one_of_several_writers, &life);
+    ck_assert_int_eq(waitpid(writer, &status, 0), writer);
+    ck_assert_int_eq(status, SIGKILL);
+  }
+  child_must_succeed(reader);
+  free_world();
+}
+END_TEST
+
 /* ---- A reader goes, or stands still ------------------------------------------------------------------------------ */
 
 enum { SLOTS = 4, HELD = 1 };
@@ -295,7 +375,8 @@ int main(void) {
   Suite *suite = suite_create("gpu_deaths");
   TCase *tests = add_case(suite, "the writer goes");
   tcase_add_loop_test(tests, waiting_streams_are_released_and_say_so, 0, 4 * HOWS);
+  tcase_add_test(tests, each_death_is_seen_and_not_the_first_alone);
   tests = add_case(suite, "a reader goes");
   tcase_add_loop_test(tests, the_writer_goes_on_without_a_reader, 0, FATES);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_deaths");
 }

@@ -35,10 +35,13 @@ static void free_world(void) {
 /* ---- A reader that can't ---------------------------------------------------------------------------------------- */
 
 static const struct refusal refusals[] = {
-    {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:217", "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "PEER_ACCESS"},
+    {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:217", "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+     "on GPU-66616b65, by GPU-66616b65: CUDA_ERROR_PEER_ACCESS"},
     {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:205", "CUDA_ERROR_MAP_FAILED", "MAP_FAILED"},
     {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:101", "CUDA_ERROR_INVALID_DEVICE", "INVALID_DEVICE"},
     {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:201", "CUDA_ERROR_INVALID_CONTEXT", "INVALID_CONTEXT"},
+    {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:208", "CUDA_ERROR_ALREADY_MAPPED", "ALREADY_MAPPED"},
+    {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:711", "CUDA_ERROR_TOO_MANY_PEERS", "TOO_MANY_PEERS"},
     {"FAKE_CUDA_FAIL", "cuMemHostRegister:1:801", "CUDA_ERROR_NOT_SUPPORTED", "cuMemHostRegister"},
     {"FAKE_CUDA_FAIL", "cuMemcpyDtoHAsync:1:999", "CUDA_ERROR_UNKNOWN", "reading the writer's pool"},
     {"FAKE_CUDA_STUCK_WORDS", "1", "timed out", "not woken"},
@@ -143,7 +146,7 @@ static const struct lack {
     {"FAKE_CUDA_WITHOUT", "cuStreamWaitValue64,cuStreamWaitValue32", NULL, 0, "no stream operations"},
     {"RINGCAST_DISABLE", "cuda_pool", NULL, 0, "cuda_pool"},
     {"RINGCAST_DISABLE", "cuda_register", NULL, 0, "cuda_register"},
-    {"RINGCAST_GPU_POOL_BYTES", "0", NULL, 0, "no device pool"},
+    {"RINGCAST_GPU_POOL_BYTES", "0", NULL, 0, "RINGCAST_GPU_POOL_BYTES is 0: no device pool"},
 };
 
 static void be_a_plain_reader(void *context) {
@@ -279,7 +282,7 @@ static void be_a_forked_child(void *context) {
   child_must(ringcast_gpu_writer_info(both.gpu_writer, &info) == -ECHILD);
   ringcast_gpu_drop(both.gpu_writer, &both.lease);
   child_must(ringcast_gpu_reader_open(both.reader, NULL, &reader) == -ECHILD);
-  child_must(ringcast_gpu_tidy(both.gpu_reader, 1) == -ECHILD);
+  child_must(ringcast_gpu_tidy(both.gpu_reader, RINGCAST_FOREVER) == -ECHILD);
   child_must(ringcast_gpu_next(both.gpu_reader, 0, &both.frame) == -ECHILD);
   child_must(ringcast_gpu_begin(both.gpu_reader, &both.frame, stream, &take) == -ECHILD);
   child_must(ringcast_gpu_copy_out(both.gpu_reader, &both.take, &both.item, both.theirs.memory) == -ECHILD);
@@ -348,5 +351,5 @@ int main(void) {
   tests = add_case(suite, "one process, and a fork");
   tcase_add_test(tests, a_reader_in_the_writers_process_reads_the_pool);
   tcase_add_test(tests, a_forked_child_is_refused_and_harms_nothing);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_refusals");
 }

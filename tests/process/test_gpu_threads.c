@@ -1,29 +1,95 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the threads of a reader of device tensors do at once: others give tensors back while it closes, it closes while
- * its streams wait, the writer dies between the two halves of a begin. And readers that attach while the writer sends
- * as fast as it can: a frame is either not for them, which only the first can be, or right. For ThreadSanitizer too;
- * with the named points.
+ * its streams wait, the writer dies between the two halves of a begin, or before what it has lent is open. And readers
+ * that attach while the writer sends as fast as it can: a frame is either not for them, which only the first can be, or
+ * right. Nobody is woken by a word that another thread may have unmapped. For ThreadSanitizer too, and with the named
+ * points.
  */
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "gpu/reader.h"
+#include "gpu/writer.h"
+#include "ring/event.h"
 #include "ring/point.h"
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
-enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 40, OF_EACH = 24 /* as the ring has earlier ones */ };
+enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 40, OF_EACH = 24 /* as the ring has earlier ones */,
+       MOST_FILES = 256 };
 
 static struct world {
   char handle[128];
-  _Atomic int attached, opened, take_noted, released, stop;
+  _Atomic int attached, opened, take_noted, released, ending, stop;
 } *world;
 
 static _Atomic bool stands_between; /* this process's begin waits between T1 and T2 */
 
+static enum death { ENDED, ENDED_AND_SEEN, ENDING, DEATHS } death;
+static _Atomic pid_t lender; /* for whose death this process waits, before it opens what is lent; 0: for nobody's */
+
+static void stand_before_lent(void) {
+  siginfo_t ended;
+  pid_t pid = atomic_exchange(&lender, 0);
+  if (pid == 0) return;
+  atomic_store(&world->take_noted, 1);
+  if (death == ENDING) await_count(&world->ending, 1);
+  else waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOWAIT);
+  if (death == ENDED_AND_SEEN) await_count(&world->released, 1);
+}
+
+/* Who wakes by an event, by a word that another thread may unmap: import and mutex, or a pool that is left. */
+static struct rc_import *_Atomic closing;
+static _Atomic bool leaving, tidied;
+static _Atomic enum { NOBODY_WOKEN, WOKEN_IN_TIME, WOKEN_LATE } woken;
+static pthread_t tidies;
+
+static void *tidy(void *context) {
+  (void)context;
+  rc_estates_tidy();
+  atomic_store(&tidied, true);
+  return NULL;
+}
+
+/* The mutex is held, without which the watcher finds nothing to unmap. */
+static void look_at_mutex(struct rc_import *import) {
+  bool is_held = pthread_mutex_trylock(&import->mutex) != 0;
+  if (!is_held) pthread_mutex_unlock(&import->mutex);
+  atomic_store(&woken, is_held ? WOKEN_IN_TIME : WOKEN_LATE);
+}
+
+/* Who tidies meanwhile does not come to unmap it. */
+static void have_it_tidied(void) {
+  const struct timespec pause = {.tv_nsec = 100000};
+  child_must(pthread_create(&tidies, NULL, tidy, NULL) == 0);
+  for (int look = 0; look < 500 && !atomic_load(&tidied); look++) nanosleep(&pause, NULL);
+  atomic_store(&woken, atomic_load(&tidied) ? WOKEN_LATE : WOKEN_IN_TIME);
+}
+
+static void look_at_wake(void) {
+  struct rc_import *import = atomic_load(&closing);
+  if (import && rc_load_acquire(&import->closing) && atomic_exchange(&closing, NULL)) look_at_mutex(import);
+  if (atomic_exchange(&leaving, false)) have_it_tidied();
+}
+
+/* The watcher stands between X0 and X1 until the reader's own thread has asked, or waits for it. */
+static _Atomic bool stands_in_death;
+static _Atomic int seen, checked;
+
+static void stand_in_death(void) {
+  const struct timespec pause = {.tv_nsec = 100000};
+  if (!atomic_exchange(&stands_in_death, false)) return;
+  atomic_store(&seen, 1);
+  for (int look = 0; look < 2000 && !atomic_load(&checked); look++) nanosleep(&pause, NULL);
+}
+
 void rc_test_point(enum rc_point point) {
+  if (point == RC_POINT_DEATH_SEEN) stand_in_death();
+  if (point == RC_POINT_E6_DONE) look_at_wake();
+  if (point == RC_POINT_LENT_NOTED) stand_before_lent();
+  if (point == RC_POINT_WAITS_RELEASED && world) atomic_store(&world->released, 1);
   if (!atomic_load(&stands_between)) return;
-  if (point == RC_POINT_WAITS_RELEASED) atomic_store(&world->released, 1);
   if (point != RC_POINT_TAKE_NOTED) return;
   atomic_store(&world->take_noted, 1);
   await_count(&world->released, 1);
@@ -113,21 +179,26 @@ START_TEST(tensors_are_given_back_while_the_reader_closes) {
 }
 END_TEST
 
-/* A kernel that ends when a word of device memory is stored. */
-START_TEST(a_reader_closes_while_its_stream_waits) {
+/* A kernel on the writer's stream, that ends when the word is stored, which is in device memory. */
+static _Atomic uint32_t *hold_up_the_writer(void) {
   rc_cu_module module;
   rc_cu_function spin;
-  uint64_t turns = UINT64_MAX;
-  pthread_t thread;
-  int files = begin_peer("writer and reader");
-  open_both();
   rc_cu_ptr word = both.own.lent;
+  uint64_t turns = UINT64_MAX;
   void *arguments[] = {&word, &turns};
   _Atomic uint32_t *host = fake_cuda()->host(word);
   atomic_store(host, 0);
   child_must(both.own.cuda->module_load_data(&module, "spin") == RC_CU_SUCCESS);
   child_must(both.own.cuda->module_get_function(&spin, module, "spin") == RC_CU_SUCCESS);
   child_must(both.own.cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, both.own.stream, arguments, NULL) == 0);
+  return host;
+}
+
+START_TEST(a_reader_closes_while_its_stream_waits) {
+  pthread_t thread;
+  int files = begin_peer("writer and reader");
+  open_both();
+  _Atomic uint32_t *host = hold_up_the_writer();
   ringcast_gpu_unmap(hold_one(1));
   ck_assert_int_eq(both.own.cuda->stream_query(both.theirs.stream), RC_CU_NOT_READY);
   pthread_barrier_init(&both.start, NULL, 2);
@@ -138,6 +209,65 @@ START_TEST(a_reader_closes_while_its_stream_waits) {
   atomic_store(host, 1);
   pthread_barrier_destroy(&both.start);
   close_writer(files);
+}
+END_TEST
+
+/* What another reader does that has found the writer dead first; it need not be so. */
+static void release_as_another(struct rc_import *import, uint32_t slot) {
+  const struct rc_gpu_segment *segment = &import->segment;
+  struct rc_word *ready = rc_gpu_ready(segment, slot);
+  rc_store_release(&rc_gpu_control(segment)->dead, 1);
+  rc_word_store(ready, segment->word_bits, rc_word_released(segment->word_bits, import->taken[slot].generation));
+  rc_wake(&rc_gpu_control(segment)->attention);
+}
+
+/* The one that waits for it has seen the death, but not yet what it has missed by it. */
+START_TEST(what_another_reader_has_released_is_missing_at_once) {
+  int files = begin_peer("writer and reader");
+  open_both();
+  struct rc_import *import = both.gpu_reader->import;
+  _Atomic uint32_t *host = hold_up_the_writer();
+  ringcast_gpu_unmap(hold_one(1));
+  uint32_t slot = 0;
+  while (import->taken[slot].generation == 0) slot++;
+  atomic_store(&stands_in_death, true);
+  release_as_another(import, slot);
+  await_count(&seen, 1);
+  ck_assert_int_eq(both.own.cuda->stream_synchronize(both.theirs.stream), 0);
+  ck_assert_int_eq(ringcast_gpu_check(both.gpu_reader), -EPIPE);
+  atomic_store(&checked, 1);
+  atomic_store(host, 1);
+  ringcast_gpu_reader_close(both.gpu_reader);
+  ringcast_reader_close(both.reader);
+  close_writer(files);
+}
+END_TEST
+
+START_TEST(who_closes_wakes_the_watcher_before_that_unmaps_the_event) {
+  int files = begin_peer("writer and reader");
+  open_both();
+  struct rc_import *import = both.gpu_reader->import;
+  ck_assert_ptr_nonnull(import);
+  while (!rc_event_is_asleep(&rc_gpu_control(&import->segment)->attention)) sched_yield();
+  atomic_store(&closing, import);
+  ringcast_gpu_reader_close(both.gpu_reader);
+  ringcast_reader_close(both.reader);
+  ck_assert_int_eq(atomic_load(&woken), WOKEN_IN_TIME);
+  close_writer(files);
+}
+END_TEST
+
+START_TEST(who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event) {
+  int files = begin_peer("writer");
+  both.gpu_writer = open_peer_writer(both.handle, 2, SLOTS, &both.own, &both.writer);
+  rc_event_announce(&rc_gpu_control(&both.gpu_writer->estate->segment)->attention, false); /* somebody sleeps on it */
+  atomic_store(&leaving, true);
+  ringcast_gpu_writer_close(both.gpu_writer);
+  ck_assert_int_eq(atomic_load(&woken), WOKEN_IN_TIME);
+  pthread_join(tidies, NULL);
+  ringcast_writer_close(both.writer);
+  own_device_close(&both.own);
+  await_nothing_left(files);
 }
 END_TEST
 
@@ -179,6 +309,71 @@ START_TEST(a_wait_that_is_enqueued_after_the_release_ends) {
   atomic_store(&stands_between, false);
   ck_assert_int_eq(waitpid(writer, &status, 0), writer);
   ck_assert(WIFSIGNALED(status));
+  ringcast_gpu_reader_close(gpu);
+  ringcast_reader_close(reader);
+  own_device_close(&own);
+  await_nothing_left(files);
+}
+END_TEST
+
+/* Of a process that is being killed nothing can be opened any more, some time before it has ended. */
+static void be_a_lender_to_be_killed(void *context) {
+  (void)context;
+  struct own_device own;
+  ringcast_writer *writer;
+  uint32_t lent;
+  begin_peer("writer");
+  ringcast_gpu_writer *gpu = open_peer_writer(world->handle, 2, SLOTS, &own, &writer);
+  atomic_store(&world->opened, 1);
+  await_count(&world->attached, 1);
+  send_must(gpu, &own, 0);
+  await_way(gpu, RINGCAST_GPU_WAY_POOL);
+  child_must(ringcast_gpu_writer_lend(gpu, own.lent, &lent) == 0);
+  child_must(fill_frame(&own, 1, true) && send_frame(gpu, &own, 1, lent, RINGCAST_FOREVER) == 0);
+  await_count(&world->take_noted, 1);
+  if (death == ENDING) {
+    for (int fd = STDERR_FILENO + 1; fd < MOST_FILES; fd++) close(fd);
+    atomic_store(&world->ending, 1);
+    await_count(&world->stop, 1);
+  }
+  raise(SIGKILL);
+}
+
+/* Has the writer end once this process has tried to open what is lent. */
+static void *end_the_writer(void *context) {
+  while (fake_cuda()->calls("cuIpcOpenMemHandle") == *(long *)context) sched_yield();
+  atomic_store(&world->stop, 1);
+  return NULL;
+}
+
+START_TEST(lent_memory_of_a_dead_writer_is_gone) {
+  struct own_device own;
+  ringcast_reader *reader;
+  ringcast_gpu_reader *gpu;
+  struct received received;
+  struct ringcast_gpu_info info = {.size = sizeof info};
+  pthread_t ends;
+  int status;
+  make_world();
+  death = (enum death)_i;
+  pid_t writer = start_child(be_a_lender_to_be_killed, NULL);
+  int files = begin_peer("reader");
+  await_count(&world->opened, 1);
+  attach_peer(world->handle, &own, &reader, &gpu);
+  atomic_store(&world->attached, 1);
+  ck_assert_int_eq(receive_frame(gpu, &own, RINGCAST_FOREVER, &received), 0);
+  ck_assert(received.whole);
+  long calls = fake_cuda()->calls("cuIpcOpenMemHandle");
+  ck_assert_int_eq(pthread_create(&ends, NULL, end_the_writer, &calls), 0);
+  atomic_store(&lender, writer);
+  ck_assert_int_eq(receive_frame(gpu, &own, RINGCAST_FOREVER, &received), 0);
+  ck_assert_int_eq(received.failed, -EPIPE);
+  ck_assert_int_eq(ringcast_gpu_reader_info(gpu, &info), 0);
+  ck_assert_int_eq(info.way, RINGCAST_GPU_WAY_LOST);
+  pthread_join(ends, NULL);
+  ck_assert_int_eq(waitpid(writer, &status, 0), writer);
+  ck_assert(WIFSIGNALED(status));
+  ck_assert_int_eq(receive_frame(gpu, &own, RINGCAST_FOREVER, &received), -EPIPE);
   ringcast_gpu_reader_close(gpu);
   ringcast_reader_close(reader);
   own_device_close(&own);
@@ -237,8 +432,12 @@ int main(void) {
   TCase *tests = add_case(suite, "threads");
   tcase_add_test(tests, tensors_are_given_back_while_the_reader_closes);
   tcase_add_loop_test(tests, a_reader_closes_while_its_stream_waits, 0, 2);
+  tcase_add_test(tests, what_another_reader_has_released_is_missing_at_once);
+  tcase_add_test(tests, who_closes_wakes_the_watcher_before_that_unmaps_the_event);
+  tcase_add_test(tests, who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event);
   tests = add_case(suite, "processes");
   tcase_add_test(tests, a_wait_that_is_enqueued_after_the_release_ends);
+  tcase_add_loop_test(tests, lent_memory_of_a_dead_writer_is_gone, 0, DEATHS);
   tcase_add_test(tests, a_frame_is_right_or_not_for_who_attaches);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_threads");
 }

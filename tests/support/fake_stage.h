@@ -69,8 +69,7 @@ static inline void store(void *word, uint64_t value) {
 }
 
 static inline void must_hold(rc_cu_ptr memory, uint8_t byte, size_t bytes) {
-  const uint8_t *host = controls->host(memory);
-  for (size_t i = 0; i < bytes; i++) ck_assert_uint_eq(host[i], byte);
+  ck_assert_uint_eq(others_than(byte, controls->host(memory), bytes), 0);
 }
 
 #endif

@@ -8,8 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/fake_cuda/fake_cuda.h"
+#include "tests/support/suite.h"
 
 struct fake_controls {
 #define FAKE_FIELD(type, name, arguments) type(*name) arguments;
@@ -36,6 +39,31 @@ static inline const struct fake_controls *fake_cuda(void) {
   FAKE_CUDA_CONTROLS(FAKE_FIND)
 #undef FAKE_FIND
   return &controls;
+}
+
+/* Whether a test started by hand would find it. A child looks: what is opened here stays here. */
+static inline bool fake_is_found(void) {
+  int status = 0;
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    _exit(!library || !dlsym(library, "fake_cuda_calls"));
+  }
+  return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+static inline bool fake_must_be_found(const char *test) {
+  if (fake_is_found()) return true;
+  fprintf(stderr, "%s: needs LD_LIBRARY_PATH=<build>/tests/fake_cuda/new\n", test);
+  return false;
+}
+
+/* run_suite for who needs the driver. */
+static inline int run_gpu_suite(Suite *suite, const char *test) {
+  if (fake_must_be_found(test)) return run_suite(suite);
+  srunner_free(srunner_create(suite));
+  return EXIT_FAILURE;
 }
 
 /* That all was given back: what the driver has is what it had at first. */

@@ -44,7 +44,8 @@ static inline void open_device(void) {
 }
 
 static inline void close_device(void) {
-  static const char *const kinds[] = {"allocations", "imports", "registered", "streams", "contexts", "queued", "lost"};
+  static const char *const kinds[] = {"allocations", "imports", "registered", "streams",
+                                      "contexts",    "queued",  "lost",       "spoilt"};
   rc_estates_tidy();
   ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
   ck_assert_int_eq(cuda->stream_destroy(stream), 0);
@@ -61,7 +62,7 @@ static inline void close_device(void) {
 static inline void abandon_device(void) {
   cuda->ctx_pop(&context);
   cuda->primary_release(0);
-  ck_assert_int_eq(fake_cuda()->live("contexts"), 0);
+  ck_comes(fake_cuda()->live("contexts") == 0); /* a reader's thread has it, perhaps, for a moment */
 }
 
 static inline void call_fails(const char *name, long nth, rc_cu_result result) {
@@ -133,7 +134,9 @@ static inline void begin(struct received *received) {
 static inline void target_holds(int64_t at, uint64_t bytes) {
   uint8_t *host = malloc(bytes);
   ck_assert_int_eq(cuda->copy_dtoh(host, target, bytes, stream), 0);
-  for (uint64_t i = 0; i < bytes; i++) ck_assert_uint_eq(host[i], (uint8_t)(7 * ((uint64_t)at + i)));
+  uint64_t others = 0;
+  for (uint64_t i = 0; i < bytes; i++) others += host[i] != (uint8_t)(7 * ((uint64_t)at + i));
+  ck_assert_uint_eq(others, 0);
   free(host);
 }
 

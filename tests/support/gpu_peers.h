@@ -63,7 +63,8 @@ static inline bool may_leave(const char *failed) {
 
 /* A reader's watcher may still be about it, or the reader has not closed the pool yet. */
 static inline void await_nothing_left(int files) {
-  static const char *const kinds[] = {"allocations", "imports", "registered", "streams", "contexts", "queued", "lost"};
+  static const char *const kinds[] = {"allocations", "imports", "registered", "streams",
+                                      "contexts",    "queued",  "lost",       "spoilt"};
   const struct timespec pause = {.tv_nsec = 1000000};
   for (int look = 0;; look++, nanosleep(&pause, NULL)) {
     rc_estates_tidy();

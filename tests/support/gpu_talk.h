@@ -38,4 +38,11 @@ static inline void attach_by_told_handle(void) {
   say(talk.told[1]);
 }
 
+/* As next_frame, in a child, however long that takes. */
+static inline void child_next_frame(struct received *out) {
+  child_must(ringcast_gpu_next(gpu_reader, RINGCAST_FOREVER, &out->frame) == 0);
+  child_must(ringcast_frame_open(&out->opened, out->frame.data, out->frame.bytes) == 0);
+  child_must(ringcast_frame_item(&out->opened, 0, &out->item) == 0);
+}
+
 #endif

@@ -347,31 +347,83 @@ class DoctorOfGpus(Case):
         self.assertEqual(lines["GPU tensors"]["level"], "ok")
 
     def test_what_is_switched_off_is_told(self):
-        self.inline("RINGCAST_DISABLE", RINGCAST_DISABLE="cuda_pool")
+        lines = self.inline("RINGCAST_DISABLE", RINGCAST_DISABLE="cuda_pool")
+        self.assertIn("exporting was not tried (RINGCAST_DISABLE=cuda_pool)", lines["GPU 0"]["found"])
+        self.assertEqual((lines["GPU 0"]["mend"], lines["GPU tensors"]["mend"]), ("", ""))
         lines = self.inline("cuda_register", RINGCAST_DISABLE="cuda_register")
-        self.assertIn("switched off by RINGCAST_DISABLE", lines["GPU 0"]["found"])
-        self.assertEqual(lines["GPU 0"]["mend"], "")
+        self.assertIn("was not tried (RINGCAST_DISABLE=cuda_register)", lines["GPU 0"]["found"])
+        self.assertIn("whether its streams can wait for words of host memory was not tried", lines["GPU 0"]["found"])
+        self.assertEqual((lines["GPU 0"]["mend"], lines["GPU tensors"]["mend"]), ("", ""))
         lines = self.gpu_lines(**fake(RINGCAST_DISABLE="cuda_words64"))
         self.assertIn("words of 32 bits (those of 64 are switched off by RINGCAST_DISABLE)", lines["GPU 0"]["found"])
         self.assertEqual(lines["GPU tensors"]["facts"]["word_bits"], 32)
         self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 3)
 
+    def check_mend(self, line, mend, **environment):
+        """One of the two lines says how to mend it: that of the device, or else that of the way."""
+        lines = self.inline("", **environment)
+        other = {"GPU 0": "GPU tensors", "GPU tensors": "GPU 0"}[line]
+        self.assertIn(mend, lines[line]["mend"])
+        self.assertEqual(lines[other]["mend"], "")
+        return lines
+
     def test_what_the_driver_refuses_leaves_the_ring_and_is_told(self):
         self.inline("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", FAKE_CUDA_FAIL="cuIpcOpenMemHandle:0:217")
-        lines = self.inline("", FAKE_CUDA_FAIL="cuIpcGetMemHandle:0:801")
+        lines = self.check_mend("GPU 0", "no process share", FAKE_CUDA_FAIL="cuIpcGetMemHandle:0:801")
         self.assertNotEqual(lines["GPU 0"]["facts"]["exports"], 1)
         self.assertEqual(lines["GPU 0"]["level"], "note")
-        lines = self.inline("", FAKE_CUDA_FAIL="cuMemHostRegister:0:801")
+        lines = self.check_mend("GPU 0", "ulimit -l", FAKE_CUDA_FAIL="cuMemHostRegister:0:2")
         self.assertNotEqual(lines["GPU 0"]["facts"]["registers"], 1)
-        self.assertIn("ulimit -l", lines["GPU 0"]["mend"])
-        lines = self.inline("", FAKE_CUDA_STUCK_WORDS="1")
-        self.assertIn("words of no size", lines["GPU 0"]["found"])
-        lines = self.inline("", folder="old")
-        self.assertIn("words of no size", lines["GPU 0"]["found"])
+        self.check_mend("GPU 0", "registers no host memory", FAKE_CUDA_FAIL="cuMemHostRegister:0:801")
+        lines = self.check_mend("GPU 0", "another version of the driver", FAKE_CUDA_STUCK_WORDS="1")
+        self.assertIn("its streams can't wait for words of host memory: the host's store wakes none",
+                      lines["GPU 0"]["found"])
+        lines = self.check_mend("GPU 0", "no stream operations", folder="old")
+        self.assertIn("its streams can't wait for words of host memory;", lines["GPU 0"]["found"])
+        self.check_mend("GPU 0", "CUDA 12.0 or newer", folder="old", FAKE_CUDA_VERSION="11040")
+
+    def test_how_to_mend_it_is_told_by_what_the_driver_said(self):
+        for result, mend in (
+            (1, "IPC and one PID namespace"), (201, "one PID namespace for both"), (205, "IPC and one PID namespace"),
+            (208, "close what else"), (217, "nvidia-smi topo"), (400, "IPC and one PID namespace"),
+            (711, "so many peers"), (801, "no process share"), (999, "docs/gpu.md"),
+        ):
+            with self.subTest(result=result):
+                self.check_mend("GPU tensors", mend, FAKE_CUDA_FAIL=f"cuIpcOpenMemHandle:0:{result}")
+
+    def test_the_environment_is_checked_as_the_library_does(self):
+        lines = self.inline_by_setting(RINGCAST_GPU_POOL_BYTES="0")
+        self.assertEqual(lines["GPU tensors"]["found"], "INLINE: RINGCAST_GPU_POOL_BYTES is 0")
+        for name, bad, says in (
+            ("RINGCAST_GPU_POOL_BYTES", "1G", "must be a whole number of bytes"),
+            ("RINGCAST_GPU_POOL_BYTES", "-1", "must be a whole number of bytes"),
+            ("RINGCAST_GPU_POOL_BYTES", str(1 << 63), "must be a whole number of bytes"),
+            ("RINGCAST_GPU", "yes", "must be 0 or 1"),
+        ):
+            with self.subTest(name=name, bad=bad):
+                done = run("doctor", "--format", "json", **fake(**{name: bad}))
+                self.assertEqual(done.returncode, 1)
+                (line,) = (line for line in json.loads(done.stdout)["lines"] if line["name"] == "GPU settings")
+                self.assertEqual(line["level"], "problem")
+                self.assertIn(f"{name} is '{bad}': it {says}", line["found"])
+        self.assertNotIn("GPU settings", self.gpu_lines(**fake(RINGCAST_GPU="1", RINGCAST_GPU_POOL_BYTES="2097152")))
+        lines = self.gpu_lines(**fake(RINGCAST_GPU_POOL_BYTES=str(1 << 36)))     # of 16 GiB
+        self.assertIn("a pool takes 65536.0 MiB, which is more than is free", lines["GPU 0"]["found"])
+        self.assertIn("a smaller RINGCAST_GPU_POOL_BYTES", lines["GPU 0"]["mend"])
+        self.assertEqual((lines["GPU 0"]["level"], lines["GPU 0"]["facts"]["pool_bytes"]), ("note", 1 << 36))
+        lines = self.gpu_lines(**fake(RINGCAST_GPU="0"))
+        self.assertIn("RINGCAST_GPU is 0", lines["GPU settings"]["found"])
+
+    def inline_by_setting(self, **environment):
+        lines = self.gpu_lines(**fake(**environment))
+        self.assertEqual((lines["GPU tensors"]["level"], lines["GPU tensors"]["mend"]), ("note", ""))
+        self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 0)
+        return lines
 
     def test_a_device_that_can_not_be_used_is_a_note(self):
         lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuDevicePrimaryCtxRetain:0:2"))
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", lines["GPU 0"]["found"])
+        self.assertIn("let go of memory of the device", lines["GPU 0"]["mend"])
         for name in ("GPU 0", "GPU tensors"):
             self.assertEqual(lines[name]["level"], "note")
         lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuMemcpyHtoDAsync:3:700"))
@@ -395,6 +447,11 @@ class PerfOfGpus(Case):
                     self.assertGreaterEqual(size[way]["rounds"], 5)
                 for way in ("pool", "inline"):
                     self.positive(size[way]["receive_us"])
+                copies = [size["pool"]["writer_copy_bytes_per_s"], size["pool"]["reader_copy_bytes_per_s"]]
+                plain = size["device_to_device"]["copy_bytes_per_s"]
+                for figure in (*copies, plain):
+                    self.positive(figure)
+                self.assertAlmostEqual(size["pool"]["ratio_to_device_to_device"] / (min(copies) / plain), 1, delta=0.01)
             self.check_crossover(found)
             writer, reader = found["ring_with_pool"]["writer"], found["ring_with_pool"]["readers"]
             self.assertGreater(writer["pool_frames"], 10)
@@ -472,6 +529,8 @@ class Perf(Case):
     def test_throughput(self):
         for size in ("8", "40", "64K", "100003"):
             found = self.measure("throughput", "--size", size)
+            if found["frames_per_s"] < 20000:  # a busy machine: so few that the faults of starting are one for each
+                found = self.measure("throughput", "--size", size, "--seconds", "1")
             for key in ("frames_per_s", "bytes_per_s", "memcpy_bytes_per_s", "memcpy_alone_bytes_per_s"):
                 self.positive(found[key])
             self.assertAlmostEqual(found["bytes_per_s"] / (found["frames_per_s"] * found["size"]), 1, delta=0.01)

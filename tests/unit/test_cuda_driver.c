@@ -317,5 +317,5 @@ int main(int count, char **words) {
   tcase_add_test(tests, a_failure_says_what_by_which_result_and_has_its_errno);
   tcase_add_test(tests, a_context_is_entered_once_and_left_as_it_was);
   tcase_add_test(tests, the_public_status_says_the_same);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_cuda_driver");
 }

@@ -4,6 +4,7 @@
  * what CUDA leaves undefined shows.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -130,10 +131,64 @@ START_TEST(nothing_is_enqueued_while_a_stream_captures) {
   must(cuda->stream_is_capturing(stream, &captures));
   ck_assert_int_ne(captures, RC_CU_STREAM_CAPTURE_STATUS_NONE);
   must_be(cuda->copy_dtod(memory, memory + 64, 64, stream), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
-  controls->capture(stream, false);
+  must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
   must(cuda->stream_is_capturing(stream, &captures));
   ck_assert_int_eq(captures, RC_CU_STREAM_CAPTURE_STATUS_NONE);
   must(cuda->mem_free(memory));
+}
+END_TEST
+
+static void become(rc_cu_capture_mode mode) { must(cuda->exchange_capture_mode(&mode)); }
+
+static void *query_other(void *mode) {
+  struct rc_cuda_entry entry;
+  must(rc_cuda_enter(context, &entry));
+  become(*(rc_cu_capture_mode *)mode);
+  rc_cu_result result = cuda->stream_query(other);
+  rc_cuda_leave(&entry);
+  return (void *)(intptr_t)result;
+}
+
+/* GLOBAL, THREAD_LOCAL, RELAXED; by the thread that captures, or by another. */
+START_TEST(a_capture_is_spoilt_by_calls_of_threads_that_are_not_relaxed) {
+  rc_cu_capture_mode mode = _i % 3;
+  bool is_forbidden = mode == 0 || (mode == 1 && _i < 3);
+  pthread_t thread;
+  void *result;
+  must(controls->capture(stream, true));
+  if (_i < 3) {
+    result = query_other(&mode);
+  } else {
+    ck_assert_int_eq(pthread_create(&thread, NULL, query_other, &mode), 0);
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+  }
+  must_be((int)(intptr_t)result, is_forbidden ? RC_CU_STREAM_CAPTURE_UNSUPPORTED : RC_CU_SUCCESS);
+  must_be(controls->capture(stream, false), is_forbidden ? RC_CU_STREAM_CAPTURE_INVALIDATED : RC_CU_SUCCESS);
+  ck_assert_int_eq(controls->live("spoilt"), is_forbidden);
+  become(0);
+}
+END_TEST
+
+START_TEST(a_capture_is_spoilt_by_all_that_would_have_to_wait_for_it) {
+  rc_cu_stream blocking;
+  int captures;
+  become(RC_CU_STREAM_CAPTURE_MODE_RELAXED);
+  must(controls->capture(stream, true));
+  must(cuda->stream_query(NULL)); /* the one that captures is none that it waits for */
+  must_be(cuda->stream_query(stream), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
+  must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
+  must(controls->capture(stream, true));
+  must_be(cuda->ctx_synchronize(), RC_CU_STREAM_CAPTURE_UNSUPPORTED);
+  must_be(controls->capture(stream, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
+  must(cuda->stream_create(&blocking, 0));
+  must(controls->capture(blocking, true));
+  must_be(cuda->stream_is_capturing(NULL, &captures), RC_CU_STREAM_CAPTURE_IMPLICIT);
+  must(controls->capture(blocking, false)); /* to ask that is allowed */
+  must(controls->capture(blocking, true));
+  must_be(cuda->stream_query(NULL), RC_CU_STREAM_CAPTURE_IMPLICIT);
+  must_be(controls->capture(blocking, false), RC_CU_STREAM_CAPTURE_INVALIDATED);
+  must(cuda->stream_destroy(blocking));
+  become(0);
 }
 END_TEST
 
@@ -320,6 +375,8 @@ int main(void) {
   tcase_add_test(tests, a_kernel_spins_until_its_word_or_its_turns);
   tcase_add_test(tests, a_stream_that_is_destroyed_does_what_it_was_told);
   tcase_add_test(tests, nothing_is_enqueued_while_a_stream_captures);
+  tcase_add_loop_test(tests, a_capture_is_spoilt_by_calls_of_threads_that_are_not_relaxed, 0, 6);
+  tcase_add_test(tests, a_capture_is_spoilt_by_all_that_would_have_to_wait_for_it);
   tcase_add_test(tests, registered_memory_is_read_when_the_stream_gets_there);
   tcase_add_test(tests, a_copy_over_the_end_of_a_registration_is_refused);
   tcase_add_test(tests, memory_that_is_mapped_read_only_takes_the_flag_and_no_write);
@@ -332,5 +389,5 @@ int main(void) {
   tcase_add_checked_fixture(tests, begin, NULL);
   tcase_add_test_raise_signal(tests, the_host_can_not_follow_a_device_pointer, SIGSEGV);
 #endif
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_fake_cuda");
 }

@@ -241,5 +241,5 @@ int main(void) {
   tests = add_case(suite, "its end");
   tcase_add_checked_fixture(tests, begin, NULL);
   tcase_add_test(tests, what_is_left_in_a_context_that_ends_is_counted);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_fake_cuda_shared");
 }

@@ -187,5 +187,5 @@ int main(void) {
   tcase_add_test(tests, each_call_that_fails_is_told_and_leaves_nothing);
   tcase_add_test(tests, whatever_call_fails_it_comes_back);
   tcase_add_test(tests, a_context_that_breaks_is_told);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_device");
 }

@@ -224,5 +224,5 @@ int main(void) {
   tcase_add_test(tests, a_stream_that_captures_is_told_from_one_that_does_not);
   tcase_add_test(tests, a_context_that_has_failed_is_seen);
   tcase_add_test(tests, without_a_driver_there_is_no_device);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_pack");
 }

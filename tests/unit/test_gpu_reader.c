@@ -102,7 +102,7 @@ START_TEST(in_a_child_of_a_fork_it_is_the_parents) {
                    ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target) == -ECHILD &&
                    ringcast_gpu_end(gpu_reader, &received.take) == -ECHILD &&
                    ringcast_gpu_release(gpu_reader, &received.frame) == -ECHILD &&
-                   ringcast_gpu_check(gpu_reader) == -ECHILD && ringcast_gpu_tidy(gpu_reader, 1) == -ECHILD &&
+                   ringcast_gpu_check(gpu_reader) == -ECHILD && ringcast_gpu_tidy(gpu_reader, 0) == -ECHILD &&
                    ringcast_gpu_reader_info(gpu_reader, &info) == -ECHILD;
     ringcast_gpu_unmap(hold);
     ringcast_gpu_reader_close(gpu_reader);
@@ -436,5 +436,5 @@ int main(void) {
   tests = add_case(suite, "ring");
   tcase_add_test(tests, a_frame_is_given_back_when_the_device_has_read_it);
   tcase_add_test(tests, where_the_ring_is_not_registered_the_device_is_waited_for);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_reader");
 }

@@ -200,5 +200,5 @@ int main(void) {
   tests = add_case(suite, "ways");
   tcase_add_test(tests, info_says_which_way_and_why);
   tcase_add_test(tests, words_of_32_bits_do_as_well);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_send");
 }

@@ -51,7 +51,8 @@ START_TEST(the_environment_fills_in_for_the_default_alone) {
   ck_assert_int_eq(ringcast_gpu_writer_open(writer, &options, &gpu_writer), 0);
   ck_assert_uint_eq(writer_info().way, RINGCAST_GPU_WAY_NO_POOL);
   ringcast_gpu_writer_close(gpu_writer);
-  for (const char **bad = (const char *[]){"-1", "4M", " 5", "x", "99999999999999999999", NULL}; *bad; bad++) {
+  const char *const values[] = {"-1", "4M", " 5", "x", "1099511627777", "99999999999999999999", NULL};
+  for (const char *const *bad = values; *bad; bad++) {
     setenv("RINGCAST_GPU_POOL_BYTES", *bad, 1);
     ck_assert_int_eq(open_with(&options), -EINVAL);
   }
@@ -315,5 +316,5 @@ int main(void) {
   tcase_add_test(tests, a_copy_stays_within_its_lease);
   tcase_add_test(tests, a_slot_that_was_dropped_is_good_for_the_next_frame);
   tcase_add_test(tests, what_is_dropped_is_used_again_when_its_copies_are_done);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_writer");
 }

@@ -130,7 +130,7 @@ void stage_host_free(struct stage *stage, void *memory, uint64_t bytes);
 void stage_mark(struct stage *stage, uint32_t mark, uint64_t value, rc_cu_stream stream);
 bool stage_is_marked(struct stage *stage, uint32_t mark, uint64_t value);
 void stage_await(struct stage *stage, uint32_t mark, uint64_t value);
-long waits_so_far(void); /* calls that wait for a device */
+long waits_so_far(void); /* calls of this thread that wait for a device */
 
 /* ---- The parties ------------------------------------------------------------------------------------------------ */
 

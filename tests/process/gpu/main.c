@@ -212,6 +212,7 @@ static bool sum_up(const char *wrong) {
 int main(int count, char **words) {
   char jitter[24];
   read_options(count, words);
+  if (!fake_must_be_found("gpu_broadcast")) return 2;
   if (options.word_bits == 32) switch_off("cuda_words64");
   if (options.unregistered) switch_off("cuda_register");
   snprintf(jitter, sizeof jitter, "%u", (unsigned)(mix(options.seed) % 1000000 + 1));

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- *   kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--points] [--only POINT] [--quiet]
+ *   kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--each] [--only POINT] [--quiet]
+ *   kill_campaign --points
  *
  * So many strikes, SIGKILL or SIGSTOP, and at least one of each at each named point; KILLS and SEED in the environment
- * do, too. --only strikes at that one point, for who tracks down a fault. Then a summary. Exit status 1 if anything was
- * wrong, hung for longer than --hang-ms (10000), or was left behind, and if a point was never come by; with --strict
- * also if anything took longer than a second, as it may on a busy machine.
+ * do, too. --only strikes at that one point, for who tracks down a fault; --points lists them, with who comes by. Then
+ * a summary, with --each of each point. Exit status 1 if anything was wrong, hung for longer than --hang-ms (10000), or
+ * was left behind, and if a point was never come by; with --strict also if anything took longer than a second, as it
+ * may on a busy machine.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
@@ -33,7 +35,7 @@ static const char *const point_names[RC_POINT_COUNT] = {
 
 static struct {
   uint64_t kills, seed;
-  bool points, quiet, strict, parks, keeps;
+  bool each, quiet, strict, parks, keeps;
   int only; /* -1: all points */
 } options = {.kills = 200, .seed = 1, .only = -1};
 
@@ -164,7 +166,7 @@ static int tell_points(void) {
     uint64_t kills = tally.killed_at[i], stops = tally.stopped_at[i];
     if (!is_on_the_way(i)) continue;
     missed += kills == 0 || stops == 0;
-    if (options.points)
+    if (options.each)
       printf("    %-16s %6" PRIu64 " killed %6" PRIu64 " stopped %12" PRIu64 " passed\n", point_names[i], kills, stops,
              (uint64_t)board->passed[i]);
     else if (kills == 0 || stops == 0)
@@ -218,10 +220,26 @@ static uint64_t number_of(const char *what, const char *text) {
   exit(2);
 }
 
+static void list_points(void) {
+#define LIST(name, who) printf("%-16s %s\n", #name, #who);
+  RC_ALL_POINTS(LIST)
+#undef LIST
+}
+
 static int point_named(const char *name) {
+  static const char *const of_the_pool[] = {
+#define NAME(name, who) #name,
+      RC_GPU_POINTS(NAME)
+#undef NAME
+  };
   for (int i = 0; name && i < RC_POINT_COUNT; i++)
     if (strcmp(name, point_names[i]) == 0) return i;
-  fprintf(stderr, "kill: there is no point '%s': ring/point.h names them\n", name ? name : "");
+  for (size_t i = 0; name && i < sizeof of_the_pool / sizeof *of_the_pool; i++) {
+    if (strcmp(name, of_the_pool[i]) != 0) continue;
+    fprintf(stderr, "kill: %s is a point of the device pool: gpu_kill strikes it\n", name);
+    exit(2);
+  }
+  fprintf(stderr, "kill: there is no point '%s': --points lists them\n", name ? name : "");
   exit(2);
 }
 
@@ -230,7 +248,11 @@ static void take_options(char **words) {
   if (kills && *kills) options.kills = number_of("KILLS", kills);
   if (seed && *seed) options.seed = number_of("SEED", seed);
   for (words++; *words; words++) {
-    if (strcmp(*words, "--points") == 0) options.points = true;
+    if (strcmp(*words, "--points") == 0) {
+      list_points();
+      exit(0);
+    }
+    if (strcmp(*words, "--each") == 0) options.each = true;
     else if (strcmp(*words, "--quiet") == 0) options.quiet = true;
     else if (strcmp(*words, "--strict") == 0) options.strict = true;
     else if (strcmp(*words, "--only") == 0) options.only = point_named(*++words);
@@ -238,8 +260,8 @@ static void take_options(char **words) {
     else if (strcmp(*words, "--seed") == 0) options.seed = number_of("--seed", *++words);
     else if (strcmp(*words, "--hang-ms") == 0) hang_ns = number_of("--hang-ms", *++words) * 1000000;
     else {
-      fprintf(stderr, "usage: kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--points]\n"
-                      "                     [--only POINT] [--quiet]\n");
+      fprintf(stderr, "usage: kill_campaign [--kills N] [--seed N] [--hang-ms N] [--strict] [--each] [--only POINT]\n"
+                      "                     [--quiet]\n       kill_campaign --points\n");
       exit(2);
     }
     if (!*words) break;

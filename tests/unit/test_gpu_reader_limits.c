@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "tests/support/gpu_channel.h"
+#include "tests/support/switches.h"
 
 static rc_cu_stream other; /* the reader's own: what stalls it does not stall the writer */
 
@@ -47,7 +48,7 @@ static void *tidy_without_a_context(void *unused) {
   rc_cu_context current = NULL;
   (void)unused;
   cuda->ctx_get_current(&current);
-  return (void *)(intptr_t)(current ? 1 : ringcast_gpu_tidy(gpu_reader, 1));
+  return (void *)(intptr_t)(current ? 1 : ringcast_gpu_tidy(gpu_reader, RINGCAST_FOREVER));
 }
 
 START_TEST(a_thread_without_a_context_waits_for_the_device_too) {
@@ -70,7 +71,9 @@ START_TEST(next_keeps_to_its_timeout_and_gives_what_is_there) {
   struct received received;
   open_without_pool(1);
   defer_much();
-  ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, 1000000), -EAGAIN);
+  ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, 1000000), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, -2), -EINVAL);
   ck_assert_int_eq(ringcast_gpu_next(gpu_reader, 1000000, &frame), -ETIMEDOUT);
   ck_assert_int_eq(ringcast_gpu_next(gpu_reader, -2, &frame), -EINVAL);
   ck_assert_int_eq(send_bytes(5, 100, 0), 0);
@@ -83,6 +86,90 @@ START_TEST(next_keeps_to_its_timeout_and_gives_what_is_there) {
   close_all();
 }
 END_TEST
+
+/* ---- A stream that stalls for longer than is waited for it ------------------------------------------------------- */
+
+enum { PATIENCE_NS = 20000000 };
+
+/* With a writer that evicts, or with memory that is not registered, what is read can't be waited for later. */
+static void open_evicting(bool evicts) {
+  struct ringcast_writer_options how = {.size = sizeof how, .capacity = 1 << 20, .readers = 4};
+  struct ringcast_gpu_writer_options options = gpu_options();
+  if (evicts) {
+    how.on_slow = RINGCAST_EVICT;
+    how.slow_ns = (uint64_t)1 << 40;
+  }
+  options.pool_bytes = RINGCAST_NO_POOL;
+  rc_ring_patience_ns = PATIENCE_NS;
+  open_device();
+  remember();
+  ck_assert_int_eq(ringcast_writer_create_ex(&how, &writer), 0);
+  ck_assert_int_eq(ringcast_gpu_writer_open(writer, &options, &gpu_writer), 0);
+  open_reader();
+  ck_assert_int_eq(cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING), 0);
+}
+
+START_TEST(the_end_of_a_take_is_told_that_its_stream_stalls) {
+  struct received received;
+  if (_i == 1) disable_too("cuda_register");
+  open_evicting(_i == 0);
+  ck_assert_int_eq(send_bytes(5, 1000, 0), 0);
+  next_frame(&received);
+  ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received.frame, other, &received.take), 0);
+  if (_i == 0) stall(); /* else the copy itself would wait: of pageable memory */
+  ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target), 0);
+  if (_i == 1) stall();
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(end(&received), -ETIMEDOUT);
+  ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target), -EINVAL);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &received.frame), -EBUSY); /* the frame is held */
+  let_go();
+  ck_comes(end(&received) == 0);
+  ck_assert_int_eq(end(&received), -EINVAL);
+  ck_assert_int_eq(cuda->stream_synchronize(other), 0);
+  ck_assert_int_eq(send_bytes(9, 100, 0), 0);
+  ck_assert_int_eq(receive_bytes(9), RINGCAST_PLACEMENT_INLINE);
+  close_all();
+}
+END_TEST
+
+/* What the stream reads stays as it is: registered, and the frame held. The context is not given back, either. */
+START_TEST(a_reader_closes_though_the_stream_of_a_take_stalls) {
+  struct received received;
+  open_evicting(_i == 0);
+  ck_assert_int_eq(send_bytes(5, 1000, 0), 0);
+  stall();
+  copy(&received);
+  if (_i == 0) ck_assert_int_eq(end(&received), -ETIMEDOUT);
+  ringcast_gpu_reader_close(gpu_reader);
+  ck_assert_int_eq(cuda->stream_query(other), RC_CU_NOT_READY);
+  ck_assert_int_eq(ringcast_reader_release(reader, &received.frame), 0); /* it was held */
+  let_go();
+  ck_assert_int_eq(cuda->stream_synchronize(other), 0);
+  ringcast_reader_close(reader);
+  close_writer();
+  ck_assert_int_eq(cuda->primary_release(0), 0);
+  ck_assert_int_eq(fake_cuda()->live("contexts"), 1);
+}
+END_TEST
+
+START_TEST(a_frame_that_can_be_deferred_no_more_is_held_while_the_stream_stalls) {
+  struct received received;
+  open_without_pool(1);
+  rc_ring_patience_ns = PATIENCE_NS;
+  stall();
+  for (uint32_t i = 0; i <= RC_MAX_DEFERRED; i++) {
+    ck_assert_int_eq(send_bytes(i, 100, 0), 0);
+    copy(&received);
+    ck_assert_int_eq(end(&received), i < RC_MAX_DEFERRED ? 0 : -ETIMEDOUT);
+  }
+  let_go();
+  ck_comes(end(&received) == 0);
+  ck_comes(ringcast_gpu_tidy(gpu_reader, 0) == 0 && reader->ring.deferred == 0);
+  close_all();
+}
+END_TEST
+
+/* ---- */
 
 static void *let_go_later(void *unused) {
   (void)unused;
@@ -216,15 +303,18 @@ START_TEST(a_pool_stays_open_while_a_frame_of_it_is_held) {
 END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("gpu_mends_m1");
+  Suite *suite = suite_create("gpu_reader_limits");
   TCase *tests = add_case(suite, "reader");
   tcase_add_test(tests, a_thread_without_a_context_waits_for_the_device_too);
   tcase_add_test(tests, next_keeps_to_its_timeout_and_gives_what_is_there);
+  tcase_add_loop_test(tests, the_end_of_a_take_is_told_that_its_stream_stalls, 0, 2);
+  tcase_add_loop_test(tests, a_reader_closes_though_the_stream_of_a_take_stalls, 0, 2);
+  tcase_add_test(tests, a_frame_that_can_be_deferred_no_more_is_held_while_the_stream_stalls);
   tcase_add_test(tests, to_close_waits_for_the_ring_to_be_read_by_open_takes);
   tcase_add_test(tests, takes_that_are_too_many_to_be_noted_are_waited_for);
   tcase_add_test(tests, nothing_is_deferred_where_the_writer_evicts);
   tcase_add_test(tests, what_captures_is_left_alone_and_the_take_stays_open);
   tcase_add_test(tests, the_per_thread_default_stream_is_refused);
   tcase_add_test(tests, a_pool_stays_open_while_a_frame_of_it_is_held);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_reader_limits");
 }

@@ -92,6 +92,33 @@ START_TEST(a_reader_that_comes_back_is_not_waited_for) {
 }
 END_TEST
 
+/* It has closed, but for what it still looks at, and is the same one to the ring when it comes back. */
+START_TEST(a_reader_that_comes_back_beside_a_view_is_sent_to_by_the_ring) {
+  struct received received;
+  ringcast_device_ptr where;
+  ringcast_gpu_hold *hold;
+  open_pair(NULL);
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
+  ck_assert_int_eq(send_bytes(0, 1000, 0), 0);
+  next_frame(&received);
+  begin(&received);
+  ck_assert_int_eq(ringcast_gpu_map(gpu_reader, &received.take, &received.item, &where, &hold), 0);
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
+  ringcast_gpu_reader_close(gpu_reader);
+  ck_assert_int_eq(ringcast_gpu_reader_open(reader, NULL, &gpu_reader), 0);
+  ck_assert_uint_eq(writer_info().way, RINGCAST_GPU_WAY_WAITING);
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), -EAGAIN);
+  ck_assert_int_eq(send_bytes(5, 1000, 0), 0);
+  ck_assert_int_eq(receive_bytes(5), RINGCAST_PLACEMENT_INLINE);
+  ck_assert_uint_eq(writer_info().slots_used, 1);
+  ringcast_gpu_unmap(hold);
+  ck_comes(ringcast_gpu_reader_prepare(gpu_reader) == 0);
+  ck_assert_int_eq(send_bytes(9, 1000, 0), 0);
+  ck_assert_int_eq(receive_bytes(9), RINGCAST_PLACEMENT_POOL);
+  close_pair();
+}
+END_TEST
+
 /* ---- Pools that are left, and forks ----------------------------------------------------------------------------- */
 
 static void *close_it(void *unused) {
@@ -171,15 +198,16 @@ START_TEST(a_frame_that_is_deferred_is_released_once) {
 END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("gpu_mends_m3");
-  TCase *tests = add_case(suite, "mends");
+  Suite *suite = suite_create("gpu_writer_between");
+  TCase *tests = add_case(suite, "between");
   tcase_add_test(tests, a_lease_is_of_one_stream);
   tcase_add_test(tests, what_is_dropped_in_a_capture_comes_back_after_it);
   tcase_add_test(tests, serials_of_lent_memory_begin_anew);
   tcase_add_test(tests, a_reader_that_comes_back_is_not_waited_for);
+  tcase_add_test(tests, a_reader_that_comes_back_beside_a_view_is_sent_to_by_the_ring);
   tcase_add_test(tests, who_closes_holds_up_nobody_else);
   tcase_add_test(tests, a_child_of_a_fork_is_told_so);
   tcase_add_test(tests, what_a_capture_forbids_is_busy);
   tcase_add_test(tests, a_frame_that_is_deferred_is_released_once);
-  return run_suite(suite);
+  return run_gpu_suite(suite, "test_gpu_writer_between");
 }

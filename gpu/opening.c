@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A reader's pool: taking a place in it, opening and trying its memory, and closing it. What the O stand for is told
+ * atop consumers.c. */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "gpu/import.h"
+#include "gpu/writer.h"
+#include "ring/point.h"
+#include "shm/error.h"
+#include "shm/os.h"
+
+#define ENTER_PAUSE_NS ((int64_t)10 * 1000 * 1000)
+
+/* ---- The place -------------------------------------------------------------------------------------------------- */
+
+/* Release: pairs with the acquire of whoever takes the place next, and of the writer. */
+static void leave_place(struct rc_import *import) {
+  struct rc_gpu_consumer *place = rc_import_place(import);
+  rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import, RC_GPU_POOL_ITSELF), false);
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; who still sees it counts on one who has left */
+  rc_store_relaxed(&place->lent, 0);
+  rc_store_release(&place->owner, 0);
+  RC_POINT(PLACE_LEFT);
+}
+
+/* It can't be, but for damage. */
+static int fail_taken(void) { return rc_fail_as(-EAGAIN, "another reader takes this place in the device pool"); }
+
+/* O1. The words of this place may be those of a dead reader: from here on they are of frames that nobody counts on us
+ * for. */
+static int take_place(struct rc_import *import) {
+  struct rc_gpu_consumer *place = rc_import_place(import);
+  uint64_t before = rc_load_acquire(&place->owner); /* pairs with the store by which the one before left */
+  if (before != 0 && !rc_owner_is_dead(before))
+    return rc_fail_as(-EAGAIN, "the reader that had this place before has not closed the device pool yet");
+  if (!rc_cas_strong_acq_rel(&place->owner, &before, import->owner)) return fail_taken();
+  /* The fence: we take the place, and look whether the pool is left; its writer leaves it, and looks who is there; one
+   * of the two sees the other's. <-> rc_estate_leave */
+  rc_fence_full();
+  if (rc_load_acquire(&rc_gpu_control(&import->segment)->closed)) { /* pairs with the store of leave */
+    leave_place(import);
+    return rc_fail_as(-ENOENT, "the writer has closed its device pool");
+  }
+  import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
+  if (import->turn == 0) import->turn = 1;
+  /* Before it can be counted on. Where the kernel has no such locks, the words have to do. */
+  if (rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import, RC_GPU_POOL_ITSELF), true) == -EAGAIN) {
+    leave_place(import);
+    return fail_taken();
+  }
+  /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
+  rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; of one that has died it may stand still */
+  rc_store_release(&place->turn, import->turn);
+  rc_store_relaxed(&place->lent, 0); /* relaxed: as the others, until O3 */
+  rc_store_relaxed(&place->refused, 0);
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
+    uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
+    rc_word_store(rc_import_ack(import, slot), 64, ready);
+  }
+  for (int i = 0; i < 2; i++) {
+    uint64_t at = rc_gpu_try_at(import->segment.slots, import->segment.consumers, import->consumer);
+    rc_word_store(rc_gpu_word(&import->segment, at) + i, 64, 0);
+  }
+  RC_POINT(PLACE_TAKEN);
+  return 0;
+}
+
+/* ---- The memory ------------------------------------------------------------------------------------------------- */
+
+/* What the writer says of its size is not to be relied on, where the driver knows it: to read beyond it would break the
+ * context. */
+static int check_size(const struct rc_import *import, const struct rc_gpu_identity *id) {
+  rc_cu_ptr base;
+  size_t bytes;
+  if (import->device.cuda->mem_get_address_range(&base, &bytes, import->pool) != RC_CU_SUCCESS) return 0;
+  uint64_t before = import->pool - base;
+  if (before <= bytes && bytes - before >= id->pool_bytes + RC_GPU_PATTERN) return 0;
+  return rc_fail_as(-EPROTO, "the writer's device segment is damaged: its pool is not as large as that says");
+}
+
+/* As nvidia-smi -L and ringcast doctor begin their names. */
+static int fail_to_open(const uint8_t theirs[16], const uint8_t own[16], rc_cu_result result) {
+  return rc_cuda_fail(result, "cuIpcOpenMemHandle of the writer's pool, which is on GPU-%02x%02x%02x%02x, by "
+                              "GPU-%02x%02x%02x%02x",
+                      theirs[0], theirs[1], theirs[2], theirs[3], own[0], own[1], own[2], own[3]);
+}
+
+static int open_memory(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
+  struct rc_process self;
+  if (rc_process_self(&self) == 0 && self.pid == writer->pid && self.start == writer->start) {
+    import->pool = rc_estate_find(id->token, id->epoch, &import->device);
+    return import->pool ? 0 : rc_fail_as(-ENOTSUP, "the writer is in this very process, on another device");
+  }
+  rc_cu_result result = import->device.cuda->ipc_open_handle(&import->pool, id->handle,
+                                                             RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result != RC_CU_SUCCESS) return fail_to_open(id->uuid, import->device.uuid, result);
+  import->by_handle = true;
+  return 0;
+}
+
+static int try_memory(const struct rc_import *import, const struct rc_gpu_identity *id) {
+  const struct rc_cuda *cuda = import->device.cuda;
+  uint64_t pattern[RC_GPU_PATTERN / sizeof(uint64_t)] = {0};
+  rc_cu_stream stream;
+  rc_cu_result result = cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING);
+  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamCreate");
+  result = cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
+  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS);
+  if (result != RC_CU_NOT_READY) cuda->stream_destroy(stream);
+  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "reading the writer's pool");
+  for (uint32_t i = 0; i < RC_GPU_PATTERN / sizeof(uint64_t); i++)
+    if (pattern[i] != rc_gpu_pattern(id->seed, i))
+      return rc_fail_as(-ENOTSUP, "what was opened as the writer's pool is other memory: its pattern is not there");
+  return 0;
+}
+
+static int open_and_try(struct rc_import *import, const struct rc_process *writer, const struct rc_gpu_identity *id) {
+  uint64_t at = rc_gpu_try_at(import->segment.slots, import->segment.consumers, import->consumer);
+  int failed = rc_gpu_segment_register(&import->segment, import->device.cuda);
+  if (failed == 0) failed = open_memory(import, writer, id);
+  if (failed == 0) failed = check_size(import, id);
+  RC_POINT(POOL_OPENED);
+  if (failed == 0) failed = try_memory(import, id);
+  if (failed == 0)
+    failed = rc_words_try(import->device.cuda, import->segment.word_bits, rc_gpu_word(&import->segment, at),
+                          rc_import_address(import, at));
+  RC_POINT(POOL_TRIED);
+  return failed;
+}
+
+/* Closes what was opened, the place last. The context is current. */
+static void close_all(struct rc_import *import) {
+  const struct rc_cuda *cuda = import->device.cuda;
+  rc_import_close_lent(import, true);
+  if (import->by_handle) cuda->ipc_close_handle(import->pool);
+  import->by_handle = false;
+  rc_words_end(cuda, import->done, import->segment.slots);
+  import->done = NULL;
+  RC_POINT(IMPORT_CLOSED);
+  leave_place(import);
+  rc_gpu_segment_destroy(&import->segment, cuda);
+}
+
+/* ---- Life ------------------------------------------------------------------------------------------------------- */
+
+static struct rc_import *import_new(ringcast_reader *reader) {
+  struct rc_import *import = calloc(1, sizeof *import);
+  pthread_condattr_t attributes;
+  if (!import) return NULL;
+  import->owner = reader->ring.owner;
+  import->consumer = reader->ring.slot;
+  import->forks = rc_fork_count();
+  pthread_mutex_init(&import->mutex, NULL);
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_cond_init(&import->ended_change, &attributes);
+  pthread_condattr_destroy(&attributes);
+  atomic_init(&import->holders, 2); /* the reader, and the watcher */
+  rc_watch_init(&import->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
+  return import;
+}
+
+static void import_free(struct rc_import *import) {
+  rc_waiter_destroy(&import->waiter);
+  rc_watch_close(&import->writer);
+  rc_device_close(&import->device);
+  pthread_mutex_destroy(&import->mutex);
+  pthread_cond_destroy(&import->ended_change);
+  free(import->taken);
+  free(import);
+}
+
+void rc_import_refuse(struct rc_import *import, int failed) {
+  struct rc_gpu_consumer *place = rc_import_place(import);
+  int reason = rc_cuda_last_failure != RC_CU_SUCCESS ? rc_cuda_last_failure : failed;
+  rc_store_relaxed(&place->reason, reason); /* relaxed: the release below */
+  rc_store_release(&place->refused, import->owner);
+}
+
+static int set_up(struct rc_import *import, ringcast_reader *reader, const struct rc_gpu_identity *id) {
+  import->pool_bytes = id->pool_bytes;
+  import->taken = calloc(import->segment.slots, sizeof *import->taken);
+  if (!import->taken) return rc_fail(-ENOMEM, "out of memory");
+  rc_cuda_last_failure = RC_CU_SUCCESS;
+  int failed = take_place(import);
+  if (failed != 0) return failed;
+  failed = open_and_try(import, &reader->segment.writer, id);
+  if (failed == 0)
+    failed = rc_words_make(import->device.cuda, import->segment.slots, &import->done, &import->done_address);
+  if (failed == 0) failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention,
+                                           &import->crowd, -1);
+  import->asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in the watcher's look */
+  if (failed == 0) failed = rc_watcher_start(import);
+  if (failed == 0) return 0;
+  if (failed == -EBUSY) { /* some stream captures a graph: that says nothing of the pool, which is tried again */
+    close_all(import);
+    return rc_fail_as(-EAGAIN, "the device pool can't be opened while a stream captures a CUDA graph");
+  }
+  rc_import_refuse(import, failed);
+  if (failed == -ETIMEDOUT) import->device.context = NULL; /* a stream is lost in it: it, and the words, must stay */
+  else close_all(import);
+  return failed;
+}
+
+int rc_import_open(ringcast_reader *reader, const struct rc_device *device, const struct rc_gpu_place *place,
+                   struct rc_import **out) {
+  struct rc_gpu_identity id;
+  struct rc_import *import = import_new(reader);
+  if (!import) return rc_fail(-ENOMEM, "out of memory");
+  int failed = rc_device_open(device->ordinal, &import->device);
+  if (failed == 0)
+    failed = rc_gpu_segment_attach(&reader->segment.writer, place, rc_segment_control(&reader->segment)->id.token,
+                                   reader->segment.slots, &import->segment, &id);
+  if (failed == 0) {
+    failed = set_up(import, reader, &id);
+    if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&import->segment, device->cuda);
+  }
+  if (failed != 0) {
+    import_free(import);
+    return failed;
+  }
+  rc_store_release(&rc_import_place(import)->opened, import->owner); /* O3 -> D1 */
+  RC_POINT(OPENED_TOLD);
+  *out = import;
+  return 0;
+}
+
+/* As long as the pool is open here its writer must not free it: so what fails once is tried again. False: the device is
+ * lost, and nothing is open any more. */
+static bool enter_to_close(const struct rc_import *import, struct rc_cuda_entry *entry) {
+  const struct timespec pause = {.tv_nsec = ENTER_PAUSE_NS};
+  while (rc_cuda_enter(import->device.context, entry) != RC_CU_SUCCESS) {
+    if (rc_device_is_lost(&import->device)) return false;
+    nanosleep(&pause, NULL);
+  }
+  return true;
+}
+
+void rc_import_finish(struct rc_import *import) {
+  struct rc_cuda_entry entry;
+  pthread_mutex_lock(&import->mutex);
+  import->unmapped = true; /* soon */
+  pthread_mutex_unlock(&import->mutex);
+  bool is_own = !import->by_handle;
+  if (enter_to_close(import, &entry)) {
+    close_all(import);
+    rc_cuda_leave(&entry);
+  } else {
+    rc_words_end(NULL, import->done, import->segment.slots);
+    leave_place(import);
+    rc_memory_destroy(&import->segment.memory);
+  }
+  if (is_own) rc_estates_tidy(); /* its writer, of this process, may have closed: then nobody else looks */
+  pthread_mutex_lock(&import->mutex);
+  import->ended = true;
+  pthread_cond_broadcast(&import->ended_change);
+  pthread_mutex_unlock(&import->mutex);
+}
+
+void rc_import_drop(struct rc_import *import) {
+  if (rc_sub_acq_rel(&import->holders, 1) == 1) import_free(import);
+}

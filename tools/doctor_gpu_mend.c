@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What can be done about tensors of a GPU that don't go by the pool. The library tells why in words, in which CUDA's
+ * results stand by their names; docs/gpu.md has the same as a table.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "tools/doctor.h"
+
+#define BY_THE_RING "; until then tensors go through the ring"
+#define OUT_OF_MEMORY                                                                                                  \
+  "let go of memory of the device (nvidia-smi tells who has it; vLLM: --gpu-memory-utilization), or ask for a smaller "\
+  "pool by RINGCAST_GPU_POOL_BYTES"
+#define NAMESPACES                                                                                                     \
+  "one container for both processes, or one IPC and one PID namespace; and one MIG instance" BY_THE_RING
+#define NO_SHARING                                                                                                     \
+  "nothing of ringcast's: this kind of machine (as some virtual GPUs) lets no process share a device's memory; "       \
+  "tensors go through the ring"
+#define NO_REGISTERING                                                                                                 \
+  "nothing of ringcast's: this kind of machine (as some virtual GPUs) registers no host memory; tensors go "           \
+  "through the ring, and copies wait for the device"
+#define NO_WORDS                                                                                                       \
+  "nothing of ringcast's: this device, or this kind of machine, has no stream operations on host memory; tensors go "  \
+  "through the ring"
+#define STUCK                                                                                                          \
+  "another version of the driver: this one says that it can, and a store of the CPU's wakes no stream" BY_THE_RING
+
+/* The first that the words have counts. */
+static const struct {
+  const char *says, *mend;
+} causes[] = {
+    {"RINGCAST_DISABLE", NULL}, /* these two were asked for */
+    {"RINGCAST_GPU_POOL_BYTES is 0", NULL},
+    {"cuMemHostRegister", "ulimit -l unlimited, where the limit is what forbids it" BY_THE_RING},
+    {"CUDA_ERROR_OUT_OF_MEMORY", OUT_OF_MEMORY},
+    {"is not woken by the host's store", STUCK},
+    {"stream operation", NO_WORDS},
+    {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+     "nothing of ringcast's: one device has no access to the other's memory (nvidia-smi topo -p2p r); tensors of these "
+     "two go through the ring"},
+    {"CUDA_ERROR_TOO_MANY_PEERS", "fewer devices that a process has to do with: a device has so many peers and no more"
+                                  BY_THE_RING},
+    {"CUDA_ERROR_INVALID_CONTEXT", "one PID namespace for both processes: the driver takes them for one" BY_THE_RING},
+    {"CUDA_ERROR_ALREADY_MAPPED", "close what else has opened that memory in the reader's process" BY_THE_RING},
+    {"CUDA_ERROR_INVALID_VALUE", NAMESPACES},
+    {"CUDA_ERROR_INVALID_HANDLE", NAMESPACES},
+    {"CUDA_ERROR_MAP_FAILED", NAMESPACES},
+    {"CUDA_ERROR_NOT_SUPPORTED", NO_SHARING},
+    {"CUDA_ERROR_NOT_PERMITTED", NO_SHARING},
+};
+
+const char *doctor_gpu_mend(const char *why) {
+  for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
+    if (strstr(why, causes[i].says)) return causes[i].mend;
+  return "docs/gpu.md has what the driver may say, and what to do";
+}
+
+static const char *mend_words(int version, const struct ringcast_gpu_device_info *device) {
+  if (version < 12000) return "a driver for CUDA 12.0 or newer" BY_THE_RING;
+  return device->words64 == -ETIMEDOUT || device->words32 == -ETIMEDOUT ? STUCK : NO_WORDS;
+}
+
+const char *doctor_gpu_mend_device(int version, const struct ringcast_gpu_device_info *device) {
+  bool tries_words = device->registers == 1, has_words = device->words64 == 1 || device->words32 == 1;
+  if (device->registers == -ENOTSUP) return NO_REGISTERING;
+  if (device->registers < 0)
+    return "ulimit -l unlimited, where the limit is what forbids it; until then tensors go through the ring, and "
+           "copies wait for the device";
+  if (tries_words && !has_words) return mend_words(version, device);
+  if (device->exports == -ENOMEM) return OUT_OF_MEMORY;
+  return device->exports < 0 ? NO_SHARING : NULL;
+}
