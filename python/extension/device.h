@@ -32,6 +32,8 @@ int rc_py_cuda_complete(struct rc_py_state *state, PyObject *object, struct rc_p
 int rc_py_cuda_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
 /* False: torch's stream captures a graph, which was raised: no memory is to be had for it, nor anything opened. */
 bool rc_py_device_may_start(struct rc_py_state *state);
+/* Before torch copies one of its tensors on its current stream: that may be, and torch knows. False: raised. */
+bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor);
 /* Moves torch's tensor to another device. 1, -1. */
 int rc_py_cuda_move(struct rc_py_state *state, PyObject *object, int32_t device, struct rc_py_source *out);
 
@@ -113,7 +115,15 @@ void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run);
 bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, PyObject *lend,
                        struct rc_py_gpu_options *out);
 
+struct rc_py_take {
+  struct ringcast_gpu_take take;
+  bool is_owed; /* it was given back while its stream captured a graph, and is to be ended after that */
+};
+
 struct rc_py_gpu_reader {
+  struct rc_py_reader *owner;
+  struct rc_py_gpu_reader *next; /* in state->gpu_readers, if ... */
+  bool is_listed;
   ringcast_gpu_reader *reader; /* NULL: this process has no device, or not for us: */
   int rc;                      /* why, and ... */
   PyObject *why;               /* ... in words */
@@ -121,29 +131,40 @@ struct rc_py_gpu_reader {
   uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
   bool skips;           /* the frame that was begun last is not for this Reader */
   bool has_told;        /* that something never came */
-  uint32_t take_count;
-  struct ringcast_gpu_take takes[RC_PY_MOST_LEASES + 1];
+  uint32_t take_count, owed_count;
+  struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
 };
 /* The Reader's, opened by the first call; its `reader` may be NULL. NULL: raised. */
 struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self);
 /* Begins to read a frame that is held, unless it has begun. NULL: raised, and `skips` perhaps set. `stream` is what the
  * copies are to be ordered by. */
 struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame, void *stream);
-/* The same, if it has begun; else NULL. */
-struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Whether the exception that is set comes of a frame that is not for this Reader: clears it then. */
 bool rc_py_gpu_skips(struct rc_py_reader *self);
 /* What was read before is no matter of what is read next. */
 static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
   if (self->gpu) self->gpu->skips = false;
 }
-/* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. */
+/* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. Whose stream
+ * captures a graph is owed. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
+/* Gives back what is owed, if that can be now. 0; -EBUSY: not all of it. Without the GIL: it may wait for a device. */
+int rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
 /* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
 int rc_py_gpu_check(struct rc_py_reader *self);
+/* Those of the process that nobody uses give back what a device has read. True: it has yet to read more of one than a
+ * writer may have to wait for. With the GIL; it waits for nothing. */
+bool rc_py_gpu_tidy_idle(struct rc_py_state *state);
+PyObject *rc_py_gpu_tidy_readers(PyObject *module, PyObject *unused); /* the same, of Python's */
+/* With the GIL, before anything of it is shut: it is no more to be tidied. */
+void rc_py_gpu_reader_unlist(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
 /* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
 bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);
+/* Whether there is such a device, as far as the driver has said; false: raised, a ValueError, or the Error of a frame
+ * that was to arrive there. */
+bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *map);
+bool rc_py_gpu_map_exists(struct rc_py_reader *self);
 /* Whether such a frame holds tensors of a device. It is there as a whole. */
 bool rc_py_has_device(const struct ringcast_frame *frame);
 

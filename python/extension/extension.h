@@ -7,18 +7,19 @@
  *
  *   handles/    what Python's users hold
  *     writer.c    Writer                                  send.c      what it sends: objects, bytes, errors
- *     span.c      Span; how a reservation ends            packed.c    PackedFrame: a frame in memory of its own
+ *     options.c   what Writer() is told                   packed.c    PackedFrame: a frame in memory of its own
+ *     span.c      Span; how a reservation ends
  *     reader.c    Reader                                  receive.c   what it receives, whole or while it is written
  *     frame.c     Frame; how a frame is given back        view.c      View: arrays that lie in the ring
  *     loop.c      asyncio's side of Reader and Writer     tap.c       Tap
  *   codec/      objects and frames
- *     encode.c    object -> parts -> frame                decode.c, decode_value.c    frame -> object
+ *     encode.c, write.c    object -> parts -> frame       decode.c, decode_value.c    frame -> object
  *     put.c, put_plain.c   nested values -> tokens        get.c, get_plain.c          tokens -> values
  *     classes.c   classes that travel by name, fields     names.c     torch.dtype and its like
  *     pieces.c    publishing while it is written          follow.c    reading behind the writer
  *     look.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
  *     path.c      where in a value something is           stack.c     what is left of a thread's stack
- *   tensors/    their memory
+ *   tensors/    their memory; declared in tensors.h
  *     tensor.c    the dtypes that all share               recycle.c   memory of large arrays, used again
  *     torch.c, numpy.c   from Python's side               dlpack.c    described and made without Python
  *     lent.c      arrays over the ring's own memory
@@ -73,7 +74,9 @@ struct rc_py_torch {
   PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
+  unsigned char dlpack_failures[RC_PY_DTYPES]; /* in a row, that need not last */
   const struct rc_py_exchange *exchange; /* NULL: an older torch, or switched off */
+  bool is_built_with_cuda;               /* it said so */
   bool is_asked_first;                   /* what a tensor is, before the exchange API: it has refused one */
 };
 
@@ -145,6 +148,7 @@ struct rc_py_state {
   PyTypeObject *device_tensor_type;
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
   PyObject *device_helpers;       /* the module ringcast._device; NULL until it is needed */
+  struct rc_py_gpu_reader *gpu_readers; /* those that are open */
   bool device_is_ready;           /* there is a driver with a device: it was asked */
 };
 
@@ -275,6 +279,10 @@ typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. */
 int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline);
+/* rc_py_wait, with something to be seen to before each slice, with the GIL; true: it is to be seen to again soon. */
+typedef bool (*rc_py_see_to)(struct rc_py_state *state);
+int rc_py_wait_beside(rc_py_attempt attempt, void *call, int64_t timeout_ns, rc_py_see_to beside,
+                      struct rc_py_state *state);
 /* Of CLOCK_MONOTONIC. */
 int64_t rc_py_now_ns(void);
 
@@ -315,116 +323,6 @@ static inline int rc_py_is_yes(PyObject *answer) {
 
 /* memcpy, without the GIL if there is much to copy. */
 void rc_py_copy(void *to, const void *from, size_t bytes);
-
-/* ---- tensor.c, torch.c, numpy.c --------------------------------------------------------------------------------- */
-
-struct rc_py_dtype {
-  struct ringcast_dtype dtype;
-  const char *torch; /* torch's name of it */
-  const char *numpy; /* NumPy's, or NULL */
-  uint32_t flags;    /* RINGCAST_ITEM_PADDED, or 0 */
-};
-extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
-#define RC_PY_BOOL_CODE 6
-/* -1 if there is none. A padded one is found by its item alone. */
-int rc_py_dtype_find(struct ringcast_dtype dtype);
-int rc_py_dtype_of(const struct ringcast_item *item);
-PyObject *rc_py_shape(const struct ringcast_item *item);
-bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
-
-/* A tensor to send. `keep` and `view` hold its memory; `dims` are shape and strides, PyMem's. */
-struct rc_py_source {
-  struct ringcast_tensor tensor;
-  PyObject *keep;
-  Py_buffer view; /* view.obj NULL: none */
-  int64_t *dims;
-  void *stream;   /* of a tensor on a CUDA device: what its memory is ordered by, ... */
-  int32_t device; /* ... and where it is */
-  bool is_on_device;
-  bool is_loose; /* its memory may be used again regardless of the stream */
-};
-
-/* Each describes `object` and returns 1, or 0 if it is none of theirs or can't be sent as a tensor, or -1 (raised).
- * `where(context)` gives the object's place in words for an error message. */
-typedef PyObject *(*rc_py_where)(void *context);
-int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
-                         struct rc_py_source *out);
-int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
-/* Whether torch is imported; false may mean: half. */
-bool rc_py_torch_seen(struct rc_py_state *state);
-/* Imports torch if it has to. False: raised. */
-bool rc_py_torch_needed(struct rc_py_state *state);
-/* NumPy's dtype, borrowed. NULL: raised, or it has none. */
-PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype);
-/* numpy.frombuffer(data, dtype) */
-PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype);
-void rc_py_source_clear(struct rc_py_source *source);
-
-/* Each makes a tensor of `bytes` for `item`, uninitialised, and gives the place for its bytes. */
-PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
-PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
-
-/* ---- dlpack.c --------------------------------------------------------------------------------------------------- */
-
-/* DLPack's DLTensor. Shape and strides are the owner's. */
-struct rc_py_dltensor {
-  void *data;
-  struct {
-    int32_t type, id;
-  } device;
-  int32_t ndim;
-  struct ringcast_dtype dtype;
-  int64_t *shape, *strides;
-  uint64_t byte_offset;
-};
-enum { RC_PY_DLPACK_CPU = 1, RC_PY_DLPACK_CUDA = 2 };
-
-struct rc_py_block;
-struct rc_py_exchange;
-/* What a tensor type offers; NULL, with nothing raised: nothing that is known here, or RINGCAST_DISABLE names it. */
-const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
-/* 1; 0, with nothing raised: refused; -1: raised what is no matter of tensors (Ctrl-C). */
-int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
-/* The current stream of a CUDA device. False, with nothing raised: it does not say. */
-bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out);
-/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, which it takes over at once; NULL: in memory of its
- * own. NULL: raised. */
-PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
-                            struct rc_py_block *block, void **out);
-/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread,
- * with the GIL or without. */
-PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
-                               void *owner);
-/* The same of other memory than the CPU's. */
-struct rc_py_dlpack_place {
-  int32_t device_type, device;
-  bool is_versioned; /* the capsule is of DLPack 1.0, which can say ... */
-  bool is_read_only;
-};
-PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
-                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
-
-/* ---- recycle.c -------------------------------------------------------------------------------------------------- */
-
-/* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
-#define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
-
-/* At least `bytes` on a page, or NULL: too few to be worth it, turned off, or there is no memory. Take and give need no
- * GIL. */
-struct rc_py_block *rc_py_block_take(uint64_t bytes);
-void *rc_py_block_data(const struct rc_py_block *block);
-void rc_py_block_give(struct rc_py_block *block);
-static inline bool rc_py_is_worth_recycling(uint64_t bytes) {
-  return bytes >= RC_PY_RECYCLE_LEAST;
-}
-/* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
-PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
-
-int rc_py_recycle_init(void); /* -1: raised */
-void rc_py_recycle_end(void);
-extern const char rc_py_recycling_doc[], rc_py_set_recycling_doc[];
-PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
-PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
 
 /* ---- names.c ---------------------------------------------------------------------------------------------------- */
 
@@ -499,6 +397,9 @@ struct rc_py_reservation {
   struct ringcast_span span;
 };
 int rc_py_try_reserve(void *reservation, int64_t timeout_ns); /* an rc_py_attempt */
+/* rc_py_wait, for room in a Writer's ring. Meanwhile this process's Readers that nobody uses give back what a device
+ * has read: who waits for room in their rings may be who is to read this one. */
+int rc_py_wait_for_room(struct rc_py_writer *self, rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
 int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 
@@ -536,6 +437,12 @@ PyObject *rc_py_view_new(struct rc_py_reader *reader, PyObject *frame);
 /* Closes the Reader: it leaves the ring, and its memory is unmapped when no array lies there any more; without the GIL
  * if so asked, as it may take long. */
 void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run);
+
+/* ---- options.c -------------------------------------------------------------------------------------------------- */
+
+/* Of Writer()'s arguments. False: raised. */
+bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
+                          struct rc_py_gpu_options *gpu);
 
 /* ---- span.c, frame.c -------------------------------------------------------------------------------------------- */
 

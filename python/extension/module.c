@@ -133,6 +133,7 @@ static void module_free(void *module) {
 static PyMethodDef module_functions[] = {
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, rc_py_pack_doc},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, rc_py_unpack_doc},
+    {"_tidy_readers", rc_py_gpu_tidy_readers, METH_NOARGS, NULL},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, rc_py_gpu_status_doc},
     {"recycling", rc_py_recycling, METH_NOARGS, rc_py_recycling_doc},
     {"set_recycling", rc_py_set_recycling, METH_O, rc_py_set_recycling_doc},

@@ -3,7 +3,7 @@
 #ifndef RC_EXTENSION_VIEW_H
 #define RC_EXTENSION_VIEW_H
 
-#include "python/extension/extension.h"
+#include "python/extension/tensors.h"
 
 /* ---- decode.c --------------------------------------------------------------------------------------------------- */
 
@@ -50,7 +50,9 @@ void rc_py_hold_drop(struct rc_py_hold *hold);
 /* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
 
 /* From a capsule of DLPack's. As rc_py_array_over. */
-PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule);
+/* `is_on_device`: a failure may be the device's. */
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule,
+                           bool is_on_device);
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
 

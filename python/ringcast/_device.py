@@ -41,6 +41,13 @@ def captures() -> bool:
     return check is not None and cuda.is_initialized() and bool(check())
 
 
+def is_built_with_cuda() -> bool:
+    """Whether torch can have tensors on a device at all."""
+    backends = getattr(sys.modules["torch"], "backends", None)
+    check = getattr(getattr(backends, "cuda", None), "is_built", None)
+    return check is None or bool(check())
+
+
 def _library(value: Any) -> str:
     return type(value).__module__.partition(".")[0]
 
@@ -99,16 +106,6 @@ def cupy_stream(device: int) -> int:
         return cupy.cuda.get_current_stream().ptr
 
 
-def settle(device: int, stream: int) -> None:
-    """Wait for what was copied on `stream`, for those who go on by another one."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize(device)
-    elif "cupy" in sys.modules:
-        with sys.modules["cupy"].cuda.Device(device):
-            sys.modules["cupy"].cuda.ExternalStream(stream).synchronize()
-
-
 @functools.lru_cache(maxsize=None)
 def _imported(name: str) -> Any:
     """The module; None, looked for once: it is not here."""
@@ -119,15 +116,21 @@ def _imported(name: str) -> Any:
 
 
 def as_cupy(tensor: Any) -> Any:
-    """CuPy's array over a DeviceTensor, or that itself where CuPy is missing."""
+    """CuPy's array over a DeviceTensor, or that itself where CuPy is missing, or can't have it."""
     cupy = _imported("cupy")
     if cupy is None:
         return tensor
-    with cupy.cuda.Device(int(tensor.device.rpartition(":")[2])):
-        return cupy.from_dlpack(tensor)
+    try:
+        with cupy.cuda.Device(int(tensor.device.rpartition(":")[2])):
+            return cupy.from_dlpack(tensor)
+    except Exception:
+        return tensor
 
 
 def as_jax(tensor: Any) -> Any:
-    """JAX's array over a DeviceTensor, or that itself where JAX is missing."""
+    """JAX's array over a DeviceTensor, or that itself where JAX is missing, or is for the CPU alone."""
     dlpack = _imported("jax.dlpack")
-    return tensor if dlpack is None else dlpack.from_dlpack(tensor)
+    try:
+        return tensor if dlpack is None else dlpack.from_dlpack(tensor)
+    except Exception:
+        return tensor

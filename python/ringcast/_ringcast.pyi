@@ -41,6 +41,7 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
     """The object that a frame holds: a PackedFrame, a Frame, or its bytes; as recv() would give it.
     allow_pickle=False: no pickle of it is loaded, and no module is imported but torch and NumPy."""
 
+def _tidy_readers() -> bool: ...
 def gpu_status() -> GpuStatus:
     """Whether this process can use a CUDA device, and why not."""
 
@@ -96,6 +97,9 @@ class DeviceTensor:
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]: ...
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> NoReturn:
+        """TypeError: its bytes are on a device."""
+
     def __dlpack__(
         self,
         *,
@@ -257,8 +261,8 @@ class Writer:
     "fail" (ReaderDied) or "evict" (go on without it). slow: seconds that a live one may be in the way, None for ever;
     on_slow: then "fail" (TimeoutError) or "evict" (it gets Evicted). gpu_pool_bytes: memory of the device for tensors
     on it; None: RINGCAST_GPU_POOL_BYTES, else 256 MiB; 0: none. gpu_inline_most: so few bytes go through the ring
-    anyway. gpu_full: without room there, "inline" (through the ring) or "raise" (TimeoutError). gpu_lend: lend() may be
-    called also after the first such tensor.
+    anyway. gpu_full: without room there, "inline" (through the ring) or "raise" (TimeoutError). gpu_lend: needed only
+    if other device tensors are sent before the first lend().
     """
 
     def __new__(

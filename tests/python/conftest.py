@@ -31,14 +31,12 @@ def ring_mappings():
         return sorted(line.split()[0] for line in maps if "memfd:ringcast" in line)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def what_is_there_already():
-    """Modules, torch's above all, are many objects that no test drops: to look through them twice a test would take
-    more time than the tests."""
+    """Modules, torch's above all, and what pytest notes down are many objects that no test drops: to look through them
+    twice a test would take more time than the tests. More come with each file of tests."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +118,19 @@ def no_gpu(fake_driver):
     """A process that has one but may not use it."""
     for peers in processes(1, fake_driver, RINGCAST_DISABLE="cuda"):
         yield peers[0]
+
+
+@pytest.fixture
+def alone(gpus):
+    """Calls a function in a process that has a device, and closes what it opened."""
+    import device_peers
+
+    def call(function, *args):
+        try:
+            return gpus[0].call(function, *args)
+        finally:
+            gpus[0].call(device_peers.close_reader)
+            gpus[0].call(device_peers.close)
+
+    yield call
+    assert gpus[0].call(device_peers.left) == (0, 0, 0)

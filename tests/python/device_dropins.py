@@ -280,6 +280,7 @@ def ranks_queue(count):
             check(queue.dequeue(timeout=60), ("execute", [payload(step)], {}))
         dist.barrier()
     info = queue._end.ring.gpu
+    dist.barrier()  # nobody has left before all have looked
     return info.way, info.pool_frames, info.opens
 
 
@@ -302,6 +303,7 @@ def apart(group, steps=3):
         dist.barrier()
     way = {end.gpu.way for end in rt.rings(group.cpu_group).values() if isinstance(end, ringcast.Writer) and end.gpu}
     pools = sum(end.gpu.pool_frames for end in rt.rings(group.cpu_group).values() if end.gpu)
+    dist.barrier()  # a reader that has left is none that the pool is open for
     return group.device_group.calls.count("broadcast"), sorted(way), pools
 
 

@@ -5,9 +5,11 @@
 
 import contextlib
 import ctypes
+import mmap
 import os
 import pathlib
 import sys
+import threading
 
 import numpy as np
 from peers import WATCHDOG, Peer
@@ -16,6 +18,7 @@ import ringcast
 
 HERE = pathlib.Path(__file__).parent
 SOURCES = HERE.parent / "fake_cuda"
+MEGABYTE = 1 << 20
 
 
 @contextlib.contextmanager
@@ -166,8 +169,98 @@ def close(state):
 
 
 def left(state):
-    """What the driver still has of ours."""
+    """What the driver still has of ours, when its streams have done what they were told to."""
     import gc
 
     gc.collect()
+    if "torch" in state:
+        state["torch"].cuda.synchronize()
     return live("imports"), live("registered"), live("queued")
+
+
+# ---- A ring within the process ---------------------------------------------------------------------------------------
+
+
+class Gate:
+    """A word that streams wait for until it is opened."""
+
+    def __init__(self, torch):
+        self.torch, self.driver = torch, torch.driver()
+        self.memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self.address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)))
+        self.word = ctypes.c_uint64()
+        with torch._on(0):
+            torch.check(self.driver.cuMemHostRegister_v2(self.address, ctypes.c_size_t(mmap.PAGESIZE), 3))
+            torch.check(self.driver.cuMemHostGetDevicePointer_v2(ctypes.byref(self.word), self.address, 0))
+
+    def close_for(self, stream):
+        handle = ctypes.c_void_p(stream.cuda_stream if stream else 0)
+        with self.torch._on(0):
+            self.torch.check(self.driver.cuStreamWaitValue32_v2(handle, self.word, ctypes.c_uint32(1), 0))
+
+    def open(self):
+        self.memory[:4] = b"\1\0\0\0"
+
+    def end(self):
+        self.torch.cuda.synchronize()
+        with self.torch._on(0):
+            self.torch.check(self.driver.cuMemHostUnregister(self.address))
+
+
+@contextlib.contextmanager
+def capture(torch, stream):
+    """The stream captures a graph."""
+    driver, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(stream.cuda_stream)
+    with torch._on(0):
+        driver.fake_cuda_capture(handle, True)
+        try:
+            yield
+        finally:
+            driver.fake_cuda_capture(handle, False)
+
+
+@contextlib.contextmanager
+def failing(name, result, nth=1):
+    """The next call of a function of the driver fails, or the nth one; 0: each."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.fake_cuda_fault(name.encode(), ctypes.c_long(nth), result)
+    try:
+        yield
+    finally:
+        driver.fake_cuda_fault(None, ctypes.c_long(0), 0)
+
+
+@contextlib.contextmanager
+def opens_once_others_run(gate):
+    """The gate is opened by another thread, which gets the GIL only when this one gives it up by itself."""
+    go, interval = threading.Lock(), sys.getswitchinterval()
+
+    def wait_and_open():
+        with go:
+            gate.open()
+
+    with go:
+        opener = threading.Thread(target=wait_and_open)
+        opener.start()
+        sys.setswitchinterval(WATCHDOG)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        opener.join()
+
+
+def on_device(state, array):
+    return state["torch"].from_numpy(np.asarray(array)).cuda()
+
+
+def pair(state, options=None, **reader_options):
+    state["writer"] = ringcast.Writer(MEGABYTE, **(options or {}))
+    state["reader"] = ringcast.Reader(state["writer"].handle, **reader_options)
+    return state["writer"], state["reader"]
+
+
+def close_reader(state):
+    """First, as the pool goes when nobody reads it any more."""
+    if "reader" in state:
+        state.pop("reader").close()

@@ -7,21 +7,14 @@ grows: blocks of Python's allocator, or the process's resident memory.
 
 import argparse
 import contextlib
-import gc
-import os
-import sys
 
 import natives
 import numpy as np
 import test_hostile_objects as hostile
+from looks import ROUNDS, check, measure
 from needs import torch
 
 import ringcast
-
-# Rounds between two looks. What leaks once a round shows as so many blocks; a look's own are three.
-ROUNDS = 60
-# What the whole may have grown by since a quarter of the frames.
-BLOCKS, BYTES = 300, 6 << 20
 
 
 def good():
@@ -145,32 +138,6 @@ class Rounds:
                 ringcast.unpack(frame, allow_pickle=frame is self.unhashable)
         NoHashHere.arrives = False
         self.frames += len(self.pickled) + len(self.refused) + len(self.damaged) + 1
-
-
-def resident():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-# Python remembers which name it found in which class, 4096 times, and keeps the names. One that is made anew for each
-# look-up, as pickle does, has its place there by its address: for hundreds of rounds each keeps a few more of them.
-forget_names = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
-
-
-def measure():
-    forget_names()
-    gc.collect()
-    return sys.getallocatedblocks(), resident()
-
-
-def check(looks):
-    """Raises AssertionError if memory has grown from look to look; at the first, all that is kept was being made."""
-    steps = sorted(now[0] - then[0] for then, now in zip(looks[1:], looks[2:]))
-    assert steps[len(steps) // 8] < ROUNDS // 2, f"blocks that {ROUNDS} rounds leave behind: {steps}"
-    grown = [now - then for now, then in zip(looks[-1], looks[len(looks) // 4 + 1])]
-    assert grown[0] < max(BLOCKS, ROUNDS * len(steps) // 4), f"blocks: {grown[0]} more"
-    assert grown[1] < BYTES, f"memory: {grown[1]} bytes more"
-    return grown
 
 
 def run(frames, say=lambda text: None):

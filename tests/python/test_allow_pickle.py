@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import needs_torch, torch
 from peers import still_works
-from test_hostile_frames import PICKLE, VALUE, entry, frame_of, send_raw
+from test_hostile_frames import PICKLE, VALUE, entry, frame_of, send_frame
 
 import ringcast
 
@@ -137,7 +137,7 @@ def test_what_was_packed_with_a_pickle_is_refused():
 
 def refusal_of(ends, data):
     writer, reader = ends
-    send_raw(writer, frame_of(VALUE, [entry(PICKLE, size=len(data))], data))
+    send_frame(writer, frame_of(VALUE, [entry(PICKLE, size=len(data))], data))
     with pytest.raises(ringcast.PickleRefused) as raised:
         reader.recv(0)
     return str(raised.value).partition("; ")[0]

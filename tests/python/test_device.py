@@ -8,11 +8,10 @@ import re
 import device_peers as peers
 import numpy as np
 import pytest
+from device_peers import MEGABYTE
 from peers import call_all
 
 import ringcast
-
-MEGABYTE = 1 << 20
 
 
 @pytest.fixture

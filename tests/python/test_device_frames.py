@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 from needs import needs_torch, torch
-from peers import still_works
+from peers import send_frame, still_works
 
 import ringcast
 
@@ -20,10 +20,7 @@ NUMBERS = np.frombuffer(bytes(range(24)), np.float32).reshape(2, 3)
 
 
 def send_vector(writer, name):
-    data = (VECTORS / f"{name}.bin").read_bytes()
-    span = writer.reserve(len(data), 0)
-    memoryview(span)[:] = data
-    span.commit(kind=ringcast.KIND_TENSORS)
+    send_frame(writer, (VECTORS / f"{name}.bin").read_bytes())
 
 
 @pytest.fixture(autouse=True)

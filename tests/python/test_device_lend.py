@@ -29,9 +29,11 @@ from lent_tensors import (
 )
 from peers import WATCHDOG, call_all
 from test_device import COPIES, MEGABYTE, exchange, rings, told  # noqa: F401
-from test_device_more import mortal  # noqa: F401
+from test_device_looking import mortal  # noqa: F401
 
 import ringcast
+
+pytestmark = pytest.mark.alike
 
 LARGE = np.arange(700000, dtype=np.float64)  # more than the pool has, and the ring
 SMALL = np.arange(24, dtype=np.float32).reshape(4, 6)
@@ -235,7 +237,8 @@ def test_closing_waits_until_no_reader_has_it_open_and_then_gives_the_tensor_up(
     writer, (reader,) = lending(SMALL)
     writer.call(send_of, {"x": ("x",)})
     for timeout in (0, 0.01):
-        assert "still has its memory open" in writer.call(raises_timeout, "close", timeout)
+        said = writer.call(raises_timeout, "close", timeout)
+        assert said.startswith(f"reader 0 (pid {reader.pid})") and "still has its memory open" in said
     assert writer.call(segments) == 1 and not writer.call(loan_is, "closed")
     writer.start(loan_do, "close", WATCHDOG)
     assert reader.call(peers.receive) == {"x": told("cuda", SMALL)}
@@ -322,6 +325,65 @@ def test_a_block_that_fails_waits_for_nobody_and_the_tensor_stays_meanwhile(lend
     while writer.call(segments) and time.monotonic() < until:
         assert exchange(writer, [reader], value) == [{"y": told("cuda", np.arange(3))}]
     assert writer.call(segments) == 0
+
+
+def test_what_a_block_that_fails_has_lent_is_not_idle_before_it_is_read(lending):
+    writer, (reader,) = lending(SMALL)
+    assert writer.call(in_a_block, True)
+    assert writer.call(loan_is, "closed") and not writer.call(loan_is, "idle")
+    pid = reader.pid
+    assert writer.call(raises_timeout, "wait", 0) == (
+        f"reader 0 (pid {pid}) has not read all that was sent of the lent tensor"
+    )
+    reader.call(peers.receive)
+    reader.call(synchronize)
+    writer.call(loan_do, "wait", WATCHDOG)
+    assert writer.call(loan_is, "idle")
+    writer.call(loan_do, "close", WATCHDOG)
+    assert writer.call(segments) == 0 and writer.call(loan_is, "idle")
+
+
+def close_writer_before_it_is_read(state):
+    writer, loan = state["writer"], state["loans"]["x"]
+    writer.close()
+    with pytest.raises(ValueError, match="closed before all was read of it"):
+        loan.wait()
+    loan.close()
+    return loan.idle, loan.closed
+
+
+def test_what_nobody_can_be_asked_about_any_more_is_not_idle(gpus, mortal):  # noqa: F811
+    mortal.call(peers.make_writer, MEGABYTE)
+    mortal.call(lend, SMALL)
+    reader = gpus[1]
+    reader.call(peers.attach, mortal.call(handle_of))
+    assert reader.call(prepare)
+    assert mortal.call(in_a_block, True)
+    assert mortal.call(close_writer_before_it_is_read) == (False, True)
+    reader.call(close_reader)
+
+
+def close_in_a_child(state):
+    """There the Writer is closed, and the memory that the Loan knew of it by is had by others."""
+    loan, pid = state["loans"]["x"], os.fork()
+    if pid == 0:
+        before = loan.closed, repr(loan)
+        state["writer"].close()
+        blocks = [bytes([7]) * size for size in range(30, 70) for _ in range(500)]
+        after = loan.closed, repr(loan)
+        loan.__exit__(ValueError, None, None)
+        del state["loans"], loan
+        same = all(block == bytes([7]) * len(block) for block in blocks)
+        is_well = before == (False, f"<ringcast.Loan, {SMALL.nbytes} bytes, open>") and same
+        os._exit(0 if is_well and after == (True, "<ringcast.Loan, closed>") else 1)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_a_child_that_closes_the_writer_leaves_its_loans(lending):
+    writer, (reader,) = lending(SMALL)
+    assert writer.call(close_in_a_child) == 0
+    assert writer.call(send_of, {"x": ("x",)}) == [0, 0, 0]
+    assert reader.call(peers.receive) == {"x": told("cuda", SMALL)}
 
 
 def test_a_loan_that_is_dropped_is_taken_back_by_the_writer(lending):

@@ -47,6 +47,18 @@ def test_what_the_pages_show_runs(tmp_path, block):
     output_of([sys.executable, *(TORCHRUN if is_group else []), file], env=environment, cwd=tmp_path)
 
 
+ON_A_DEVICE = [block for block in BLOCKS if "gpu_status().ready" in block.values[0]]
+
+
+@pytest.mark.parametrize("block", [pytest.param(block.values[0], id=block.id) for block in ON_A_DEVICE])
+def test_what_the_page_shows_of_a_device_runs_on_one(tmp_path, fake_driver, block):
+    told = "import ringcast as told\nassert told.gpu_status().ready\n"
+    (tmp_path / "block.py").write_text(block + told)
+    paths = [str(ROOT / "tests" / "python" / "fake_torch"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(fake_driver), "PYTHONPATH": os.pathsep.join(paths)}
+    output_of([sys.executable, tmp_path / "block.py"], env=environment)
+
+
 def test_every_page_has_blocks():
     assert {page for page in PAGES for block in BLOCKS if block.id.startswith(page)} == set(PAGES)
 

@@ -14,17 +14,11 @@ import values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import needs_torch, torch
-from peers import still_works
+from peers import send_frame, still_works
 
 import ringcast
 
 pytestmark = pytest.mark.alike
-
-
-def send_raw(writer, data, kind=ringcast.KIND_TENSORS):
-    span = writer.reserve(len(data), 0)
-    memoryview(span)[:] = data
-    span.commit(kind=kind)
 
 
 def raw_frame(writer, reader, value):
@@ -103,7 +97,7 @@ def test_elements_in_bytes_of_their_own(ring, flags, dtype, kind):
     writer, reader = ring
     frame = bytearray(frame_of(VALUE, [entry(TENSOR, flags, size=1, dtype=dtype)], b"\3"))
     struct.pack_into("<H", frame, 4, 2)  # the version
-    send_raw(writer, frame)
+    send_frame(writer, frame)
     if kind.startswith("torch."):
         got = reader.recv(0)
         assert str(got.dtype) == kind and got.shape == () and got.view(torch.uint8).tolist() == 3
@@ -118,7 +112,7 @@ def test_a_damaged_frame_is_refused(ring, name):
     if not torch and name in ("gradient of integers", "a dtype of nobody", "int4 bit on bit"):
         pytest.skip("torch is not installed here")
     writer, reader = ring
-    send_raw(writer, HOSTILE[name])
+    send_frame(writer, HOSTILE[name])
     with pytest.raises(ringcast.ProtocolError) as raised:
         reader.recv(0)
     assert raised.value.errno == errno.EPROTO and reader.lag == 0
@@ -127,22 +121,22 @@ def test_a_damaged_frame_is_refused(ring, name):
 
 def test_the_frames_by_hand_are_otherwise_good(ring):
     writer, reader = ring
-    send_raw(writer, frame_of(VALUE, [entry(STR, size=2)], b"ab"))
-    send_raw(writer, frame_of(DICT, [entry(LEAF, KEYED), entry(PICKLE, size=len(LIST))], LIST))
-    send_raw(writer, frame_of(VALUE, [entry(TENSOR, size=8, dtype=INT64)], struct.pack("<q", 7)))
+    send_frame(writer, frame_of(VALUE, [entry(STR, size=2)], b"ab"))
+    send_frame(writer, frame_of(DICT, [entry(LEAF, KEYED), entry(PICKLE, size=len(LIST))], LIST))
+    send_frame(writer, frame_of(VALUE, [entry(TENSOR, size=8, dtype=INT64)], struct.pack("<q", 7)))
     assert [reader.recv(0) for _ in range(3)] == ["ab", {"": "x"}, np.array(7)]
     keys = [entry(NONE, KEYED, key=(0, 2)), entry(BYTES, KEYED, size=3, key=(2, 1))]
-    send_raw(writer, frame_of(DICT, keys, b"xyz", b"abc"))
+    send_frame(writer, frame_of(DICT, keys, b"xyz", b"abc"))
     assert reader.recv(0) == {"ab": None, "c": b"xyz"}
     dims = struct.pack("<4q", 1, 2, 2, 1)
-    send_raw(writer, frame_of(VALUE, [entry(TENSOR, NUMPY, size=16, dtype=INT64, dims=(2, 0))], bytes(16), dims))
+    send_frame(writer, frame_of(VALUE, [entry(TENSOR, NUMPY, size=16, dtype=INT64, dims=(2, 0))], bytes(16), dims))
     assert reader.recv(0).shape == (1, 2)
 
 
 def test_a_frame_of_an_unknown_kind_can_be_looked_at_but_not_received(ring):
     writer, reader = ring
-    send_raw(writer, b"abc", 77)
-    send_raw(writer, b"abc", 77)
+    send_frame(writer, b"abc", 77)
+    send_frame(writer, b"abc", 77)
     with pytest.raises(ringcast.ProtocolError, match="77"):
         reader.recv(0)
     with reader.next(0) as frame:
@@ -163,7 +157,7 @@ def test_frames_with_any_bytes_changed_do_no_harm(ring):
             damaged[dice.randrange(len(damaged))] = dice.choice((0, 1, 2, 4, 8, 0x7F, 0x80, 0xFF, dice.randrange(256)))
         if any(damaged[48 + 64 * i + 8] == PICKLE for i in range(len(whole))):
             continue  # it would be loaded
-        send_raw(writer, damaged if round_ % 4 else damaged[: dice.randrange(len(damaged))])
+        send_frame(writer, damaged if round_ % 4 else damaged[: dice.randrange(len(damaged))])
         try:
             values.scribble(reader.recv(0))
         except (ringcast.ProtocolError, ringcast.SendError):
@@ -193,7 +187,7 @@ def test_a_damaged_frame_of_any_value_does_no_harm(distrustful, recipe, data):
     frame = bytearray(ringcast.pack(values.cook(recipe)))
     for place, byte in data.draw(edits(frame)):
         frame[place] = byte
-    send_raw(writer, frame[: data.draw(st.just(len(frame)) | st.integers(0, len(frame)))])
+    send_frame(writer, frame[: data.draw(st.just(len(frame)) | st.integers(0, len(frame)))])
     with contextlib.suppress(ringcast.ProtocolError, ringcast.SendError, ringcast.PickleRefused):
         values.scribble(reader.recv(0))
     assert reader.lag == 0 and still_works(writer, reader)
@@ -243,7 +237,7 @@ BOMBS = {
 def test_entries_that_share_their_bytes_are_refused_before_they_take_memory(ring, name):
     writer, reader = ring
     frame = frame_of(*BOMBS[name])
-    send_raw(writer, frame)
+    send_frame(writer, frame)
     result, peak = received_with_peak(reader)
     assert isinstance(result, ringcast.ProtocolError) and " share their bytes" in str(result)
     assert peak < 4 * len(frame) + MIB
@@ -268,7 +262,7 @@ def test_values_that_are_counted_more_than_once_are_refused_before_they_take_mem
     each = len(tag) + 5 + len(before)
     counts = [(each * (1000 - level) + VALUES) // (2 if before else 1) - 8 for level in range(1, 1001)]
     stream = b"".join(tag + b"\xfd" + struct.pack("<I", count) + before for count in counts) + b"\xc0" * VALUES
-    send_raw(writer, nested_frame(stream))
+    send_frame(writer, nested_frame(stream))
     result, peak = received_with_peak(reader)
     assert isinstance(result, ringcast.ProtocolError) and "counts more than there is" in str(result)
     assert peak < 20 * len(stream) + MIB
@@ -278,7 +272,7 @@ def test_values_that_are_counted_more_than_once_are_refused_before_they_take_mem
 def test_empty_sets_take_most_memory_for_their_bytes(ring):
     writer, reader = ring
     stream = b"\xcf\xfd" + struct.pack("<I", VALUES) + b"\xd1\0" * VALUES
-    send_raw(writer, nested_frame(stream))
+    send_frame(writer, nested_frame(stream))
     result, peak = received_with_peak(reader)
     assert result == [set()] * VALUES and peak < 130 * len(stream) + MIB
     assert still_works(writer, reader)
@@ -300,7 +294,7 @@ SMALL = {
 def test_many_small_entries_take_memory_in_proportion_to_the_frame(ring, name):
     writer, reader = ring
     frame = frame_of(DICT, SMALL[name], b"", NAMES + struct.pack("<128q", *[0] * 128))
-    send_raw(writer, frame)
+    send_frame(writer, frame)
     result, peak = received_with_peak(reader)
     assert len(result) == 1000 and peak < 32 * len(frame) + MIB
     assert still_works(writer, reader)
@@ -311,7 +305,7 @@ def test_many_small_entries_take_memory_in_proportion_to_the_frame(ring, name):
 def test_shapes_that_hold_nothing_do_no_harm(ring, flags, shape):
     writer, reader = ring
     dims = struct.pack(f"<{2 * len(shape)}q", *shape, *[0] * len(shape))
-    send_raw(writer, frame_of(VALUE, [entry(TENSOR, flags, dtype=INT64, dims=(len(shape), 0))], b"", dims))
+    send_frame(writer, frame_of(VALUE, [entry(TENSOR, flags, dtype=INT64, dims=(len(shape), 0))], b"", dims))
     with contextlib.suppress(ringcast.ProtocolError):
         assert tuple(reader.recv(0).shape) == shape
     assert still_works(writer, reader)

@@ -17,7 +17,7 @@ from keeping import KEEPS, MIB, address, is_free, is_kept, is_some, keeping, som
 from needs import needs_torch, torch
 from peers import WATCHDOG
 from pieces import PieceWriter, needs_library
-from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_raw
+from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
 
 import ringcast
 
@@ -132,7 +132,7 @@ def test_a_frame_with_strides_is_packed(pair):
     frame = bytes(ringcast.pack({"x": array, "y": some(1)}))
     strided = frame.replace(struct.pack("<4q", 512, 512, 512, 1), struct.pack("<4q", 512, 512, 1, 512))
     assert strided != frame
-    send_raw(writer, strided)
+    send_frame(writer, strided)
     got = reader.recv(0)
     assert (got["x"] == array.T).all() and got["x"].flags.c_contiguous and not is_kept(got["x"])
     assert is_some(got["y"], 1) and is_kept(got["y"]) == KEEPS
@@ -414,7 +414,7 @@ def test_a_damaged_frame_is_refused_and_given_back():
     frame[48 + 64 + 8] = 99  # the kind of the second entry
     with keeping(8) as (writer, reader):
         for number in range(1, 20):
-            send_raw(writer, frame)
+            send_frame(writer, frame)
             with pytest.raises(ringcast.ProtocolError):
                 reader.recv(0)
             assert is_free(reader)
@@ -428,10 +428,10 @@ def test_no_two_arrays_share_bytes_of_a_frame(pair):
     items = [entry(TENSOR, KEYED | NUMPY, key=(key, 1), **array) for key in (0, 1)]
     items.append(entry(BYTES, KEYED, size=MIB, key=(1, 1)))
     meta = b"ab" + bytes(6) + struct.pack("<qq", MIB // 8, 1)
-    send_raw(writer, frame_of(DICT, items[:1], bytes(MIB), meta))
+    send_frame(writer, frame_of(DICT, items[:1], bytes(MIB), meta))
     assert not reader.recv(0)["a"].any()
     for other in items[1:]:
-        send_raw(writer, frame_of(DICT, [items[0], other], bytes(MIB), meta))
+        send_frame(writer, frame_of(DICT, [items[0], other], bytes(MIB), meta))
         with pytest.raises(ringcast.ProtocolError):
             reader.recv(0)
     assert is_free(reader)
@@ -446,7 +446,7 @@ def test_frames_with_any_bytes_changed_do_no_harm(pair):
         frame = bytearray(good)
         for _ in range(order.choice((1, 1, 3))):
             frame[order.randrange(48 + 64 * 5)] = order.choice((0, 1, 7, 64, 127, 128, 255))
-        send_raw(writer, frame)
+        send_frame(writer, frame)
         try:
             got = reader.recv(0)
             values.scribble(list(got.values()) if isinstance(got, dict) else got)

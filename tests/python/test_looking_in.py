@@ -17,7 +17,7 @@ import values
 from hypothesis import given, settings
 from needs import needs_torch, torch
 from peers import WATCHDOG, still_works
-from test_hostile_frames import BOMBS, DICT, HOSTILE, KEYED, LEAF, NONE, PICKLE, entry, frame_of, send_raw
+from test_hostile_frames import BOMBS, DICT, HOSTILE, KEYED, LEAF, NONE, PICKLE, entry, frame_of, send_frame
 
 import ringcast
 
@@ -185,7 +185,7 @@ def test_frames_of_other_kinds(ring):
     writer.send_error("nothing today", 0)
     with reader.next(0) as frame, pytest.raises(ringcast.SendError, match="nothing today"):
         frame["a"]
-    send_raw(writer, b"abc", 77)
+    send_frame(writer, b"abc", 77)
     with reader.next(0) as frame:
         for look in frame.keys, lambda: frame["a"], lambda: frame.hashes, lambda: ringcast.unpack(frame):
             with pytest.raises(ringcast.ProtocolError):
@@ -339,7 +339,7 @@ def each_look(frame):
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_damaged_frame_does_no_harm(ring, name):
     writer, reader = ring
-    send_raw(writer, HOSTILE[name])
+    send_frame(writer, HOSTILE[name])
     with reader.next(0) as frame:
         each_look(frame)
     assert still_works(writer, reader)
@@ -363,7 +363,7 @@ def test_damage_that_belongs_to_an_item_is_found(ring):
     for name, entries in frames.items():
         data = bytearray(frame_of(DICT, entries, LIST if len(entries) > 1 else b"\xff"))
         struct.pack_into("<H", data, 4, 2)  # the version that has nested values
-        send_raw(writer, data)
+        send_frame(writer, data)
         with reader.next(0) as frame:
             look = frame.keys if name == "two of one key" else lambda: frame[""]  # noqa: B023
             with pytest.raises(ringcast.ProtocolError):
@@ -373,7 +373,7 @@ def test_damage_that_belongs_to_an_item_is_found(ring):
 
 def test_keys_that_share_their_bytes_take_no_memory(ring):
     writer, reader = ring
-    send_raw(writer, frame_of(*BOMBS["keys"]))
+    send_frame(writer, frame_of(*BOMBS["keys"]))
     with reader.next(0) as frame:
         tracemalloc.start()
         try:
@@ -396,7 +396,7 @@ def test_frames_with_any_bytes_changed_do_no_harm():
             for _ in range(dice.choice((1, 1, 2, 8))):
                 byte = dice.choice((0, 1, 2, 4, 8, 0x7F, 0x80, 0xFF, dice.randrange(256)))
                 damaged[dice.randrange(min(len(damaged), 1600))] = byte
-            send_raw(writer, damaged)
+            send_frame(writer, damaged)
             with reader.next(0) as lent_frame:
                 refused += any(isinstance(answer, ringcast.Error) for answer in each_look(lent_frame))
         assert refused > 200

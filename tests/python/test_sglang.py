@@ -227,6 +227,8 @@ def ranks_with_tensor_dicts() -> None:
     assert rank != 1 or got is sent
     error = TypeError if rank == 0 else ringcast.SendError
     text_of(error, lambda: broadcast_tensor_dict([1], 0))
+    inside = {"r": Request("r", torch.ones(2, device="meta"))}
+    assert broadcast_tensor_dict(inside if rank == 0 else None, 0)["r"].feature.device.type == "meta"
     assert broadcast_tensor_dict({"a": rank}, 0) == {"a": 0}
 
 

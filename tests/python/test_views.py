@@ -18,7 +18,7 @@ import values
 from hypothesis import given, settings
 from needs import needs_torch, torch
 from peers import WATCHDOG, still_works
-from test_hostile_frames import HOSTILE, INT64, NUMPY, TENSOR, VALUE, entry, frame_of, send_raw
+from test_hostile_frames import HOSTILE, INT64, NUMPY, TENSOR, VALUE, entry, frame_of, send_frame
 
 import ringcast
 
@@ -155,7 +155,7 @@ def test_other_frames_and_what_may_go_wrong(pair):
     writer.send_error("none", 0)
     with pytest.raises(ringcast.SendError, match="none"):
         reader.view(0)
-    send_raw(writer, b"abc", 77)
+    send_frame(writer, b"abc", 77)
     with pytest.raises(ringcast.ProtocolError, match="77"):
         reader.view(0)
     assert reader.lag == 0 and still_works(writer, reader)
@@ -397,7 +397,7 @@ def test_a_damaged_frame_is_refused(pair, name):
     if name == "gradient of integers" and not torch:
         pytest.skip("torch is not installed here")
     writer, reader = pair
-    send_raw(writer, HOSTILE[name])
+    send_frame(writer, HOSTILE[name])
     with pytest.raises(ringcast.ProtocolError):
         reader.view(0)
     assert reader.lag == 0 and still_works(writer, reader)
@@ -431,7 +431,7 @@ def test_an_array_that_does_not_lie_in_c_order_is_copied(pair):
     for strides in (2, 1), (1, 2):
         dims = struct.pack("<4q", 2, 2, *strides)
         array = [entry(TENSOR, NUMPY, size=32, dtype=INT64, dims=(2, 0))]
-        send_raw(writer, frame_of(VALUE, array, struct.pack("<4q", 1, 2, 3, 4), dims))
+        send_frame(writer, frame_of(VALUE, array, struct.pack("<4q", 1, 2, 3, 4), dims))
     with reader.view(0) as one, reader.view(0) as two:
         assert is_in_a_ring(one) and not one.flags.writeable and one.tolist() == [[1, 2], [3, 4]]
         assert not is_in_a_ring(two) and two.flags.writeable and two.tolist() == [[1, 3], [2, 4]]

@@ -108,6 +108,13 @@ def test_what_travels_apart_is_not_in_the_frame(ranks):
     assert first < 1000 < 80_000 < both
 
 
+class Held:
+    """What only pickle can send."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
 class Defaults(Dict[str, Any]):
     """What no receiver could make."""
 
@@ -158,6 +165,15 @@ def ranks_bad_broadcasts() -> str:
     assert "meta" in text_of(TypeError if mine else ringcast.SendError, lambda: group.broadcast_tensor_dict(refused))
     assert group.broadcast_object(6 if mine else None) == 6
     # What goes by pickle as a whole where ringcast is not in place does here.
+    inside = {"a": 1, "o": Held(torch.ones(2, device="meta"))}
+    received = group.broadcast_tensor_dict(inside if mine else None)
+    assert received["o"].tensor.device.type == "meta" and received["a"] == 1
+    if mine:
+        group.send_tensor_dict(inside, 1)
+        assert "meta" in text_of(TypeError, lambda: group.send_tensor_dict(refused, 1))
+    elif group.rank_in_group == 1:
+        assert group.recv_tensor_dict(0)["o"].tensor.device.type == "meta"
+        assert "meta" in text_of(ringcast.SendError, lambda: group.recv_tensor_dict(0))
     there = [refused, 7]
     got = group.broadcast_object(there if mine else None), group.broadcast_object_list(list(there) if mine else [0, 0])
     for value in got:

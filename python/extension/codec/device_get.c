@@ -98,13 +98,29 @@ static bool is_for_torch(const struct rc_py_decoding *decoding, const struct rin
   return false;
 }
 
+/* Whether torch is here, and can have a tensor on a device. */
+static bool is_torch_ready(const struct rc_py_decoding *decoding) {
+  struct rc_py_state *state = decoding->state;
+  if (!rc_py_torch_needed(state)) return false;
+  if (!state->torch.is_built_with_cuda) {
+    PyObject *built = rc_py_device_call(state, "is_built_with_cuda", "()");
+    int is_built = rc_py_is_yes(built);
+    if (is_built < 0) return false;
+    state->torch.is_built_with_cuda = is_built;
+  }
+  if (state->torch.is_built_with_cuda) return true;
+  rc_py_raise_text(state, ENODEV, "the torch of this process is built without CUDA: Reader(handle, "
+                                  "map_location=\"cpu\") receives it on the CPU");
+  return false;
+}
+
 /* Torch's stream if it has any of them, as its memory may be in use on that until then; else that of what is made
  * first. */
 static bool choose_stream(struct rc_py_decoding *decoding, const struct ringcast_item *item, int32_t device,
                           void **out) {
   *out = NULL;
   if (is_for_torch(decoding, item)) {
-    return rc_py_torch_needed(decoding->state) && rc_py_torch_stream(decoding->state, device, out);
+    return is_torch_ready(decoding) && rc_py_torch_stream(decoding->state, device, out);
   }
   if (!(item->flags & RINGCAST_ITEM_CUPY)) return true;
   PyObject *stream = rc_py_device_call(decoding->state, "cupy_stream", "(i)", (int)device);
@@ -131,6 +147,7 @@ static int refuse_pool(struct rc_py_decoding *decoding, struct rc_py_gpu_reader 
 static int do_without(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
   if (decoding->frame.device_epoch) return refuse_pool(decoding, gpu);
   if (decoding->owner->map.to == RC_PY_MAP_CPU) return 1;
+  if (!rc_py_gpu_map_exists(decoding->owner)) return -1;
   rc_py_raise_text(decoding->state, -gpu->rc,
                    "the frame is to arrive on a CUDA device, and this process can't use one (%V): "
                    "Reader(handle, map_location=\"cpu\") receives it on the CPU",
@@ -192,9 +209,15 @@ static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t a
   return true;
 }
 
-/* Torch's memory is its own in the order of its stream alone. */
-static int wait_for_torch(const struct rc_py_fetching *device) {
-  return device->settles ? ringcast_gpu_stream_wait(device->device, device->torch_stream) : 0;
+/* Torch's memory is its own in the order of its stream alone: before the copies by another one, and after them. */
+static int follow_torch(const struct rc_py_fetching *device) {
+  return device->settles ? ringcast_gpu_stream_follow(device->device, device->stream, device->torch_stream) : 0;
+}
+
+/* Gives `rc` back, or the failure of this, also after one: something may be under way. */
+static int let_torch_follow(const struct rc_py_fetching *device, int rc) {
+  int failed = device->settles ? ringcast_gpu_stream_follow(device->device, device->torch_stream, device->stream) : 0;
+  return rc < 0 ? rc : failed;
 }
 
 bool rc_py_device_copy(struct rc_py_decoding *decoding) {
@@ -202,19 +225,13 @@ bool rc_py_device_copy(struct rc_py_decoding *decoding) {
   int rc = 0;
   if (device->count > 0) {
     Py_BEGIN_ALLOW_THREADS
-    rc = wait_for_torch(device);
+    rc = follow_torch(device);
     for (size_t i = 0; i < device->count && rc == 0; i++) rc = copy_one(decoding, &device->transfers[i]);
+    rc = let_torch_follow(device, rc);
     Py_END_ALLOW_THREADS
   }
-  if (rc < 0) {
-    rc_py_raise(decoding->state, rc);
-    return false;
-  }
-  if (!device->settles) return true;
-  PyObject *none = rc_py_device_call(decoding->state, "settle", "(iK)", (int)device->device,
-                                     (unsigned long long)(uintptr_t)device->stream);
-  Py_XDECREF(none);
-  return none;
+  if (rc < 0) rc_py_raise(decoding->state, rc);
+  return rc == 0;
 }
 
 void rc_py_device_clear(struct rc_py_decoding *decoding) {
@@ -265,9 +282,11 @@ static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringc
 /* Of one item, wherever it is; at once. */
 static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
+  bool is_torch = item->flags & RINGCAST_ITEM_TORCH;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = item->flags & RINGCAST_ITEM_TORCH ? wait_for_torch(device) : 0;
+  Py_BEGIN_ALLOW_THREADS rc = is_torch ? follow_torch(device) : 0;
   if (rc == 0) rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
+  if (is_torch) rc = let_torch_follow(device, rc);
   Py_END_ALLOW_THREADS
   if (rc < 0) rc_py_raise(decoding->state, rc);
   return rc == 0;
@@ -292,7 +311,7 @@ static PyObject *make_own(struct rc_py_decoding *decoding, const struct ringcast
 
 static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
-  if (!rc_py_torch_needed(decoding->state)) return NULL;
+  if (!is_torch_ready(decoding)) return NULL;
   if (!rc_py_torch_stream(decoding->state, device->device, &device->torch_stream)) return NULL;
   if (device->torch_stream != device->stream) device->settles = true;
   PyObject *tensor = bytes && bytes < RC_PY_ARENA_LEAST ? make_within(decoding, item, bytes) : NULL;
@@ -342,7 +361,7 @@ static PyObject *make_over(struct rc_py_decoding *decoding, const struct ringcas
   }
   PyObject *capsule = rc_py_device_capsule(item, memory, false);
   rc_py_device_memory_drop(memory);
-  PyObject *tensor = capsule ? rc_py_torch_over(decoding->state, item, capsule) : NULL;
+  PyObject *tensor = capsule ? rc_py_torch_over(decoding->state, item, capsule, true) : NULL;
   Py_XDECREF(capsule);
   return tensor;
 }

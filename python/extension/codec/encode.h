@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding, for who sends or packs; and what its files share: encode.c makes the frame's entries, put.c the streams of
- * nested values. */
+/* Encoding, for who sends or packs; and what its files share: encode.c measures the frame, write.c makes its entries,
+ * put.c the streams of nested values. */
 #ifndef RC_EXTENSION_ENCODE_H
 #define RC_EXTENSION_ENCODE_H
 
-#include "python/extension/extension.h"
+#include "python/extension/tensors.h"
 
 /* An entry of the frame to be. */
 struct rc_py_part {

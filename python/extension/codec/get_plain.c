@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers that are rarer, and many in one token, from tokens. */
 #include "python/extension/codec/get.h"
+#include "python/extension/tensors.h"
 
 PyObject *rc_py_get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token) {
   PyObject *method = PyObject_GetAttrString((PyObject *)&PyLong_Type, "from_bytes");

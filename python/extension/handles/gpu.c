@@ -7,6 +7,8 @@
  */
 #include "python/extension/device.h"
 
+#include <unistd.h>
+
 bool rc_py_device_may_start(struct rc_py_state *state) {
   PyObject *captures = rc_py_device_call(state, "captures", "()");
   bool may = captures && captures != Py_True;
@@ -132,7 +134,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
                    struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   size_t bytes;
-  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
   if (rc == 0) {
     rc = rc_py_encoding_write_device(encoding, self->gpu, &call.span, tag, lease, &bytes);
     if (rc == 0) rc = commit(self, encoding, lease, bytes);
@@ -183,6 +185,29 @@ bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out) {
   return ok;
 }
 
+/* The devices that there are, if it is none of them; else -1. */
+static int count_without(const struct rc_py_map *map) {
+  struct ringcast_gpu_driver status = {.size = sizeof status};
+  if (map->device < 0 || ringcast_gpu_status(&status) < 0 || !status.ready) return -1;
+  return map->device < status.devices ? -1 : status.devices;
+}
+
+#define NO_SUCH_DEVICE "map_location is 'cuda:%d': this process sees %d device%s"
+
+bool rc_py_gpu_map_is_known(struct rc_py_state *state, const struct rc_py_map *map) {
+  int count = state->device_is_ready ? count_without(map) : -1;
+  if (count < 0) return true;
+  PyErr_Format(PyExc_ValueError, NO_SUCH_DEVICE, (int)map->device, count, count == 1 ? "" : "s");
+  return false;
+}
+
+bool rc_py_gpu_map_exists(struct rc_py_reader *self) {
+  int count = count_without(&self->map);
+  if (count < 0) return true;
+  rc_py_raise_text(rc_py_state_of(self), EINVAL, NO_SUCH_DEVICE, (int)self->map.device, count, count == 1 ? "" : "s");
+  return false;
+}
+
 bool rc_py_has_device(const struct ringcast_frame *frame) {
   struct ringcast_frame_header header;
   if (frame->kind != RINGCAST_KIND_TENSORS || frame->bytes < sizeof header) return false;
@@ -221,12 +246,30 @@ static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
   return gpu;
 }
 
+static void list_reader(struct rc_py_gpu_reader *gpu) {
+  struct rc_py_state *state = rc_py_state_of(gpu->owner);
+  gpu->next = state->gpu_readers;
+  state->gpu_readers = gpu;
+  gpu->is_listed = true;
+}
+
+void rc_py_gpu_reader_unlist(struct rc_py_reader *self) {
+  if (!self->gpu || !self->gpu->is_listed) return;
+  struct rc_py_gpu_reader **at = &rc_py_state_of(self)->gpu_readers;
+  while (*at != self->gpu) at = &(*at)->next;
+  *at = self->gpu->next;
+  self->gpu->is_listed = false;
+}
+
 struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may be over by now */
   if (!gpu && !(gpu = new_reader(self))) return NULL;
   Py_CLEAR(gpu->why);
+  gpu->owner = self;
   gpu->rc = open_reader(self, gpu);
+  if (gpu->rc == 0) list_reader(gpu);
+  rc_py_state_of(self)->device_is_ready |= gpu->rc == 0;
   if (gpu->rc < 0) {
     const char *why = ringcast_last_error();
     gpu->why = PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace");
@@ -251,8 +294,10 @@ PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)
     Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_reader_prepare(gpu->reader);
     Py_END_ALLOW_THREADS
   } else if (gpu) {
-    rc_py_raise_text(rc_py_state_of(self), -rc, "this process can't use a CUDA device (%V)", gpu->why,
-                     "no reason was given");
+    if (rc_py_gpu_map_exists(self)) {
+      rc_py_raise_text(rc_py_state_of(self), -rc, "this process can't use a CUDA device (%V)", gpu->why,
+                       "no reason was given");
+    }
     rc = RC_PY_RAISED;
   }
   rc_py_reader_leave(self);
@@ -260,25 +305,26 @@ PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_True);
 }
 
-struct ringcast_gpu_take *rc_py_gpu_begun(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  struct rc_py_gpu_reader *gpu = self->gpu;
-  for (uint32_t i = 0; gpu && i < gpu->take_count; i++) {
-    if (gpu->takes[i].frame.position == frame->position) return &gpu->takes[i];
+/* The take of a frame that has begun; else NULL. */
+static struct rc_py_take *find_take(struct rc_py_gpu_reader *gpu, const struct ringcast_frame *frame) {
+  for (uint32_t i = 0; i < gpu->take_count; i++) {
+    if (gpu->takes[i].take.frame.position == frame->position) return &gpu->takes[i];
   }
   return NULL;
 }
 
 struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struct ringcast_frame *frame, void *stream) {
   struct rc_py_gpu_reader *gpu = self->gpu;
-  struct ringcast_gpu_take *take = rc_py_gpu_begun(self, frame);
-  if (take) return take;
+  struct rc_py_take *take = find_take(gpu, frame);
+  if (take) return &take->take;
   if (gpu->take_count == sizeof gpu->takes / sizeof *gpu->takes) {
     PyErr_SetString(PyExc_RuntimeError, "more frames are being read on a device than a Reader may hold");
     return NULL;
   }
   take = &gpu->takes[gpu->take_count];
+  take->is_owed = false;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, take); /* it may open the pool */
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, &take->take); /* it may open the pool */
   Py_END_ALLOW_THREADS
   if (rc < 0) {
     gpu->skips = rc == -ECONNABORTED;
@@ -288,7 +334,7 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   struct ringcast_gpu_info info = {.size = sizeof info};
   gpu->pool_bytes = ringcast_gpu_reader_info(gpu->reader, &info) == 0 ? info.pool_bytes : 0;
   gpu->take_count++;
-  return take;
+  return &take->take;
 }
 
 bool rc_py_gpu_skips(struct rc_py_reader *self) {
@@ -299,30 +345,69 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
   return true;
 }
 
-static int end_take(struct rc_py_gpu_reader *gpu, struct ringcast_gpu_take *take) {
-  int rc;
-  int lost = ringcast_gpu_check(gpu->reader);
+/* Without the GIL, but by who has the Reader's turn: nobody else looks at its takes. */
+static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
+  int rc = ringcast_gpu_end(gpu->reader, &take->take);
+  gpu->owed_count -= take->is_owed;
+  take->is_owed = rc == -EBUSY || rc == -ETIMEDOUT; /* its stream captures a graph, or is far behind: still open */
+  gpu->owed_count += take->is_owed;
+  if (!take->is_owed) *take = gpu->takes[--gpu->take_count];
+  return rc;
+}
+
+int rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
+  for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
+    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* nobody is there to be told: the next call tells */
+  }
+  return gpu->owed_count ? -EBUSY : 0;
+}
+
+static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
+  int lost = ringcast_gpu_check(gpu->reader), rc;
   gpu->has_told |= lost < 0;
-  struct ringcast_gpu_take ended = *take;
-  *take = gpu->takes[--gpu->take_count];
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_end(gpu->reader, &ended); /* it may wait for the device */
-  Py_END_ALLOW_THREADS
-  return rc < 0 ? rc : lost;
+  do { /* it may wait for the device, for long */
+    Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take);
+    Py_END_ALLOW_THREADS
+  } while (rc == -ETIMEDOUT);
+  return rc < 0 && rc != -EBUSY ? rc : lost;
 }
 
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   if (!self->gpu || !self->gpu->reader) return ringcast_reader_release(self->reader, frame);
-  struct ringcast_gpu_take *take = rc_py_gpu_begun(self, frame);
-  return take ? end_take(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
+  struct rc_py_take *take = find_take(self->gpu, frame);
+  return take ? release_begun(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
 }
 
 int rc_py_gpu_check(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (!gpu || !gpu->reader) return 0;
+  if (gpu->owed_count) {
+    Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(gpu);
+    Py_END_ALLOW_THREADS
+  }
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;
   return was_told ? 0 : rc; /* what comes after it, if it needs no device, is still to be had */
+}
+
+/* None is in the middle of a call that lets others run: that would be busy. */
+bool rc_py_gpu_tidy_idle(struct rc_py_state *state) {
+  bool is_behind = false;
+  for (struct rc_py_gpu_reader *gpu = state->gpu_readers; gpu; gpu = gpu->next) {
+    if (!gpu->owner->busy && gpu->owner->pid == getpid()) is_behind |= ringcast_gpu_tidy(gpu->reader, 0) != 0;
+  }
+  return is_behind;
+}
+
+PyObject *rc_py_gpu_tidy_readers(PyObject *module, PyObject *Py_UNUSED(unused)) {
+  return PyBool_FromLong(rc_py_gpu_tidy_idle(PyModule_GetState(module)));
+}
+
+int rc_py_wait_for_room(struct rc_py_writer *self, rc_py_attempt attempt, void *call, int64_t timeout_ns) {
+  struct rc_py_state *state = rc_py_state_of(self);
+  return state->gpu_readers ? rc_py_wait_beside(attempt, call, timeout_ns, rc_py_gpu_tidy_idle, state)
+                            : rc_py_wait(attempt, call, timeout_ns);
 }
 
 void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
@@ -330,7 +415,7 @@ void rc_py_gpu_reader_shut(struct rc_py_reader *self) {
   if (!gpu) return;
   ringcast_gpu_reader *reader = gpu->reader;
   gpu->reader = NULL;
-  gpu->take_count = 0;
+  gpu->take_count = gpu->owed_count = 0;
   ringcast_gpu_reader_close(reader);
 }
 
@@ -383,6 +468,7 @@ PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(&status);
   Py_END_ALLOW_THREADS
   if (rc < 0) return rc_py_raise(state, rc);
+  state->device_is_ready |= status.ready;
   PyObject *why = PyUnicode_DecodeUTF8(status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
   if (!why) return NULL;
   return PyObject_CallFunction(state->gpu_state, "NNiii", PyBool_FromLong(status.ready), why, (int)status.version,

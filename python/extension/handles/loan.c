@@ -8,8 +8,8 @@
  * been read.
  *
  * The Writer keeps the tensor, until it was taken back: a Loan that is dropped, or left by an exception, waits for
- * nobody, and later calls of the Writer try again. What is not back when the Writer goes is never freed, as readers may
- * still copy it.
+ * nobody, and later calls of the Writer try again. Who still has such a Loan is told the truth by it until then. What
+ * is not back when the Writer goes is never freed, as readers may still copy it.
  */
 #include "python/extension/device.h"
 
@@ -18,8 +18,11 @@
 
 #define PAUSE_NS 1000000 /* between two looks whether all has been read */
 
+struct loan;
+
 struct rc_py_lending {
   struct rc_py_lending *next; /* of the same Writer's */
+  struct loan *loan; /* NULL: nobody has it any more */
   PyObject *tensor;
   uint64_t address, bytes; /* the tensor's */
   uint64_t base;           /* of its allocation, and ... */
@@ -29,8 +32,9 @@ struct rc_py_lending {
 };
 
 struct loan {
-  PyObject_HEAD struct rc_py_writer *writer; /* NULL: closed */
-  struct rc_py_lending *lending;
+  PyObject_HEAD struct rc_py_writer *writer; /* both NULL: ... */
+  struct rc_py_lending *lending;             /* ... it was taken back, or ... */
+  bool is_lost;                              /* ... the Writer has gone before */
 };
 
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
@@ -102,10 +106,15 @@ static int try_back(void *context, int64_t timeout_ns) {
   return ringcast_gpu_writer_unlend(call->writer->gpu, call->lending->number, timeout_ns);
 }
 
+/* By who has a reference to the Writer of its own, or is its end: then no Loan has one. */
 static void forget(struct rc_py_writer *writer, struct rc_py_lending *lending) {
   struct rc_py_lending **at = &writer->lendings;
   while (*at != lending) at = &(*at)->next;
   *at = lending->next;
+  if (lending->loan) {
+    lending->loan->lending = NULL;
+    Py_CLEAR(lending->loan->writer);
+  }
   Py_XDECREF(lending->tensor);
   PyMem_Free(lending);
 }
@@ -131,6 +140,7 @@ bool rc_py_loans_may_close(const struct rc_py_writer *writer) {
 void rc_py_loans_shut(struct rc_py_writer *writer) {
   if (writer->gpu && writer->pid == getpid()) rc_py_loans_sweep(writer);
   while (writer->lendings) {
+    if (writer->lendings->loan) writer->lendings->loan->is_lost = true;
     writer->lendings->tensor = NULL; /* kept for good */
     forget(writer, writer->lendings);
   }
@@ -198,6 +208,7 @@ PyObject *rc_py_writer_lend(PyObject *object, PyObject *tensor) {
   lending->bytes = bytes;
   int rc = lend(writer, device, lending);
   if (rc == 0) {
+    lending->loan = self;
     lending->tensor = rc_py_ref(tensor);
     lending->next = writer->lendings;
     self->lending = writer->lendings = lending;
@@ -212,24 +223,43 @@ PyObject *rc_py_writer_lend(PyObject *object, PyObject *tensor) {
 
 /* ---- Loan ------------------------------------------------------------------------------------------------------- */
 
-/* Of a Loan that is open. */
+/* Who that is, as far as is known: one that is behind, or the only one. */
+static bool name_reader(const struct rc_py_writer *writer, struct ringcast_peer *out) {
+  struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, writer->info.readers);
+  int count = peers ? ringcast_writer_peers(writer->writer, peers, writer->info.readers) : 0, found = 0;
+  for (int i = 1; i < count; i++) {
+    if (peers[i].lag > peers[found].lag) found = i;
+  }
+  bool is_known = count == 1 || (count > 1 && peers[found].lag > 0);
+  if (is_known) *out = peers[found];
+  PyMem_Free(peers);
+  return is_known;
+}
+
+static PyObject *raise_timeout(const struct rc_py_writer *writer, bool ends) {
+  const char *what = ends ? "has not read all that was sent of the lent tensor, or still has its memory open"
+                          : "has not read all that was sent of the lent tensor";
+  struct ringcast_peer peer;
+  if (name_reader(writer, &peer)) {
+    return PyErr_Format(PyExc_TimeoutError, "reader %u (pid %d) %s", (unsigned)peer.slot, (int)peer.pid, what);
+  }
+  return PyErr_Format(PyExc_TimeoutError, "a reader %s", what);
+}
+
+/* Of a Loan that is not back. */
 static PyObject *wait_for(struct loan *self, rc_py_attempt attempt, int64_t timeout_ns, bool ends) {
   struct taking call = {.writer = self->writer, .lending = self->lending};
   if (!rc_py_writer_enter(call.writer)) return NULL;
   Py_INCREF(call.writer); /* another thread may drop the Loan meanwhile */
   call.lending->ending |= ends;
   int rc = rc_py_wait(attempt, &call, timeout_ns);
-  if (rc == 0 && ends) {
-    Py_CLEAR(self->writer);
-    forget(call.writer, call.lending);
-  }
+  if (rc == 0 && ends) forget(call.writer, call.lending);
+  PyObject *result = rc == 0 ? rc_py_ref(Py_None)
+                     : rc == -EAGAIN || rc == -ETIMEDOUT ? raise_timeout(call.writer, ends)
+                                                         : rc_py_raise(rc_py_state_of(self), rc);
   rc_py_writer_leave(call.writer);
   Py_DECREF(call.writer);
-  if (rc == 0) Py_RETURN_NONE;
-  if (rc != -EAGAIN && rc != -ETIMEDOUT) return rc_py_raise(rc_py_state_of(self), rc);
-  PyErr_SetString(PyExc_TimeoutError, "a reader has not read all that was sent of the lent tensor, or still has its "
-                                      "memory open");
-  return NULL;
+  return result;
 }
 
 PyDoc_STRVAR(wait_doc, "wait($self, timeout=None)\n--\n\n"
@@ -239,8 +269,11 @@ static PyObject *loan_wait(PyObject *object, PyObject *const *args, Py_ssize_t c
   struct loan *self = (struct loan *)object;
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("wait", args, count, keywords, &timeout_ns)) return NULL;
-  if (!self->writer) Py_RETURN_NONE;
-  return wait_for(self, try_idle, timeout_ns, false);
+  if (self->lending) return wait_for(self, try_idle, timeout_ns, false);
+  if (!self->is_lost) Py_RETURN_NONE;
+  PyErr_SetString(PyExc_ValueError, "the Writer of this Loan was closed before all was read of it: its memory stays as "
+                                    "it is");
+  return NULL;
 }
 
 PyDoc_STRVAR(close_doc,
@@ -252,22 +285,22 @@ static PyObject *loan_close(PyObject *object, PyObject *const *args, Py_ssize_t 
   struct loan *self = (struct loan *)object;
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("close", args, count, keywords, &timeout_ns)) return NULL;
-  if (!self->writer) Py_RETURN_NONE;
+  if (!self->lending) Py_RETURN_NONE;
   return wait_for(self, try_back, timeout_ns, true);
 }
 
 /* The Writer sees to it from here on. */
 static void drop(struct loan *self) {
-  struct rc_py_writer *writer = self->writer;
-  if (!writer) return;
-  self->writer = NULL;
-  self->lending->ending = self->lending->dropped = true;
-  Py_DECREF(writer);
+  if (self->lending) self->lending->ending = self->lending->dropped = true;
+}
+
+static bool is_closed(const struct loan *self) {
+  return !self->lending || self->lending->dropped;
 }
 
 PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
 static PyObject *loan_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  if (((struct loan *)object)->writer) return rc_py_ref(object);
+  if (!is_closed((struct loan *)object)) return rc_py_ref(object);
   PyErr_SetString(PyExc_ValueError, "this Loan is closed");
   return NULL;
 }
@@ -285,7 +318,7 @@ static PyObject *loan_exit(PyObject *object, PyObject *args) {
 static PyObject *get_idle(PyObject *object, void *Py_UNUSED(closure)) {
   struct loan *self = (struct loan *)object;
   struct rc_py_writer *writer = self->writer;
-  if (!writer) Py_RETURN_TRUE;
+  if (!self->lending) return PyBool_FromLong(!self->is_lost);
   if (!rc_py_writer_enter(writer)) return NULL;
   int idle = ringcast_gpu_lent_is_idle(writer->gpu, self->lending->number);
   rc_py_writer_leave(writer);
@@ -293,18 +326,21 @@ static PyObject *get_idle(PyObject *object, void *Py_UNUSED(closure)) {
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyBool_FromLong(!((struct loan *)object)->writer);
+  return PyBool_FromLong(is_closed((struct loan *)object));
 }
 
 static PyObject *loan_repr(PyObject *object) {
   struct loan *self = (struct loan *)object;
-  if (!self->writer) return PyUnicode_FromString("<ringcast.Loan, closed>");
+  if (is_closed(self)) return PyUnicode_FromString("<ringcast.Loan, closed>");
   return PyUnicode_FromFormat("<ringcast.Loan, %llu bytes, open>", (unsigned long long)self->lending->bytes);
 }
 
 static void loan_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
-  drop((struct loan *)object);
+  struct loan *self = (struct loan *)object;
+  drop(self);
+  if (self->lending) self->lending->loan = NULL;
+  Py_XDECREF(self->writer);
   type->tp_free(object);
   Py_DECREF(type);
 }

@@ -34,7 +34,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (!PyBool_Check(keep)) {
     return PyErr_Format(PyExc_TypeError, "keep must be True or False, not %.100s", Py_TYPE(keep)->tp_name);
   }
-  if (!rc_py_gpu_map(location, &map)) return NULL;
+  if (!rc_py_gpu_map(location, &map) || !rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
   keeps = keep == Py_True;
   options.leases = (uint32_t)most;
   options.flags = RINGCAST_READER_CUT_THROUGH | (keeps ? RINGCAST_READER_KEEP : 0);
@@ -142,10 +142,9 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
   rc_py_watch_after(self->watch, self->pid, rc);
+  PyObject *frame = rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_frame_new(self, &lent);
+  if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
   rc_py_reader_leave(self);
-  if (rc < 0) return rc_py_raise(rc_py_state_of(self), rc);
-  PyObject *frame = rc_py_frame_new(self, &lent);
-  if (!frame) rc_py_reader_give_back(self, &lent);
   return frame;
 }
 

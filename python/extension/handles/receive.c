@@ -7,6 +7,8 @@
  * is cancelled or Ctrl-C was pressed, loses nothing: the frame stays held, as the Reader's `rest`, and is the next one.
  * It is then waited for as a whole before it is copied; else who asks often would copy its beginning as often.
  *
+ * Nor is a frame lost whose tensors can't be copied just now, as their stream captures a graph.
+ *
  * A Reader that keeps copies what it can't keep. Whether a large frame is worth keeping is known when it was read, so
  * the last one tells: where that was made of large arrays, the next ones are not followed but waited for, and kept.
  *
@@ -21,24 +23,34 @@
 /* How long a task lets its loop wait for the rest of a large frame, once: as long as to copy it takes, about. */
 enum { TASK_WAITS_NS = 1000000, TASK_BYTES_PER_NS = 4 };
 
+/* How long who asks without waiting waits for a device that has too much of the ring: he is to ask again, soon, and not
+ * without end in between. */
+enum { POLL_WAITS_NS = 200000 };
+
 struct arrival {
   ringcast_reader *reader;
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
   bool kept;
-  ringcast_gpu_reader *gpu; /* NULL: none yet */
+  struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
 /* With a timeout of 0 or 1 it has the GIL, and waits for no device. */
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
-  if (call->gpu) ringcast_gpu_tidy(call->gpu, timeout_ns > 1); /* the next call tells of a failure */
+  if (!call->gpu) return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
+  if (timeout_ns > 1) {
+    rc_py_gpu_end_owed(call->gpu);
+    return ringcast_gpu_next(call->gpu->reader, timeout_ns, &call->frame);
+  }
+  ringcast_gpu_tidy(call->gpu->reader, 0); /* the next call tells of a failure */
   return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
 }
 
-/* Who asks without waiting sleeps elsewhere, so it is here that frames are given back that the writer may wait for. */
+/* Who asks without waiting sleeps elsewhere, so it is here that frames are given back that the writer may wait for. As
+ * long as not all of them are, the descriptor is readable, if he sleeps by that. */
 static int try_tidied(struct arrival *call) {
-  Py_BEGIN_ALLOW_THREADS ringcast_gpu_tidy(call->gpu, true);
+  Py_BEGIN_ALLOW_THREADS ringcast_gpu_tidy(call->gpu->reader, POLL_WAITS_NS);
   Py_END_ALLOW_THREADS
   int rc = try_next(call, 0);
   return rc == -EINTR ? -EAGAIN : rc;
@@ -50,9 +62,13 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
     call->frame = self->rest;
     return 0;
   }
-  call->gpu = self->gpu ? self->gpu->reader : NULL;
+  call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
   int rc = rc_py_gpu_check(self);
   if (rc == 0) rc = rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
+  if (rc == -EBUSY && call->gpu) {
+    Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(call->gpu); /* says why, if that is what leaves no lease */
+    Py_END_ALLOW_THREADS
+  }
   return rc == -EAGAIN && call->gpu ? try_tidied(call) : rc;
 }
 
@@ -155,6 +171,19 @@ static int receive_large(struct rc_py_reader *self, struct arrival *call, bool t
   return rc;
 }
 
+/* Whether what is raised comes of a stream that captures a graph: nothing was made of the frame. */
+static bool is_captured(struct rc_py_state *state) {
+  PyObject *type, *error, *traceback;
+  if (!PyErr_ExceptionMatches(state->error)) return false;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject *number = error ? PyObject_GetAttrString(error, "errno") : NULL;
+  bool is_busy = number && PyLong_Check(number) && PyLong_AsLong(number) == EBUSY;
+  Py_XDECREF(number);
+  PyErr_Restore(type, error, traceback);
+  return is_busy;
+}
+
 /* The frame that has arrived. -ECONNABORTED: go on with the next one. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag, PyObject **object) {
   int rc = 0;
@@ -162,7 +191,9 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taki
   if (is_large(self, call)) rc = receive_large(self, call, taking, tag, object);
   else *object = decode(self, call, NULL, tag);
   if (rc != 0 && !settle(self, call, rc)) return rc;
-  self->begun = false;
+  self->begun = rc == 0 && !*object && !call->kept && self->gpu && is_captured(rc_py_state_of(self));
+  self->rest = call->frame;
+  if (self->begun) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
   if (rc != 0 && !is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
   if (!call->kept && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
@@ -175,7 +206,11 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taki
 /* A frame that is lent is there as a whole. As read_frame. */
 static int arrive_whole(struct rc_py_reader *self, struct arrival *call) {
   int rc = arrive(self, call);
-  if (rc < 0 || !is_large(self, call)) return rc;
+  if (rc < 0) return rc;
+  if (!is_large(self, call)) {
+    self->begun = false; /* it may be one that could not be copied, and is lent now */
+    return rc;
+  }
   rc = make_whole(self, call);
   if (!settle(self, call, rc) || rc == 0) return rc;
   if (!is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);

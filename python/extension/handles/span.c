@@ -37,13 +37,25 @@ bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb) {
   return false;
 }
 
+/* What is not in the frame itself goes with its own ring's words; another ring's readers would look for it in the wrong
+ * place. */
+static bool is_whole(const struct rc_py_writer *self, uint64_t bytes, uint64_t kind) {
+  struct ringcast_frame_reader opened;
+  if (kind != RINGCAST_KIND_TENSORS || !self->lease.open || bytes > self->span.bytes) return true;
+  if (ringcast_frame_open(&opened, self->span.data, bytes) < 0 || opened.device_epoch == 0) return true;
+  rc_py_raise_text(rc_py_state_of((void *)self), ENOTSUP,
+                   "tensors of this frame lie in device memory of the Writer that it came from, and can't be passed on "
+                   "with it: receive it, and send what came");
+  return false;
+}
+
 PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *kind_object) {
   uint64_t bytes = self->lease.open ? self->span.bytes : 0, kind = RINGCAST_KIND_BYTES;
   if (n && n != Py_None && !rc_py_integer("n", n, 0, PY_SSIZE_T_MAX, &bytes)) return NULL;
   if (kind_object && !rc_py_integer("kind", kind_object, 0, UINT16_MAX, &kind)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   PyObject *result = NULL;
-  if (rc_py_writer_may_end(self, "commit"))
+  if (rc_py_writer_may_end(self, "commit") && is_whole(self, bytes, kind))
     result = ended(self, ringcast_writer_commit(self->writer, bytes, (uint16_t)kind));
   rc_py_writer_leave(self);
   return result;
@@ -114,7 +126,7 @@ static int try_grow(void *context, int64_t timeout_ns) {
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
   struct growth call = {.writer = writer, .bytes = bytes};
   writer->lease.moving = true;
-  int rc = rc_py_wait(try_grow, &call, timeout_ns);
+  int rc = rc_py_wait_for_room(writer, try_grow, &call, timeout_ns);
   writer->lease.moving = false;
   if (rc == 0) writer->span = call.span;
   return rc;

@@ -83,6 +83,12 @@ static bool record(struct rc_py_state *state, const struct rc_py_source *source)
   return none || none_or_raised() == 0; /* an allocator may refuse memory that isn't its own */
 }
 
+bool rc_py_cuda_before_copy(struct rc_py_state *state, PyObject *tensor) {
+  struct rc_py_source source = {.keep = tensor};
+  if (!rc_py_device_may_start(state) || !rc_py_torch_ordinal(state, tensor, &source.device)) return false;
+  return rc_py_torch_stream(state, source.device, &source.stream) && record(state, &source);
+}
+
 int rc_py_cuda_complete(struct rc_py_state *state, PyObject *Py_UNUSED(object), struct rc_py_source *out) {
   const struct ringcast_tensor *tensor = &out->tensor;
   out->tensor.flags |= RINGCAST_ITEM_CUDA;

@@ -4,11 +4,22 @@
  *
  * A tensor of torch's or CuPy's over it may die in any thread, with the GIL or without, so it is counted by an atomic
  * and is no object of Python's, as in lent.c.
+ *
+ * It goes in the order of one stream, its own. Who goes on by another one says so, by __dlpack__'s `stream`; then its
+ * own is first made to wait for that, or what comes next in that memory would meet kernels that still read it. No other
+ * library can see to this: torch's record_stream() passes over memory that is not of its own allocator.
  */
 #include "python/extension/device.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <structmember.h>
+
+/* Another stream that goes on with the bytes. The legacy one stands for those of each thread, which it waits for. */
+struct user {
+  struct user *next;
+  void *stream;
+};
 
 struct rc_py_device_memory {
   _Atomic uint64_t count;
@@ -17,7 +28,15 @@ struct rc_py_device_memory {
   int32_t device;
   uint64_t address;
   void *stream; /* what its bytes are ordered by */
+  struct user *users;               /* added by who has a DeviceTensor, and the GIL */
+  struct rc_py_device_memory *next; /* in `left` */
 };
+
+/* What could not go when it was to, as a stream captured a graph, or could not be waited for. */
+static struct {
+  pthread_mutex_t mutex;
+  struct rc_py_device_memory *first;
+} left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static struct rc_py_device_memory *memory_new(int32_t device, void *stream) {
   struct rc_py_device_memory *memory = PyMem_RawCalloc(1, sizeof *memory);
@@ -28,8 +47,71 @@ static struct rc_py_device_memory *memory_new(int32_t device, void *stream) {
   return memory;
 }
 
+/* ---- Its end ---------------------------------------------------------------------------------------------------- */
+
+/* Has its own stream wait for another, or else the host. One call that fails says nothing yet: who would go on then
+ * might free what is still read. Where both do, and not for a lack of memory, there is no device to be waited for. */
+static bool follow_user(const struct rc_py_device_memory *memory, void *stream) {
+  int rc = ringcast_gpu_stream_follow(memory->device, memory->stream, stream);
+  if (rc == -ENOMEM || rc == -EIO) rc = ringcast_gpu_stream_wait(memory->device, stream);
+  return rc != -EBUSY && rc != -ENOMEM;
+}
+
+/* False: not now. */
+static bool follow_users(struct rc_py_device_memory *memory) {
+  while (memory->users) {
+    struct user *user = memory->users;
+    if (!follow_user(memory, user->stream)) return false;
+    memory->users = user->next;
+    PyMem_RawFree(user);
+  }
+  return true;
+}
+
+static void leave(struct rc_py_device_memory *memory) {
+  pthread_mutex_lock(&left.mutex);
+  memory->next = left.first;
+  left.first = memory;
+  pthread_mutex_unlock(&left.mutex);
+}
+
+static struct rc_py_device_memory *take_left(void) {
+  pthread_mutex_lock(&left.mutex);
+  struct rc_py_device_memory *taken = left.first;
+  left.first = NULL;
+  pthread_mutex_unlock(&left.mutex);
+  return taken;
+}
+
+static void end(struct rc_py_device_memory *memory) {
+  if (!follow_users(memory)) {
+    leave(memory);
+    return;
+  }
+  ringcast_gpu_memory_free(memory->own);
+  ringcast_gpu_unmap(memory->hold);
+  PyMem_RawFree(memory);
+}
+
+static void end_left(void) {
+  for (struct rc_py_device_memory *memory = take_left(), *next; memory; memory = next) {
+    next = memory->next;
+    end(memory);
+  }
+}
+
+/* The last one pairs with all the others: what they enqueued is before what this does. */
+void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
+  if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
+  end_left();
+  end(memory);
+}
+
+/* ---- Its beginning ---------------------------------------------------------------------------------------------- */
+
 struct rc_py_device_memory *rc_py_device_memory_new(struct rc_py_state *state, const struct rc_py_gpu_reader *gpu,
                                                     uint64_t bytes, void *stream, uint64_t *out) {
+  end_left();
   struct rc_py_device_memory *memory = memory_new(gpu->device, stream);
   if (!memory) {
     PyErr_NoMemory();
@@ -60,12 +142,15 @@ static struct rc_py_device_memory *memory_take(struct rc_py_device_memory *memor
   return memory;
 }
 
-/* The last one pairs with all the others: what they enqueued is before what this does. */
-void rc_py_device_memory_drop(struct rc_py_device_memory *memory) {
-  if (!memory || atomic_fetch_sub_explicit(&memory->count, 1, memory_order_acq_rel) > 1) return;
-  ringcast_gpu_memory_free(memory->own);
-  ringcast_gpu_unmap(memory->hold);
-  PyMem_RawFree(memory);
+/* Once for each stream. False: there is no memory. */
+static bool memory_use(struct rc_py_device_memory *memory, void *stream) {
+  struct user *user = memory->users;
+  while (user && user->stream != stream) user = user->next;
+  if (user || stream == memory->stream) return true;
+  if (!(user = PyMem_RawMalloc(sizeof *user))) return false;
+  *user = (struct user){.next = memory->users, .stream = stream};
+  memory->users = user;
+  return true;
 }
 
 /* ---- Capsules --------------------------------------------------------------------------------------------------- */
@@ -108,27 +193,53 @@ PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_i
   return NULL;
 }
 
+/* Without the GIL if it is the last one that goes, as it may have to wait for a device. Relaxed: who is the last is
+ * told by nobody else. */
+static void drop_beside_others(struct rc_py_device_memory *memory) {
+  if (memory && atomic_load_explicit(&memory->count, memory_order_relaxed) == 1) {
+    Py_BEGIN_ALLOW_THREADS rc_py_device_memory_drop(memory);
+    Py_END_ALLOW_THREADS
+  } else {
+    rc_py_device_memory_drop(memory);
+  }
+}
+
 static void tensor_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   struct device_tensor *self = (struct device_tensor *)object;
-  rc_py_device_memory_drop(self->memory);
+  drop_beside_others(self->memory);
   Py_XDECREF(self->shape);
   type->tp_free(object);
   Py_DECREF(type);
 }
 
-/* Makes sure that who goes on on another stream finds the bytes there: nothing but that is waited for. DLPack: None and
- * 1 are the legacy default stream, 2 the one of each thread, -1 that nothing is to be done. */
+enum { LEGACY = 1, PER_THREAD = 2, UNSAID = -1 }; /* DLPack's numbers of streams; None: the legacy default one */
+
+/* Has `wanted` wait for the bytes; where it can't, as it captures a graph or is another one in each thread, the host
+ * does. */
+static int follow_bytes(const struct rc_py_device_memory *memory, void *wanted, bool can) {
+  int rc = can ? ringcast_gpu_stream_follow(memory->device, wanted, memory->stream) : -EBUSY;
+  return rc == -EBUSY ? ringcast_gpu_stream_wait(memory->device, memory->stream) : rc;
+}
+
+/* Makes sure that who goes on on another stream finds the bytes there, and that they stay until it has done. */
 static bool settle(struct device_tensor *self, PyObject *stream) {
-  long long number = !stream || stream == Py_None ? 1 : PyLong_AsLongLong(stream);
-  if (number == -1) return !PyErr_Occurred();
-  void *wanted = number == 1 ? NULL : (void *)(intptr_t)number;
-  if (wanted == self->memory->stream || self->item.bytes == 0) return true;
+  struct rc_py_device_memory *memory = self->memory;
+  long long number = !stream || stream == Py_None ? LEGACY : PyLong_AsLongLong(stream);
+  if (number == UNSAID) return !PyErr_Occurred();
+  bool is_known = number != PER_THREAD;
+  void *wanted = number == LEGACY || !is_known ? NULL : (void *)(intptr_t)number;
+  if ((is_known && wanted == memory->stream) || self->item.bytes == 0) return true;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_wait(self->memory->device, self->memory->stream);
+  Py_BEGIN_ALLOW_THREADS rc = follow_bytes(memory, wanted, is_known);
   Py_END_ALLOW_THREADS
-  if (rc < 0) rc_py_raise(rc_py_state_of(self), rc);
-  return rc == 0;
+  if (rc < 0) {
+    rc_py_raise(rc_py_state_of(self), rc);
+    return false;
+  }
+  if (memory_use(memory, wanted)) return true;
+  PyErr_NoMemory();
+  return false;
 }
 
 /* Whether it asks for a version from 1.0 on; -1: raised. */
@@ -218,7 +329,15 @@ static PyObject *tensor_repr(PyObject *object) {
                               (int)self->memory->device);
 }
 
+PyDoc_STRVAR(array_doc, "__array__($self, dtype=None, copy=None)\n--\n\nTypeError: its bytes are on a device.");
+static PyObject *tensor_array(PyObject *object, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+  return PyErr_Format(PyExc_TypeError, "a DeviceTensor is on cuda:%d, and no array of NumPy's: Reader(handle, "
+                                       "map_location=\"cpu\") receives such arrays there, as NumPy's",
+                      (int)((struct device_tensor *)object)->memory->device);
+}
+
 static PyMethodDef tensor_methods[] = {
+    {"__array__", (PyCFunction)(void (*)(void))tensor_array, METH_VARARGS | METH_KEYWORDS, array_doc},
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS, dlpack_doc},
     {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, dlpack_device_doc},
     {NULL, NULL, 0, NULL},
@@ -242,7 +361,8 @@ PyDoc_STRVAR(tensor_doc,
              "An array on a CUDA device, received from a sender that had it of no library known here, or of one that "
              "is missing here.\n\n"
              "torch.from_dlpack(tensor), cupy.from_dlpack(tensor) and the like make theirs of it, over the same "
-             "memory, which goes\nwith the last of them. Of a view() it is a place in the writer's pool: read-only.");
+             "memory, which goes\nwith the last of them, once the streams that they named have done: these must still "
+             "exist. Of a view() it is a place in\nthe writer's pool: read-only.");
 static PyType_Slot tensor_slots[] = {
     {Py_tp_doc, (void *)tensor_doc},   {Py_tp_methods, tensor_methods}, {Py_tp_members, tensor_members},
     {Py_tp_getset, tensor_properties}, {Py_tp_repr, tensor_repr},       {Py_tp_dealloc, tensor_dealloc},

@@ -14,7 +14,7 @@
  *
  * The layouts are those of dlpack.h of dmlc/dlpack, declared anew: nothing is linked, and the version is looked at.
  */
-#include "python/extension/extension.h"
+#include "python/extension/tensors.h"
 
 #include <stdlib.h>
 
@@ -157,7 +157,7 @@ static PyObject *take_over(const struct rc_py_exchange *exchange, struct managed
   managed_free(self);
   if (made) { /* a copy, then */
     Py_DECREF((PyObject *)tensor);
-    PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
+    PyErr_SetString(PyExc_BufferError, "the new tensor did not keep its memory");
   }
   return NULL;
 }

@@ -71,6 +71,7 @@ void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run) {
   struct rc_py_hold *hold = self->hold;
   self->hold = NULL;
   self->reader = NULL;
+  rc_py_gpu_reader_unlist(self);
   PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
   rc_py_gpu_reader_shut(self);
   if (hold) {
@@ -130,7 +131,7 @@ static void give_hold(void *hold) {
 
 static PyObject *tensor_over(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_hold *hold) {
   PyObject *capsule = rc_py_dlpack_capsule(item, item->data, give_hold, hold_take(hold));
-  PyObject *tensor = capsule ? rc_py_torch_over(state, item, capsule) : NULL;
+  PyObject *tensor = capsule ? rc_py_torch_over(state, item, capsule, false) : NULL;
   Py_XDECREF(capsule);
   return tensor;
 }

@@ -11,7 +11,7 @@
  * in which they were given, for when there are more bytes than may be kept the oldest goes back to the kernel. The
  * blocks are mappings of their own, so what goes back goes at once. A mutex guards it all, and is held through a fork.
  */
-#include "python/extension/extension.h"
+#include "python/extension/tensors.h"
 
 #include <pthread.h>
 #include <stdlib.h>

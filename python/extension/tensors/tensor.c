@@ -6,7 +6,7 @@
  * torch keeps its int1 to int7 in a byte each: they are padded. Its bits8 and the like are opaque to DLPack, as many
  * bits and lanes as their names say.
  */
-#include "python/extension/extension.h"
+#include "python/extension/tensors.h"
 
 /* DLPack's codes, as in frame.h. */
 enum { INT = 0, UINT = 1, FLOAT = 2, OPAQUE = 3, BFLOAT = 4, COMPLEX = 5, BOOL = 6 };

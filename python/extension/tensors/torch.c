@@ -109,10 +109,11 @@ static int is_lazy(struct rc_py_state *state, PyObject *tensor, bool is_complex)
 }
 
 /* A tensor whose memory says what it means: a lazy negation or conjugation is carried out. */
-static PyObject *resolve(struct rc_py_state *state, PyObject *tensor, bool is_complex) {
+static PyObject *resolve(struct rc_py_state *state, PyObject *tensor, bool is_complex, bool is_on_device) {
   int lazy = is_lazy(state, tensor, is_complex);
   if (lazy < 0) return NULL;
   if (!lazy) return rc_py_ref(tensor);
+  if (is_on_device && !rc_py_cuda_before_copy(state, tensor)) return NULL;
   PyObject *half = PyObject_CallMethodNoArgs(tensor, state->names.resolve_conj);
   PyObject *whole = half ? PyObject_CallMethodNoArgs(half, state->names.resolve_neg) : NULL;
   Py_XDECREF(half);
@@ -180,7 +181,7 @@ static int describe_flags(struct rc_py_state *state, PyObject *object, int index
 
 static int describe_by_attributes(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
   out->tensor.dtype = rc_py_dtypes[index].dtype;
-  out->keep = resolve(state, object, out->tensor.dtype.code == 5);
+  out->keep = resolve(state, object, out->tensor.dtype.code == 5, out->is_on_device);
   if (!out->keep) return -1;
   int described = fill_dims(state, out);
   if (described <= 0) return described;
@@ -303,6 +304,17 @@ static PyObject *empty(struct rc_py_state *state, PyObject *dtype, const struct 
   return tensor;
 }
 
+enum { MOST_FAILURES = 8 };
+
+/* After from_dlpack() or the like has raised: whether it is to be asked again. Of what says that there is no such dtype
+ * it is not; nor where it has never done anything else in a row, as old versions raise a RuntimeError for such. */
+static void note_failure(struct rc_py_torch *torch, int index) {
+  bool is_for_good = PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_BufferError) ||
+                     PyErr_ExceptionMatches(PyExc_NotImplementedError);
+  PyErr_Clear();
+  if (is_for_good || ++torch->dlpack_failures[index] == MOST_FAILURES) torch->takes_no_dlpack[index] = true;
+}
+
 static void give_block(void *block) {
   rc_py_block_give(block);
 }
@@ -315,7 +327,7 @@ static PyObject *over_block(struct rc_py_state *state, const struct ringcast_ite
   Py_XDECREF(capsule);
   if (!tensor || !rc_py_torch_data_ptr(state, tensor, &kept) || kept != data) {
     /* a copy, then, and the block may be another's */
-    if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "the new tensor did not keep its memory");
+    if (tensor && !PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "the new tensor did not keep its memory");
     Py_CLEAR(tensor);
   }
   return tensor;
@@ -332,9 +344,9 @@ static PyObject *over_ours(struct rc_py_state *state, int index, const struct ri
   if (is_large && !block) return NULL;
   PyObject *tensor = torch->exchange ? rc_py_dlpack_make(torch->exchange, item, bytes, block, out)
                                      : over_block(state, item, block, out);
+  if (tensor) torch->dlpack_failures[index] = 0;
   if (tensor || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))) return tensor;
-  PyErr_Clear();
-  torch->takes_no_dlpack[index] = true;
+  note_failure(torch, index);
   return NULL;
 }
 
@@ -393,19 +405,21 @@ static PyObject *taken_over(struct rc_py_state *state, PyObject *capsule, PyObje
   return tensor;
 }
 
-PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule) {
+PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule,
+                           bool is_on_device) {
   if (!rc_py_torch_needed(state)) return NULL;
   struct rc_py_torch *torch = &state->torch;
   int index = rc_py_dtype_of(item);
   if (index < 0 || !torch->dtypes[index] || !torch->from_dlpack || torch->takes_no_dlpack[index]) return NULL;
   PyObject *tensor = taken_over(state, capsule, torch->dtypes[index]);
   if (tensor) {
+    torch->dlpack_failures[index] = 0;
     tensor = rc_py_torch_finish(state, tensor, item->flags);
     if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
     return tensor;
   }
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
-  PyErr_Clear();
-  torch->takes_no_dlpack[index] = true;
+  if (is_on_device) PyErr_Clear(); /* a device may fail for reasons of its own */
+  else note_failure(torch, index);
   return NULL;
 }

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Uni
 
 import ringcast
 from ringcast._group import failures
-from ringcast._group.packing import pack
+from ringcast._group.packing import may_pack, pack
 from ringcast._watch import watch
 
 # A tag is the operation's number, then the number of the call.
@@ -110,9 +110,11 @@ class Source(Watched):
         kind: type = object,
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
+        inside: bool = False,
     ) -> None:
-        """timeout: for room, also for the error that is sent instead. Its TimeoutError: nothing was sent, and the call
-        can be made again."""
+        """inside: what a dict has inside of its values may be anything, as where those that are stood in for pickle
+        them. timeout: for room, also for the error that is sent instead. Its TimeoutError: nothing was sent, and the
+        call can be made again."""
         if self.lost is not None:
             raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         tag = operation << CALL_BITS | self._call
@@ -124,7 +126,7 @@ class Source(Watched):
             try:
                 self.end.send(value, timeout, tag=tag, hash=hash)
             except TypeError:
-                if operation not in _ANYTHING:
+                if operation not in _ANYTHING and not (inside and may_pack(value)):
                     raise
                 self.end.send(pack(value), timeout, tag=tag)
             self._call = (self._call + 1) & CALL_MASK

@@ -2,6 +2,7 @@
 """Packing that refuses nothing which the pickle of those that are stood in for would take."""
 
 import pickle
+import sys
 from typing import Any, Optional, Tuple
 
 import ringcast
@@ -18,6 +19,16 @@ def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
         except Exception:
             raise refused from None
         return ringcast.pack(pickled)
+
+
+def may_pack(frame: Any) -> bool:
+    """Whether those that are stood in for pickle what a dict was refused for: anything inside of its values, but no
+    tensor that is one of them. The frame is the dict, or begins with it."""
+    tensor_dict = frame[0] if isinstance(frame, tuple) else frame
+    torch = sys.modules["torch"]
+    return not any(
+        isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda") for value in tensor_dict.values()
+    )
 
 
 class _Pickled:

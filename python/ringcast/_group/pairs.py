@@ -32,7 +32,7 @@ import torch
 import ringcast
 from ringcast._group import devices, environment, failures
 from ringcast._group.ends import CALL_BITS, CALL_MASK
-from ringcast._group.packing import pack
+from ringcast._group.packing import may_pack, pack
 
 # Of torch.distributed, for messages and for answers.
 _TAG, _ANSWER_TAG = 0x52494E47, 0x52494E48
@@ -172,7 +172,7 @@ class Sender:
                 try:
                     handle = self._isend(group, value, tag)
                 except TypeError:
-                    if operation != OBJECT:
+                    if operation != OBJECT and not may_pack(value):
                         raise
                     handle = self._isend(group, pack(value), tag)
             except Exception as error:

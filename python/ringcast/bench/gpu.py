@@ -4,7 +4,8 @@ torch.multiprocessing's CUDA IPC and by NCCL's broadcast.
 
 One way is from the call at the sender until the receiver's device has a tensor of its own. CUDA IPC shares the
 sender's memory: there the receiver copies it too, as it can't keep it otherwise. NCCL takes a device for each rank, so
-it is left out where there is only one.
+it is left out where there is only one. The sizes are those of `ringcast perf gpu`, which has the plain copies of the
+same bytes and what ringcast takes of it without Python: the two belong together.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from ringcast.bench.exchange import Failed, percentile
 from ringcast.bench.report import Column, of, say
 from ringcast.bench.turns import in_turns
 
-CASES = {"4K": 4 << 10, "256K": 256 << 10, "16M": 16 << 20, "256M": 256 << 20}
+CASES = {f"{4**i}K": 1024 * 4**i for i in range(5)} | {f"{4**i}M": (1 << 20) * 4**i for i in range(5)}
 WAYS = ("ringcast", "cuda_ipc", "nccl")
 DEADLINE = 120.0
 WARM_UP = 5  # tensors: the pool is opened, kernels are loaded, connections are made
@@ -204,6 +205,8 @@ def run(names: List[str], seconds: float) -> Dict[str, Any]:
             turns = in_turns({way: _way(pair, tensor) for way, pair in pairs.items()}, seconds)
             found["cases"][name] = {way: _figures(taken, CASES[name]) for way, taken in turns.items()}
             del tensor
+        way = pairs["ringcast"][0].handle.gpu
+        found["way"] = {"way": way.way, "why": way.why, "pool_frames": way.pool_frames}
     return found
 
 

@@ -102,7 +102,7 @@ def broadcast_tensor_dict(
     if isinstance(ring, Source):
         # What is no dict, or can't be taken apart, is for send() to refuse, so that the others hear of it.
         parts = _take_out(tensor_dict, elsewhere, ring) if isinstance(tensor_dict, dict) else tensor_dict
-        ring.send(parts, TENSOR_DICT, dict)
+        ring.send(parts, TENSOR_DICT, dict, inside=True)
     else:
         tensor_dict = _put_back(ring.receive(TENSOR_DICT), elsewhere)
     if elsewhere:

@@ -22,6 +22,7 @@ from ringcast._group.arguments import whole
 from ringcast._group.ends import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
+from ringcast._ringcast import _tidy_readers
 from ringcast.sglang import rule
 from ringcast.sglang.hashes import hashes_of
 
@@ -308,4 +309,6 @@ class _Sharing:
         if not took:
             if room is not None:
                 poll.register(room, select.POLLIN)
-            poll.poll(None if timeout is None else timeout * 1000)
+            # What a device has read of other rings is given back: whoever this one waits for may wait for room there.
+            behind = _tidy_readers() and (timeout is None or timeout > 0.001)
+            poll.poll(1 if behind else None if timeout is None else timeout * 1000)

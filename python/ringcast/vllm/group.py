@@ -221,7 +221,7 @@ class GroupOperations:
         if isinstance(ring, Source):
             frame, apart = _split(tensor_dict, self.device_group, ring)
             try:
-                ring.send(frame, TENSOR_DICT, tuple if apart else dict)
+                ring.send(frame, TENSOR_DICT, tuple if apart else dict, inside=True)
             except TypeError:
                 if isinstance(tensor_dict, dict):
                     raise

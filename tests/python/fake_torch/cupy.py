@@ -42,7 +42,8 @@ def asnumpy(array):
 
 
 def from_dlpack(source):
-    return ndarray(torch.from_dlpack(source))
+    capsule = source.__dlpack__(stream=cuda.get_current_stream().ptr or 1)
+    return ndarray(torch.from_dlpack(capsule))
 
 
 class _Cuda(types.ModuleType):

@@ -8,6 +8,7 @@ capsules. All else is NumPy's.
 
 import contextlib
 import ctypes
+import sys
 import threading
 import types
 
@@ -174,8 +175,15 @@ class _Cuda(types.ModuleType):
 cuda = _Cuda("torch.cuda")
 
 
+def _captures(stream):
+    capturing = ctypes.c_int()
+    return driver().cuStreamIsCapturing(stream, ctypes.byref(capturing)) == 0 and capturing.value != 0
+
+
 class _DeviceMemory:
-    """Goes in the order of the stream that it was allocated on."""
+    """Goes in the order of the stream that it was allocated on; after what that captures, as a graph can't free it."""
+
+    kept = []  # pointer, device and stream of what a stream that captured could not free
 
     def __init__(self, ordinal, nbytes):
         self.device, self.stream, self.pointer = ordinal, _stream_of(ordinal), 0
@@ -191,8 +199,18 @@ class _DeviceMemory:
 
     def __del__(self):
         if self.pointer:
-            with _on(self.device):
-                driver().cuMemFreeAsync(ctypes.c_uint64(self.pointer), self._stream())
+            self.kept.append((self.pointer, self.device, self._stream()))
+        taken = []
+        with contextlib.suppress(IndexError):  # another thread may do the same: each takes what it frees
+            while True:
+                taken.append(self.kept.pop())
+        for memory in taken:
+            pointer, device, stream = memory
+            with _on(device):
+                if _captures(stream):
+                    self.kept.append(memory)
+                else:
+                    driver().cuMemFreeAsync(ctypes.c_uint64(pointer), stream)
 
 
 class _Segment(_DeviceMemory):
@@ -257,11 +275,23 @@ _NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
     ("PyCapsule_New", ctypes.pythonapi)
 )
 _FRESH, _USED = ctypes.c_char_p(b"dltensor"), ctypes.c_char_p(b"used_dltensor")
-_exported = []
+_exported = {}  # what each has to hold, by its address; the capsule first
+
+
+@_DELETER
+def _forget(managed):
+    del _exported[ctypes.addressof(managed.contents)]
+
+
+def _forget_dropped():
+    """Capsules that nobody took over, and nobody has: a destructor of Python's would meet exceptions that are set."""
+    for address in [*_exported]:
+        if sys.getrefcount(_exported[address][0]) == 2 and repr(_exported[address][0]).count('"dltensor"'):
+            del _exported[address]
 
 
 def _export(tensor):
-    """A capsule over a tensor; it keeps that for good, and so never needs a deleter."""
+    """A capsule over a tensor."""
     ndim = len(tensor.shape)
     shape, strides = ((ctypes.c_int64 * max(ndim, 1))(*dims) for dims in (tensor.shape, tensor.strides))
     managed = _Managed()
@@ -269,9 +299,11 @@ def _export(tensor):
         *(tensor.data_ptr(), 2, tensor.get_device(), ndim, tensor.dtype.code, tensor.dtype.itemsize * 8, 1),
         *(shape, strides, 0),
     )
-    managed.deleter = _DELETER(lambda _: None)
-    _exported.append((managed, shape, strides, tensor))
-    return _NEW(ctypes.addressof(managed), _FRESH, None)
+    managed.deleter = _forget
+    _forget_dropped()
+    capsule = _NEW(ctypes.addressof(managed), _FRESH, None)
+    _exported[ctypes.addressof(managed)] = capsule, managed, shape, strides, tensor
+    return capsule
 
 
 class _Borrowed:
@@ -379,6 +411,10 @@ class Tensor:
         shape = (self.shape[0] * self.dtype.itemsize // kind.itemsize,)
         return Tensor._made(self.memory, kind, shape, (1,))
 
+    def __getitem__(self, i):
+        shape, strides = self.shape[1:], self.strides[1:]
+        return Tensor._made(self.memory, self.dtype, shape, strides, self.offset + i * self.strides[0])
+
     def record_stream(self, stream):
         self.memory.recorded.add((stream.device, stream.cuda_stream))
 
@@ -471,6 +507,14 @@ def from_numpy(array, kind=None):
     array = np.ascontiguousarray(array).reshape(array.shape)
     kind = kind or _DTYPES[array.dtype.name]
     return Tensor._made(_HostMemory(array), kind, array.shape, _strides(array.shape))
+
+
+def ones(*shape, device="cpu"):
+    """Large ones on a device have a segment of their own, as torch's have."""
+    array = np.ones(shape, np.float32)
+    if globals()["device"](device).type == "cpu":
+        return from_numpy(array)
+    return segment(array) if array.nbytes >= 1 << 20 else from_numpy(array).cuda()
 
 
 def empty(shape, dtype=_DTYPES["float32"], device="cpu"):

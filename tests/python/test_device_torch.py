@@ -15,6 +15,8 @@ import ringcast
 from ringcast import _device
 from ringcast._group import devices
 
+pytestmark = pytest.mark.alike
+
 
 def receive_and_tell_bases(state):
     torch = state["torch"]

@@ -1,100 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of a CUDA device: what is kept, skipped, polled, waited for, and sent on."""
 
-import contextlib
 import ctypes
+import errno
 import gc
-import mmap
 import re
-import sys
-import threading
+import types
 
 import device_peers as peers
 import numpy as np
 import pytest
-from peers import WATCHDOG
-from test_device import MEGABYTE
-from test_device_more import kill
+from device_peers import MEGABYTE, Gate, capture, failing, on_device, opens_once_others_run, pair
+from peers import WATCHDOG, send_frame
+from test_device_looking import kill
 
 import ringcast
 
 ROOT = peers.HERE.parents[1]
-
-
-class Gate:
-    """A word that streams wait for until it is opened."""
-
-    def __init__(self, torch):
-        self.torch, self.driver = torch, torch.driver()
-        self.memory = mmap.mmap(-1, mmap.PAGESIZE)
-        address = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)))
-        torch._enter(0)
-        torch.check(self.driver.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 3))
-        self.word = ctypes.c_uint64()
-        torch.check(self.driver.cuMemHostGetDevicePointer_v2(ctypes.byref(self.word), address, 0))
-        self.address = address
-
-    def close_for(self, stream):
-        handle = ctypes.c_void_p(stream.cuda_stream if stream else 0)
-        self.torch.check(self.driver.cuStreamWaitValue32_v2(handle, self.word, ctypes.c_uint32(1), 0))
-
-    def open(self):
-        self.memory[:4] = b"\1\0\0\0"
-
-    def end(self):
-        self.torch.cuda.synchronize()
-        self.torch.check(self.driver.cuMemHostUnregister(self.address))
-
-
-@contextlib.contextmanager
-def opens_once_others_run(gate):
-    """The gate is opened by another thread, which gets the GIL only when this one gives it up by itself."""
-    go, interval = threading.Lock(), sys.getswitchinterval()
-
-    def wait_and_open():
-        with go:
-            gate.open()
-
-    with go:
-        opener = threading.Thread(target=wait_and_open)
-        opener.start()
-        sys.setswitchinterval(WATCHDOG)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        opener.join()
-
-
-def on_device(state, array):
-    return state["torch"].from_numpy(np.asarray(array)).cuda()
-
-
-def pair(state, options=None, **reader_options):
-    state["writer"] = ringcast.Writer(MEGABYTE, **(options or {}))
-    state["reader"] = ringcast.Reader(state["writer"].handle, **reader_options)
-    return state["writer"], state["reader"]
-
-
-def close_reader(state):
-    """First, as the pool goes when nobody reads it any more."""
-    if "reader" in state:
-        state.pop("reader").close()
-
-
-@pytest.fixture
-def alone(gpus):
-    """Calls a function in a process that has a device, and closes what it opened."""
-
-    def call(function, *args):
-        try:
-            return gpus[0].call(function, *args)
-        finally:
-            gpus[0].call(close_reader)
-            gpus[0].call(peers.close)
-
-    yield call
-    assert gpus[0].call(peers.left) == (0, 0, 0)
 
 
 # ---- Keeping -------------------------------------------------------------------------------------------------------
@@ -120,9 +42,7 @@ def test_who_keeps_gives_back_what_went_to_a_device(alone):
 def look_and_receive():
     data = (ROOT / "tests" / "vectors" / "pool.bin").read_bytes()
     with ringcast.Writer(MEGABYTE) as writer, ringcast.Reader(writer.handle, leases=2) as reader:
-        span = writer.reserve(len(data), 0)
-        memoryview(span)[:] = data
-        span.commit(kind=ringcast.KIND_TENSORS)
+        send_frame(writer, data)
         with reader.next(0) as frame, pytest.raises(ringcast.Error, match="has not opened"):
             ringcast.unpack(frame)
         writer.send_error("could not send", 0)
@@ -185,35 +105,7 @@ def test_a_tensor_that_never_came_is_told_of_before_what_came_after(fake_driver)
     writer.process.close()
 
 
-# ---- Polling, and other threads ------------------------------------------------------------------------------------
-
-
-def poll_behind_gate(state):
-    """The gate is opened by a thread, so one that polls with the GIL would never see it open."""
-    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
-    writer, reader = pair(state, {"gpu_pool_bytes": 0})
-    tensor = on_device(state, np.arange(25000.0))
-    torch.cuda.synchronize()
-    with torch.cuda.stream(side):
-        writer.send({"x": tensor}, WATCHDOG)
-        reader.recv(WATCHDOG)
-        gate.close_for(side)
-    count = 0
-    with pytest.raises(TimeoutError):
-        while count < 100:
-            writer.send({"x": tensor}, 0)
-            count += 1
-    with torch.cuda.stream(side):
-        kept = [reader.recv(0) for _ in range(count)]
-        with opens_once_others_run(gate), pytest.raises(TimeoutError):
-            reader.recv(0)
-    writer.send({"x": tensor}, 0)  # there is room, as what was read was given back
-    gate.end()
-    return len(kept) == count > 1
-
-
-def test_who_polls_gives_back_what_the_writer_needs_and_lets_others_run(alone):
-    assert alone(poll_behind_gate)
+# ---- Other threads -------------------------------------------------------------------------------------------------
 
 
 def drop_reader_behind_gate(state):
@@ -235,35 +127,71 @@ def test_others_run_while_a_reader_that_is_dropped_waits(alone):
     assert alone(drop_reader_behind_gate)
 
 
+def drop_writer_behind_gate(state):
+    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
+    writer, reader = pair(state)
+    tensor = on_device(state, np.arange(1000.0))
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        writer.send({"x": tensor}, WATCHDOG)
+        reader.recv(WATCHDOG)
+        gate.close_for(side)
+        writer.send({"x": tensor}, WATCHDOG)
+        assert writer.gpu.pool_frames == 1
+        state.pop("reader").close()
+        with opens_once_others_run(gate):
+            del state["writer"], writer
+            gc.collect()
+    gate.end()
+
+
+def test_others_run_while_a_writer_that_is_dropped_waits(alone):
+    alone(drop_writer_behind_gate)
+
+
+def drop_tensor_behind_gate(state):
+    """Its memory can't go in the order of a stream, and cuMemFree waits for the whole device."""
+    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
+    writer, reader = pair(state)
+    writer.send({"o": peers.Other(on_device(state, np.arange(4.0)))}, WATCHDOG)
+    received = reader.recv(WATCHDOG)["o"]
+    torch.cuda.synchronize()
+    gate.close_for(side)
+    with failing("cuMemFreeAsync", 400), opens_once_others_run(gate):
+        del received
+    gate.end()
+
+
+def test_others_run_while_a_tensor_that_is_dropped_waits(alone):
+    alone(drop_tensor_behind_gate)
+
+
+
 # ---- Captures ------------------------------------------------------------------------------------------------------
 
 
-def send_captured(state, how, opened):
+def send_captured(state, how, opened, pooled):
     torch = state["torch"]
-    writer, reader = pair(state)
+    writer, reader = pair(state, {} if pooled else {"gpu_pool_bytes": 0})
     tensor = on_device(state, np.arange(12.0)).as_strided((3, 4), (1, 3) if how else (4, 1), 0)
     if opened:
         writer.send({"x": tensor}, WATCHDOG)
         reader.recv(WATCHDOG)
     torch.cuda.synchronize()
     side = torch.cuda.Stream()
-    driver = ctypes.CDLL("libcuda.so.1")
     before = peers.calls("cuMemAlloc_v2", "cuMemAllocAsync", "cuStreamSynchronize")
-    with torch.cuda.stream(side):
-        torch._enter(0)
-        driver.fake_cuda_capture(ctypes.c_void_p(side.cuda_stream), True)
-        with pytest.raises(ringcast.Error, match="captures a CUDA graph"):
-            writer.send({"x": tensor}, WATCHDOG)
-        driver.fake_cuda_capture(ctypes.c_void_p(side.cuda_stream), False)
+    with torch.cuda.stream(side), capture(torch, side), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
+        writer.send({"x": tensor}, WATCHDOG)
     after = peers.calls("cuMemAlloc_v2", "cuMemAllocAsync", "cuStreamSynchronize")
     writer.send({"x": tensor}, WATCHDOG)
     return before == after, reader.recv(WATCHDOG)["x"].numpy().tolist() == tensor.numpy().tolist()
 
 
+@pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("is_strided", [False, True])
-def test_a_send_into_a_capture_touches_nothing(alone, is_strided, opened):
-    assert alone(send_captured, is_strided, opened) == (True, True)
+def test_a_send_into_a_capture_touches_nothing(alone, is_strided, opened, pooled):
+    assert alone(send_captured, is_strided, opened, pooled) == (True, True)
 
 
 # ---- Other libraries -----------------------------------------------------------------------------------------------
@@ -341,3 +269,138 @@ def fail_after_commit(state):
 
 def test_a_failure_after_the_commit_is_for_the_next_send(alone):
     assert alone(fail_after_commit)
+
+
+# ---- Where tensors can't arrive ------------------------------------------------------------------------------------
+
+
+def receive_without_cuda(state):
+    """torch is built without it, on a machine that has a driver."""
+    torch = state["torch"]
+    writer, reader = pair(state)
+    torch.backends = types.SimpleNamespace(cuda=types.SimpleNamespace(is_built=lambda: False))
+    said = []
+    for options in ({}, {"map_location": "cuda"}):
+        with ringcast.Reader(writer.handle, **options) as other:
+            for i in range(2):
+                writer.send({"x": on_device(state, np.arange(3)), "i": i}, WATCHDOG)
+                with pytest.raises(ringcast.Error) as raised:
+                    other.recv(WATCHDOG)
+                said.append((raised.value.errno, str(raised.value)))
+                with pytest.raises(ringcast.Error):
+                    reader.recv(WATCHDOG)
+    with ringcast.Reader(writer.handle, map_location="cpu") as other:
+        writer.send({"x": on_device(state, np.arange(3))}, WATCHDOG)
+        got = other.recv(WATCHDOG)["x"].numpy().tolist()
+    return said, got
+
+
+def test_a_torch_without_cuda_is_told_of(fake_driver):
+    peer = peers.start(fake_driver)
+    try:
+        said, got = peer.call(receive_without_cuda)
+    finally:
+        peer.call(peers.close)
+        peer.stop()
+    assert got == [0, 1, 2] and len({*said}) == 1 and said[0][0] == errno.ENODEV
+    assert re.search("torch of this process is built without CUDA: .*map_location=\"cpu\"", said[0][1])
+
+
+def name_missing_device(state, is_known):
+    with ringcast.Writer(MEGABYTE) as writer:
+        if is_known:
+            assert ringcast.gpu_status().ready
+            with pytest.raises(ValueError, match="map_location is 'cuda:9': this process sees 1 device$"):
+                ringcast.Reader(writer.handle, map_location="cuda:9")
+            return True
+        with ringcast.Reader(writer.handle, map_location="cuda:9") as reader:
+            writer.send({"x": on_device(state, np.arange(3))}, WATCHDOG)
+            for ask in (lambda: reader.recv(WATCHDOG), reader.prepare_gpu):
+                with pytest.raises(ringcast.Error, match="'cuda:9': this process sees 1 device$") as why:
+                    ask()
+                assert why.value.errno == errno.EINVAL
+        return True
+
+
+def test_a_device_that_is_not_there_is_named(fake_driver):
+    peer = peers.start(fake_driver)
+    try:
+        assert peer.call(name_missing_device, False) and peer.call(name_missing_device, True)
+    finally:
+        peer.stop()
+
+
+def receive_what_its_library_refuses(state):
+    """JAX is for the CPU alone here; the frame is not lost."""
+    import cupy
+    import jax.dlpack
+
+    def refuse(_):
+        raise RuntimeError("Unknown backend: 'cuda' requested")
+
+    writer, reader = pair(state)
+    tensor, kept = on_device(state, np.arange(3.0)), (jax.dlpack.from_dlpack, cupy.from_dlpack)
+    jax.dlpack.from_dlpack = cupy.from_dlpack = refuse
+    try:
+        writer.send({"j": jax.Array(tensor), "c": cupy.ndarray(tensor), "n": 1}, WATCHDOG)
+        got = reader.recv(WATCHDOG)
+    finally:
+        jax.dlpack.from_dlpack, cupy.from_dlpack = kept
+    for function in (np.asarray, np.array):
+        with pytest.raises(TypeError, match="map_location=\"cpu\""):
+            function(got["j"])
+    return peers.seen(got)
+
+
+def test_what_its_library_refuses_stays_a_device_tensor(alone):
+    told = "DeviceTensor", "float64", (3,), np.arange(3.0).tobytes()
+    assert alone(receive_what_its_library_refuses) == {"j": told, "c": told, "n": 1}
+
+
+class Refusing:
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream=None):
+        raise BufferError("it is busy")
+
+
+def test_what_an_array_refuses_is_said_with_its_place():
+    with ringcast.Writer(MEGABYTE) as writer, pytest.raises(BufferError, match=r"^value\['a'\]\[1\]: it is busy$"):
+        writer.send({"a": [0, Refusing()]}, 0)
+
+
+def view_after_failure(state):
+    """from_dlpack() fails once, for a reason that passes."""
+    torch, fails = state["torch"], []
+    make = torch.from_dlpack
+
+    def from_dlpack(source):
+        if fails:
+            raise fails.pop()
+        return make(source)
+
+    torch.from_dlpack = from_dlpack  # before ringcast has looked for it
+    writer, reader = pair(state)
+    kinds = []
+    for error in (RuntimeError("not now"), None, MemoryError(), None):
+        for kind in ("cuda", "cpu"):
+            writer.send({"x": peers.make(torch, (kind, np.arange(5.0)))}, WATCHDOG)
+            if not kinds:
+                reader.recv(WATCHDOG)  # opens the pool
+                writer.send({"x": peers.make(torch, (kind, np.arange(5.0)))}, WATCHDOG)
+            fails += [error] if error else []
+            with reader.view(WATCHDOG) as value:
+                kinds.append(type(value["x"].memory).__name__)
+            del value
+    return kinds
+
+
+def test_one_failure_of_from_dlpack_is_not_for_good(fake_driver):
+    peer = peers.start(fake_driver)
+    try:
+        failed, looked = ["_DeviceMemory", "_HostMemory"], ["_Borrowed"] * 2
+        assert peer.call(view_after_failure) == failed + looked + failed + looked
+    finally:
+        peer.call(peers.close)
+        peer.stop()

@@ -3,6 +3,7 @@
 left when somebody dies."""
 
 import asyncio
+import errno
 import gc
 import os
 import re
@@ -11,10 +12,12 @@ import signal
 import device_peers as peers
 import numpy as np
 import pytest
+from device_peers import on_device, pair
 from peers import WATCHDOG
 from test_device import COPIES, MEGABYTE, exchange, expected, handle_of, rings, told  # noqa: F401
 
 import ringcast
+from ringcast import _asyncio
 
 VALUE = {
     "x": ("cuda", np.arange(12, dtype=np.float32).reshape(3, 4)),
@@ -113,6 +116,34 @@ def test_a_frame_can_be_looked_into(rings):  # noqa: F811
     assert (info.pool_frames, info.slots_used) == (2, 0)
 
 
+def pass_on(state):
+    pair(state)
+    tensor = on_device(state, np.arange(5.0))
+    with ringcast.Writer(MEGABYTE) as other, ringcast.Reader(other.handle) as its:
+        for _ in range(2):
+            state["writer"].send({"x": tensor}, WATCHDOG)
+            state["reader"].recv(WATCHDOG)
+        state["writer"].send({"x": tensor}, WATCHDOG)
+        with state["reader"].next(WATCHDOG) as frame:
+            kind, span = frame.kind, other.reserve(len(frame), 0)
+            with memoryview(span) as to, memoryview(frame) as data:
+                to[:] = data
+        with pytest.raises(ringcast.Error, match="device memory of the Writer that it came from") as raised:
+            span.commit(kind=kind)
+        assert raised.value.errno == errno.ENOTSUP
+        with pytest.raises(ringcast.Error):
+            other.commit(kind=kind)
+        span.commit()  # it is open still
+        with its.next(0) as frame:
+            kind = frame.kind
+    state["torch"].cuda.synchronize()
+    return kind == ringcast.KIND_BYTES, state["writer"].gpu.epoch != 1
+
+
+def test_a_frame_whose_tensors_are_in_the_pool_is_not_passed_on(alone):
+    assert alone(pass_on) == (True, True)
+
+
 def hold_and_drop(state):
     reader = state["reader"]
     frames = [reader.next(WATCHDOG) for _ in range(3)]
@@ -203,12 +234,20 @@ def test_a_tap_gives_what_the_ring_has_on_the_cpu(rings):  # noqa: F811
 
 
 def send_as_tasks(state, value, times):
+    """How many of them were packed first, as their task had to wait for room: the Writer counts such as no tensors."""
+    pack, packed = _asyncio.pack, []
+
     async def main():
         made = peers.make(state["torch"], value)
         for _ in range(times):
             await state["writer"].asend(made, WATCHDOG)
 
-    asyncio.run(main())
+    _asyncio.pack = lambda *args, **options: packed.append(args) or pack(*args, **options)
+    try:
+        asyncio.run(main())
+    finally:
+        _asyncio.pack = pack
+    return len(packed)
 
 
 def receive_as_a_task(state, times):
@@ -222,19 +261,19 @@ def test_a_task_that_waits_for_room_sends_what_was_there_when_it_was_asked(rings
     writer, (reader,) = pooled(rings)
     writer.start(send_as_tasks, {**VALUE, "fill": np.zeros(50000)}, 10)  # they wait until somebody reads
     assert reader.call(receive_as_a_task, 10) == [expected({**VALUE, "fill": np.zeros(50000)})] * 10
-    writer.finish()
+    packed, info = writer.finish(), writer.call(peers.gpu)
+    assert packed > 0 and info.pool_frames + info.inline_frames == 1 + 10 - packed
 
 
 def test_tasks_send_and_receive(rings):  # noqa: F811
     writer, others = rings(2)
     for reader in others:
         reader.start(receive_as_a_task, 30)
-    writer.call(send_as_tasks, VALUE, 30)
+    packed = writer.call(send_as_tasks, VALUE, 30)
     for reader in others:
         assert reader.finish() == [expected(VALUE)] * 30
     info = writer.call(peers.gpu)
-    # A task that had to wait for room has packed its frame, which counts as neither.
-    assert info.pool_frames > 0 and info.pool_frames + info.inline_frames <= 30
+    assert info.pool_frames > 0 and info.pool_frames + info.inline_frames + packed == 30
 
 
 # ---- Who dies, who comes late --------------------------------------------------------------------------------------

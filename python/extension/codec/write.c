@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From what was measured to a frame: the second of encode.c's two passes.
+ *
+ * The entries are built, which only finds each part's place in the ring; then all the data is copied there in one go,
+ * without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to find the
+ * library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
+ * anybody's. What is too large for the ring is published while it is copied: all but the data is there by then. With
+ * hashes it is not, as they stand in the entries.
+ */
+#include "python/extension/codec/encode.h"
+
+#include "python/extension/codec/pieces.h"
+#include "python/extension/device.h"
+
+/* Before the first part of that size, what came before it is published. */
+enum { LARGE_PART = 64 << 10 };
+
+static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part, bool in_pool) {
+  uint64_t bytes;
+  size_t key_bytes = (size_t)part->utf8_bytes;
+  switch (part->kind) {
+  case RINGCAST_ITEM_TENSOR:
+    if (in_pool && rc_py_is_on_device(part)) {
+      return ringcast_build_device_tensor(builder, part->utf8, key_bytes, &part->source.tensor,
+                                          part->lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL,
+                                          part->scalar.in_pool, part->lent);
+    }
+    return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor, &part->out, &bytes);
+  case RINGCAST_ITEM_OBJECT:
+    return ringcast_build_object(builder, part->utf8, key_bytes, NULL, part->bytes, part->first_part, part->parts,
+                                 &part->out);
+  case RINGCAST_ITEM_FLOAT:
+    return ringcast_build_float(builder, part->utf8, key_bytes, part->scalar.f);
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_BOOL:
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_LEAF:
+    return ringcast_build_scalar(builder, part->kind, part->utf8, key_bytes, part->scalar.i);
+  default:
+    return ringcast_build_data(builder, part->kind, part->utf8, key_bytes, NULL, part->bytes, part->flags, &part->out);
+  }
+}
+
+static bool is_in_order(const struct ringcast_tensor *tensor) {
+  return tensor->data && (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
+}
+
+/* In the order in which they lie, so that what is behind is there. */
+static int copy_parts(const struct rc_py_encoding *encoding, struct rc_py_pieces *pieces) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    bool is_tensor = part->kind == RINGCAST_ITEM_TENSOR;
+    if (!part->bytes || (is_tensor && part->source.is_on_device)) continue;
+    if (part->bytes >= LARGE_PART && !pieces->published) rc_py_pieces_tell(pieces, part->out);
+    if (is_tensor && !is_in_order(&part->source.tensor)) {
+      rc = ringcast_tensor_pack(&part->source.tensor, part->out);
+      rc_py_pieces_reach(pieces, (uint8_t *)part->out + part->bytes);
+    } else {
+      rc_py_pieces_copy(pieces, part->out, is_tensor ? part->source.tensor.data : part->data, part->bytes);
+    }
+  }
+  return rc;
+}
+
+/* With a hash of each tensor, while it is hot. */
+static int copy_and_hash(const struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder) {
+  int rc = 0;
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    const struct rc_py_part *part = &encoding->parts[i];
+    uint64_t hash;
+    if (part->kind == RINGCAST_ITEM_TENSOR) {
+      struct ringcast_tensor tensor = part->source.tensor;
+      if (part->source.is_on_device) { /* it is there already, packed */
+        tensor.data = part->out;
+        tensor.strides = NULL;
+      }
+      rc = rc_py_hash_pack(encoding->state, &tensor, part->bytes, part->out, encoding->hash, &hash);
+      if (rc == 0) rc = ringcast_build_hash(builder, (uint32_t)i, encoding->hash, hash);
+    } else if (part->bytes) {
+      rc_py_copy(part->out, part->data, part->bytes);
+    }
+  }
+  return rc;
+}
+
+static int build(struct rc_py_encoding *encoding, struct ringcast_frame_builder *builder,
+                 const struct ringcast_span *span, uint32_t tag) {
+  int rc = ringcast_build_begin(builder, span->data, span->bytes, &encoding->plan, encoding->root, tag);
+  for (size_t i = 0; i < encoding->count && rc == 0; i++) {
+    rc = build_part(builder, &encoding->parts[i], encoding->in_pool);
+  }
+  return rc;
+}
+
+static int copy_all(const struct rc_py_encoding *encoding, struct rc_py_pieces *pieces) {
+  int rc;
+  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, pieces);
+  Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, pieces);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
+int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
+                         const struct ringcast_span *span, uint32_t tag, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  struct rc_py_pieces pieces;
+  int rc = build(encoding, &builder, span, tag);
+  if (rc < 0) return rc;
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
+    return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+  }
+  rc = ringcast_build_end(&builder, out_bytes);
+  if (rc < 0) return rc;
+  rc_py_pieces_begin(&pieces, writer, span, RINGCAST_KIND_TENSORS);
+  return copy_all(encoding, &pieces);
+}
+
+/* Nothing of it is published before the commit: the writer may have to take it back, and what a device copies into it
+ * is there only at the end. */
+int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
+                                const struct ringcast_span *span, uint32_t tag,
+                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
+  struct ringcast_frame_builder builder;
+  struct rc_py_pieces pieces;
+  int rc = build(encoding, &builder, span, tag);
+  if (rc == 0 && lease) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
+  if (rc == 0) rc = lease ? rc_py_device_copy_in(encoding, gpu, lease) : rc_py_device_fetch(encoding, gpu);
+  if (rc < 0) return rc;
+  if (encoding->hash) {
+    rc = copy_and_hash(encoding, &builder);
+  } else {
+    rc_py_pieces_begin(&pieces, NULL, span, RINGCAST_KIND_TENSORS);
+    rc = copy_all(encoding, &pieces);
+  }
+  return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
+}

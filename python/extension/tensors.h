@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors and arrays of the CPU, in the extension: what tensors/ has for the others. Those of a device: device.h. */
+#ifndef RC_EXTENSION_TENSORS_H
+#define RC_EXTENSION_TENSORS_H
+
+#include "python/extension/extension.h"
+
+/* ---- tensor.c, torch.c, numpy.c --------------------------------------------------------------------------------- */
+
+struct rc_py_dtype {
+  struct ringcast_dtype dtype;
+  const char *torch; /* torch's name of it */
+  const char *numpy; /* NumPy's, or NULL */
+  uint32_t flags;    /* RINGCAST_ITEM_PADDED, or 0 */
+};
+extern const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES];
+#define RC_PY_BOOL_CODE 6
+/* -1 if there is none. A padded one is found by its item alone. */
+int rc_py_dtype_find(struct ringcast_dtype dtype);
+int rc_py_dtype_of(const struct ringcast_item *item);
+PyObject *rc_py_shape(const struct ringcast_item *item);
+bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
+
+/* A tensor to send. `keep` and `view` hold its memory; `dims` are shape and strides, PyMem's. */
+struct rc_py_source {
+  struct ringcast_tensor tensor;
+  PyObject *keep;
+  Py_buffer view; /* view.obj NULL: none */
+  int64_t *dims;
+  void *stream;   /* of a tensor on a CUDA device: what its memory is ordered by, ... */
+  int32_t device; /* ... and where it is */
+  bool is_on_device;
+  bool is_loose; /* its memory may be used again regardless of the stream */
+};
+
+/* Each describes `object` and returns 1, or 0 if it is none of theirs or can't be sent as a tensor, or -1 (raised).
+ * `where(context)` gives the object's place in words for an error message. */
+typedef PyObject *(*rc_py_where)(void *context);
+int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_where where, void *context,
+                         struct rc_py_source *out);
+int rc_py_numpy_describe(struct rc_py_state *state, PyObject *object, struct rc_py_source *out);
+/* Whether torch is imported; false may mean: half. */
+bool rc_py_torch_seen(struct rc_py_state *state);
+/* Imports torch if it has to. False: raised. */
+bool rc_py_torch_needed(struct rc_py_state *state);
+/* NumPy's dtype, borrowed. NULL: raised, or it has none. */
+PyObject *rc_py_numpy_dtype(struct rc_py_state *state, struct ringcast_dtype dtype);
+/* numpy.frombuffer(data, dtype) */
+PyObject *rc_py_numpy_over_bytes(struct rc_py_state *state, PyObject *data, PyObject *dtype);
+void rc_py_source_clear(struct rc_py_source *source);
+
+/* Each makes a tensor of `bytes` for `item`, uninitialised, and gives the place for its bytes. */
+PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
+PyObject *rc_py_numpy_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out);
+
+/* ---- dlpack.c --------------------------------------------------------------------------------------------------- */
+
+/* DLPack's DLTensor. Shape and strides are the owner's. */
+struct rc_py_dltensor {
+  void *data;
+  struct {
+    int32_t type, id;
+  } device;
+  int32_t ndim;
+  struct ringcast_dtype dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+enum { RC_PY_DLPACK_CPU = 1, RC_PY_DLPACK_CUDA = 2 };
+
+struct rc_py_block;
+struct rc_py_exchange;
+/* What a tensor type offers; NULL, with nothing raised: nothing that is known here, or RINGCAST_DISABLE names it. */
+const struct rc_py_exchange *rc_py_dlpack_exchange(PyObject *type);
+/* 1; 0, with nothing raised: refused; -1: raised what is no matter of tensors (Ctrl-C). */
+int rc_py_dlpack_describe(const struct rc_py_exchange *exchange, PyObject *tensor, struct rc_py_dltensor *out);
+/* The current stream of a CUDA device. False, with nothing raised: it does not say. */
+bool rc_py_dlpack_stream(const struct rc_py_exchange *exchange, int32_t device, void **out);
+/* A tensor of `bytes` for `item`, as rc_py_torch_make, in `block`, which it takes over at once; NULL: in memory of its
+ * own. NULL: raised. */
+PyObject *rc_py_dlpack_make(const struct rc_py_exchange *exchange, const struct ringcast_item *item, uint64_t bytes,
+                            struct rc_py_block *block, void **out);
+/* A capsule for from_dlpack(), over the data of `owner`, which it takes over at once: it is given back in any thread,
+ * with the GIL or without. */
+PyObject *rc_py_dlpack_capsule(const struct ringcast_item *item, const void *data, void (*give)(void *owner),
+                               void *owner);
+/* The same of other memory than the CPU's. */
+struct rc_py_dlpack_place {
+  int32_t device_type, device;
+  bool is_versioned; /* the capsule is of DLPack 1.0, which can say ... */
+  bool is_read_only;
+};
+PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
+                                  const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
+
+/* ---- recycle.c -------------------------------------------------------------------------------------------------- */
+
+/* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
+#define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
+
+/* At least `bytes` on a page, or NULL: too few to be worth it, turned off, or there is no memory. Take and give need no
+ * GIL. */
+struct rc_py_block *rc_py_block_take(uint64_t bytes);
+void *rc_py_block_data(const struct rc_py_block *block);
+void rc_py_block_give(struct rc_py_block *block);
+static inline bool rc_py_is_worth_recycling(uint64_t bytes) {
+  return bytes >= RC_PY_RECYCLE_LEAST;
+}
+/* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
+PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
+
+int rc_py_recycle_init(void); /* -1: raised */
+void rc_py_recycle_end(void);
+extern const char rc_py_recycling_doc[], rc_py_set_recycling_doc[];
+PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
+PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
+
+#endif

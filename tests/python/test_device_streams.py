@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is received on one stream, and used on another: whose order holds, and when its memory goes."""
+
+import contextlib
+import ctypes
+import gc
+
+import device_peers as peers
+import numpy as np
+import pytest
+from device_peers import MEGABYTE, Gate, capture, failing, on_device, pair
+from peers import WATCHDOG
+from test_device import exchange, rings  # noqa: F401
+
+import ringcast
+
+WAITS = "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "fake_host_waits"
+
+
+def copied(torch, tensor):
+    """A copy of it, on the current stream."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+    with torch._on(0):
+        at = ctypes.c_uint64(copy.data_ptr()), ctypes.c_uint64(tensor.data_ptr())
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        nbytes = ctypes.c_size_t(tensor.numel() * tensor.dtype.itemsize)
+        torch.check(torch.driver().cuMemcpyDtoDAsync_v2(*at, nbytes, stream))
+    return copy
+
+
+def receive_other(state, array):
+    """A DeviceTensor, which has memory of ours, by the legacy stream."""
+    state["writer"].send({"o": peers.Other(on_device(state, array))}, WATCHDOG)
+    return state["reader"].recv(WATCHDOG)["o"]
+
+
+# ---- Memory of ours --------------------------------------------------------------------------------------------------
+
+
+def use_on_another(state):
+    """Its last holder goes while a copy of it has still to be made, on another stream than the one that it came by."""
+    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
+    pair(state)
+    for i in range(3):
+        received = receive_other(state, np.full(50000, float(i)))
+        before = peers.calls(*WAITS)
+        with torch.cuda.stream(side):
+            tensor = torch.from_dlpack(received)
+            assert i > 0 or gate.close_for(side) is None
+            copy = copied(torch, tensor)
+            del tensor, received
+            gc.collect()
+        assert peers.calls(*WAITS) == before, "the host waits"
+        gate.open()
+        with torch.cuda.stream(side):
+            assert (copy.numpy() == i).all()
+    gate.end()
+
+
+def test_memory_that_another_stream_uses_goes_when_that_has_done(alone):
+    alone(use_on_another)
+
+
+def hand_over(state):
+    """What has not come yet is handed to another stream, which waits for it in the device's order."""
+    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
+    pair(state)
+    receive_other(state, np.zeros(3))
+    state["writer"].send({"o": peers.Other(on_device(state, np.arange(50000.0)))}, WATCHDOG)
+    gate.close_for(None)
+    received = state["reader"].recv(WATCHDOG)["o"]
+    before = peers.calls(*WAITS)
+    with torch.cuda.stream(side):
+        copy = copied(torch, torch.from_dlpack(received))
+        waits = peers.calls(*WAITS) != before
+        gate.open()
+        same = (copy.numpy() == np.arange(50000.0)).all()
+    gate.end()
+    return waits, same
+
+
+def test_what_is_handed_to_another_stream_is_waited_for_there(alone):
+    assert alone(hand_over) == (False, True)
+
+
+def drop_in_capture(state):
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    pair(state)
+    receive_other(state, np.zeros(3))
+    gc.collect()
+    torch._forget_dropped()
+    torch.cuda.synchronize()
+    before, left = peers.live("allocations"), []
+    for _ in range(3):
+        received = receive_other(state, np.arange(5000.0))
+        with torch.cuda.stream(side):
+            tensor = torch.from_dlpack(received)
+            copied(torch, tensor)
+        with capture(torch, side):
+            del tensor, received
+            gc.collect()
+        torch._forget_dropped()
+        torch.cuda.synchronize()
+        left.append(peers.live("allocations") - before)
+    receive_other(state, np.zeros(3))
+    gc.collect()
+    torch._forget_dropped()
+    torch.cuda.synchronize()
+    return left, peers.live("allocations") - before
+
+
+def test_memory_that_is_dropped_in_a_capture_goes_after_it(alone):
+    assert alone(drop_in_capture) == ([1, 1, 1], 0)
+
+
+def drop_after_stream(state):
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    pair(state)
+    receive_other(state, np.zeros(3))
+    gc.collect()
+    torch._forget_dropped()
+    torch.cuda.synchronize()
+    before = peers.live("allocations")
+    received = receive_other(state, np.arange(5000.0))
+    with torch.cuda.stream(side):
+        tensor = torch.from_dlpack(received)
+        copy = copied(torch, tensor)
+    with torch._on(0):
+        torch.check(torch.driver().cuStreamDestroy_v2(ctypes.c_void_p(side.cuda_stream)))
+    waits = peers.calls("cuCtxSynchronize")[0]
+    del tensor, received
+    gc.collect()
+    waits = peers.calls("cuCtxSynchronize")[0] - waits
+    same = (copy.numpy() == np.arange(5000.0)).all()
+    copy.memory.stream = torch.cuda.current_stream()  # its own is gone
+    del copy
+    torch._forget_dropped()
+    torch.cuda.synchronize()
+    return same, waits, peers.live("allocations") - before
+
+
+def test_a_stream_that_is_gone_is_waited_for_with_all_others(alone):
+    assert alone(drop_after_stream) == (True, 1, 0)
+
+
+def drop_where_calls_fail(state, nth):
+    """Its stream can't be told to wait for the other one: for want of memory, once, or as long as that is."""
+    torch, side, left = state["torch"], state["torch"].cuda.Stream(), []
+    pair(state)
+    receive_other(state, np.zeros(3))
+
+    def count():
+        gc.collect()
+        torch._forget_dropped()
+        torch.cuda.synchronize()
+        left.append(peers.live("allocations"))
+
+    received = receive_other(state, np.arange(5000.0))
+    with torch.cuda.stream(side):
+        tensor = torch.from_dlpack(received)
+        copy = copied(torch, tensor)
+    count()
+    waits = peers.calls("cuStreamSynchronize")[0]
+    with failing("cuDevicePrimaryCtxRetain", 2, nth):
+        del tensor, received
+        gc.collect()
+        waits = peers.calls("cuStreamSynchronize")[0] - waits
+        count()
+    receive_other(state, np.zeros(3))
+    count()
+    with torch.cuda.stream(side):
+        same = (copy.numpy() == np.arange(5000.0)).all()
+    return same, waits, left[1] - left[0], left[2] - left[0]
+
+
+@pytest.mark.parametrize(("nth", "waits", "kept"), [(1, 1, 0), (0, 0, 1)])
+def test_where_its_stream_can_t_wait_the_host_does_or_the_memory_stays(alone, nth, waits, kept):
+    assert alone(drop_where_calls_fail, nth) == (True, waits, kept - 1, -1)
+
+
+def use_without_events(state):
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    pair(state)
+    seen = []
+    for i in range(3):
+        received = receive_other(state, np.full(50000, float(i)))
+        before = peers.calls("cuStreamSynchronize")
+        with torch.cuda.stream(side):
+            tensor = torch.from_dlpack(received)
+            copy = copied(torch, tensor)
+            del tensor, received
+            gc.collect()
+            seen.append((peers.calls("cuStreamSynchronize")[0] - before[0], (copy.numpy() == i).all()))
+    state.pop("reader").close()
+    state.pop("writer").close()
+    return seen
+
+
+@pytest.mark.parametrize("how", [{"FAKE_CUDA_WITHOUT": "cuEventCreate"}, {"FAKE_CUDA_FAIL": "cuEventRecord:0:2"}])
+def test_without_events_the_host_waits(fake_driver, how):
+    peer = peers.start(fake_driver, FAKE_CUDA_JITTER="5", **how)
+    try:
+        assert peer.call(use_without_events) == [(2, True)] * 3  # before and after
+    finally:
+        peer.stop()
+
+
+# ---- torch's memory --------------------------------------------------------------------------------------------------
+
+
+def look_into_used_memory(state):
+    """On another stream than the look before; and torch gives out memory that its stream has still to write to."""
+    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
+    writer, reader = pair(state)
+    writer.send({"x": on_device(state, np.arange(3)), "y": on_device(state, np.arange(200000.0))}, WATCHDOG)
+    with reader.next(WATCHDOG) as frame:
+        peers.seen(frame["x"])
+        with torch.cuda.stream(side):
+            before = on_device(state, np.full(200000, -1.0))
+            torch.cuda.synchronize()
+            gate.close_for(side)
+            used = copied(torch, before)
+            made, torch._DeviceMemory = torch._DeviceMemory, lambda *_: used.memory
+            try:
+                got = frame["y"]
+            finally:
+                torch._DeviceMemory = made
+        for _ in range(1000):  # for what does not wait
+            torch.driver().cuStreamQuery(None)
+        gate.open()
+        with torch.cuda.stream(side):
+            same = (got.numpy() == np.arange(200000.0)).all()
+    gate.end()
+    return same
+
+
+def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(alone):
+    assert alone(look_into_used_memory)
+
+
+def send_conjugated(state):
+    """What torch copies before it is sent, on another stream than its own."""
+    torch, side, seen = state["torch"], state["torch"].cuda.Stream(), []
+    pair(state)
+    tensor = on_device(state, np.arange(8).astype("complex64"))
+    state["writer"].send({"x": tensor}, WATCHDOG)
+    state["reader"].recv(WATCHDOG)
+    assert tensor.memory.recorded == {(0, 0)}
+    lazy, plain = tensor.as_strided((8,), (1,)), torch.Tensor.is_conj
+
+    def resolve(self):
+        seen.append(self is lazy and (0, side.cuda_stream) in self.memory.recorded)
+        return on_device(state, np.arange(8).astype("complex64") + 1)
+
+    torch.Tensor.is_conj, torch.Tensor.resolve_conj = lambda self: self is lazy, resolve
+    try:
+        with torch.cuda.stream(side):
+            state["writer"].send({"x": lazy}, WATCHDOG)
+            with capture(torch, side), pytest.raises(ringcast.Error, match="captures a CUDA graph"):
+                state["writer"].send({"x": lazy}, WATCHDOG)
+    finally:
+        torch.Tensor.is_conj, torch.Tensor.resolve_conj = plain, torch.Tensor.detach
+    return seen, state["reader"].recv(WATCHDOG)["x"].numpy().tolist() == list(range(1, 9))
+
+
+def test_torch_is_told_of_what_it_copies_before_it_does(alone):
+    assert alone(send_conjugated) == ([True], True)
+
+
+# ---- Views of the pool -----------------------------------------------------------------------------------------------
+
+
+def view_on_another(state, kind):
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    gate = state["gate"] = Gate(torch)
+    with on_cupy_s(side if kind == "cupy" else None), state["reader"].view(WATCHDOG) as value, torch.cuda.stream(side):
+        tensor = value["o"].tensor if kind == "cupy" else torch.from_dlpack(value["o"])
+        gate.close_for(side)
+        state["copy"], state["side"] = copied(torch, tensor), side
+        del tensor, value
+        gc.collect()
+
+
+@contextlib.contextmanager
+def on_cupy_s(stream):
+    import cupy
+
+    cupy.cuda.stream = stream
+    try:
+        yield
+    finally:
+        cupy.cuda.stream = None
+
+
+def open_and_look(state):
+    state["gate"].open()
+    with state["torch"].cuda.stream(state["side"]):
+        seen = state.pop("copy").numpy()
+    state.pop("gate").end()
+    return seen.min(), seen.max()
+
+
+@pytest.mark.parametrize("kind", ["other", "cupy"])
+def test_a_place_in_the_pool_that_another_stream_reads_is_kept(rings, kind):  # noqa: F811
+    """CuPy names its current stream, and the frame came by torch's."""
+    writer, (reader,) = rings(1, {"gpu_pool_bytes": 2 * MEGABYTE})
+    beside = {"t": ("cuda", np.arange(3))} if kind == "cupy" else {}
+    value = [{"o": (kind, np.full(150000, float(i))), **beside} for i in range(5)]  # two have no room in the pool
+    exchange(writer, [reader], value[0])
+    writer.call(peers.send, value[1])
+    assert writer.call(peers.gpu).pool_frames == 1
+    reader.call(view_on_another, kind)
+    for each in value[2:]:
+        writer.call(peers.send, each)
+    assert writer.call(peers.gpu).pool_frames == 1  # nothing else has had its place
+    assert reader.call(open_and_look) == (1, 1)
+    for _ in value[2:]:
+        reader.call(peers.receive)
