@@ -16,7 +16,7 @@ inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake inc
 help:
 	@echo 'make demo       tensor dicts from one process to three, through ringcast and through gloo (ARGS="--world 8")'
 	@echo 'make test       all tests: C (plain, ASan + UBSan, TSan), Python, and fuzz targets for 10 s each'
-	@echo 'make soak       kills, frames, codec, fuzzing, model, threads: at length (KILLS=10000 SOAK_SECONDS=3600)'
+	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
 	@echo 'make bench-docs measures docs/benchmarks.md anew on this machine, some minutes; nothing else should run'

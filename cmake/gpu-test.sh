@@ -6,22 +6,42 @@
 # docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
 #
 # GPU_FAKE=1: on a machine without a GPU, with the tests' own driver: so that each line here has run before it counts.
-# Steps by name as arguments: only these, after the build.
+# Steps by name as arguments: only these, after the build; what others have left in build/gpu/out is kept, and put
+# beside in $OUT. GPU_TEST_SECONDS: when all of it is over, at the latest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-build=build/gpu out=${OUT:-build/gpu/out} fake=${GPU_FAKE:-} failed=0 wanted=" $* "
+build=build/gpu fake=${GPU_FAKE:-} failed=0 wanted=" $* "
+kept=$PWD/build/gpu/out${fake:+-fake} # apart: what the fake has shown is never taken for a device's
+out=${OUT:-$kept}
+budget=${GPU_TEST_SECONDS:-3600} not_run=()
 python=${PYTHON:-$(command -v build/venv/bin/python || command -v python3)}
-mkdir -p "$out"
+mkdir -p "$out" "$kept"
 out=$(cd "$out" && pwd)
-: >"$out/summary.txt"
+if [ $# = 0 ]; then
+  rm -f "$kept"/*.txt "$kept"/*.json "$kept"/*.jsonl
+  : >"$out/summary.txt"
+else
+  [ "$out" = "$kept" ] || cp -np "$kept"/* "$out/" 2>/dev/null
+  echo "---- $*" >>"$out/summary.txt"
+fi
 
+touch "$build/begun"
+
+keep() { [ "$out" = "$kept" ] || cp -p "$out/$1" "$kept/"; }
 say() { echo "$*" | tee -a "$out/summary.txt"; }
+
+is_wanted() { [[ "$wanted" == "  " || "$wanted" == *" $1 "* ]]; }
 
 # step NAME SECONDS FILE COMMAND...: what it prints goes to FILE, or where it is
 step() {
   local name=$1 limit=$2 file=$3 began=$SECONDS status=0
   shift 3
-  [[ "$wanted" == "  " || "$wanted" == *" $name "* ]] || return 0
+  is_wanted "$name" || return 0
+  if [ "$((budget - SECONDS))" -lt 5 ]; then
+    not_run+=("$name (no time was left)")
+    return 0
+  fi
+  [ "$limit" -lt "$((budget - SECONDS))" ] || limit=$((budget - SECONDS))
   timeout --kill-after=10 "$limit" "$@" >"$out/$file" 2>"$build/stderr" || status=$?
   case $status in
   0) say "$(printf '%-8s passed  %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
@@ -30,6 +50,8 @@ step() {
   esac
   [ -s "$build/stderr" ] && sed "s/^/  $name: /" "$build/stderr" | tail -n 30 | tee -a "$out/summary.txt"
   [ "$status" = 0 ] || failed=1
+  keep "$file"
+  keep summary.txt
   return 0
 }
 
@@ -80,12 +102,19 @@ site() {
 make_all() { configure && cmake --build "$build" -j "$(nproc)" && site; }
 
 facts >"$out/machine.txt" 2>&1
+keep machine.txt
 if ! make_all >"$out/build.log" 2>&1; then
   tail -n 30 "$out/build.log"
   say "build    FAILED  see build.log"
   exit 1
 fi
+keep build.log
 say "build    passed  build.log"
+include=$(sed -n 's/^RINGCAST_CUDA_INCLUDE:PATH=//p' "$build/CMakeCache.txt")
+case $include in
+*-NOTFOUND) say "  build: no toolkit is here, so gpu/driver.h was not held against its cuda.h" ;;
+*) say "  build: gpu/driver.h agrees with $include/cuda.h" ;;
+esac
 warned=$(grep -c 'warning:' "$out/build.log")
 [ "$warned" = 0 ] || say "  build: $warned warnings"
 
@@ -94,10 +123,13 @@ warned=$(grep -c 'warning:' "$out/build.log")
 probe=("$build/tests/gpu/gpu_probe")
 tool=$build/bin/ringcast
 perf=()
+bench=(-m ringcast.bench gpu)
 if [ -n "$fake" ]; then
   export LD_LIBRARY_PATH=$PWD/$build/tests/fake_cuda/new${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   probe+=(--fake)
-  perf=(--sizes 1K,1M --seconds 0.05)
+  export GPU_FAKE # to the probes of Python
+  bench=(tests/gpu/stand_in.py gpu --case 1K --case 64K --seconds 0.05)
+  perf=(--sizes 1K,16M --seconds 0.05)
 fi
 export PYTHONPATH=$PWD/$build/site PYTHONDONTWRITEBYTECODE=1
 
@@ -105,19 +137,51 @@ export PYTHONPATH=$PWD/$build/site PYTHONDONTWRITEBYTECODE=1
 both='echo "["; "$0" perf gpu --format json "$@" && echo "," &&
       "$0" perf gpu --format json --readers 3 --seconds 0.3 "$@" && echo "]"'
 
+# What doctor says of the pool: nothing if a tensor went by it, else why not. Nor if doctor was not asked.
+why_inline() {
+  "$python" - "$out/doctor.json" <<'END'
+import json, sys
+try:
+    with open(sys.argv[1], encoding="utf-8") as file:
+        lines = json.load(file)["lines"]
+except (OSError, ValueError):
+    lines = []
+for line in lines:
+    if line["name"] == "GPU tensors" and line["facts"]["pool_frames"] == 0:
+        print(line["found"])
+END
+}
+
 step doctor 150 doctor.json "$tool" doctor --format json
+why=$(why_inline)
+if [ -n "$why" ]; then
+  export GPU_PROBE_INLINE=$why # what is about the pool is skipped then, and fails without this
+  say "  $why"
+fi
 step probes 420 probes.jsonl "${probe[@]}"
 step perf 180 perf.json bash -c "$both" "$tool" "${perf[@]}"
 if [ -n "$(find "$build/site" -name '_ringcast*.so')" ]; then
-  step python 300 python.jsonl "$python" tests/gpu/tensors.py
-  step bench 180 bench.json "$python" -m ringcast.bench gpu --format json
+  step python 420 python.jsonl "$python" tests/gpu/tensors.py
+  step bench 240 bench.json "$python" "${bench[@]}" --format json
 else
-  say "python   SKIPPED no headers of Python, so no extension: see build.log"
+  for name in python bench; do
+    ! is_wanted "$name" || not_run+=("$name (no headers of Python, so no extension: see build.log)")
+  done
 fi
 
-# What did not go well, in the words of the probes.
-grep -hE '"result": "(failed|crashed|timeout)"' "$out/probes.jsonl" "$out/python.jsonl" 2>/dev/null |
-  cut -c 1-300 | tee -a "$out/summary.txt"
-if [ "$failed" = 0 ]; then said="Nothing failed."; else said="FAILED."; fi
-say "$said $(cd "$out" && echo *)"
+# What did not go well, or not at all, in the words of the probes; then what a GPU must show.
+told() { grep -hE "\"result\": \"($1)\"" "$out/probes.jsonl" "$out/python.jsonl" 2>/dev/null | cut -c 1-300; }
+told 'failed|crashed|timeout|skipped' | tee -a "$out/summary.txt"
+earlier=$(cd "$out" && find . -name '*.json*' ! -newer "$OLDPWD/$build/begun" -printf '%f, ' | sed 's/, $//')
+[ -z "$earlier" ] || say "  of an earlier call: $earlier"
+strict=()
+[ -z "$fake" ] || [ "$wanted" != "  " ] || strict=(--all-but-bench) # the fake can show all but speed, and torch's
+"$python" tests/gpu/verdict.py "$out" "${strict[@]}" | tee -a "$out/summary.txt"
+[ "${PIPESTATUS[0]}" = 0 ] || failed=1
+if [ "$failed" = 0 ]; then said="Nothing failed"; else said="FAILED"; fi
+skipped=$(told skipped | wc -l)
+[ "$skipped" = 0 ] || said+="; $skipped probes were skipped"
+[ ${#not_run[@]} = 0 ] || said+="; not run: $(printf '%s, ' "${not_run[@]}" | sed 's/, $//')"
+say "$said. $(cd "$out" && echo *)"
+keep summary.txt
 exit "$failed"

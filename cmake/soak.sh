@@ -4,14 +4,15 @@
 # in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects what
 # `make deps` makes, and the package in build/venv.
 #   SOAK_SECONDS  about how long all of it runs (600): frames, fuzzing and threads share what the kills leave of it;
-#                 the codec, the model, valgrind and aarch64 take what they take
+#                 the codec, the loops, the model, valgrind and aarch64 take what they take
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
 #   FRAMES        frames in sequence (as many as the time allows)
-#   STEPS         which steps (all): kill frames gpu codec fuzz model threads valgrind aarch64
+#   STEPS         which steps (all): kill frames gpu codec loops fuzz model threads valgrind aarch64
 set -uo pipefail
 cd "$(dirname "$0")/.."
+all="kill frames gpu codec loops fuzz model threads valgrind aarch64"
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
-steps=${STEPS:-kill frames gpu codec fuzz model threads valgrind aarch64}
+steps=${STEPS:-$all}
 out=build/soak
 summary=() details=() failed=0
 
@@ -19,9 +20,7 @@ for word in "$seconds" "$kills" "$seed"; do
   [[ $word =~ ^[0-9]+$ ]] || { echo "soak: SOAK_SECONDS, KILLS and SEED are whole numbers, not '$word'" >&2; exit 2; }
 done
 for step in $steps; do
-  [[ " kill frames gpu codec fuzz model threads valgrind aarch64 " == *" $step "* ]] ||
-    { echo "soak: STEPS has '$step': it must be a list of kill frames gpu codec fuzz model threads valgrind aarch64" >&2
-      exit 2; }
+  [[ " $all " == *" $step "* ]] || { echo "soak: STEPS has '$step': it must be a list of $all" >&2; exit 2; }
 done
 mkdir -p "$out"
 rm -f "$out"/*.log "$out/summary.txt"
@@ -76,6 +75,12 @@ wants() { [[ " $steps " == *" $1 "* ]]; }
 share() { echo $((rest * $1 / 100 > 5 ? rest * $1 / 100 : 5)); } # a part of the time that is left, in percent
 
 build() { cmake --preset "$1" && cmake --build --preset "$1"; }
+# The tests in C with each loop in full, and not the share that `make test` has of it.
+loops() {
+  build dev && ctest --preset dev -LE '^(house|model)$' -j "$(nproc)" &&
+    build asan && ctest --preset asan -LE '^house$' -j "$(nproc)" &&
+    RINGCAST_TEST_EXAMPLES=2000 build/venv/bin/python -m pytest tests/python/test_{fidelity,objects}.py
+}
 threads() {
   local under=()
   setarch -R true 2>/dev/null && under=(setarch -R) # as in test.sh
@@ -128,7 +133,7 @@ step build 'ninja|Linking|Built' build soak
 bin=$out/tests began=$SECONDS
 
 if wants kill; then
-  step kill '^kill: .* strikes in' "$bin/kill_campaign" --kills "$kills" --seed "$seed" --strict --points
+  step kill '^kill: .* strikes in' "$bin/kill_campaign" --kills "$kills" --seed "$seed" --strict --each
   details+=("$(sed -n '/^kill: .* strikes in/,$p' "$out/kill.log" | grep -v ' passed$')") # by point: in the log
   step gpu_kill '^gpu_kill: .* strikes' env "LD_LIBRARY_PATH=$bin/fake_cuda/new" "$bin/gpu_kill" \
     --rounds $((kills / 200 + 1)) --seed "$seed"
@@ -143,6 +148,7 @@ if wants frames; then
 fi
 if wants gpu; then step gpu '^gpu' gpu "$(share 10)"; fi
 if wants codec; then step codec '^leaks: ' build/venv/bin/python tests/python/leaks.py --frames 1000000; fi
+if wants loops; then step loops '% tests passed|passed.* in ' loops; fi
 if wants fuzz; then
   if [ -e tests/fuzz/run.py ]; then
     step fuzz 'fuzzed frames' fuzz "$(share 7)" # each of its targets

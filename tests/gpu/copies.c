@@ -114,7 +114,7 @@ static void spinning_kernel(void) {
 }
 
 const struct probe_case copy_probes[] = {
-    {"spinning_kernel", spinning_kernel, 60},
-    {"packed_or_many_copies", packed_or_many, 60},
-    {"bandwidths", bandwidths, 60},
-    {NULL, NULL, 0}};
+    {"spinning_kernel", spinning_kernel, 60, false},
+    {"packed_or_many_copies", packed_or_many, 60, false},
+    {"bandwidths", bandwidths, 60, false},
+    {NULL, NULL, 0, false}};

@@ -141,6 +141,35 @@ static void send_and_receive(struct gpu *gpu, ringcast_gpu_writer *writer, ringc
   if (gpu_differing(gpu, to, BYTES, 5) != 0) failed("other bytes came than were sent");
 }
 
+/* Whether the driver takes memory of this kind, mapped as a writer has it, or as a reader. */
+static bool takes_kind(struct gpu *gpu, uint32_t kind, bool of_reader) {
+  enum { BYTES = 2 * HUGE };
+  int fd = memory_file(kind == RINGCAST_MEMORY_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB : 0, BYTES), can_read_only = 0;
+  int access = of_reader ? PROT_READ : PROT_READ | PROT_WRITE;
+  void *memory = fd < 0 ? MAP_FAILED : mmap(NULL, BYTES, access, MAP_SHARED, fd, 0);
+  if (fd >= 0) close(fd);
+  if (memory == MAP_FAILED) return false;
+  if (kind == RINGCAST_MEMORY_SHMEM_HUGE) madvise(memory, BYTES, MADV_HUGEPAGE);
+  must(gpu->cuda->device_get_attribute(&can_read_only, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+                                       gpu->device), "cuDeviceGetAttribute");
+  unsigned read_only = of_reader && can_read_only ? RC_CU_MEMHOSTREGISTER_READ_ONLY : 0;
+  bool takes = gpu->cuda->host_register(memory, BYTES, RC_CU_MEMHOSTREGISTER_PORTABLE | read_only) == RC_CU_SUCCESS;
+  if (takes) must(gpu->cuda->host_unregister(memory), "cuMemHostUnregister");
+  munmap(memory, BYTES);
+  return takes;
+}
+
+static void must_be_registered(struct gpu *gpu, const char *name, uint32_t kind, bool of_reader, bool registered) {
+  const char *side = of_reader ? "reader" : "writer";
+  char key[64];
+  bool takes = takes_kind(gpu, kind, of_reader);
+  snprintf(key, sizeof key, "%s_%s", name, side);
+  figure_integer(key, registered);
+  snprintf(key, sizeof key, "%s_memory_of_a_%s", name, side);
+  figure_integer(key, takes);
+  if (takes && !registered) failed("a ring of %s is not registered by its %s, but such memory can be", name, side);
+}
+
 /* What the library makes of it: a ring of each kind, and whether both sides have it registered. */
 static void rings_are_registered(void) {
   static const char *const kinds[] = {NULL, "hugetlb", "shmem_huge", "pages"};
@@ -152,7 +181,6 @@ static void rings_are_registered(void) {
     ringcast_reader *other;
     ringcast_gpu_writer *writer;
     ringcast_gpu_reader *reader;
-    char key[64];
     if (ringcast_writer_create_ex(&options, &ring) != 0) {
       figure_text(kinds[kind], ringcast_last_error());
       continue;
@@ -162,12 +190,10 @@ static void rings_are_registered(void) {
     must_ringcast(ringcast_gpu_reader_open(other, NULL, &reader), "ringcast_gpu_reader_open");
     send_and_receive(&gpu, writer, reader); /* it is registered when it is first needed */
     must_ringcast(ringcast_gpu_writer_info(writer, &info), "ringcast_gpu_writer_info");
-    snprintf(key, sizeof key, "%s_writer", kinds[kind]);
-    figure_integer(key, info.registered);
+    must_be_registered(&gpu, kinds[kind], kind, false, info.registered);
     info = (struct ringcast_gpu_info){.size = sizeof info};
     must_ringcast(ringcast_gpu_reader_info(reader, &info), "ringcast_gpu_reader_info");
-    snprintf(key, sizeof key, "%s_reader", kinds[kind]);
-    figure_integer(key, info.registered);
+    must_be_registered(&gpu, kinds[kind], kind, true, info.registered);
     ringcast_gpu_reader_close(reader);
     ringcast_gpu_writer_close(writer);
     ringcast_reader_close(other);
@@ -242,10 +268,10 @@ static void driver(void) {
 }
 
 const struct probe_case memory_probes[] = {
-    {"driver", driver, 60},
-    {"contexts", contexts, 90},
-    {"register_kinds_of_memory", register_kinds, 60},
-    {"register_mirrored", register_mirrored, 60},
-    {"register_read_only", register_read_only, 60},
-    {"rings_are_registered", rings_are_registered, 60},
-    {NULL, NULL, 0}};
+    {"driver", driver, 60, false},
+    {"contexts", contexts, 90, false},
+    {"register_kinds_of_memory", register_kinds, 60, false},
+    {"register_mirrored", register_mirrored, 60, false},
+    {"register_read_only", register_read_only, 60, false},
+    {"rings_are_registered", rings_are_registered, 60, false},
+    {NULL, NULL, 0, false}};

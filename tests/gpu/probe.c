@@ -70,10 +70,10 @@ void probe_end(const char *result, const char *why) {
 }
 
 static void end(const char *result, const char *format, va_list arguments) {
-  char why[512];
+  char why[511]; /* as many words as fit with the letter */
   vsnprintf(why, sizeof why, format, arguments);
   if (!within) probe_end(result, why);
-  snprintf(within->words, 512, "%s", why);
+  snprintf(within->words, 512, "%c%s", *result, why);
   _exit(1);
 }
 
@@ -89,6 +89,12 @@ void skipped(const char *format, ...) {
   va_start(arguments, format);
   end("skipped", format, arguments);
   abort();
+}
+
+void no_pool(const char *why) {
+  const char *known = getenv("GPU_PROBE_INLINE");
+  if (known) skipped("no pool (%s), as doctor says too: %s", why, known);
+  failed("no pool: %s", *why ? why : "nobody says why");
 }
 
 void must(rc_cu_result result, const char *what) {
@@ -178,14 +184,21 @@ struct helper helper_start(void (*body)(struct helper *me, void *context), void 
   return helper;
 }
 
+/* It has ended, or says nothing more: so does the probe. */
+__attribute__((noreturn)) static void helper_lost(const struct helper *helper, const char *how) {
+  const char *why = helper->words;
+  if (*why == 's') skipped("%s", why + 1);
+  failed("the other process %s: %s", how, *why ? why + 1 : "it says nothing about it");
+}
+
 void helper_tell(struct helper *helper, const void *data, size_t bytes) {
-  if (write(helper->to, data, bytes) != (ssize_t)bytes) failed("the other process is gone: %s", helper->words);
+  if (write(helper->to, data, bytes) != (ssize_t)bytes) helper_lost(helper, "is gone");
 }
 
 void helper_hear(struct helper *helper, void *data, size_t bytes) {
   for (size_t got = 0; got < bytes;) {
     ssize_t more = read(helper->from, (char *)data + got, bytes - got);
-    if (more <= 0) failed("the other process says nothing: %s", *helper->words ? helper->words : "it has ended");
+    if (more <= 0) helper_lost(helper, "has ended");
     got += (size_t)more;
   }
 }
@@ -198,8 +211,11 @@ void helper_kill(struct helper *helper) {
 void helper_end(struct helper *helper) {
   int status;
   close(helper->to);
-  if (waitpid(helper->pid, &status, 0) != helper->pid || status != 0)
-    failed("the other process ended with status %#x: %s", (unsigned)status, helper->words);
+  if (waitpid(helper->pid, &status, 0) != helper->pid || status != 0) {
+    char how[64];
+    snprintf(how, sizeof how, "ended with status %#x", (unsigned)status);
+    helper_lost(helper, how);
+  }
   close(helper->from);
 }
 
@@ -243,15 +259,22 @@ static const char spin_ptx[] =
     "  ret;\n"
     "}\n";
 
-void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns) {
-  static rc_cu_function spin;
+static rc_cu_function spin;
+
+void gpu_load_spin(struct gpu *gpu) {
+  enum { JIT_COMPILER_NOT_FOUND = 221, UNSUPPORTED_PTX_VERSION = 222, JIT_COMPILATION_DISABLED = 223 };
   rc_cu_module module;
   if (!gpu->cuda->module_load_data || !gpu->cuda->module_get_function || !gpu->cuda->launch_kernel)
     skipped("the driver can't load kernels");
-  if (!spin) {
-    must(gpu->cuda->module_load_data(&module, spin_ptx), "cuModuleLoadData");
-    must(gpu->cuda->module_get_function(&spin, module, "spin"), "cuModuleGetFunction");
-  }
+  rc_cu_result result = gpu->cuda->module_load_data(&module, spin_ptx);
+  if (result >= JIT_COMPILER_NOT_FOUND && result <= JIT_COMPILATION_DISABLED)
+    skipped("the driver translates no PTX: cuModuleLoadData gives %d, %s", result, rc_cuda_name(result));
+  must(result, "cuModuleLoadData");
+  must(gpu->cuda->module_get_function(&spin, module, "spin"), "cuModuleGetFunction");
+}
+
+void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns) {
+  if (!spin) gpu_load_spin(gpu);
   void *arguments[] = {&word, &bound_ns};
   if (is_little()) bound_ns /= 100000; /* the fake counts turns */
   must(gpu->cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL), "cuLaunchKernel");
@@ -285,6 +308,18 @@ size_t gpu_differing(struct gpu *gpu, rc_cu_ptr memory, size_t bytes, unsigned s
   for (size_t i = 0; i < bytes; i++) differing += host[i] != pattern(i, seed);
   free(host);
   return differing;
+}
+
+void figure_shows(const char *key, struct gpu *gpu, rc_cu_ptr memory, size_t bytes, unsigned seed) {
+  uint8_t *host = malloc(bytes);
+  if (!host) failed("no memory");
+  rc_cu_result result = gpu->cuda->copy_dtoh(host, memory, bytes, gpu->stream);
+  if (result == RC_CU_SUCCESS) result = gpu->cuda->stream_synchronize(gpu->stream);
+  size_t same = 0;
+  while (same < bytes && host[same] == pattern(same, seed)) same++;
+  if (result == RC_CU_SUCCESS) figure_integer(key, same == bytes);
+  else figure_result(key, result);
+  free(host);
 }
 
 size_t gpu_free_bytes(struct gpu *gpu) {

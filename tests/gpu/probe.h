@@ -3,7 +3,8 @@
  * Probes of a real GPU: what no fake can show. Each runs in a process of its own, with a time limit, and leaves one
  * line of JSON: {"probe", "result", "why", "figures"}. A probe that never returns, or dies, is a line as well.
  *
- * results: "ok"; "failed", "crashed", "timeout", which make the program fail; "skipped".
+ * results: "ok"; "failed", "crashed", "timeout", which make the program fail, but of a probe that only measures; and
+ * "skipped". That nothing goes by the pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not.
  *
  * A process that has used CUDA can't be forked: a probe starts its helpers first.
  */
@@ -22,8 +23,10 @@ struct probe_case {
   const char *name;
   void (*run)(void);
   unsigned limit_s;
+  bool only_measures; /* any answer will do, a crash too */
 };
-extern const struct probe_case word_probes[], memory_probes[], ipc_probes[], copy_probes[], ring_probes[]; /* to NULL */
+extern const struct probe_case word_probes[], memory_probes[], ipc_probes[], copy_probes[], ring_probes[],
+    capture_probes[]; /* to NULL */
 
 /* ---- What a probe says ------------------------------------------------------------------------------------------ */
 
@@ -37,6 +40,8 @@ void figure_spread(const char *key, double *values, size_t count);
 /* Each ends the probe; of a helper, the probe that has started it, which then says so. */
 __attribute__((noreturn, format(printf, 1, 2))) void failed(const char *format, ...);
 __attribute__((noreturn, format(printf, 1, 2))) void skipped(const char *format, ...);
+/* Nothing went by the pool, which is what the probe is about. */
+__attribute__((noreturn)) void no_pool(const char *why);
 void must(rc_cu_result result, const char *what);
 void must_ringcast(int result, const char *what);
 
@@ -45,7 +50,7 @@ void must_ringcast(int result, const char *what);
 struct helper {
   pid_t pid;
   int to, from; /* pipes */
-  char *words;  /* why it failed */
+  char *words;  /* what it ended with: 'f' or 's' for failed or skipped, and why */
 };
 /* `body` is called in the new process, with its own ends; it may return. */
 struct helper helper_start(void (*body)(struct helper *me, void *context), void *context);
@@ -67,7 +72,9 @@ struct gpu gpu_open(void); /* device 0, its context current; without a GPU the p
 /* A function that is in no table; NULL if it is not there. */
 void *gpu_symbol(const char *symbol);
 
-/* A kernel that runs until the word is not 0, or so many nanoseconds have gone. */
+/* A kernel that runs until the word is not 0, or so many nanoseconds have gone. Where the driver can't translate it the
+ * probe is skipped. */
+void gpu_load_spin(struct gpu *gpu); /* now, and not with the first */
 void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns);
 
 /* Memory that children share; registered is a thing of each process. */
@@ -77,6 +84,8 @@ rc_cu_ptr gpu_register(struct gpu *gpu, void *memory, size_t bytes);
 /* Fills device memory with a pattern, and says how many bytes differ from it. Both wait. */
 void gpu_fill(struct gpu *gpu, rc_cu_ptr memory, size_t bytes, unsigned seed);
 size_t gpu_differing(struct gpu *gpu, rc_cu_ptr memory, size_t bytes, unsigned seed);
+/* Whether it holds the pattern, as a figure: 0 or 1, or what the driver says to the copy. */
+void figure_shows(const char *key, struct gpu *gpu, rc_cu_ptr memory, size_t bytes, unsigned seed);
 size_t gpu_free_bytes(struct gpu *gpu);
 rc_cu_ptr gpu_alloc(struct gpu *gpu, size_t bytes);
 

@@ -7,8 +7,11 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ringcast/gpu.h"
@@ -112,6 +115,7 @@ static struct world open_writer(uint32_t *spin, uint64_t pool_bytes, uint32_t fl
   struct ringcast_writer_options ring = {
       .size = sizeof ring, .capacity = 8 << 20, .readers = 8, .on_death = RINGCAST_EVICT};
   struct ringcast_gpu_writer_options options = {.size = sizeof options, .pool_bytes = pool_bytes, .flags = flags};
+  gpu_alloc(&world.gpu, BYTES / 2); /* the driver gives out parts of blocks: the source is not the first of one */
   world.source = gpu_alloc(&world.gpu, BYTES);
   world.filler = gpu_alloc(&world.gpu, BYTES);
   gpu_fill(&world.gpu, world.filler, BYTES, FILLED);
@@ -168,25 +172,53 @@ static void hear_all(struct helper *helpers, int readers) {
   }
 }
 
-static void finish(struct world *world, struct helper *helpers, int readers) {
-  struct ringcast_gpu_info writer = info_of(world), reader;
+static void figures_of_writer(const struct ringcast_gpu_info *writer) {
+  figure_integer("pool_frames", (int64_t)writer->pool_frames);
+  figure_integer("inline_frames", (int64_t)writer->inline_frames);
+  figure_integer("writer_syncs", (int64_t)writer->syncs);
+  figure_integer("word_bits", writer->word_bits);
+  figure_integer("full", (int64_t)writer->full);
+  if (*writer->why) figure_text("why", writer->why);
+}
+
+/* It has opened the pool once, and waited for no device; but where the ring's memory is not registered, for each frame
+ * that came by the ring. */
+static void must_have_read_by_pool(const struct ringcast_gpu_info *reader, int number) {
+  uint64_t syncs = reader->registered ? 0 : reader->inline_frames;
+  if (reader->opens != 1)
+    failed("reader %d has opened %llu handles, and not 1", number, (unsigned long long)reader->opens);
+  if (reader->syncs > syncs)
+    failed("reader %d has waited for its device %llu times", number, (unsigned long long)reader->syncs);
+}
+
+/* What all must show: frames by the pool, and that the writer has waited for the device only for what went INLINE. */
+static void must_have_sent_by_pool(const struct ringcast_gpu_info *writer) {
+  if (writer->pool_frames == 0) no_pool(writer->why);
+  if (writer->syncs != writer->inline_frames)
+    failed("the writer has waited for the device %llu times, with %llu frames that went INLINE",
+           (unsigned long long)writer->syncs, (unsigned long long)writer->inline_frames);
+}
+
+/* Returns the writer's counts. */
+static struct ringcast_gpu_info finish(struct world *world, struct helper *helpers, int readers) {
+  struct ringcast_gpu_info writer = info_of(world), read[MOST_READERS];
+  uint64_t opens = 0, syncs = 0;
   char byte = 1;
-  figure_integer("pool_frames", (int64_t)writer.pool_frames);
-  figure_integer("inline_frames", (int64_t)writer.inline_frames);
-  figure_integer("writer_syncs", (int64_t)writer.syncs);
-  figure_integer("word_bits", writer.word_bits);
-  figure_integer("full", (int64_t)writer.full);
-  if (*writer.why) figure_text("why", writer.why);
+  figures_of_writer(&writer);
   for (int i = 0; i < readers; i++) {
-    helper_hear(&helpers[i], &reader, sizeof reader);
-    if (i == 0) {
-      figure_integer("reader_opens", (int64_t)reader.opens);
-      figure_integer("reader_syncs", (int64_t)reader.syncs);
-    }
+    helper_hear(&helpers[i], &read[i], sizeof read[i]);
+    opens += read[i].opens;
+    syncs += read[i].syncs;
     helper_tell(&helpers[i], &byte, 1);
     helper_end(&helpers[i]);
   }
+  figure_integer("readers", readers);
+  figure_integer("readers_opens", (int64_t)opens);
+  figure_integer("readers_syncs", (int64_t)syncs);
+  must_have_sent_by_pool(&writer);
+  for (int i = 0; i < readers; i++) must_have_read_by_pool(&read[i], i);
   close_writer(world);
+  return writer;
 }
 
 /* ---- Broadcasts ------------------------------------------------------------------------------------------------- */
@@ -207,7 +239,7 @@ static void delayed_by_a_kernel(int readers) {
   for (int round = 0; round < count; round++) {
     bool spins = info_of(&world).way == RINGCAST_GPU_WAY_POOL;
     if (spins) gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
-    if (!spins && round > 2) failed("no pool: %s", info_of(&world).why);
+    if (!spins && round > 2) no_pool(info_of(&world).why);
     send_one(&world, 0);
     if (spins) must_be_pending(&world, "before the kernel before it has ended");
     for (int i = 0; i < readers; i++) helper_hear(&helpers[i], &byte, 1);
@@ -217,7 +249,9 @@ static void delayed_by_a_kernel(int readers) {
     must(world.gpu.cuda->stream_synchronize(world.gpu.stream), "cuStreamSynchronize");
     __atomic_store_n(job.spin, 0, __ATOMIC_RELEASE);
   }
-  finish(&world, helpers, readers);
+  struct ringcast_gpu_info writer = finish(&world, helpers, readers);
+  if (writer.inline_frames != 1)
+    failed("%llu frames went INLINE, and not the first alone", (unsigned long long)writer.inline_frames);
 }
 static void delayed_one(void) { delayed_by_a_kernel(1); }
 static void delayed_three(void) { delayed_by_a_kernel(3); }
@@ -295,7 +329,7 @@ static void reader_behind_a_kernel(void) {
   hear_all(&helper, 1);
   figure_integer("pool_frames", (int64_t)info.pool_frames);
   figure_integer("full", (int64_t)info.full);
-  if (info.way != RINGCAST_GPU_WAY_POOL) failed("no pool: %s", info.why);
+  if (info.way != RINGCAST_GPU_WAY_POOL) no_pool(info.why);
   if (result != -EAGAIN || sent > WARM_UP + HELD)
     failed("%d tensors went to a pool of %d that nobody has read from", sent - WARM_UP, HELD);
   close_writer(&world);
@@ -331,8 +365,10 @@ static void lent_memory(void) {
   uint32_t lent;
   int count = 1 + rounds(20);
   must_ringcast(ringcast_gpu_writer_lend(world.writer, world.source, &lent), "ringcast_gpu_writer_lend");
+  figure_integer("lent_at_kib_of_a_2_mib_block", (int64_t)(world.source % (2 << 20) >> 10));
   introduce(&world, &helper, 1, count);
   for (int round = 0; round < count; round++) {
+    if (round == 1 && info_of(&world).way != RINGCAST_GPU_WAY_POOL) no_pool(info_of(&world).why);
     send_one(&world, round == 0 ? 0 : lent); /* by one that goes INLINE the reader opens the pool first */
     hear_all(&helper, 1);
     double until = now_us() + 5e6;
@@ -341,6 +377,7 @@ static void lent_memory(void) {
   }
   figure_integer("pool_frames", (int64_t)info_of(&world).pool_frames);
   figure_integer("inline_frames", (int64_t)info_of(&world).inline_frames);
+  if (info_of(&world).inline_frames != 1) failed("a frame of lent memory went INLINE");
   double begun = now_us();
   must_ringcast(ringcast_gpu_writer_unlend(world.writer, lent, LIMIT_NS), "ringcast_gpu_writer_unlend");
   figure_number("unlend_us", now_us() - begun);
@@ -350,8 +387,25 @@ static void lent_memory(void) {
 
 /* ---- Deaths ----------------------------------------------------------------------------------------------------- */
 
+struct doomed {
+  uint32_t *spin;
+  bool forks;
+  int until[2]; /* a pipe: the child lives until the end for writing is closed */
+};
+
+/* It uses nothing of CUDA, and has all that its parent had: descriptors of the driver's, mappings, registrations. */
+static pid_t have_child(const struct doomed *doomed) {
+  char byte;
+  pid_t pid = fork();
+  if (pid < 0) failed("can't fork: %s", strerror(errno));
+  if (pid > 0) return pid;
+  close(doomed->until[1]);
+  _exit(read(doomed->until[0], &byte, 1) != 0);
+}
+
 static void write_and_hang(struct helper *me, void *context) {
-  struct world world = open_writer(context, 16 << 20, 0);
+  const struct doomed *doomed = context;
+  struct world world = open_writer(doomed->spin, 16 << 20, 0);
   char handle[96] = "", byte = 1;
   snprintf(handle, sizeof handle, "%s", ringcast_writer_handle(world.ring));
   helper_tell(me, handle, sizeof handle);
@@ -360,21 +414,27 @@ static void write_and_hang(struct helper *me, void *context) {
     if (i == 3 && info_of(&world).way == RINGCAST_GPU_WAY_POOL)
       gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
     send_one(&world, 0);
-    helper_hear(me, &byte, 1);
+    if (i < 3) helper_hear(me, &byte, 1);
   }
+  pid_t child = doomed->forks ? have_child(doomed) : 0;
+  helper_tell(me, &child, sizeof child);
   pause();
 }
 
-/* The reader's stream waits for what will never come. */
-static void writer_dies(void) {
-  uint32_t *spin = shared_memory(PAGE);
-  struct helper helper = helper_start(write_and_hang, spin);
+/* The reader's stream waits for what will never come, also while a child has all that was the writer's. */
+static void writer_dies(bool forks) {
+  struct doomed doomed = {.spin = shared_memory(PAGE), .forks = forks};
+  pid_t child;
+  if (pipe(doomed.until) != 0) failed("no pipe: %s", strerror(errno));
+  struct helper helper = helper_start(write_and_hang, &doomed);
+  prctl(PR_SET_CHILD_SUBREAPER, 1); /* the child becomes this process's own */
   struct opened opened = {0};
   struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = 0};
   struct ringcast_gpu_info info = {.size = sizeof info};
   char handle[96], byte = 1;
   helper_hear(&helper, handle, sizeof handle);
   opened.gpu = gpu_open();
+  gpu_load_spin(&opened.gpu); /* if it can't be, then neither by the writer, which would end */
   opened.mine = gpu_alloc(&opened.gpu, BYTES);
   must_ringcast(ringcast_reader_attach(handle, &opened.ring), "attach");
   must_ringcast(ringcast_gpu_reader_open(opened.ring, &options, &opened.reader), "ringcast_gpu_reader_open");
@@ -384,8 +444,10 @@ static void writer_dies(void) {
     if (i < 3) must(opened.gpu.cuda->stream_synchronize(opened.gpu.stream), "cuStreamSynchronize");
   }
   must_ringcast(ringcast_gpu_reader_info(opened.reader, &info), "ringcast_gpu_reader_info");
-  if (info.pool_frames == 0) skipped("nothing came by the pool: %s", info.why);
+  if (info.pool_frames == 0) no_pool(info.why);
+  helper_hear(&helper, &child, sizeof child);
   if (opened.gpu.cuda->stream_query(opened.gpu.stream) != RC_CU_NOT_READY) failed("the stream does not wait");
+  size_t before = gpu_free_bytes(&opened.gpu);
   double begun = now_us();
   helper_kill(&helper);
   rc_cu_result result;
@@ -396,8 +458,16 @@ static void writer_dies(void) {
   while ((check = ringcast_gpu_check(opened.reader)) == 0 && now_us() - begun < 5e6) sched_yield();
   figure_integer("check", check);
   if (check != -EPIPE) failed("ringcast_gpu_check gives %d, and not -EPIPE", check);
+  if (forks && waitpid(child, NULL, WNOHANG) != 0) failed("nothing was shown: the writer's child did not outlive it");
   close_reader(&opened);
+  figure_number("free_after_close_mib", ((double)gpu_free_bytes(&opened.gpu) - (double)before) / (1 << 20));
+  close(doomed.until[1]);
+  if (forks && waitpid(child, NULL, 0) != child) failed("the writer's child does not end: %s", strerror(errno));
+  if (forks)
+    figure_number("free_after_the_child_mib", ((double)gpu_free_bytes(&opened.gpu) - (double)before) / (1 << 20));
 }
+static void writer_dies_alone(void) { writer_dies(false); }
+static void writer_dies_with_a_child(void) { writer_dies(true); }
 
 static void read_and_hang(struct helper *me, void *context) {
   struct opened opened = open_reader(me);
@@ -444,54 +514,14 @@ static void reader_dies(void) {
   finish(&world, helpers, 1);
 }
 
-/* ---- Capture ---------------------------------------------------------------------------------------------------- */
-
-/* By the driver, or by what the tests' own has in its place. */
-static rc_cu_result set_capture(rc_cu_stream stream, bool on) {
-  rc_cu_result (*begin)(rc_cu_stream stream, int mode);
-  rc_cu_result (*end)(rc_cu_stream stream, void **graph);
-  void (*fake)(rc_cu_stream stream, bool on);
-  void *graph, *found = gpu_symbol("fake_cuda_capture");
-  memcpy(&fake, &found, sizeof fake);
-  if (found) {
-    fake(stream, on);
-    return RC_CU_SUCCESS;
-  }
-  found = gpu_symbol(on ? "cuStreamBeginCapture_v2" : "cuStreamEndCapture");
-  if (!found) skipped("this driver captures no graphs");
-  memcpy(&begin, &found, sizeof begin);
-  memcpy(&end, &found, sizeof end);
-  return on ? begin(stream, 1 /* of this thread */) : end(stream, &graph);
-}
-
-static void capture(void) {
-  const int64_t shape[1] = {BYTES};
-  struct world world = open_writer(shared_memory(PAGE), 4 << 20, 0);
-  ringcast_reader *reader;
-  must_ringcast(ringcast_reader_attach(ringcast_writer_handle(world.ring), &reader), "attach");
-  const struct ringcast_gpu_item item = {
-      .key = "x", .key_bytes = 1, .on_device = 1,
-      .tensor = {.data = (const void *)(uintptr_t)world.source, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
-                 .flags = RINGCAST_ITEM_CUDA}};
-  must(set_capture(world.gpu.stream, true), "cuStreamBeginCapture");
-  int result = ringcast_gpu_send(world.writer, &item, 1, 0, 0, world.gpu.stream, LIMIT_NS);
-  rc_cu_result ended = set_capture(world.gpu.stream, false);
-  figure_integer("send", result);
-  figure_result("end_capture", ended);
-  if (result != -EBUSY) failed("a send on a stream that captures gives %d, and not -EBUSY", result);
-  if (ended != RC_CU_SUCCESS) failed("the capture was spoilt");
-  ringcast_reader_close(reader);
-  close_writer(&world);
-}
-
 const struct probe_case ring_probes[] = {
-    {"broadcast_behind_a_kernel_to_1", delayed_one, 90},
-    {"broadcast_behind_a_kernel_to_3", delayed_three, 120},
-    {"broadcast_in_a_row_to_1", in_a_row_one, 90},
-    {"broadcast_in_a_row_to_3", in_a_row_three, 120},
-    {"pool_behind_a_reader", reader_behind_a_kernel, 60},
-    {"lent_memory", lent_memory, 90},
-    {"writer_dies_while_a_stream_waits", writer_dies, 60},
-    {"reader_dies_with_a_frame", reader_dies, 60},
-    {"stream_that_captures", capture, 60},
-    {NULL, NULL, 0}};
+    {"broadcast_behind_a_kernel_to_1", delayed_one, 90, false},
+    {"broadcast_behind_a_kernel_to_3", delayed_three, 120, false},
+    {"broadcast_in_a_row_to_1", in_a_row_one, 90, false},
+    {"broadcast_in_a_row_to_3", in_a_row_three, 120, false},
+    {"pool_behind_a_reader", reader_behind_a_kernel, 60, false},
+    {"lent_memory", lent_memory, 90, false},
+    {"writer_dies_while_a_stream_waits", writer_dies_alone, 60, false},
+    {"writer_dies_and_leaves_a_child", writer_dies_with_a_child, 60, false},
+    {"reader_dies_with_a_frame", reader_dies, 60, false},
+    {NULL, NULL, 0, false}};

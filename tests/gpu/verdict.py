@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make gpu-test` has found, held against what a GPU must show: a line for each, with the figures.
+
+    verdict.py FOLDER [--all-but-bench]
+
+reads doctor.json, probes.jsonl, perf.json, python.jsonl and bench.json there, as far as they are. "met", "NOT MET",
+"not measured" (what is missing). A figure of speed that is not met is told and no more; a count that is wrong, or
+bytes that are, make the exit status 1. --all-but-bench: so does what was not measured.
+"""
+
+import json
+import os
+import sys
+
+MOST_HOST_US = 5.0
+LEAST_RATIO, RATIO_FROM = 0.95, 16 << 20
+FEW, MANY = "_to_1", "_to_3"  # of the broadcasts: two and four processes
+
+
+class Missing(Exception):
+    """The text says what was not measured."""
+
+
+class Wrong(Exception):
+    """A count, or bytes: the text says which."""
+
+
+class Slow(Exception):
+    """The figure."""
+
+
+# ---- What there is ---------------------------------------------------------------------------------------------------
+
+
+class Found:
+    def __init__(self, folder):
+        self.folder = folder
+        self.probes, self.tensors = self.lines("probes.jsonl"), self.lines("python.jsonl")
+
+    def read(self, name):
+        try:
+            with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+                return file.read()
+        except OSError:
+            return ""
+
+    def lines(self, name):
+        found = {}
+        for line in self.read(name).splitlines():
+            try:
+                entry = json.loads(line)
+                found[entry["probe"]] = entry
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off when the time was up
+        return found
+
+    def whole(self, name):
+        try:
+            return json.loads(self.read(name))
+        except ValueError:
+            raise Missing(f"no {name}") from None
+
+    def probe(self, name, probes=None):
+        """Its figures, if it went well."""
+        probes = self.probes if probes is None else probes
+        if name not in probes:
+            raise Missing(f"{name} did not run")
+        entry = probes[name]
+        if entry["result"] == "skipped":
+            raise Missing(f"{name} was skipped: {entry['why']}")
+        if entry["result"] != "ok":
+            raise Wrong(f"{name} {entry['result']}: {entry['why']}")
+        return entry["figures"]
+
+    def perf(self, readers):
+        for run in self.perfs():
+            if run["readers"] == readers:
+                return run
+        raise Missing(f"no perf gpu with {readers} readers")
+
+    def perfs(self):
+        """Those that came to an end: an array, which may be cut off."""
+        text, runs = self.read("perf.json").lstrip("[ \n"), []
+        while text.startswith("{"):
+            try:
+                run, end = json.JSONDecoder().raw_decode(text)
+            except ValueError:
+                break
+            runs.append(run)
+            text = text[end:].lstrip(", \n")
+        if not runs:
+            raise Missing("no perf gpu")
+        return runs
+
+    def pools(self):
+        runs = self.perfs()
+        for run in runs:
+            if not run["pool"]:
+                raise Missing(f"no pool: {run['why']}")
+        return runs
+
+
+# ---- What must be shown ----------------------------------------------------------------------------------------------
+
+
+def broadcasts(found, readers):
+    told = []
+    for name in ("broadcast_behind_a_kernel", "broadcast_in_a_row"):
+        figures = found.probe(name + readers)
+        told.append(f"{figures['pool_frames']} tensors by the pool {'late' if 'kernel' in name else 'in a row'}")
+    return ", ".join(told)
+
+
+def two_processes(found):
+    return broadcasts(found, FEW)
+
+
+def four_processes(found):
+    return broadcasts(found, MANY)
+
+
+def delayed_producer(found):
+    told = []
+    for readers in (FEW, MANY):
+        figures = found.probe("broadcast_behind_a_kernel" + readers)
+        told.append(f"{figures['pool_frames']} frames whole at {figures['readers']} readers")
+    torch = found.tensors.get("torch_written_to_again_at_once")
+    return ", ".join(told) + (f"; torch: {torch['result']}" if torch else "")
+
+
+def host_cost(found):
+    told, slow = [], False
+    for run in found.pools():
+        send = max(size["pool"]["send_us"] for size in run["sizes"])
+        receive = max(size["pool"]["receive_us"] for size in run["sizes"])
+        slow |= max(send, receive) > MOST_HOST_US
+        told.append(f"{run['readers']} readers: send {send:.2f} us, receive {receive:.2f} us")
+    text = "medians at the worst size, " + "; ".join(told)
+    if slow:
+        raise Slow(text)
+    return text
+
+
+def bandwidth(found):
+    run = found.pools() and found.perf(1)
+    sizes = [size for size in run["sizes"] if size["bytes"] >= RATIO_FROM]
+    if not sizes or any(size["pool"]["ratio_to_device_to_device"] is None for size in sizes):
+        raise Missing("no copies of 16 MiB or more, alone")
+    told, slow = [], False
+    for size in sizes:
+        pool, ratio = size["pool"], size["pool"]["ratio_to_device_to_device"]
+        slow |= ratio < LEAST_RATIO
+        told.append(
+            f"{size['bytes'] >> 20} MiB {ratio:.3f} (in {pool['writer_copy_bytes_per_s'] / 1e9:.0f}, "
+            f"out {pool['reader_copy_bytes_per_s'] / 1e9:.0f}, "
+            f"plain {size['device_to_device']['copy_bytes_per_s'] / 1e9:.0f} GB/s)"
+        )
+    if slow:
+        raise Slow("; ".join(told))
+    return "; ".join(told)
+
+
+def one_open(found):
+    told = []
+    for run in found.pools():
+        readers, opens = run["readers"], run["ring_with_pool"]["readers"]["opens"]
+        frames = run["ring_with_pool"]["writer"]["pool_frames"]
+        if opens != readers:
+            raise Wrong(f"perf: {opens} opens of {readers} readers")
+        told.append(f"{opens} of {readers} readers in {frames} frames")
+    for name, entry in found.probes.items():
+        figures = entry["figures"]
+        if entry["result"] == "ok" and figures.get("readers_opens", 0) != figures.get("readers", 0):
+            raise Wrong(f"{name}: {figures['readers_opens']} opens of {figures['readers']} readers")
+    return ", ".join(told)
+
+
+def no_waiting(found):
+    told = []
+    for run in found.pools():
+        ring = run["ring_with_pool"]
+        writer, readers = ring["writer"], ring["readers"]
+        if writer["syncs"] > writer["inline_frames"] or (readers["registered"] and readers["syncs"] > 0):
+            raise Wrong(
+                f"perf: the writer waited for the device {writer['syncs']} times with {writer['inline_frames']} frames "
+                f"INLINE, the readers {readers['syncs']} times"
+            )
+        told.append(f"{run['readers']} readers: 0 in {writer['pool_frames']} frames by the pool")
+    return ", ".join(told)
+
+
+def memory(found):
+    figures = found.probe("contexts")
+    told = f"a context takes {figures['context_mib_p50']:.0f} MiB and {figures['open_ms_p50']:.0f} ms"
+    for run in found.perfs():
+        free = run["device_free_bytes"]
+        told += f"; with {run['readers']} readers {(free['before'] - free['open']) >> 20} MiB in all"
+    return told
+
+
+def woken_by_the_host(found):
+    """The question that ../docs/gpu.md's design rests on."""
+    told = []
+    for bits in (64, 32):
+        figures = found.probe(f"store_wakes_wait_{bits}")
+        median, most = figures["store_to_write_us_p50"], figures["store_to_write_us_max"]
+        told.append(f"{bits} bits {median:.1f} us (at most {most:.0f})")
+    return "a CPU's store ends a stream's wait: " + ", ".join(told)
+
+
+def threshold(found):
+    run = found.pools() and found.perf(1)
+    if run["pool_from_bytes"] < 0:
+        return "POOL takes no less time than INLINE at any size"
+    return f"POOL takes less time from {run['pool_from_bytes']} bytes on: inline_most={run['inline_most']}"
+
+
+def of_python(found):
+    if not found.tensors:
+        raise Missing("no python.jsonl")
+    told = {}
+    for name, entry in found.tensors.items():
+        told.setdefault(entry["result"], []).append(name)
+        if entry["result"] not in ("ok", "skipped"):
+            found.probe(name, found.tensors)
+    if "ok" not in told:
+        raise Missing(f"all {len(told['skipped'])} were skipped: {found.tensors[told['skipped'][0]]['why']}")
+    return f"{len(told['ok'])} probes" + (f", skipped: {' '.join(told['skipped'])}" if "skipped" in told else "")
+
+
+def beside_others(found):
+    bench = found.whole("bench.json")
+    if "skipped" in bench:
+        raise Missing(bench["skipped"])
+    told = [f"{way} left out: {why}" for way, why in bench["left_out"].items()]
+    if bench["way"]["way"] != "pool":
+        told.append(f"ringcast by {bench['way']['way']}, not the pool: {bench['way']['why']}")
+    for name, ways in bench["cases"].items():
+        if name in ("64K", "16M"):
+            took = (f"{way} {figures['one_way_p50_us']:.1f} us" for way, figures in ways.items())
+            told.append(f"{name} {', '.join(took)}")
+    return "; ".join(told)
+
+
+MUST_SHOW = [
+    ("two processes on the device", two_processes),
+    ("four processes on the device", four_processes),
+    ("right under a delayed producer", delayed_producer),
+    ("host cost of a tensor, 5 us at most", host_cost),
+    ("0.95 of a plain copy's bandwidth", bandwidth),
+    ("one open for each reader", one_open),
+    ("no call waits for the device", no_waiting),
+    ("memory and contexts", memory),
+    ("a store ends a wait, how soon", woken_by_the_host),
+    ("threshold of INLINE and POOL", threshold),
+    ("tensors through Python", of_python),
+    ("beside CUDA IPC and NCCL", beside_others),
+]
+OF_BENCH = (of_python, beside_others)  # these need torch with CUDA
+
+
+def main(folder, *flags):
+    found, status = Found(folder), 0
+    for what, look in MUST_SHOW:
+        try:
+            verdict, text = "met", look(found)
+        except Missing as missing:
+            verdict, text = "not measured", str(missing)
+            status |= flags == ("--all-but-bench",) and look not in OF_BENCH
+        except Slow as figure:
+            verdict, text = "NOT MET", str(figure)
+        except Wrong as wrong:
+            verdict, text, status = "NOT MET", str(wrong), 1
+        except (KeyError, TypeError, IndexError) as error:
+            verdict, text, status = "NOT MET", f"what was found is not as expected: {error!r}", 1
+        print(f"{what:36} {verdict:13} {text}")
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
