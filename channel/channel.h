@@ -55,6 +55,15 @@ struct ringcast_writer {
   struct rc_estimates estimates;
 };
 
+/* What a device may still read of the ring, though the ringcast_gpu_reader has closed (gpu/rest.c). As long as the
+ * reader is open, the reader's own thread gives back what has been read; then somebody else does. */
+struct rc_rest {
+  void (*settle)(struct rc_rest *rest); /* waits for nothing */
+  /* The reader has left, or was closed. Whoever takes it over calls rc_reader_end_rest when nothing is read any more;
+   * never, if nobody can. */
+  void (*take_over)(struct rc_rest *rest);
+};
+
 struct ringcast_reader {
   struct rc_ring_reader ring;
   struct rc_segment segment;
@@ -66,8 +75,11 @@ struct ringcast_reader {
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
   bool has_gpu;             /* a ringcast_gpu_reader is made of it, ... */
   enum { RC_GOES_ON = 0, RC_LEAVES, RC_CLOSES } after_gpu; /* ... and this is for when that has closed */
+  struct rc_rest *rest;     /* NULL: none */
+  _Atomic uint32_t holders; /* the caller, and who has taken over the rest: the last one unmaps the ring */
   uint64_t last_spilled;    /* where the last frame in spill memory that was lent begins; 0: none was */
   uint64_t deferred_at[RC_MAX_DEFERRED]; /* 1 + the position of each that a device still copies; 0: none */
+  uint32_t lent_still; /* a bit for each of those that the caller has not released */
   uint64_t wakes;
   uint32_t forks;
 };
@@ -119,9 +131,15 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *con
 void rc_reader_defer(ringcast_reader *reader, uint64_t position);
 void rc_reader_undefer(ringcast_reader *reader, uint64_t position);
 bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position);
+/* The same of a frame that its caller still has, and may release. `unpin` releases it then, if it was. */
+void rc_reader_pin(ringcast_reader *reader, uint64_t position);
+void rc_reader_unpin(ringcast_reader *reader, const struct ringcast_frame *frame);
 
-/* The ringcast_gpu_reader that is made of it has closed: does what was put off until then, which may be to free it. */
-void rc_reader_end_gpu(ringcast_reader *reader);
+/* The ringcast_gpu_reader that is made of it has closed, but for the rest, which may be NULL: does what was put off
+ * until then, which may be to free it. */
+void rc_reader_end_gpu(ringcast_reader *reader, struct rc_rest *rest);
+/* By who has taken it over: leaves the ring, and unmaps it if the reader was closed. */
+void rc_reader_end_rest(ringcast_reader *reader);
 
 /* Releases a frame that was kept until now. An eviction is for the next call to tell. */
 void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);

@@ -87,6 +87,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
+  atomic_init(&reader->holders, 1);
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
@@ -145,38 +146,60 @@ static bool is_put_off(ringcast_reader *reader, int what) {
   return true;
 }
 
+static void leave_ring(ringcast_reader *reader) {
+  rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
+  RC_POINT(FREED);
+  if (reader->ring.follows) rc_ring_count_followers(&reader->ring.ring);
+  rc_ring_parties(&reader->ring.ring);
+  rc_wake(&reader->ring.ring.control->room);
+  RC_POINT(LEAVE_TOLD);
+}
+
+/* The slot stays while a device may read what it holds: the writer must not write there. */
 void ringcast_reader_leave(ringcast_reader *reader) {
+  struct rc_rest *rest = NULL;
   if (reader->forks == RC_LEFT || is_put_off(reader, RC_LEAVES)) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_keep_end(reader);
-    rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
-    RC_POINT(FREED);
-    if (reader->ring.follows) rc_ring_count_followers(&reader->ring.ring);
-    rc_ring_parties(&reader->ring.ring);
-    rc_wake(&reader->ring.ring.control->room);
-    RC_POINT(LEAVE_TOLD);
+    rest = reader->rest;
+    if (!rest) leave_ring(reader);
   }
   rc_waiter_destroy(&reader->waiter);
   rc_watch_close(&reader->writer);
   rc_notifier_destroy(reader->notifier);
   reader->notifier = NULL;
   reader->forks = RC_LEFT;
+  if (!rest) return;
+  rc_add_acq_rel(&reader->holders, 1);
+  rest->take_over(rest); /* from here on the ring is another's */
 }
 
-void ringcast_reader_close(ringcast_reader *reader) {
-  if (!reader || is_put_off(reader, RC_CLOSES)) return;
-  ringcast_reader_leave(reader);
+/* Acquire and release: what each has done with the memory was before the last one unmaps it. */
+static void drop(ringcast_reader *reader) {
+  if (rc_sub_acq_rel(&reader->holders, 1) > 1) return;
   rc_keeper_put(reader->keeper);
   rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
 }
 
-void rc_reader_end_gpu(ringcast_reader *reader) {
+void ringcast_reader_close(ringcast_reader *reader) {
+  if (!reader || is_put_off(reader, RC_CLOSES)) return;
+  ringcast_reader_leave(reader);
+  drop(reader);
+}
+
+void rc_reader_end_gpu(ringcast_reader *reader, struct rc_rest *rest) {
   reader->has_gpu = false;
+  reader->rest = rest;
   if (reader->after_gpu == RC_LEAVES) ringcast_reader_leave(reader);
   if (reader->after_gpu == RC_CLOSES) ringcast_reader_close(reader);
+}
+
+void rc_reader_end_rest(ringcast_reader *reader) {
+  leave_ring(reader);
+  drop(reader);
 }
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
@@ -268,6 +291,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   }
 }
 
+#define REST_SLICE_NS ((int64_t)1000 * 1000)
 #define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
 
 /* Whether a device still copies frames that the writer may come to wait for: gpu/deferred.c has the rule. Who polls
@@ -345,6 +369,22 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   return result == 0 ? 0 : fail_to_read(reader, result);
 }
 
+/* Whoever sleeps gives nothing back: so not for long. */
+static int wait_beside_rest(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
+  int result = rc_check_wait(reader->forks, timeout_ns);
+  int64_t now = rc_now_ns(), left = timeout_ns;
+  int64_t until = timeout_ns < 0 || timeout_ns >= INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+  while (result == 0) {
+    reader->rest->settle(reader->rest);
+    if (reader->ring.deferred == 0 || timeout_ns == 0) return wait_for_frame(reader, left, frame);
+    int rc = wait_for_frame(reader, left >= 0 && left < REST_SLICE_NS ? left : REST_SLICE_NS, frame);
+    if (rc != -ETIMEDOUT) return rc;
+    if (until != INT64_MAX) left = until - rc_now_ns();
+    if (until != INT64_MAX && left <= 0) return rc;
+  }
+  return result;
+}
+
 static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame *out) {
   *out = (struct ringcast_frame){
       .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
@@ -356,7 +396,7 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
     rc_keep_settle(reader, 0);
     rc_keep_heed(reader); /* there may be frames enough to go on with */
   }
-  int result = wait_for_frame(reader, timeout_ns, &frame);
+  int result = reader->rest ? wait_beside_rest(reader, timeout_ns, &frame) : wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result != 0) return result;
   if (frame.spilled) reader->last_spilled = frame.position;
@@ -419,12 +459,35 @@ bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position) {
   return reader->ring.deferred > 0 && find_deferred(reader, position + 1) != RC_MAX_DEFERRED;
 }
 
+_Static_assert(RC_MAX_DEFERRED <= 32, "a bit for each");
+
+void rc_reader_pin(ringcast_reader *reader, uint64_t position) {
+  rc_reader_defer(reader, position);
+  reader->lent_still |= 1u << find_deferred(reader, position + 1);
+}
+
+void rc_reader_unpin(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  uint32_t bit = 1u << find_deferred(reader, frame->position + 1);
+  bool was_released = !(reader->lent_still & bit);
+  reader->lent_still &= ~bit;
+  rc_reader_undefer(reader, frame->position);
+  if (was_released) rc_reader_release_kept(reader, frame);
+}
+
+/* Of a frame that a device still reads. */
+static int release_deferred(ringcast_reader *reader, uint64_t position) {
+  uint32_t bit = 1u << find_deferred(reader, position + 1);
+  if (!(reader->lent_still & bit)) return rc_fail_not_held(position);
+  reader->lent_still &= ~bit;
+  return rc_ring_is_evicted(&reader->ring) ? rc_fail_evicted() : 0;
+}
+
 static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame->position);
-  if (rc_reader_is_deferred(reader, frame->position)) return rc_fail_not_held(frame->position);
+  if (rc_reader_is_deferred(reader, frame->position)) return release_deferred(reader, frame->position);
   result = rc_ring_release(&reader->ring, frame->position);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
   count_frame(reader, frame);

@@ -43,10 +43,11 @@ int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
 }
 
 /* The words first: without them nothing is to be copied from the ring itself. */
-static bool make_marks(ringcast_gpu_reader *gpu) {
+bool rc_marks_make(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
+  if (gpu->marks) return true;
   if (!cuda->write_value64 && !cuda->write_value32) return false;
-  return rc_words_make(cuda, RC_MAX_DEFERRED, &gpu->marks, &gpu->marks_address) == 0;
+  return rc_words_make(cuda, RC_GPU_MARKS, &gpu->marks, &gpu->marks_address) == 0;
 }
 
 /* Once. Both mappings of the ring follow each other, and a frame may lie across them. */
@@ -55,7 +56,7 @@ static void register_ring(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   int can_read_only = 0;
   gpu->tried_to_register = true;
-  if (rc_disabled("cuda_register") || !make_marks(gpu)) return;
+  if (rc_disabled("cuda_register") || !rc_marks_make(gpu)) return;
   cuda->device_get_attribute(&can_read_only, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
                              gpu->device.device);
   unsigned flags = RC_CU_MEMHOSTREGISTER_PORTABLE | (can_read_only ? RC_CU_MEMHOSTREGISTER_READ_ONLY : 0);
@@ -71,10 +72,8 @@ bool rc_ring_is_registered(ringcast_gpu_reader *gpu, const void *data, uint64_t 
          bytes <= (uint64_t)(ring->data + 2 * ring->capacity - from);
 }
 
-static uint32_t word_bits(const ringcast_gpu_reader *gpu) { return gpu->device.cuda->write_value64 ? 64 : 32; }
-
 static bool is_done(const ringcast_gpu_reader *gpu, uint32_t i) {
-  return rc_word_has_reached(&gpu->marks[i], word_bits(gpu), gpu->mark[i]);
+  return rc_word_has_reached(&gpu->marks[i], rc_marks_bits(gpu), gpu->mark[i]);
 }
 
 static void release(ringcast_gpu_reader *gpu, uint32_t i) {
@@ -85,12 +84,13 @@ static void release(ringcast_gpu_reader *gpu, uint32_t i) {
   gpu->deferred[i].frame.data = NULL;
 }
 
-/* The one that reaches furthest back; RC_MAX_DEFERRED: there is none. */
+/* The one that reaches furthest back; RC_GPU_MAX_DEFERRED: there is none. */
 static uint32_t oldest(const ringcast_gpu_reader *gpu) {
-  uint32_t found = RC_MAX_DEFERRED;
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
+  uint32_t found = RC_GPU_MAX_DEFERRED;
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++) {
     if (!gpu->deferred[i].frame.data) continue;
-    if (found == RC_MAX_DEFERRED || gpu->deferred[i].frame.position < gpu->deferred[found].frame.position) found = i;
+    bool is_first = found == RC_GPU_MAX_DEFERRED;
+    if (is_first || gpu->deferred[i].frame.position < gpu->deferred[found].frame.position) found = i;
   }
   return found;
 }
@@ -106,9 +106,9 @@ int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) 
   const struct rc_ring_reader *ring = &gpu->reader->ring;
   bool waits = false;
   if (ring->deferred == 0) return 0;
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
-  for (uint32_t i; (i = oldest(gpu)) != RC_MAX_DEFERRED && is_in_the_way(gpu, i, slack);) {
+  for (uint32_t i; (i = oldest(gpu)) != RC_GPU_MAX_DEFERRED && is_in_the_way(gpu, i, slack);) {
     if (is_done(gpu, i)) {
       release(gpu, i);
     } else {
@@ -130,15 +130,15 @@ static void leave_room(ringcast_gpu_reader *gpu) {
 
 int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, rc_cu_stream stream) {
   uint32_t free = 0;
-  uint32_t first = gpu->reader->ring.deferred == RC_MAX_DEFERRED ? oldest(gpu) : RC_MAX_DEFERRED;
-  if (first != RC_MAX_DEFERRED &&
+  uint32_t first = gpu->reader->ring.deferred == RC_GPU_MAX_DEFERRED ? oldest(gpu) : RC_GPU_MAX_DEFERRED;
+  if (first != RC_GPU_MAX_DEFERRED &&
       rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[first].frame.position - 1,
                          rc_now_ns() + rc_ring_patience_ns) != 0)
     return fail_not_read();
-  while (free < RC_MAX_DEFERRED && gpu->deferred[free].frame.data) free++;
+  while (free < RC_GPU_MAX_DEFERRED && gpu->deferred[free].frame.data) free++;
   rc_cu_result result = RC_CU_NOT_READY;
-  if (free < RC_MAX_DEFERRED)
-    result = rc_word_write(gpu->device.cuda, word_bits(gpu), stream,
+  if (free < RC_GPU_MAX_DEFERRED)
+    result = rc_word_write(gpu->device.cuda, rc_marks_bits(gpu), stream,
                            gpu->marks_address + free * sizeof *gpu->marks, gpu->mark[free] + 1);
   if (result != RC_CU_SUCCESS) { /* then the device has to be waited for */
     int failed = rc_ring_await(gpu, stream);
@@ -154,53 +154,7 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
   return 0;
 }
 
-/* ---- Ends ------------------------------------------------------------------------------------------------------- */
-
-bool rc_ring_take_note(ringcast_gpu_reader *gpu, uint64_t position, rc_cu_stream stream) {
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
-    if (gpu->taken[i].used) continue;
-    gpu->taken[i] = (struct rc_ring_take){.position = position, .stream = stream, .used = true};
-    return true;
-  }
-  return false;
-}
-
-void rc_ring_take_end(ringcast_gpu_reader *gpu, uint64_t position) {
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
-    if (gpu->taken[i].position == position) gpu->taken[i].used = false;
-}
-
-/* Whether it may have something to do yet. One that captures a graph can't be asked: that would spoil it. */
-static bool is_busy(const ringcast_gpu_reader *gpu, rc_cu_stream stream) {
-  return rc_device_check_stream(&gpu->device, stream) == -EBUSY ||
-         gpu->device.cuda->stream_query(stream) != RC_CU_SUCCESS;
-}
-
-/* Takes that were never ended have no mark: their streams are asked. False: one is not done. */
-static bool await_takes(const ringcast_gpu_reader *gpu, int64_t until) {
-  const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
-    while (gpu->taken[i].used && is_busy(gpu, gpu->taken[i].stream)) {
-      if (rc_device_is_lost(&gpu->device)) return true;
-      if (rc_now_ns() >= until) return false;
-      nanosleep(&pause, NULL);
-    }
-  }
-  return true;
-}
-
-bool rc_deferred_end(ringcast_gpu_reader *gpu) {
-  const struct rc_cuda *cuda = gpu->device.cuda;
-  int64_t until = rc_now_ns() + rc_ring_patience_ns;
-  /* What a device still reads, or will write, is never to be another's: then it stays as it is, for good, and the
-   * frames are held until the reader itself is closed. */
-  if (!await_takes(gpu, until) || rc_deferred_settle(gpu, 0, until) != 0 || gpu->stuck) return false;
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++)
-    if (gpu->deferred[i].frame.data) release(gpu, i); /* the device is lost */
-  if (gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);
-  gpu->registered = false;
-  if (!gpu->marks) return true;
-  rc_words_end(cuda, gpu->marks, RC_MAX_DEFERRED);
-  gpu->marks = NULL;
-  return true;
+void rc_deferred_drop(ringcast_gpu_reader *gpu) {
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++)
+    if (gpu->deferred[i].frame.data) release(gpu, i);
 }

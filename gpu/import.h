@@ -142,6 +142,8 @@ bool rc_import_close_lent(struct rc_import *import, bool all);
 
 /* Starts the thread that sees to the writer's death, and to closing. -EAGAIN. */
 int rc_watcher_start(struct rc_import *import);
+/* A thread that nobody joins, and that gets no signals. 0, or what pthread_create gave. */
+int rc_thread_start(void *(*body)(void *), void *context);
 /* It is to look. */
 static inline void rc_watcher_wake(struct rc_import *import) {
   rc_wake(&rc_gpu_control(&import->segment)->attention);

@@ -109,7 +109,7 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
   if (failed == 0) failed = check_options(options);
   if (failed != 0) return failed;
   if (reader->has_gpu) return rc_fail_as(-EBUSY, "this reader has a ringcast_gpu_reader already: close that first");
-  if (reader->ring.deferred > 0)
+  if (reader->rest && !rc_rest_try_to_end(reader->rest))
     return rc_fail_as(-EBUSY, "a device may still read frames of a ringcast_gpu_reader that was closed: attach anew");
   ringcast_gpu_reader *gpu = calloc(1, sizeof *gpu);
   if (!gpu) return rc_fail(-ENOMEM, "out of memory");
@@ -126,18 +126,17 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
 }
 
 void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
-  struct rc_cuda_entry entry;
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
-    bool has_entered = rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS;
-    bool is_done = rc_deferred_end(gpu);
-    if (has_entered) rc_cuda_leave(&entry);
+    ringcast_reader *reader = gpu->reader;
+    struct rc_rest *rest = rc_rest_of(gpu);
     put_aside(gpu);
     forget_imports(gpu, true);
-    if (is_done) rc_device_close(&gpu->device); /* else its streams still read the ring */
-    rc_reader_end_gpu(gpu->reader);
+    if (!rest) free(gpu);
+    rc_reader_end_gpu(reader, rest);
+  } else {
+    free(gpu);
   }
-  free(gpu);
 }
 
 /* ---- The next frame --------------------------------------------------------------------------------------------- */

@@ -13,12 +13,19 @@ struct rc_deferred {
 
 /* A take that has not ended, and whose stream was told to read the ring. */
 struct rc_ring_take {
-  uint64_t position;
+  struct ringcast_frame frame;
   rc_cu_stream stream;
   bool used;
+  bool marked, pinned; /* of a rest: its word is enqueued; the ring's reader knows of it */
 };
 
+/* How many frames are deferred at most, and how many such takes are known; a word for each of both. */
+#define RC_GPU_MAX_DEFERRED (RC_MAX_DEFERRED / 2)
+#define RC_GPU_MARKS        (2 * RC_GPU_MAX_DEFERRED)
+
 struct ringcast_gpu_reader {
+  struct rc_rest rest; /* the first: see rest.c */
+  bool is_rest;        /* it has closed, and a device reads the ring still */
   ringcast_reader *reader;
   struct rc_device device;
   struct rc_import *import; /* NULL: no pool is open */
@@ -27,11 +34,11 @@ struct ringcast_gpu_reader {
   uint32_t forks;
   char why[200];            /* why not */
   /* deferred.c */
-  struct rc_word *marks;    /* one of each deferred frame, registered; NULL: not yet, or it can't be */
+  struct rc_word *marks;    /* of deferred frames, then of takes; registered. NULL: not yet, or it can't be */
   rc_cu_ptr marks_address;
-  uint64_t mark[RC_MAX_DEFERRED]; /* what each is waited to reach */
-  struct rc_deferred deferred[RC_MAX_DEFERRED];
-  struct rc_ring_take taken[RC_MAX_DEFERRED];
+  uint64_t mark[RC_GPU_MAX_DEFERRED]; /* what each is waited to reach */
+  struct rc_deferred deferred[RC_GPU_MAX_DEFERRED];
+  struct rc_ring_take taken[RC_GPU_MAX_DEFERRED];
   bool registered, tried_to_register; /* the ring */
   bool is_behind; /* a whole slack_ns was waited in vain for the device, and it has read no frame since */
   bool stuck;   /* a stream that nobody will ask may read the ring still */
@@ -52,15 +59,12 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
 
 /* How long is waited for a stream that reads the ring, by a call that has no timeout: ten seconds, but in tests. */
 extern int64_t rc_ring_patience_ns;
-/* And by the end of a take, so that what is deferred holds no more than a quarter of the ring: a second. */
+/* And by the end of a take, so that what is deferred holds no more than a quarter of the ring, and by closing: a
+ * second. */
 extern int64_t rc_ring_slack_ns;
 /* -ETIMEDOUT: after that it does so still. -EIO. The context is current. */
 int rc_ring_await(ringcast_gpu_reader *reader, rc_cu_stream stream);
 
-/* Notes that the stream is told to read the ring for a take; false: too many are open, and the stream is to be waited
- * for at once. */
-bool rc_ring_take_note(ringcast_gpu_reader *reader, uint64_t position, rc_cu_stream stream);
-void rc_ring_take_end(ringcast_gpu_reader *reader, uint64_t position);
 /* Whether the device reads those bytes where they lie, when its stream gets there; else they are read before, or as,
  * the call returns, or when the stream is waited for. The context is current. */
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
@@ -70,8 +74,26 @@ int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *fr
 /* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
  * frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they do not yet, and it is `until` (of rc_now_ns). */
 int rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack, int64_t until);
-/* Waits for what reads the ring, rc_ring_patience_ns at most. False: something still does, and what it needs is left
- * behind: so must be the context. Works, as far as it goes, also where the context can't be entered. */
-bool rc_deferred_end(ringcast_gpu_reader *reader);
+/* Releases all, of a device that is lost. */
+void rc_deferred_drop(ringcast_gpu_reader *reader);
+
+/* Words by which a stream says how far it has come. False: there are none here. The context is current. */
+bool rc_marks_make(ringcast_gpu_reader *reader);
+static inline uint32_t rc_marks_bits(const ringcast_gpu_reader *reader) {
+  return reader->device.cuda->write_value64 ? 64 : 32;
+}
+
+/* ---- rest.c: what a device reads of the ring when the reader closes ---- */
+
+/* Notes that the stream is told to read the ring for a take; false: too many are open, and the stream is to be waited
+ * for at once. */
+bool rc_ring_take_note(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream);
+void rc_ring_take_end(ringcast_gpu_reader *reader, uint64_t position);
+
+/* Waits for what reads the ring, rc_ring_slack_ns at most, and gives up what was needed for it. NULL: done. Else what
+ * is left is for rc_reader_end_gpu, and so is this handle. */
+struct rc_rest *rc_rest_of(ringcast_gpu_reader *reader);
+/* Once more, without waiting, as long as it is the reader's. True: it is no more. */
+bool rc_rest_try_to_end(struct rc_rest *rest);
 
 #endif

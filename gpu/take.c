@@ -119,7 +119,7 @@ static bool is_inside(const struct ringcast_frame *frame, const void *from, uint
 /* Waits for what the take's stream reads of the ring, if nobody would know of it later. */
 static int note_ring_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   bool is_new = !(take->state & (TAKE_DEFERS | TAKE_WAITS | TAKE_UNNOTED));
-  if (is_new && !rc_ring_take_note(gpu, take->frame.position, take->stream)) take->state |= TAKE_UNNOTED;
+  if (is_new && !rc_ring_take_note(gpu, &take->frame, take->stream)) take->state |= TAKE_UNNOTED;
   if (!(take->state & TAKE_UNNOTED)) return 0;
   int failed = rc_ring_await(gpu, take->stream);
   gpu->stuck |= failed == -ETIMEDOUT;

@@ -92,7 +92,7 @@ static void see_to_question(struct rc_import *import) {
   see_to_loss(import);
 }
 
-static int start_thread(void *(*body)(void *), void *context) {
+int rc_thread_start(void *(*body)(void *), void *context) {
   pthread_attr_t attributes;
   pthread_t thread;
   sigset_t all, before;
@@ -172,7 +172,7 @@ static bool see_to_owed(struct rc_import *import) {
   pthread_mutex_unlock(&import->mutex);
   if (!starts) return !does_owe;
   rc_add_acq_rel(&import->holders, 1);
-  if (start_thread(settle, import) == 0) return false;
+  if (rc_thread_start(settle, import) == 0) return false;
   note_settled(import, false); /* no thread is to be had now */
   rc_import_drop(import);
   return false;
@@ -223,5 +223,5 @@ static void *watch(void *context) {
 }
 
 int rc_watcher_start(struct rc_import *import) {
-  return start_thread(watch, import) == 0 ? 0 : rc_fail(-EAGAIN, "no thread is to be had, to watch the writer");
+  return rc_thread_start(watch, import) == 0 ? 0 : rc_fail(-EAGAIN, "no thread is to be had, to watch the writer");
 }

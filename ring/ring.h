@@ -39,7 +39,7 @@ struct rc_ring_writer {
  * released there is one entry more at the most, and the queue is never too short. */
 #define RC_MAX_LEASES 64u
 #define RC_MAX_KEPT   32u /* beside those */
-#define RC_MAX_DEFERRED 16u /* and these */
+#define RC_MAX_DEFERRED 32u /* and these, a half of which were not released when nobody waited any more: gpu/rest.c */
 #define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_KEPT + RC_MAX_DEFERRED))
 struct rc_lease {
   uint64_t end;

@@ -271,11 +271,15 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
 /* Before ringcast_reader_close, and _leave, which do nothing until it is done. NULL is allowed. Gives back what takes
  * hold of the pool; a frame whose take has not ended is held still, and for ringcast_reader_release. Waits until the
- * reader's streams, which must still exist, have read what they were told to: of the pool a second at most, then this
- * reader's own thread goes on waiting; of the ring ten, then its frames stay held until ringcast_reader_close, and what
- * is registered with the driver, and the context, for the life of the process. What streams wait for of a writer that
- * has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there. It
- * may take longer where CUDA itself waits for all that this process's streams on the device are still to do: to
+ * reader's streams, which must still exist, have read what they were told to: of the pool, and of the ring, a second at
+ * most. Then threads of this process's go on waiting, and the streams may be destroyed, but for one that captures a
+ * graph, before that has ended. What is read of the ring still is neither unmapped nor given back to the writer, for
+ * which it stays a reader that is behind, whatever is called: as long as the ringcast_reader is open, ringcast_reader_next
+ * gives such frames back when it finds no other, and until then no new ringcast_gpu_reader can be made of it; once that
+ * has been closed, or has left, a thread gives them back, and leaves the ring last. (So it is for the life of the
+ * process where a stream never comes to its end, and where no thread is to be had.) What streams wait for of a writer
+ * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
+ * It may take longer where CUDA itself waits for all that this process's streams on the device are still to do: to
  * unregister the ring's memory, or while lent memory that was taken back is being closed. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 

@@ -357,7 +357,8 @@ RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **ou
 RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
                                            ringcast_reader **out);
 
-/* Leaves the ring and frees the handle; a frame still held is released. NULL is allowed. Never blocks. */
+/* Leaves the ring and frees the handle; a frame still held is released, but for what a device may still read (see
+ * ringcast_gpu_reader_close). NULL is allowed. Never blocks. */
 RINGCAST_API void ringcast_reader_close(ringcast_reader *reader);
 
 /* Leaves the ring as close does, but keeps its memory mapped until the handle is closed: for who may still look at

@@ -208,9 +208,9 @@ START_TEST(what_a_device_may_still_read_is_not_lent_to_another_gpu_reader) {
   struct received received;
   rc_cu_context current;
   open_without_pool();
-  rc_ring_patience_ns = 1000000;
+  rc_ring_slack_ns = 1000000;
   stall();
-  for (uint32_t i = 0; i < RC_MAX_DEFERRED; i++) {
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++) {
     ck_assert_int_eq(send_bytes(0, 100, 0), 0);
     next_frame(&received);
     begin_on(other, &received);
@@ -218,11 +218,13 @@ START_TEST(what_a_device_may_still_read_is_not_lent_to_another_gpu_reader) {
     ck_assert_int_eq(end(&received), 0);
   }
   ringcast_gpu_reader_close(gpu_reader);
-  ck_assert_uint_eq(reader->ring.deferred, RC_MAX_DEFERRED);
+  ck_assert_uint_eq(reader->ring.deferred, RC_GPU_MAX_DEFERRED);
+  ck_assert_int_eq(ringcast_gpu_reader_open(reader, NULL, &gpu_reader), -EBUSY);
   cuda->ctx_pop(&current);
   while (cuda->primary_release(0) == 0) continue;
-  ck_assert_int_eq(ringcast_gpu_reader_open(reader, NULL, &gpu_reader), -EBUSY);
-  ringcast_reader_close(reader);
+  ck_assert_int_eq(ringcast_gpu_reader_open(reader, NULL, &gpu_reader), 0); /* nothing is read any more */
+  ck_assert_uint_eq(reader->ring.deferred, 0);
+  close_reader();
 }
 END_TEST
 
