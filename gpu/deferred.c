@@ -35,9 +35,9 @@ static int fail_not_read(void) {
   return rc_fail_as(-ETIMEDOUT, "the device has not read the frame yet, as its stream is behind: end its take again");
 }
 
-int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
-  gpu->syncs++;
-  rc_cu_result result = rc_stream_await(gpu->device.cuda, stream, rc_ring_patience_ns);
+int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {
+  gpu->syncs += patience_ns > 0;
+  rc_cu_result result = rc_stream_await(gpu->device.cuda, stream, patience_ns);
   if (result == RC_CU_NOT_READY) return fail_not_read();
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamQuery"));
 }
@@ -128,12 +128,13 @@ static void leave_room(ringcast_gpu_reader *gpu) {
   gpu->is_behind = rc_deferred_settle(gpu, gpu->reader->ring.ring.capacity / 4, until) != 0;
 }
 
-int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, rc_cu_stream stream) {
+int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame, rc_cu_stream stream,
+                    int64_t patience_ns) {
   uint32_t free = 0;
   uint32_t first = gpu->reader->ring.deferred == RC_GPU_MAX_DEFERRED ? oldest(gpu) : RC_GPU_MAX_DEFERRED;
   if (first != RC_GPU_MAX_DEFERRED &&
       rc_deferred_settle(gpu, gpu->reader->ring.next - gpu->deferred[first].frame.position - 1,
-                         rc_now_ns() + rc_ring_patience_ns) != 0)
+                         rc_now_ns() + patience_ns) != 0)
     return fail_not_read();
   while (free < RC_GPU_MAX_DEFERRED && gpu->deferred[free].frame.data) free++;
   rc_cu_result result = RC_CU_NOT_READY;
@@ -141,7 +142,7 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
     result = rc_word_write(gpu->device.cuda, rc_marks_bits(gpu), stream,
                            gpu->marks_address + free * sizeof *gpu->marks, gpu->mark[free] + 1);
   if (result != RC_CU_SUCCESS) { /* then the device has to be waited for */
-    int failed = rc_ring_await(gpu, stream);
+    int failed = rc_ring_await(gpu, stream, patience_ns);
     if (failed == -ETIMEDOUT) return failed;
     int released = ringcast_reader_release(gpu->reader, frame);
     return failed != 0 ? failed : released;
@@ -150,7 +151,7 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
   gpu->deferred[free].frame = *frame;
   rc_reader_defer(gpu->reader, frame->position);
   RC_POINT(DEFERRED);
-  leave_room(gpu);
+  if (patience_ns > 0) leave_room(gpu);
   return 0;
 }
 

@@ -62,15 +62,16 @@ extern int64_t rc_ring_patience_ns;
 /* And by the end of a take, so that what is deferred holds no more than a quarter of the ring, and by closing: a
  * second. */
 extern int64_t rc_ring_slack_ns;
-/* -ETIMEDOUT: after that it does so still. -EIO. The context is current. */
-int rc_ring_await(ringcast_gpu_reader *reader, rc_cu_stream stream);
+/* -ETIMEDOUT: after that time it does so still. -EIO. The context is current. */
+int rc_ring_await(ringcast_gpu_reader *reader, rc_cu_stream stream, int64_t patience_ns);
 
 /* Whether the device reads those bytes where they lie, when its stream gets there; else they are read before, or as,
  * the call returns, or when the stream is waited for. The context is current. */
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
 /* In place of releasing it: it is released once the stream has come as far as it is now. -ETIMEDOUT: it can't be yet,
- * and nothing was done. The context is current. */
-int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream);
+ * and nothing was done. With a patience of 0 nothing is waited for. The context is current. */
+int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream,
+                    int64_t patience_ns);
 /* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
  * frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they do not yet, and it is `until` (of rc_now_ns). */
 int rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack, int64_t until);

@@ -15,6 +15,8 @@
 
 enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8, TAKE_ENDS = 16 };
 
+#define MOST_PATIENCE_NS (INT64_MAX / 2) /* now and that is a time still */
+
 struct ringcast_gpu_hold {
   struct rc_import *import;
   uint32_t slot;
@@ -121,7 +123,7 @@ static int note_ring_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *ta
   bool is_new = !(take->state & (TAKE_DEFERS | TAKE_WAITS | TAKE_UNNOTED));
   if (is_new && !rc_ring_take_note(gpu, &take->frame, take->stream)) take->state |= TAKE_UNNOTED;
   if (!(take->state & TAKE_UNNOTED)) return 0;
-  int failed = rc_ring_await(gpu, take->stream);
+  int failed = rc_ring_await(gpu, take->stream, rc_ring_patience_ns);
   gpu->stuck |= failed == -ETIMEDOUT;
   return failed;
 }
@@ -268,19 +270,19 @@ void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   free(hold);
 }
 
-static int await_ring(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
+static int await_ring(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  failed = rc_ring_await(gpu, stream);
+  failed = rc_ring_await(gpu, stream, patience_ns);
   rc_cuda_leave(&entry);
   return failed;
 }
 
 /* Gives the frame back, when its bytes have been read. -ETIMEDOUT: not yet. */
-static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
+static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, int64_t patience_ns) {
   struct rc_cuda_entry entry;
-  int failed = take->state & TAKE_WAITS ? await_ring(gpu, take->stream) : 0;
+  int failed = take->state & TAKE_WAITS ? await_ring(gpu, take->stream, patience_ns) : 0;
   if (failed == -ETIMEDOUT) return failed;
   if (failed != 0 || !(take->state & TAKE_DEFERS) || take->state & TAKE_WAITS) {
     int released = ringcast_reader_release(gpu->reader, &take->frame);
@@ -292,7 +294,7 @@ static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *t
     ringcast_reader_release(gpu->reader, &take->frame);
     return failed;
   }
-  failed = rc_deferred_add(gpu, &take->frame, take->stream);
+  failed = rc_deferred_add(gpu, &take->frame, take->stream, patience_ns);
   rc_cuda_leave(&entry);
   return checked != 0 && failed != -ETIMEDOUT ? checked : failed;
 }
@@ -307,7 +309,7 @@ static int check_end(const ringcast_gpu_reader *gpu, const struct ringcast_gpu_t
   return failed == -EBUSY ? failed : 0;
 }
 
-int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
+static int end_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, int64_t patience_ns) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
   if (!is_open(gpu, take, TAKE_OPEN | TAKE_ENDS)) return fail_no_take();
@@ -319,7 +321,7 @@ int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
     gpu->pool_frames++;
     if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
   }
-  int given = give_back(gpu, take);
+  int given = give_back(gpu, take, patience_ns);
   if (given == -ETIMEDOUT) {
     take->state = (take->state & ~(uint32_t)TAKE_OPEN) | TAKE_ENDS;
     return given;
@@ -329,6 +331,17 @@ int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   *find_begun(gpu, take->frame.position + 1) = 0;
   take->state = TAKE_NONE;
   return failed != 0 ? failed : given;
+}
+
+int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
+  return end_take(gpu, take, rc_ring_patience_ns);
+}
+
+int ringcast_gpu_end_within(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, int64_t timeout_ns) {
+  int rc = rc_check_wait(gpu->forks, timeout_ns);
+  if (rc != 0) return rc;
+  rc = end_take(gpu, take, timeout_ns < 0 || timeout_ns > MOST_PATIENCE_NS ? MOST_PATIENCE_NS : timeout_ns);
+  return rc == -ETIMEDOUT && timeout_ns == 0 ? -EAGAIN : rc;
 }
 
 int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame) {

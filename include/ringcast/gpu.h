@@ -274,13 +274,13 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
  * reader's streams, which must still exist, have read what they were told to: of the pool, and of the ring, a second at
  * most. Then threads of this process's go on waiting, and the streams may be destroyed, but for one that captures a
  * graph, before that has ended. What is read of the ring still is neither unmapped nor given back to the writer, for
- * which it stays a reader that is behind, whatever is called: as long as the ringcast_reader is open, ringcast_reader_next
- * gives such frames back when it finds no other, and until then no new ringcast_gpu_reader can be made of it; once that
- * has been closed, or has left, a thread gives them back, and leaves the ring last. (So it is for the life of the
- * process where a stream never comes to its end, and where no thread is to be had.) What streams wait for of a writer
- * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
- * It may take longer where CUDA itself waits for all that this process's streams on the device are still to do: to
- * unregister the ring's memory, or while lent memory that was taken back is being closed. */
+ * which it stays a reader that is behind, whatever is called: as long as the ringcast_reader is open,
+ * ringcast_reader_next gives such frames back when it finds no other, and until then no new ringcast_gpu_reader can be
+ * made of it; once that has been closed, or has left, a thread gives them back, and leaves the ring last. (So it is for
+ * the life of the process where a stream never comes to its end, and where no thread is to be had.) What streams wait
+ * for of a writer that has died is released. Memory that _map has given and _unmap not yet taken back stays open until
+ * then: see there. It may take longer where CUDA itself waits for all that this process's streams on the device are
+ * still to do: to unregister the ring's memory, or while lent memory that was taken back is being closed. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
 /* ringcast_reader_next, with this reader's own business before it: frames whose bytes a device was still copying are
@@ -347,6 +347,10 @@ RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
  * needs room. -ETIMEDOUT: the device, whose stream is behind, has not read the frame, which is held still: end the take
  * again, for which it is good alone, or close the reader. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
+/* The same, but that the device is waited for up to the timeout instead of ten seconds: -ETIMEDOUT, or -EAGAIN for
+ * timeout 0, with which nothing is waited for. -EINVAL: it is no timeout. */
+RINGCAST_API int ringcast_gpu_end_within(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
+                                         int64_t timeout_ns);
 
 /* Gives back a frame that was not begun: as ringcast_reader_release, and what it has in the pool is not waited for. By
  * ringcast_reader_release itself its place in the pool would stay taken until this reader closes. -EBUSY: its take is

@@ -117,7 +117,7 @@ bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *
 
 struct rc_py_take {
   struct ringcast_gpu_take take;
-  bool is_owed; /* it was given back while its stream captured a graph, and is to be ended after that */
+  bool is_owed; /* it was given back while its stream captured a graph, or was behind: it is to be ended after that */
 };
 
 struct rc_py_gpu_reader {
@@ -131,6 +131,7 @@ struct rc_py_gpu_reader {
   uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
   bool skips;           /* the frame that was begun last is not for this Reader */
   bool has_told;        /* that something never came */
+  bool is_behind;       /* as far as is known, a device has not read a frame that is owed */
   uint32_t take_count, owed_count;
   struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
 };
@@ -146,10 +147,12 @@ static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
   if (self->gpu) self->gpu->skips = false;
 }
 /* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. Whose stream
- * captures a graph is owed. */
-int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
-/* Gives back what is owed, if that can be now. 0; -EBUSY: not all of it. Without the GIL: it may wait for a device. */
-int rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
+ * captures a graph is owed. `waits`: for a device that must have read it first, until a signal raises (RC_PY_RAISED);
+ * else, and after that, it is owed. */
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame, bool waits);
+/* Gives back what is owed, if that can be now, or before the timeout is over; sets `is_behind`. Without the GIL, unless
+ * the timeout is 0. */
+void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns);
 /* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
 int rc_py_gpu_check(struct rc_py_reader *self);
 /* Those of the process that nobody uses give back what a device has read. True: it has yet to read more of one than a

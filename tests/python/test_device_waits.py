@@ -4,7 +4,9 @@
 import asyncio
 import contextlib
 import gc
+import os
 import select
+import signal
 import sys
 import threading
 
@@ -322,3 +324,72 @@ def capture_after(torch, side, reader, writer, tensor):
 
 def test_who_sleeps_gives_back_what_a_capture_kept(alone):
     assert alone(end_behind_sleeper) == b"y"
+
+
+# ---- A writer that evicts: it would not wait for what a device has yet to read, so that is waited for ------------------
+
+
+class Interrupts:
+    """Ctrl-C, once others run."""
+
+    def open(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@contextlib.contextmanager
+def evicting(state, **reader_options):
+    """Such a writer, a gate, and a stream that is current."""
+    torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
+    writer, reader = pair(state, {"gpu_pool_bytes": 0, "on_slow": "evict", "slow": 1e6}, **reader_options)
+    writer.send({"x": on_device(state, np.arange(1000.0))}, WATCHDOG)
+    with torch.cuda.stream(side):
+        try:
+            yield writer, reader, gate, side
+        finally:
+            gate.open()
+            gate.end()
+
+
+def owe_behind(state, leases):
+    """Released in a capture; when that is over, the device is behind."""
+    with evicting(state, leases=leases) as (writer, reader, gate, side):
+        frame = reader.next(WATCHDOG)
+        gate.close_for(side)
+        kept = frame["x"]
+        with capture(state["torch"], side):
+            frame.release()
+        waits = reader.gpu.syncs
+        with pytest.raises(TimeoutError):
+            reader.recv(0)
+        assert reader.gpu.syncs == waits
+        with pytest.raises(TimeoutError):
+            reader.recv(0.01)
+        with opens_once_others_run(Interrupts()), pytest.raises(KeyboardInterrupt):
+            reader.recv(WATCHDOG)
+        if leases > 1:
+            writer.send("beside it", 0)
+            assert reader.recv(0) == "beside it"
+        writer.send("after it", 0)
+        with opens_once_others_run(gate):
+            got = reader.recv(WATCHDOG)
+        side.synchronize()
+        return got, (kept.numpy() == np.arange(1000.0)).all()
+
+
+@pytest.mark.parametrize("leases", [1, 2])
+def test_what_is_owed_holds_up_no_longer_than_may_be(alone, leases):
+    assert alone(owe_behind, leases) == ("after it", True)
+
+
+def interrupt_release(state):
+    with evicting(state) as (writer, reader, gate, side):
+        gate.close_for(side)
+        with opens_once_others_run(Interrupts()), pytest.raises(KeyboardInterrupt):
+            reader.recv(WATCHDOG)
+        gate.open()
+        writer.send("after it", WATCHDOG)
+        return reader.recv(WATCHDOG)
+
+
+def test_ctrl_c_ends_the_wait_for_a_device(alone):
+    assert alone(interrupt_release) == "after it"

@@ -132,6 +132,32 @@ START_TEST(the_end_of_a_take_is_told_that_its_stream_stalls) {
 }
 END_TEST
 
+/* 1: too many are deferred. */
+START_TEST(the_end_of_a_take_waits_no_longer_than_it_is_told_to) {
+  struct received received;
+  if (_i == 0) open_evicting(true);
+  else open_without_pool(1);
+  rc_ring_patience_ns = INT64_MAX / 4; /* nobody waits so long */
+  stall();
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED && _i == 1; i++) {
+    ck_assert_int_eq(send_bytes(i, 100, 0), 0);
+    copy(&received);
+    ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, 0), 0);
+  }
+  ck_assert_int_eq(send_bytes(5, 100, 0), 0);
+  copy(&received);
+  uint64_t syncs = reader_info().syncs;
+  ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, -2), -EINVAL);
+  ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, 0), -EAGAIN);
+  ck_assert_uint_eq(reader_info().syncs, syncs);
+  ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, 1000000), -ETIMEDOUT);
+  let_go();
+  ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, 0), -EINVAL);
+  close_all();
+}
+END_TEST
+
 /* With a writer that evicts there are no marks before, and else there is nothing to be read with. */
 START_TEST(a_reader_closes_though_the_stream_of_a_take_stalls) {
   struct received received;
@@ -310,6 +336,7 @@ int main(void) {
   tcase_add_test(tests, a_thread_without_a_context_waits_for_the_device_too);
   tcase_add_test(tests, next_keeps_to_its_timeout_and_gives_what_is_there);
   tcase_add_loop_test(tests, the_end_of_a_take_is_told_that_its_stream_stalls, 0, 2);
+  tcase_add_loop_test(tests, the_end_of_a_take_waits_no_longer_than_it_is_told_to, 0, 2);
   tcase_add_loop_test(tests, a_reader_closes_though_the_stream_of_a_take_stalls, 0, 2);
   tcase_add_test(tests, a_frame_that_can_be_deferred_no_more_is_held_while_the_stream_stalls);
   tcase_add_test(tests, to_close_waits_for_the_ring_to_be_read_by_open_takes);

@@ -345,46 +345,49 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
   return true;
 }
 
+enum { RELEASE_SLICE_NS = 50000000 }; /* between two looks for signals */
+
 /* Without the GIL, but by who has the Reader's turn: nobody else looks at its takes. */
-static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
-  int rc = ringcast_gpu_end(gpu->reader, &take->take);
+static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take, int64_t timeout_ns) {
+  int rc = ringcast_gpu_end_within(gpu->reader, &take->take, timeout_ns);
+  bool is_behind = rc == -ETIMEDOUT || rc == -EAGAIN;
+  gpu->is_behind |= is_behind;
   gpu->owed_count -= take->is_owed;
-  take->is_owed = rc == -EBUSY || rc == -ETIMEDOUT; /* its stream captures a graph, or is far behind: still open */
+  take->is_owed = rc == -EBUSY || is_behind; /* its stream captures a graph, or is far behind: still open */
   gpu->owed_count += take->is_owed;
   if (!take->is_owed) *take = gpu->takes[--gpu->take_count];
   return rc;
 }
 
-int rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
+void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns) {
+  gpu->is_behind = false;
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
-    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* nobody is there to be told: the next call tells */
+    if (!gpu->takes[i].is_owed) continue;
+    end_take(gpu, &gpu->takes[i], gpu->is_behind ? 0 : timeout_ns); /* nobody is there to be told: the next call tells */
   }
-  return gpu->owed_count ? -EBUSY : 0;
 }
 
-static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
+static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take, bool waits) {
   int lost = ringcast_gpu_check(gpu->reader), rc;
   gpu->has_told |= lost < 0;
   do { /* it may wait for the device, for long */
-    Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take);
+    Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take, waits ? RELEASE_SLICE_NS : 0);
     Py_END_ALLOW_THREADS
+    if (rc == -ETIMEDOUT && PyErr_CheckSignals() < 0) return RC_PY_RAISED;
   } while (rc == -ETIMEDOUT);
-  return rc < 0 && rc != -EBUSY ? rc : lost;
+  return rc < 0 && rc != -EBUSY && rc != -EAGAIN ? rc : lost;
 }
 
-int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame, bool waits) {
   if (!self->gpu || !self->gpu->reader) return ringcast_reader_release(self->reader, frame);
   struct rc_py_take *take = find_take(self->gpu, frame);
-  return take ? release_begun(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
+  return take ? release_begun(self->gpu, take, waits) : ringcast_gpu_release(self->gpu->reader, frame);
 }
 
 int rc_py_gpu_check(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (!gpu || !gpu->reader) return 0;
-  if (gpu->owed_count) {
-    Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(gpu);
-    Py_END_ALLOW_THREADS
-  }
+  if (gpu->owed_count) rc_py_gpu_end_owed(gpu, 0);
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;

@@ -39,12 +39,14 @@ struct arrival {
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
   if (!call->gpu) return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
-  if (timeout_ns > 1) {
-    rc_py_gpu_end_owed(call->gpu);
-    return ringcast_gpu_next(call->gpu->reader, timeout_ns, &call->frame);
-  }
-  ringcast_gpu_tidy(call->gpu->reader, 0); /* the next call tells of a failure */
-  return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
+  bool may_wait = timeout_ns > 1;
+  rc_py_gpu_end_owed(call->gpu, 0);
+  if (!may_wait) ringcast_gpu_tidy(call->gpu->reader, 0); /* the next call tells of a failure */
+  int rc = may_wait ? ringcast_gpu_next(call->gpu->reader, timeout_ns, &call->frame)
+                    : ringcast_reader_next(call->reader, timeout_ns, &call->frame);
+  if (rc != -EBUSY || !call->gpu->is_behind) return rc;
+  rc_py_gpu_end_owed(call->gpu, may_wait ? timeout_ns : 0); /* that has the lease; and it says so */
+  return timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT;
 }
 
 /* Who asks without waiting sleeps elsewhere, so it is here that frames are given back that the writer may wait for. As
@@ -65,10 +67,7 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
   call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
   int rc = rc_py_gpu_check(self);
   if (rc == 0) rc = rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
-  if (rc == -EBUSY && call->gpu) {
-    Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(call->gpu); /* says why, if that is what leaves no lease */
-    Py_END_ALLOW_THREADS
-  }
+  if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed(call->gpu, 0); /* says why, if that is what leaves no lease */
   return rc == -EAGAIN && call->gpu ? try_tidied(call) : rc;
 }
 
