@@ -78,14 +78,14 @@ static int open_lent(struct rc_import *import, uint32_t place, uint32_t serial, 
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out) {
   uint32_t place = rc_gpu_lent_place(number), serial = rc_gpu_lent_serial(number);
   if (place >= RC_GPU_MAX_LENT || number > UINT32_MAX) return fail_wrong();
-  pthread_mutex_lock(&import->mutex);
+  rc_import_lock_to_begin(import); /* what is being closed is open no more: its place may have other memory */
   struct rc_lent lent = import->lent[place];
   pthread_mutex_unlock(&import->mutex);
   if (lent.base != 0 && lent.serial != serial) return fail_wrong();
   if (lent.base == 0) {
     int failed = open_lent(import, place, serial, &lent);
     if (failed != 0) return failed;
-    pthread_mutex_lock(&import->mutex);
+    rc_import_lock_to_begin(import);
     import->lent[place] = lent;
     pthread_mutex_unlock(&import->mutex);
   }
@@ -104,10 +104,30 @@ static bool has_no_wait(const struct rc_import *import) {
   return true;
 }
 
-bool rc_import_close_lent(struct rc_import *import, bool all) {
+void rc_import_lock_to_begin(struct rc_import *import) {
   pthread_mutex_lock(&import->mutex);
-  bool may = all || has_no_wait(import);
-  for (uint32_t place = 0; place < RC_GPU_MAX_LENT && may; place++) {
+  while (import->is_closing_lent) pthread_cond_wait(&import->change, &import->mutex);
+}
+
+/* Whether lent memory may be closed, which goes on until told. */
+static bool begin_to_close(struct rc_import *import, bool all) {
+  pthread_mutex_lock(&import->mutex);
+  bool may = import->is_closing_lent = all || has_no_wait(import);
+  pthread_mutex_unlock(&import->mutex);
+  return may;
+}
+
+static void tell_closed(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  import->is_closing_lent = false;
+  pthread_cond_broadcast(&import->change);
+  pthread_mutex_unlock(&import->mutex);
+}
+
+/* The watcher alone closes, and nobody opens meanwhile. */
+bool rc_import_close_lent(struct rc_import *import, bool all) {
+  if (!begin_to_close(import, all)) return false;
+  for (uint32_t place = 0; place < RC_GPU_MAX_LENT; place++) {
     if (import->lent[place].base == 0) continue;
     struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
@@ -116,6 +136,6 @@ bool rc_import_close_lent(struct rc_import *import, bool all) {
     RC_POINT(LENT_CLOSED);
     say_closed(import, place);
   }
-  pthread_mutex_unlock(&import->mutex);
-  return may;
+  tell_closed(import);
+  return true;
 }

@@ -97,7 +97,7 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
     return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? rc_import_fail_dead() /* pairs with X0 */
                                                                     : fail_damaged();
   await_done(import, slot);
-  pthread_mutex_lock(&import->mutex);
+  rc_import_lock_to_begin(import);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;
@@ -308,6 +308,6 @@ void rc_import_close(struct rc_import *import) {
   rc_watcher_wake(import);
   /* What is held is given back by whoever holds it, at any time. */
   while (!import->ended && !has_holds(import) &&
-         pthread_cond_timedwait(&import->ended_change, &import->mutex, &until) == 0) continue;
+         pthread_cond_timedwait(&import->change, &import->mutex, &until) == 0) continue;
   pthread_mutex_unlock(&import->mutex);
 }

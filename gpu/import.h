@@ -43,8 +43,9 @@ struct rc_import {
   uint32_t acking;     /* threads that are enqueuing an `ack`; guarded by the mutex */
   bool is_settling;    /* a thread sees to what is owed; guarded by the mutex */
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
+  bool is_closing_lent; /* no take begins meanwhile; guarded by the mutex */
   pthread_mutex_t mutex;
-  pthread_cond_t ended_change;
+  pthread_cond_t change; /* of that, and of `ended` */
   _Atomic uint32_t dead;    /* the writer has died, or its device has failed */
   _Atomic uint32_t missing; /* something that a stream waited for was released, and never came */
   _Atomic uint32_t closing; /* the reader has closed */
@@ -133,10 +134,13 @@ bool rc_import_is_idle(struct rc_import *import);
  * -EPIPE: the writer is gone. */
 int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
 /* Closes what was taken back; false: not now, as a stream waits for the writer. To close may wait for the device, whose
- * streams may wait for a writer whose death only the watcher sees: so none is to wait for it meanwhile, and the mutex
- * is held. What else is under way is in other memory: the writer takes back what all have read. `all`: all, when the
- * import ends. */
+ * streams may wait for a writer whose death only the watcher sees: so none is to wait for it meanwhile, and no take
+ * begins. What else is under way is in other memory: the writer takes back what all have read. Nor is the mutex held:
+ * others, who do not wait for the device, ask whether something is missing, or end what they hold. `all`: all, when
+ * the import ends. */
 bool rc_import_close_lent(struct rc_import *import, bool all);
+/* Takes the mutex, once nothing lent is being closed. */
+void rc_import_lock_to_begin(struct rc_import *import);
 
 /* ---- watcher.c ---- */
 

@@ -155,7 +155,7 @@ static struct rc_import *import_new(ringcast_reader *reader) {
   pthread_mutex_init(&import->mutex, NULL);
   pthread_condattr_init(&attributes);
   pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_cond_init(&import->ended_change, &attributes);
+  pthread_cond_init(&import->change, &attributes);
   pthread_condattr_destroy(&attributes);
   atomic_init(&import->holders, 2); /* the reader, and the watcher */
   rc_watch_init(&import->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
@@ -167,7 +167,7 @@ static void import_free(struct rc_import *import) {
   rc_watch_close(&import->writer);
   rc_device_close(&import->device);
   pthread_mutex_destroy(&import->mutex);
-  pthread_cond_destroy(&import->ended_change);
+  pthread_cond_destroy(&import->change);
   free(import->taken);
   free(import);
 }
@@ -255,7 +255,7 @@ void rc_import_finish(struct rc_import *import) {
   if (is_own) rc_estates_tidy(); /* its writer, of this process, may have closed: then nobody else looks */
   pthread_mutex_lock(&import->mutex);
   import->ended = true;
-  pthread_cond_broadcast(&import->ended_change);
+  pthread_cond_broadcast(&import->change);
   pthread_mutex_unlock(&import->mutex);
 }
 

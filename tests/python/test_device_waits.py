@@ -13,7 +13,7 @@ import threading
 import device_peers as peers
 import numpy as np
 import pytest
-from device_peers import Gate, capture, on_device, opens_once_others_run, pair
+from device_peers import Gate, calls, capture, on_device, opens_once_others_run, pair
 from peers import WATCHDOG
 from test_device import rings  # noqa: F401
 
@@ -330,9 +330,12 @@ def test_who_sleeps_gives_back_what_a_capture_kept(alone):
 
 
 class Interrupts:
-    """Ctrl-C, once others run."""
+    """Ctrl-C, while a stream is asked whether it has come so far."""
 
     def open(self):
+        (asked,) = calls("cuStreamQuery")
+        while calls("cuStreamQuery")[0] < asked + 10:
+            pass
         os.kill(os.getpid(), signal.SIGINT)
 
 

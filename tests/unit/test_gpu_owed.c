@@ -162,6 +162,70 @@ START_TEST(lent_memory_is_taken_back_though_a_view_is_held) {
 }
 END_TEST
 
+/* ---- While lent memory is being closed, which may wait for the device -------------------------------------------- */
+
+static struct rc_cuda slow; /* the driver, but that it does not close before it may */
+static _Atomic bool closes, may_close, has_begun;
+
+static rc_cu_result close_slowly(rc_cu_ptr memory) {
+  (void)memory; /* the writer is in this process: nothing is open by a handle */
+  rc_store_release(&closes, true);
+  ck_comes(rc_load_acquire(&may_close));
+  return RC_CU_SUCCESS;
+}
+
+static void *begin_meanwhile(void *received) {
+  struct received *next = received;
+  int rc = ringcast_gpu_begin(gpu_reader, &next->frame, stream, &next->take);
+  rc_store_release(&has_begun, true);
+  return (void *)(intptr_t)rc;
+}
+
+START_TEST(who_does_not_wait_for_the_device_goes_on_while_lent_memory_is_closed) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  struct received received;
+  ringcast_device_ptr where;
+  ringcast_gpu_hold *hold;
+  pthread_t thread;
+  uint32_t lent;
+  bool has_ended;
+  void *rc;
+  options.flags = RINGCAST_GPU_EXTERN;
+  open_pair(&options);
+  struct rc_import *import = gpu_reader->import;
+  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
+  ck_assert_int_eq(send_lent(lent), 0);
+  ck_assert_int_eq(receive_bytes(0), RINGCAST_PLACEMENT_EXTERN);
+  ck_assert_int_eq(send_bytes(5, 100, RINGCAST_GPU_NO_INLINE), 0);
+  next_frame(&received);
+  begin(&received);
+  ck_assert_int_eq(ringcast_gpu_map(gpu_reader, &received.take, &received.item, &where, &hold), 0);
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
+  ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
+  slow = *cuda;
+  slow.ipc_close_handle = close_slowly;
+  import->device.cuda = &slow;
+  import->by_handle = true;
+  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN);
+  ck_comes(rc_load_acquire(&closes));
+  ck_assert_int_eq(ringcast_gpu_check(gpu_reader), 0);
+  ck_assert(!rc_import_was_missing(import, &has_ended));
+  ringcast_gpu_unmap(hold);
+  ck_assert_int_eq(send_bytes(9, 100, RINGCAST_GPU_NO_INLINE), 0);
+  next_frame(&received);
+  ck_assert_int_eq(pthread_create(&thread, NULL, begin_meanwhile, &received), 0);
+  for (int i = 0; i < 50; i++) pause_shortly(); /* it does not begin, whose stream might wait for the writer */
+  ck_assert(!rc_load_acquire(&has_begun));
+  import->by_handle = false;
+  rc_store_release(&may_close, true);
+  ck_assert_int_eq(pthread_join(thread, &rc), 0);
+  ck_assert_int_eq((int)(intptr_t)rc, 0);
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
+  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), 0);
+  close_pair();
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("gpu_owed");
   TCase *tests = add_case(suite, "for a while");
@@ -170,5 +234,6 @@ int main(void) {
   tcase_add_test(tests, capture_elsewhere_only_puts_off_opening);
   tcase_add_test(tests, pool_that_is_left_is_not_opened);
   tcase_add_loop_test(tests, lent_memory_is_taken_back_though_a_view_is_held, 0, 2);
+  tcase_add_test(tests, who_does_not_wait_for_the_device_goes_on_while_lent_memory_is_closed);
   return run_gpu_suite(suite, "test_gpu_owed");
 }
