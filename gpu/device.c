@@ -4,10 +4,12 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "ring/tensor.h"
 #include "shm/error.h"
 
+#define ENTER_PAUSE_NS ((int64_t)10 * 1000 * 1000)
 #define MOST_COPIES 4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
 #define PER_THREAD  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
 
@@ -83,6 +85,15 @@ bool rc_device_is_lost(const struct rc_device *device) {
     result = device->cuda->mem_get_info(&unused[0], &unused[1]);
     rc_cuda_leave(&entry);
     if (result == RC_CU_SUCCESS || result == RC_CU_STREAM_CAPTURE_UNSUPPORTED) return false;
+  }
+  return true;
+}
+
+bool rc_device_enter_to_close(const struct rc_device *device, struct rc_cuda_entry *entry) {
+  const struct timespec pause = {.tv_nsec = ENTER_PAUSE_NS};
+  while (rc_cuda_enter(device->context, entry) != RC_CU_SUCCESS) {
+    if (rc_device_is_lost(device)) return false;
+    nanosleep(&pause, NULL);
   }
   return true;
 }

@@ -26,6 +26,10 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream);
 /* Whether nothing works any more in the context, current or not: after an error. */
 bool rc_device_is_lost(const struct rc_device *device);
 
+/* As rc_cuda_enter, for who gives something back: what fails once is tried again. False: the device is lost, and nothing
+ * is there any more. */
+bool rc_device_enter_to_close(const struct rc_device *device, struct rc_cuda_entry *entry);
+
 /* Enqueues the copy of a tensor of the device, `tensor->data`, to `to`, in C order. One of them is NULL: device memory,
  * or host memory. -EINVAL, -ENOTSUP (too many pieces), -EIO. */
 int rc_device_pack(const struct rc_device *device, const struct ringcast_tensor *tensor, rc_cu_ptr to, void *to_host,

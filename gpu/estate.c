@@ -183,10 +183,10 @@ static bool has_consumers(const struct rc_estate *estate) {
 
 static void end_estate(struct rc_estate *estate) {
   struct rc_cuda_entry entry;
-  if (rc_cuda_enter(estate->device.context, &entry) == RC_CU_SUCCESS) {
+  if (rc_device_enter_to_close(&estate->device, &entry)) {
     free_estate(estate);
     rc_cuda_leave(&entry);
-  } else {
+  } else { /* the pool has gone with the context, and so has what was registered in it */
     rc_memory_destroy(&estate->segment.memory);
   }
   rc_device_close(&estate->device);

@@ -11,8 +11,6 @@
 #include "shm/error.h"
 #include "shm/os.h"
 
-#define ENTER_PAUSE_NS ((int64_t)10 * 1000 * 1000)
-
 /* ---- The place -------------------------------------------------------------------------------------------------- */
 
 /* Release: pairs with the acquire of whoever takes the place next, and of the writer. */
@@ -227,24 +225,13 @@ int rc_import_open(ringcast_reader *reader, const struct rc_device *device, cons
   return 0;
 }
 
-/* As long as the pool is open here its writer must not free it: so what fails once is tried again. False: the device is
- * lost, and nothing is open any more. */
-static bool enter_to_close(const struct rc_import *import, struct rc_cuda_entry *entry) {
-  const struct timespec pause = {.tv_nsec = ENTER_PAUSE_NS};
-  while (rc_cuda_enter(import->device.context, entry) != RC_CU_SUCCESS) {
-    if (rc_device_is_lost(&import->device)) return false;
-    nanosleep(&pause, NULL);
-  }
-  return true;
-}
-
 void rc_import_finish(struct rc_import *import) {
   struct rc_cuda_entry entry;
   pthread_mutex_lock(&import->mutex);
   import->unmapped = true; /* soon */
   pthread_mutex_unlock(&import->mutex);
   bool is_own = !import->by_handle;
-  if (enter_to_close(import, &entry)) {
+  if (rc_device_enter_to_close(&import->device, &entry)) { /* as long as it is open here its writer can't free it */
     close_all(import);
     rc_cuda_leave(&entry);
   } else {

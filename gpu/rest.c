@@ -101,22 +101,21 @@ static bool look(ringcast_gpu_reader *gpu) {
   return true;
 }
 
-/* What is registered may be unmapped only after that was undone: so not where the context can't be entered just now. */
-static bool unregister(ringcast_gpu_reader *gpu) {
+/* What is registered may be unmapped only after that was undone. */
+static void unregister(ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   struct rc_cuda_entry entry;
-  bool has_entered = rc_cuda_enter(gpu->device.context, &entry) == RC_CU_SUCCESS;
-  if (!has_entered && !rc_device_is_lost(&gpu->device)) return false;
+  bool has_entered = rc_device_enter_to_close(&gpu->device, &entry);
   if (has_entered && gpu->registered) cuda->host_unregister(gpu->reader->ring.ring.data);
   rc_words_end(has_entered ? cuda : NULL, gpu->marks, RC_GPU_MARKS);
   if (has_entered) rc_cuda_leave(&entry);
   gpu->registered = false;
   gpu->marks = NULL;
-  return true;
 }
 
 static bool try_to_end(ringcast_gpu_reader *gpu) {
-  if (!look(gpu) || !unregister(gpu)) return false;
+  if (!look(gpu)) return false;
+  unregister(gpu);
   rc_device_close(&gpu->device);
   return true;
 }

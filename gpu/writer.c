@@ -107,7 +107,8 @@ static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_o
 static void leave_pool(ringcast_gpu_writer *gpu) {
   if (!gpu->estate || !gpu->writer) return;
   rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
-  rc_estate_leave(gpu->estate, gpu->counted);
+  rc_estate_leave(gpu->estate, gpu->counted); /* it may be freed by now, or by somebody else at any time */
+  gpu->estate = NULL;
   gpu->counted = NULL;
 }
 
@@ -149,7 +150,7 @@ static void look_for_loss(ringcast_gpu_writer *gpu) {
 
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
-  if (!gpu->registered || rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
+  if (!gpu->registered || !rc_device_enter_to_close(&gpu->device, &entry)) return;
   gpu->device.cuda->host_unregister(gpu->writer->ring.ring.data);
   rc_cuda_leave(&entry);
 }

@@ -64,6 +64,29 @@ START_TEST(pool_is_closed_also_where_the_context_cannot_be_entered_once) {
 }
 END_TEST
 
+static void *close_writer_where_a_call_fails_once(void *nth) {
+  call_fails("cuCtxPushCurrent", (long)(intptr_t)nth, RC_CU_OUT_OF_MEMORY); /* it is not current in this thread */
+  close_writer();
+  return NULL;
+}
+
+/* The first time, the second, and so on: what it has is given back all the same. */
+START_TEST(writer_gives_all_back_also_where_the_context_cannot_be_entered_once) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  pthread_t thread;
+  open_writer(&options);
+  open_reader();
+  ck_assert_int_eq(send_bytes(0, 10, 0), 0); /* which registers the ring */
+  ck_assert_uint_eq(writer_info().registered, 1);
+  close_reader();
+  ck_assert_int_eq(pthread_create(&thread, NULL, close_writer_where_a_call_fails_once, (void *)(intptr_t)_i), 0);
+  ck_assert_int_eq(pthread_join(thread, NULL), 0);
+  ck_assert(_i > 4 || strcmp(fake_cuda()->failed(), "cuCtxPushCurrent") == 0);
+  no_call_fails();
+  close_device();
+}
+END_TEST
+
 /* Its stream waits for what the writer will never write. */
 static void wait_for_the_writer(void *unused) {
   struct received received;
@@ -221,6 +244,7 @@ int main(void) {
   TCase *tests = add_case(suite, "ends");
   tcase_add_test(tests, context_that_cannot_be_entered_once_is_not_lost);
   tcase_add_test(tests, pool_is_closed_also_where_the_context_cannot_be_entered_once);
+  tcase_add_loop_test(tests, writer_gives_all_back_also_where_the_context_cannot_be_entered_once, 1, 7);
   tcase_add_loop_test(tests, readers_do_not_wait_for_a_writer_whose_context_has_ended, 0, 3);
   tcase_add_loop_test(tests, memory_that_an_open_lease_refers_to_is_not_taken_back, 0, 4);
   tcase_add_test(tests, pool_goes_with_the_last_that_has_it_open_in_this_process);
