@@ -9,6 +9,7 @@
 #include "ring/tensor.h"
 #include "shm/error.h"
 
+#define MOST_SKIPS     511
 #define ENTER_PAUSE_NS ((int64_t)10 * 1000 * 1000)
 #define MOST_COPIES 4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
 #define PER_THREAD  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
@@ -96,6 +97,20 @@ bool rc_device_enter_to_close(const struct rc_device *device, struct rc_cuda_ent
     nanosleep(&pause, NULL);
   }
   return true;
+}
+
+bool rc_device_synchronise(const struct rc_device *device, struct rc_seldom *seldom) {
+  if (seldom->left > 0) {
+    seldom->left--;
+    return false;
+  }
+  if (device->cuda->ctx_synchronize() == RC_CU_SUCCESS) {
+    seldom->skips = 0;
+    return true;
+  }
+  if (seldom->skips < MOST_SKIPS) seldom->skips = 2 * seldom->skips + 1;
+  seldom->left = seldom->skips;
+  return false;
 }
 
 /* ---- Packing ---------------------------------------------------------------------------------------------------- */

@@ -21,7 +21,8 @@
  * By hand, `ready` is stored only for the dead, and `ack` only where nothing of this reader reads the extent any more:
  * where nothing was enqueued, or after the context was synchronised, or has failed for good. Where the stream does not
  * take it, as while it captures a graph, the `ack` is owed: a thread of the watcher's tries again, until the stream
- * does; or where that takes nothing any more, as it was destroyed against the rules, synchronises the context.
+ * does; or where that takes nothing any more, as it was destroyed against the rules, synchronises the context, but not
+ * at each try.
  *
  * A frame's generation is that of its slot's `ready`, or the next one, as the slot is not used again before this reader
  * has acknowledged it. Any other is damage, and would be waited for without end.

@@ -42,6 +42,7 @@ struct rc_import {
   rc_cu_ptr done_address;
   uint32_t acking;     /* threads that are enqueuing an `ack`; guarded by the mutex */
   bool is_settling;    /* a thread sees to what is owed; guarded by the mutex */
+  struct rc_seldom seldom; /* that thread's */
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   bool is_closing_lent; /* no take begins meanwhile; guarded by the mutex */
   pthread_mutex_t mutex;

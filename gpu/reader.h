@@ -26,6 +26,7 @@ struct rc_ring_take {
 struct ringcast_gpu_reader {
   struct rc_rest rest; /* the first: see rest.c */
   bool is_rest;        /* it has closed, and a device reads the ring still */
+  struct rc_seldom seldom; /* its thread's */
   ringcast_reader *reader;
   struct rc_device device;
   struct rc_import *import; /* NULL: no pool is open */

@@ -12,8 +12,8 @@
  *
  * That a device has read a frame is told by a mark (deferred.c). A take that was never ended has none, and nobody may
  * ask its stream once the reader has closed: it may be gone by then. So it gets a mark too, or, where its stream
- * captures a graph, as soon as that is over. Its frame is still the caller's: it is given back when both have done with
- * it.
+ * captures a graph, as soon as that is over. (Where the stream was destroyed before that, against the rules, the context
+ * is synchronised.) Its frame is still the caller's: it is given back when both have done with it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 #include "shm/error.h"
 
 #define PAUSE_NS      20000
-#define MOST_PAUSE_NS 1000000
+#define MOST_PAUSE_NS 20000000
 
 /* ---- Takes that were never ended -------------------------------------------------------------------------------- */
 
@@ -60,6 +60,14 @@ static bool is_read(ringcast_gpu_reader *gpu, uint32_t i) {
   if (take->marked) return rc_word_has_reached(mark_of(gpu, i), rc_marks_bits(gpu), 1);
   return rc_device_check_stream(&gpu->device, take->stream) != -EBUSY &&
          gpu->device.cuda->stream_query(take->stream) == RC_CU_SUCCESS;
+}
+
+/* It was destroyed against the rules: before the reader has closed. */
+static bool is_gone(ringcast_gpu_reader *gpu, uint32_t i) {
+  const struct rc_ring_take *take = &gpu->taken[i];
+  if (!take->used || take->marked || rc_device_check_stream(&gpu->device, take->stream) == -EBUSY) return false;
+  rc_cu_result result = gpu->device.cuda->stream_query(take->stream);
+  return result != RC_CU_SUCCESS && result != RC_CU_NOT_READY;
 }
 
 static void end_take(ringcast_gpu_reader *gpu, uint32_t i) {
@@ -120,9 +128,9 @@ static bool try_to_end(ringcast_gpu_reader *gpu) {
   return true;
 }
 
-static void pause_longer(struct timespec *pause) {
+static void pause_longer(struct timespec *pause, int64_t most) {
   nanosleep(pause, NULL);
-  if (pause->tv_nsec < MOST_PAUSE_NS) pause->tv_nsec *= 2;
+  if (pause->tv_nsec < most) pause->tv_nsec *= 2;
 }
 
 /* ---- A rest ----------------------------------------------------------------------------------------------------- */
@@ -136,10 +144,22 @@ static void end_of_rest(ringcast_gpu_reader *gpu) {
   free(gpu);
 }
 
+/* Of streams that are gone nothing can be asked: what they had to do is done when the context has nothing left. */
+static void see_to_gone(ringcast_gpu_reader *gpu) {
+  bool gone[RC_GPU_MAX_DEFERRED], is_any = false;
+  struct rc_cuda_entry entry;
+  if (rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++) is_any |= gone[i] = is_gone(gpu, i);
+  bool is_done = is_any && rc_device_synchronise(&gpu->device, &gpu->seldom);
+  rc_cuda_leave(&entry);
+  for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED && is_done; i++)
+    if (gone[i]) end_take(gpu, i);
+}
+
 static void *go_on(void *context) {
   ringcast_gpu_reader *gpu = context;
   struct timespec pause = {.tv_nsec = PAUSE_NS};
-  while (!try_to_end(gpu)) pause_longer(&pause);
+  for (; !try_to_end(gpu); pause_longer(&pause, MOST_PAUSE_NS)) see_to_gone(gpu);
   end_of_rest(gpu);
   return NULL;
 }
@@ -166,7 +186,8 @@ static void mark_and_pin(ringcast_gpu_reader *gpu) {
 
 struct rc_rest *rc_rest_of(ringcast_gpu_reader *gpu) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
-  for (int64_t until = rc_now_ns() + rc_ring_slack_ns; !try_to_end(gpu); pause_longer(&pause)) {
+  for (int64_t until = rc_now_ns() + rc_ring_slack_ns; !try_to_end(gpu);
+       pause_longer(&pause, MOST_PAUSE_NS / 20)) {
     if (rc_now_ns() < until) continue;
     gpu->rest = (struct rc_rest){.settle = settle, .take_over = take_over};
     gpu->is_rest = true;

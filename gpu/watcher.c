@@ -156,7 +156,7 @@ static void *settle(void *context) {
   struct rc_cuda_entry entry;
   bool is_done = false;
   if (rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS) {
-    if (pay_all(import)) is_done = import->device.cuda->ctx_synchronize() == RC_CU_SUCCESS;
+    is_done = pay_all(import) && rc_device_synchronise(&import->device, &import->seldom);
     rc_cuda_leave(&entry);
   }
   note_settled(import, is_done);

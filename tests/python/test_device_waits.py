@@ -326,7 +326,7 @@ def test_who_sleeps_gives_back_what_a_capture_kept(alone):
     assert alone(end_behind_sleeper) == b"y"
 
 
-# ---- A writer that evicts: it would not wait for what a device has yet to read, so that is waited for ------------------
+# ---- A writer that evicts: it would not wait for what a device has yet to read, so that is waited for ----------------
 
 
 class Interrupts:

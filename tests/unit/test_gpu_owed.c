@@ -54,6 +54,24 @@ START_TEST(ack_that_cannot_be_enqueued_is_owed_until_nothing_reads) {
 }
 END_TEST
 
+/* To synchronise the context may spoil what some thread captures. */
+START_TEST(context_is_synchronised_more_seldom_where_that_fails) {
+  struct received received;
+  open_pair(NULL);
+  open_other();
+  ck_assert_int_eq(send_bytes(3, 100000, RINGCAST_GPU_NO_INLINE), 0);
+  end_without_ack(&received);
+  long syncs = fake_cuda()->calls("cuCtxSynchronize"), looks = fake_cuda()->calls("cuStreamIsCapturing");
+  ck_comes(fake_cuda()->calls("cuCtxSynchronize") >= syncs + 5);
+  ck_assert_int_ge(fake_cuda()->calls("cuStreamIsCapturing"), looks + 1 + 2 + 4 + 8);
+  no_call_fails();
+  let_go();
+  ck_comes(has_been_told(&received));
+  close_other();
+  close_pair();
+}
+END_TEST
+
 START_TEST(reader_that_closes_pays_what_it_owes) {
   struct received received;
   open_pair(NULL);
@@ -230,6 +248,7 @@ int main(void) {
   Suite *suite = suite_create("gpu_owed");
   TCase *tests = add_case(suite, "for a while");
   tcase_add_test(tests, ack_that_cannot_be_enqueued_is_owed_until_nothing_reads);
+  tcase_add_test(tests, context_is_synchronised_more_seldom_where_that_fails);
   tcase_add_test(tests, reader_that_closes_pays_what_it_owes);
   tcase_add_test(tests, capture_elsewhere_only_puts_off_opening);
   tcase_add_test(tests, pool_that_is_left_is_not_opened);

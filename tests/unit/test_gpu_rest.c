@@ -93,6 +93,21 @@ START_TEST(the_stream_may_be_destroyed_once_the_reader_has_closed) {
 }
 END_TEST
 
+START_TEST(what_a_stream_reads_that_was_destroyed_too_early_is_waited_for) {
+  struct received received;
+  open_by_ring(1);
+  copy_later(&received, 3);
+  ck_assert_int_eq(cuda->stream_destroy(other), 0);
+  close_reader();
+  write_over();
+  ck_comes(fake_cuda()->calls("cuCtxSynchronize") > 0); /* nothing else can be asked */
+  let_go();
+  ring_is_left();
+  target_holds(3, MUCH);
+  close_rest();
+}
+END_TEST
+
 /* So is its stream, until it was told to leave a mark. */
 START_TEST(a_capture_at_the_end_is_waited_for_and_not_spoilt) {
   struct received received;
@@ -226,6 +241,7 @@ int main(void) {
   TCase *tests = add_case(suite, "rest");
   tcase_add_loop_test(tests, the_ring_stays_until_the_device_has_read_it, 0, 8);
   tcase_add_loop_test(tests, the_stream_may_be_destroyed_once_the_reader_has_closed, 0, 2);
+  tcase_add_test(tests, what_a_stream_reads_that_was_destroyed_too_early_is_waited_for);
   tcase_add_test(tests, a_capture_at_the_end_is_waited_for_and_not_spoilt);
   tcase_add_loop_test(tests, a_device_that_is_lost_reads_nothing_any_more, 0, 2);
   tcase_add_test(tests, a_reader_that_goes_on_gives_back_what_was_read);

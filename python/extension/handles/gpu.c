@@ -363,7 +363,8 @@ void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns) {
   gpu->is_behind = false;
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
     if (!gpu->takes[i].is_owed) continue;
-    end_take(gpu, &gpu->takes[i], gpu->is_behind ? 0 : timeout_ns); /* nobody is there to be told: the next call tells */
+    /* Nobody is there to be told: the next call tells. */
+    end_take(gpu, &gpu->takes[i], gpu->is_behind ? 0 : timeout_ns);
   }
 }
 
