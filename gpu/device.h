@@ -31,8 +31,8 @@ bool rc_device_is_lost(const struct rc_device *device);
 bool rc_device_enter_to_close(const struct rc_device *device, struct rc_cuda_entry *entry);
 
 /* Waits for all of the context, which is current: for what a stream was to do that is no more. Where some stream
- * captures a graph this fails, and spoils it, as relaxed as the thread may be: so after each failure it is tried half as
- * often as it is called, down to once in 512 times. False: not done. `seldom` is zero at first. */
+ * captures a graph this fails, and spoils it, as relaxed as the thread may be: so after each failure it is tried in
+ * half as many of the calls, down to one in 512. False: not done. `seldom` is zero at first. */
 struct rc_seldom {
   uint32_t skips, left;
 };

@@ -12,8 +12,8 @@
  *
  * That a device has read a frame is told by a mark (deferred.c). A take that was never ended has none, and nobody may
  * ask its stream once the reader has closed: it may be gone by then. So it gets a mark too, or, where its stream
- * captures a graph, as soon as that is over. (Where the stream was destroyed before that, against the rules, the context
- * is synchronised.) Its frame is still the caller's: it is given back when both have done with it.
+ * captures a graph, as soon as that is over. (Where the stream was destroyed before that, against the rules, the
+ * context is synchronised.) Its frame is still the caller's: it is given back when both have done with it.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -222,8 +222,10 @@ START_TEST(who_does_not_wait_for_the_device_goes_on_while_lent_memory_is_closed)
   ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
   slow = *cuda;
   slow.ipc_close_handle = close_slowly;
+  pthread_mutex_lock(&import->mutex);
   import->device.cuda = &slow;
   import->by_handle = true;
+  pthread_mutex_unlock(&import->mutex);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN);
   ck_comes(rc_load_acquire(&closes));
   ck_assert_int_eq(ringcast_gpu_check(gpu_reader), 0);
