@@ -270,9 +270,15 @@ void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   free(hold);
 }
 
+/* Only a device that is lost can't be waited for: it reads nothing any more. */
+static int enter_to_end(ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
+  if (rc_device_enter_to_close(&gpu->device, entry)) return 0;
+  return rc_gpu_reader_failed(gpu, rc_fail_as(-EIO, "the device has failed, and what was to be copied never came"));
+}
+
 static int await_ring(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {
   struct rc_cuda_entry entry;
-  int failed = rc_gpu_reader_enter(gpu, &entry);
+  int failed = enter_to_end(gpu, &entry);
   if (failed != 0) return failed;
   failed = rc_ring_await(gpu, stream, patience_ns);
   rc_cuda_leave(&entry);
@@ -289,8 +295,8 @@ static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *t
     return failed != 0 ? failed : released;
   }
   int checked = ringcast_reader_check(gpu->reader);
-  failed = rc_gpu_reader_enter(gpu, &entry);
-  if (failed != 0) { /* nothing can be waited for: what is copied of it may be wrong, as the error says */
+  failed = enter_to_end(gpu, &entry);
+  if (failed != 0) {
     ringcast_reader_release(gpu->reader, &take->frame);
     return failed;
   }

@@ -236,6 +236,32 @@ START_TEST(closing_enters_the_context_when_it_can) {
 }
 END_TEST
 
+static void *end_without_a_context(void *received) {
+  call_fails("cuCtxPushCurrent", 2, RC_CU_OUT_OF_MEMORY); /* the one by which it is asked for captures can fail */
+  return (void *)(intptr_t)end(received);
+}
+
+START_TEST(a_take_that_ends_is_not_given_back_unread_where_the_context_cannot_be_entered_once) {
+  struct received received;
+  pthread_t thread;
+  void *rc;
+  open_by_ring(1);
+  copy_later(&received, 3);
+  ck_assert_int_eq(pthread_create(&thread, NULL, end_without_a_context, &received), 0);
+  ck_assert_int_eq(pthread_join(thread, &rc), 0);
+  ck_assert_str_eq(fake_cuda()->failed(), "cuCtxPushCurrent");
+  no_call_fails();
+  ck_assert_int_eq((int)(intptr_t)rc, 0);
+  write_over();
+  let_go();
+  ck_assert_int_eq(cuda->stream_synchronize(other), 0);
+  target_holds(3, MUCH);
+  close_reader();
+  cuda->stream_destroy(other);
+  close_rest();
+}
+END_TEST
+
 int main(void) {
   Suite *suite = suite_create("gpu_rest");
   TCase *tests = add_case(suite, "rest");
@@ -247,5 +273,6 @@ int main(void) {
   tcase_add_test(tests, a_reader_that_goes_on_gives_back_what_was_read);
   tcase_add_loop_test(tests, a_frame_that_is_held_is_given_back_when_both_have_done_with_it, 0, 2);
   tcase_add_loop_test(tests, closing_enters_the_context_when_it_can, 0, 2);
+  tcase_add_test(tests, a_take_that_ends_is_not_given_back_unread_where_the_context_cannot_be_entered_once);
   return run_gpu_suite(suite, "test_gpu_rest");
 }
