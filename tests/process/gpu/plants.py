@@ -162,6 +162,8 @@ PLANTS = {
     # Ends.
     "closed_while_streams_read": (CLOSING, [("import.c",
         "  bool idle = has_none_under_way(import);", "  bool idle = import != NULL;")]),
+    "ring_is_left_while_it_is_read": ("test_gpu_rest", [("rest.c",
+        "is_all &= !gpu->taken[i].used && !gpu->deferred[i].frame.data;", "is_all &= !gpu->taken[i].used;")]),
     "freed_while_readers_have_it_open": (CLOSING, [
         ("estate.c", "if (owner != 0 && !rc_owner_is_dead(owner)) return true;", "(void)owner;"),
         ("estate.c", "if (rc_consumer_has_lock(&estate->segment, estate->counted, i, RC_GPU_POOL_ITSELF)) return true;",
