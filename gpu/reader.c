@@ -110,7 +110,8 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
   if (failed != 0) return failed;
   if (reader->has_gpu) return rc_fail_as(-EBUSY, "this reader has a ringcast_gpu_reader already: close that first");
   if (reader->rest && !rc_rest_try_to_end(reader->rest))
-    return rc_fail_as(-EBUSY, "a device may still read frames of a ringcast_gpu_reader that was closed: attach anew");
+    return rc_fail_as(-EBUSY, "a device may still read frames of a ringcast_gpu_reader that was closed: "
+                              "open it later, or attach anew");
   ringcast_gpu_reader *gpu = calloc(1, sizeof *gpu);
   if (!gpu) return rc_fail(-ENOMEM, "out of memory");
   gpu->reader = reader;

@@ -258,8 +258,8 @@ struct ringcast_gpu_reader_options {
 };
 
 /* Adds device tensors to a reader. The pool is opened by the first frame that has one. -ENODEV, -EINVAL, -EBUSY (this
- * reader has one already, or a device may still read frames by one that was closed: attach anew), -ENOMEM, -EIO,
- * -EAGAIN (no thread to be had), -ECHILD. */
+ * reader has one already, or a device may still read frames by one that was closed: open it later, or attach anew),
+ * -ENOMEM, -EIO, -EAGAIN (no thread to be had), -ECHILD. */
 RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
                                           ringcast_gpu_reader **out);
 
