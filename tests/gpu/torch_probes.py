@@ -59,6 +59,9 @@ def torch_to_the_device():
 
 # ---- In the order of streams -----------------------------------------------------------------------------------------
 
+# Of a ring in which the first message, which goes INLINE, has room: for one in a spill segment a reader waits.
+ROOMY = 32 << 20
+
 
 def check_filled(number, got):
     import torch
@@ -81,7 +84,7 @@ def torch_written_to_again_at_once(stream=None):
     count = 60
     heavy = torch.randn(4096, 4096, device="cuda")
     tensor = torch.zeros(4 << 20, dtype=torch.uint8, device="cuda")
-    with ringcast.Writer() as writer, receivers(writer, check_filled_large, count) as pipes:
+    with ringcast.Writer(capacity=ROOMY) as writer, receivers(writer, check_filled_large, count) as pipes:
         with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
             for number in range(count):
                 for _ in range(4):
@@ -149,7 +152,7 @@ def torch_that_can_not_be_lent():
     if not any(segment.get("is_expandable") for segment in torch.cuda.memory_snapshot()):
         raise Skipped("torch has no expandable_segments here")
     refused = None
-    with ringcast.Writer(gpu_lend=True) as writer, receivers(writer, check_filled_large, 4) as pipes:
+    with ringcast.Writer(capacity=ROOMY, gpu_lend=True) as writer, receivers(writer, check_filled_large, 4) as pipes:
         try:
             writer.lend(tensor)
         except Exception as error:
