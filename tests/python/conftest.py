@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test must leave the process as it found it: no descriptor, no mapping of a ring."""
+"""What tests are given: rings, peers, processes with a device. And every test must leave the process as it found it: no
+descriptor, no mapping of a ring."""
 
 import gc
 import os
