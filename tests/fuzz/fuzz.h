@@ -7,12 +7,15 @@
 #ifndef RC_TESTS_FUZZ_H
 #define RC_TESTS_FUZZ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "ringcast/ringcast.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerInitialize(int *count, char ***arguments); /* where a target has one */
@@ -24,6 +27,15 @@ int LLVMFuzzerInitialize(int *count, char ***arguments); /* where a target has o
       abort();                                                                    \
     }                                                                             \
   } while (0)
+
+/* Nothing but 0 and the codes that are named, of a call of the library; any other is told with its sentence. */
+#define allowed(result, ...) require(is_one_of((result), (const int[]){__VA_ARGS__, 0}))
+static inline bool is_one_of(int result, const int *codes) {
+  for (; *codes != 0; codes++)
+    if (result == *codes) return true;
+  if (result != 0) fprintf(stderr, "%d: %s\n", result, ringcast_last_error());
+  return result == 0;
+}
 
 /* ---- Taking an input apart -------------------------------------------------------------------------------------- */
 

@@ -136,14 +136,6 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
   return 0;
 }
 
-static bool is_one_of(int result, const int *codes) {
-  for (; *codes != 0; codes++)
-    if (result == *codes) return true;
-  if (result != 0) fprintf(stderr, "%d: %s\n", result, ringcast_last_error());
-  return result == 0;
-}
-#define allowed(result, ...) require(is_one_of((result), (const int[]){__VA_ARGS__, 0}))
-
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
 static struct ringcast_gpu_writer_options options_of(uint64_t how) {

@@ -40,14 +40,6 @@ int LLVMFuzzerInitialize(int *count, char ***arguments) {
 
 static struct rc_control *control(void) { return rc_segment_control(&channel.writer->segment); }
 
-static bool is_one_of(int result, const int *codes) {
-  for (; *codes != 0; codes++)
-    if (result == *codes) return true;
-  if (result != 0) fprintf(stderr, "%d: %s\n", result, ringcast_last_error());
-  return result == 0;
-}
-#define allowed(result, ...) require(is_one_of((result), (const int[]){__VA_ARGS__, 0}))
-
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
 static void must_be_writable(const struct ringcast_span *span) {

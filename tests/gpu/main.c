@@ -14,8 +14,8 @@
 
 #include "tests/gpu/run.h"
 
-static const struct probe_case *const groups[] = {word_probes, memory_probes, ipc_probes, copy_probes, ring_probes,
-                                               capture_probes};
+static const struct probe_case *const groups[] = {word_probes, memory_probes, ipc_probes, copy_probes, broadcast_probes,
+                                               death_probes, capture_probes};
 static int bad;
 
 static void print_line(const struct probe_case *probe, const char *result, const char *why, const char *figures) {

@@ -25,8 +25,8 @@ struct probe_case {
   unsigned limit_s;
   bool only_measures; /* any answer will do, a crash too */
 };
-extern const struct probe_case word_probes[], memory_probes[], ipc_probes[], copy_probes[], ring_probes[],
-    capture_probes[]; /* to NULL */
+extern const struct probe_case word_probes[], memory_probes[], ipc_probes[], copy_probes[], broadcast_probes[],
+    death_probes[], capture_probes[]; /* to NULL */
 
 /* ---- What a probe says ------------------------------------------------------------------------------------------ */
 

@@ -154,15 +154,6 @@ static void start(int who) {
   _exit(0);
 }
 
-static char state_of(pid_t pid) {
-  char path[40], text[256] = "";
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  FILE *file = fopen(path, "re");
-  const char *end = file && fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
-  if (file) fclose(file);
-  return end ? end[2] : '-';
-}
-
 static void must(bool is_true, const char *what, int point) {
   if (is_true) return;
   fprintf(stderr, "gpu_kill: at %s by signal %d: %s\n", points[point].name, signal_number, what);

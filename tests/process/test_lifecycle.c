@@ -101,16 +101,6 @@ static void be_a_reader_to_the_end(void *context) {
   ringcast_reader_close(reader);
 }
 
-/* R, S, T, ... */
-static char state_of(pid_t pid) {
-  char path[40], text[256] = "";
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  FILE *file = fopen(path, "re");
-  ck_assert_ptr_nonnull(fgets(text, sizeof text, file));
-  fclose(file);
-  return strrchr(text, ')')[2];
-}
-
 /* Until `count` readers have told how they sleep, and do. In slices, if something that parking takes is off. */
 static void await_sleepers(ringcast_tap *tap, uint32_t count) {
   bool slices = rc_disabled("io_uring") || rc_disabled("membarrier") || rc_disabled("pidfd");

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test must leave the process as it found it: no descriptor, no mapping of a ring."""
+"""What tests are given: rings, peers, processes with a device. And every test must leave the process as it found it: no
+descriptor, no mapping of a ring."""
 
 import gc
 import os
@@ -134,3 +135,58 @@ def alone(gpus):
 
     yield call
     assert gpus[0].call(device_peers.left) == (0, 0, 0)
+
+
+@pytest.fixture
+def mortal(fake_driver):
+    """A process with a device for one test, to be killed."""
+    import device_peers
+
+    peer = device_peers.start(fake_driver)
+    yield peer
+    peer.stop()
+
+
+@pytest.fixture
+def rings(gpus):
+    """Makes a ring from the first process to as many others."""
+    import device_peers
+
+    made = []
+
+    def make(readers=1, options=None, reader_options=None):
+        writer, others = gpus[0], gpus[1 : 1 + readers]
+        made.extend([writer, *others])
+        handle = writer.call(device_peers.make_writer_with, {"capacity": device_peers.MEGABYTE, **(options or {})})
+        for reader in others:
+            reader.call(device_peers.attach, handle, reader_options or {})
+        return writer, others
+
+    yield make
+    for peer in reversed(made):
+        peer.call(device_peers.close)
+    for peer in made:
+        assert peer.call(device_peers.left) == (0, 0, 0)
+
+
+@pytest.fixture
+def lending(rings):
+    """Makes a ring whose writer has lent something, as "x", and whose readers have opened its pool."""
+    import device_peers
+    from lent_tensors import LARGE, LITTLE, close_loans, lend, prepare, segments
+
+    made = []
+
+    def make(array=LARGE, readers=1, options=None, reader_options=None):
+        writer, others = rings(readers, {**LITTLE, **(options or {})}, reader_options)
+        made.append((writer, others))
+        writer.call(lend, array)
+        assert [reader.call(prepare) for reader in others] == [True] * readers
+        return writer, others
+
+    yield make
+    for writer, others in made:
+        for reader in others:  # what a test that fails has left unread is waited for else
+            reader.call(device_peers.close)
+        writer.call(close_loans)
+        assert writer.call(segments) == 0

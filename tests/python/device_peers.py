@@ -8,6 +8,7 @@ import ctypes
 import mmap
 import os
 import pathlib
+import signal
 import sys
 import threading
 
@@ -19,6 +20,7 @@ import ringcast
 HERE = pathlib.Path(__file__).parent
 SOURCES = HERE.parent / "fake_cuda"
 MEGABYTE = 1 << 20
+COPIES = "cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"
 
 
 @contextlib.contextmanager
@@ -38,6 +40,11 @@ def start(folder, **names):
         peer = Peer()
     peer.call(begin)
     return peer
+
+
+def kill(peer):
+    os.kill(peer.pid, signal.SIGKILL)
+    peer.process.join(WATCHDOG)
 
 
 # ---- In the process --------------------------------------------------------------------------------------------------
@@ -144,6 +151,10 @@ def make_writer(state, *args, **options):
 
 def make_writer_with(state, options):
     return make_writer(state, **options)
+
+
+def handle_of(state):
+    return state["writer"].handle
 
 
 def send(state, value, options=None):

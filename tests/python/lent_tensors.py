@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of lent tensors (test_device_lend.py) have run in their processes."""
+"""What the tests of lent tensors (test_device_lend.py, test_device_loans.py) lend, and have run in their processes."""
 
 import gc
 
 import device_peers as peers
+import numpy as np
+from device_peers import COPIES
 from peers import WATCHDOG
-from test_device import COPIES
+
+LARGE = np.arange(700000, dtype=np.float64)  # more than the pool has, and the ring
+SMALL = np.arange(24, dtype=np.float32).reshape(4, 6)
+LITTLE = {"capacity": peers.MEGABYTE, "gpu_pool_bytes": 2 * peers.MEGABYTE, "spill_bytes": 0}
 
 
 def lend(state, array, name="x", ordinal=0):
@@ -70,10 +75,6 @@ def close_loans(state):
 
 def close_reader(state):
     state.pop("reader").close()
-
-
-def handle_of(state):
-    return state["writer"].handle
 
 
 def view(state):

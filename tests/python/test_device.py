@@ -8,66 +8,11 @@ import re
 import device_peers as peers
 import numpy as np
 import pytest
-from device_peers import MEGABYTE
+from device_exchange import exchange, expected, told
+from device_peers import COPIES, MEGABYTE, handle_of
 from peers import call_all
 
 import ringcast
-
-
-@pytest.fixture
-def rings(gpus):
-    """Makes a ring from the first process to as many others."""
-    made = []
-
-    def make(readers=1, options=None, reader_options=None):
-        writer, others = gpus[0], gpus[1 : 1 + readers]
-        made.extend([writer, *others])
-        handle = writer.call(peers.make_writer_with, {"capacity": MEGABYTE, **(options or {})})
-        for reader in others:
-            reader.call(peers.attach, handle, reader_options or {})
-        return writer, others
-
-    yield make
-    for peer in reversed(made):
-        peer.call(peers.close)
-    for peer in made:
-        assert peer.call(peers.left) == (0, 0, 0)
-
-
-def told(kind, array, how=None):
-    """What a reader is to see of it."""
-    how = how or {}
-    array = np.asarray(array)
-    dtype = how.get("dtype", array.dtype.name)
-    if "strides" in how:
-        start = array.reshape(-1)[how.get("offset", 0) :]
-        array = np.lib.stride_tricks.as_strided(start, how["shape"], [s * array.itemsize for s in how["strides"]])
-    where = {"cuda": "cuda:0", "cpu": "cpu", "other": "DeviceTensor"}.get(kind, kind)
-    parameter = ("parameter", how.get("grad", True)) if how.get("parameter") else ()
-    return (where, dtype, array.shape, np.ascontiguousarray(array).tobytes(), *parameter)
-
-
-def expected(value):
-    if isinstance(value, dict):
-        return {key: expected(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [expected(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return "numpy", value.dtype.name, value.shape, value.tobytes()
-    return told(*value) if isinstance(value, tuple) else value
-
-
-def exchange(writer, readers, value, options=None):
-    for reader in readers:
-        reader.start(peers.receive)
-    try:
-        writer.call(peers.send, value, options or {})
-    except Exception:
-        writer.call(peers.close)  # nobody is left to wait
-        for reader in readers:
-            reader.message()
-        raise
-    return [reader.finish() for reader in readers]
 
 
 # ---- Values --------------------------------------------------------------------------------------------------------
@@ -161,7 +106,6 @@ def test_the_first_frame_goes_through_the_ring_and_all_others_by_the_pool(rings)
 
 
 WAITS = "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "fake_host_waits", "cuStreamQuery"
-COPIES = "cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"
 
 
 def send_counted(state, value, times):
@@ -466,10 +410,6 @@ def test_a_reader_without_one_is_told_how_to_go_on_and_holds_the_others_to_the_r
     for _ in range(2):
         assert exchange(writer, others, value) == [expected(value)]
     assert writer.call(peers.gpu).pool_frames == 2
-
-
-def handle_of(state):
-    return state["writer"].handle
 
 
 def test_all_are_called_at_once(gpus):

@@ -10,9 +10,8 @@ import types
 import device_peers as peers
 import numpy as np
 import pytest
-from device_peers import MEGABYTE, Gate, capture, failing, on_device, opens_once_others_run, pair
+from device_peers import MEGABYTE, Gate, capture, failing, kill, on_device, opens_once_others_run, pair
 from peers import WATCHDOG, send_frame
-from test_device_looking import kill
 
 import ringcast
 

@@ -5,16 +5,14 @@ left when somebody dies."""
 import asyncio
 import errno
 import gc
-import os
 import re
-import signal
 
 import device_peers as peers
 import numpy as np
 import pytest
-from device_peers import on_device, pair
+from device_exchange import exchange, expected, told
+from device_peers import COPIES, MEGABYTE, handle_of, kill, on_device, pair
 from peers import WATCHDOG
-from test_device import COPIES, MEGABYTE, exchange, expected, handle_of, rings, told  # noqa: F401
 
 import ringcast
 from ringcast import _asyncio
@@ -28,7 +26,7 @@ VALUE = {
 }
 
 
-def pooled(rings, readers=1, reader_options=None):  # noqa: F811
+def pooled(rings, readers=1, reader_options=None):
     """A ring on which the next frame goes by the pool."""
     writer, others = rings(readers, None, reader_options)
     exchange(writer, others, {"x": ("cuda", np.arange(3))})
@@ -59,7 +57,7 @@ def synchronize(state):
     state["torch"].cuda.synchronize()
 
 
-def test_a_view_s_tensors_lie_in_the_pool(rings):  # noqa: F811
+def test_a_view_s_tensors_lie_in_the_pool(rings):
     writer, (reader,) = pooled(rings)
     for _ in range(3):
         writer.call(peers.send, VALUE)
@@ -68,7 +66,7 @@ def test_a_view_s_tensors_lie_in_the_pool(rings):  # noqa: F811
     assert writer.call(peers.gpu).slots_used == 0
 
 
-def test_a_tensor_that_outlives_its_view_keeps_its_place(rings):  # noqa: F811
+def test_a_tensor_that_outlives_its_view_keeps_its_place(rings):
     writer, (reader,) = pooled(rings)
     writer.call(peers.send, VALUE)
     assert reader.call(view, "x")[1] == expected(VALUE)
@@ -82,7 +80,7 @@ def test_a_tensor_that_outlives_its_view_keeps_its_place(rings):  # noqa: F811
     assert writer.call(peers.gpu).slots_used == 0
 
 
-def test_a_view_of_a_frame_that_came_through_the_ring(rings):  # noqa: F811
+def test_a_view_of_a_frame_that_came_through_the_ring(rings):
     writer, (reader,) = rings()
     writer.call(peers.send, VALUE)
     copies, got, read_only = reader.call(view)
@@ -104,7 +102,7 @@ def look(state):
     return keys, untouched, items, again, whole
 
 
-def test_a_frame_can_be_looked_into(rings):  # noqa: F811
+def test_a_frame_can_be_looked_into(rings):
     writer, (reader,) = rings(1, None, {"leases": 3})
     for _ in range(3):  # through the ring, and then by the pool
         writer.call(peers.send, VALUE)
@@ -155,7 +153,7 @@ def hold_and_drop(state):
     return told
 
 
-def test_frames_that_are_dropped_are_given_back_read_or_not(rings):  # noqa: F811
+def test_frames_that_are_dropped_are_given_back_read_or_not(rings):
     writer, (reader,) = pooled(rings, 1, {"leases": 3})
     for i in range(3):
         writer.call(peers.send, {"x": ("cuda", np.full(9, i))})
@@ -174,7 +172,7 @@ def pack_and_send(state, value, options):
     return packed.hashes, peers.seen(ringcast.unpack(packed))
 
 
-def test_a_packed_frame_has_the_bytes_and_arrives_on_the_device(rings):  # noqa: F811
+def test_a_packed_frame_has_the_bytes_and_arrives_on_the_device(rings):
     writer, others = rings(2)
     value = {key: VALUE[key] for key in ("x", "n", "host", "i")}
     value["o"] = VALUE["o"]
@@ -198,7 +196,7 @@ def hashes_of_next(state):
         return frame.hashes, peers.seen(ringcast.unpack(frame))
 
 
-def test_hashes_are_of_the_tensors_bytes(rings):  # noqa: F811
+def test_hashes_are_of_the_tensors_bytes(rings):
     writer, (reader,) = pooled(rings)
     value = {**VALUE, "t": ("cuda", np.arange(24.0), {"shape": (4, 5), "strides": (1, 4)})}
     expected_hashes = writer.call(send_and_tell_hashes, value)
@@ -218,7 +216,7 @@ def close_tap(state):
     state.pop("tap").close()
 
 
-def test_a_tap_gives_what_the_ring_has_on_the_cpu(rings):  # noqa: F811
+def test_a_tap_gives_what_the_ring_has_on_the_cpu(rings):
     writer, (reader, other) = rings(2)
     value = {"x": VALUE["x"]}
     other.call(tap, writer.call(handle_of))
@@ -257,7 +255,7 @@ def receive_as_a_task(state, times):
     return asyncio.run(main())
 
 
-def test_a_task_that_waits_for_room_sends_what_was_there_when_it_was_asked(rings):  # noqa: F811
+def test_a_task_that_waits_for_room_sends_what_was_there_when_it_was_asked(rings):
     writer, (reader,) = pooled(rings)
     writer.start(send_as_tasks, {**VALUE, "fill": np.zeros(50000)}, 10)  # they wait until somebody reads
     assert reader.call(receive_as_a_task, 10) == [expected({**VALUE, "fill": np.zeros(50000)})] * 10
@@ -265,7 +263,7 @@ def test_a_task_that_waits_for_room_sends_what_was_there_when_it_was_asked(rings
     assert packed > 0 and info.pool_frames + info.inline_frames == 1 + 10 - packed
 
 
-def test_tasks_send_and_receive(rings):  # noqa: F811
+def test_tasks_send_and_receive(rings):
     writer, others = rings(2)
     for reader in others:
         reader.start(receive_as_a_task, 30)
@@ -279,23 +277,11 @@ def test_tasks_send_and_receive(rings):  # noqa: F811
 # ---- Who dies, who comes late --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def mortal(fake_driver):
-    peer = peers.start(fake_driver)
-    yield peer
-    peer.stop()
-
-
 def send_many(state, times):
     tensor = state["torch"].from_numpy(np.arange(1000)).cuda()
     for i in range(times):
         state["writer"].send({"x": tensor, "i": i}, WATCHDOG)
     state["torch"].cuda.synchronize()
-
-
-def kill(peer):
-    os.kill(peer.pid, signal.SIGKILL)
-    peer.process.join(WATCHDOG)
 
 
 def receive_to_the_end(state):
@@ -340,7 +326,7 @@ def test_a_reader_that_was_killed_gives_its_places_back(gpus, mortal):
         peer.call(peers.close)
 
 
-def test_one_that_comes_later_has_the_group_go_through_the_ring_once(rings, gpus):  # noqa: F811
+def test_one_that_comes_later_has_the_group_go_through_the_ring_once(rings, gpus):
     writer, (reader,) = pooled(rings)
     exchange(writer, [reader], VALUE)
     late = gpus[4]
@@ -357,7 +343,7 @@ def reopen(state, handle):
     return state["again"]
 
 
-def test_a_closed_reader_and_a_new_one(rings):  # noqa: F811
+def test_a_closed_reader_and_a_new_one(rings):
     writer, (reader,) = pooled(rings)
     for _ in range(3):
         assert exchange(writer, [reader], VALUE) == [expected(VALUE)]

@@ -8,9 +8,9 @@ import gc
 import device_peers as peers
 import numpy as np
 import pytest
+from device_exchange import exchange
 from device_peers import MEGABYTE, Gate, capture, failing, on_device, pair
 from peers import WATCHDOG
-from test_device import exchange, rings  # noqa: F401
 
 import ringcast
 
@@ -301,7 +301,7 @@ def open_and_look(state):
 
 
 @pytest.mark.parametrize("kind", ["other", "cupy"])
-def test_a_place_in_the_pool_that_another_stream_reads_is_kept(rings, kind):  # noqa: F811
+def test_a_place_in_the_pool_that_another_stream_reads_is_kept(rings, kind):
     """CuPy names its current stream, and the frame came by torch's."""
     writer, (reader,) = rings(1, {"gpu_pool_bytes": 2 * MEGABYTE})
     beside = {"t": ("cuda", np.arange(3))} if kind == "cupy" else {}

@@ -9,7 +9,8 @@ import types
 import device_peers as peers
 import numpy as np
 import pytest
-from test_device import MEGABYTE, exchange, rings, told  # noqa: F401
+from device_exchange import exchange, told
+from device_peers import MEGABYTE
 
 import ringcast
 from ringcast import _device
@@ -25,7 +26,7 @@ def receive_and_tell_bases(state):
     return peers.seen(got), len({id(tensor.memory) for tensor in got.values()})
 
 
-def test_small_tensors_share_their_storage_but_are_no_views(rings, fake_driver):  # noqa: F811
+def test_small_tensors_share_their_storage_but_are_no_views(rings, fake_driver):
     writer, _ = rings()
     reader = peers.start(fake_driver)
     try:
@@ -55,7 +56,7 @@ def send_and_tell_recorded(state):
     return seen
 
 
-def test_torch_is_told_which_stream_looks_at_a_tensor(rings):  # noqa: F811
+def test_torch_is_told_which_stream_looks_at_a_tensor(rings):
     writer, _ = rings()
     assert writer.call(send_and_tell_recorded) == [[True, True]] * 3
 
@@ -88,7 +89,7 @@ def fail_then_receive(state):
         return error.errno
 
 
-def test_a_reader_that_could_not_open_its_device_once_tries_again(rings):  # noqa: F811
+def test_a_reader_that_could_not_open_its_device_once_tries_again(rings):
     writer, (reader,) = rings()
     value = {"x": ("cuda", np.arange(3))}
     writer.call(peers.send, value)
@@ -109,7 +110,7 @@ def ask_for_places(state):
     return raised
 
 
-def test_a_place_for_a_capsule_is_checked(rings):  # noqa: F811
+def test_a_place_for_a_capsule_is_checked(rings):
     writer, (reader,) = rings()
     writer.call(peers.send, ("other", np.arange(3)))
     assert reader.call(ask_for_places) == ["TypeError", "TypeError", "TypeError", "BufferError"]
@@ -124,7 +125,7 @@ def look_on_two_streams(state):
             return [seen, peers.seen(frame["y"]), peers.seen(ringcast.unpack(frame))]
 
 
-def test_a_frame_can_be_looked_into_on_another_stream_than_before(rings):  # noqa: F811
+def test_a_frame_can_be_looked_into_on_another_stream_than_before(rings):
     writer, (reader,) = rings()
     value = {"x": ("cuda", np.arange(3)), "y": ("cuda", np.arange(200000.0))}
     wanted = {key: told(*item) for key, item in value.items()}

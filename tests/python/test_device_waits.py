@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from device_peers import Gate, calls, capture, on_device, opens_once_others_run, pair
 from peers import WATCHDOG
-from test_device import rings  # noqa: F401
 
 import ringcast
 from ringcast._ringcast import _tidy_readers
@@ -154,7 +153,7 @@ def receive_and_wait(state, count):
     return [int(each.numpy()[0]) for each in got]
 
 
-def test_a_reader_that_sleeps_elsewhere_leaves_the_writer_room(rings):  # noqa: F811
+def test_a_reader_that_sleeps_elsewhere_leaves_the_writer_room(rings):
     """It has received all, the device has copied all, and it makes no other call."""
     writer, (reader,) = rings(1, {"gpu_pool_bytes": 0})
     for _ in range(3):

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,6 +42,17 @@ static inline void child_must_succeed(pid_t pid) {
 static inline void kill_child(pid_t pid) {
   ck_assert_int_eq(kill(pid, SIGKILL), 0);
   ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
+/* R, S, T, Z, ...; 0: there is none any more. */
+static inline char state_of(pid_t pid) {
+  char path[40], text[256] = "";
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  FILE *file = fopen(path, "re");
+  if (!file) return 0;
+  const char *end = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
+  fclose(file);
+  return end ? end[2] : 0;
 }
 
 /* A gate: many wait, one opens. */

@@ -4,6 +4,7 @@
 #define RC_TESTS_NOTIFIER_H
 
 #include <poll.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -78,5 +79,26 @@ static inline struct rc_event *shared_event(void) {
 #define must_become_readable(notifier) ck_assert(readable_within((notifier), -1))
 #define must_be_readable(notifier)     ck_assert(readable_within((notifier), 0))
 #define must_stay_quiet(notifier)      ck_assert(!readable_within((notifier), 20))
+
+/* ---- Many rounds ------------------------------------------------------------------------------------------------ */
+
+struct game {
+  struct rc_event event;
+  uint64_t rounds;
+  _Atomic uint64_t sent, seen;
+};
+
+/* Signals again only once the last signal was seen, so each of them matters: a loss is a hang. The pauses differ, so
+ * that some come before the arm, some into it, some after it. */
+static inline void *play(void *context) {
+  struct game *game = context;
+  for (uint64_t i = 1; i <= game->rounds; i++) {
+    for (volatile uint64_t pause = i * 7919 % 4096; pause > 0; pause--) {}
+    rc_store_release(&game->sent, i);
+    signal_now(&game->event);
+    while (rc_load_acquire(&game->seen) < i) sched_yield();
+  }
+  return NULL;
+}
 
 #endif

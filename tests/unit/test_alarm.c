@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/resource.h>
 
 #include "tests/support/children.h"
@@ -113,32 +112,13 @@ START_TEST(the_end_of_the_one_it_watches_makes_it_readable) {
 }
 END_TEST
 
-/* Signals again only once the last signal was seen, so each of them matters: a loss is a hang. */
-#define ROUNDS 5000
-
-struct game {
-  struct rc_event event;
-  _Atomic uint64_t sent, seen;
-};
-
-static void *play(void *context) {
-  struct game *game = context;
-  for (uint64_t i = 1; i <= ROUNDS; i++) {
-    for (volatile uint64_t pause = i * 7919 % 4096; pause > 0; pause--) {}
-    rc_store_release(&game->sent, i);
-    signal_now(&game->event);
-    while (rc_load_acquire(&game->seen) < i) sched_yield();
-  }
-  return NULL;
-}
-
 START_TEST(no_signal_of_many_is_lost) {
   if (!choose(_i, __func__)) return;
-  static struct game game;
+  static struct game game = {.rounds = 5000};
   struct rc_alarm *alarm = open_alarm(&game.event);
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, play, &game), 0);
-  for (uint64_t seen = 0; seen < ROUNDS;) {
+  for (uint64_t seen = 0; seen < game.rounds;) {
     if (rc_load_acquire(&game.sent) == seen) {
       uint32_t value = rc_event_prepare(&game.event);
       if (rc_load_acquire(&game.sent) == seen) {

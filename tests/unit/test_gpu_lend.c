@@ -80,13 +80,6 @@ static void read_lent(void *unused) {
   close_device();
 }
 
-static int send_lent(uint32_t lent) {
-  int64_t shape[1] = {1000};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = bytes_on_device(source + 50, shape),
-                                   .on_device = 1, .lent = lent};
-  return ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0);
-}
-
 START_TEST(lent_memory_is_read_where_it_lies_and_taken_back) {
   struct ringcast_gpu_writer_options options = gpu_options();
   uint32_t lent, later;
@@ -98,21 +91,21 @@ START_TEST(lent_memory_is_read_where_it_lies_and_taken_back) {
   hear(talk.told[0]);
   ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
   ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 1);
-  ck_assert_int_eq(send_lent(lent), 0);
+  ck_assert_int_eq(send_lent(50, lent), 0);
   hear(talk.told[0]);
   ck_comes(ringcast_gpu_lent_is_idle(gpu_writer, lent) == 1);
-  ck_assert_int_eq(send_lent(lent), 0); /* the child does not read it yet */
+  ck_assert_int_eq(send_lent(50, lent), 0); /* the child does not read it yet */
   ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 0);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 2000000), -ETIMEDOUT);
-  ck_assert_int_eq(send_lent(lent), -EINVAL); /* it is being taken back */
+  ck_assert_int_eq(send_lent(50, lent), -EINVAL); /* it is being taken back */
   say(talk.go[1]);
   hear(talk.told[0]);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), 0);
-  ck_assert_int_eq(send_lent(lent), -EINVAL);
+  ck_assert_int_eq(send_lent(50, lent), -EINVAL);
   ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &later), 0);
   ck_assert_uint_ne(later, lent);
-  ck_assert_int_eq(send_lent(later), 0);
+  ck_assert_int_eq(send_lent(50, later), 0);
   hear(talk.told[0]);
   say(talk.go[1]);
   child_must_succeed(child);
@@ -182,7 +175,7 @@ START_TEST(child_of_a_dead_reader_keeps_nothing_lent_when_another_has_its_slot) 
   ck_assert_int_eq(send_bytes(50, 1000, 0), 0);
   hear(talk.told[0]);
   ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  ck_assert_int_eq(send_lent(lent), 0);
+  ck_assert_int_eq(send_lent(50, lent), 0);
   hear(talk.told[0]);
   kill_child(first);
   while (ringcast_writer_check(writer, &peer) > 0) continue;
@@ -239,7 +232,7 @@ START_TEST(memory_lent_to_an_idle_reader_whose_device_fails_is_taken_back) {
   ck_assert_int_eq(send_bytes(50, 1000, 0), 0);
   hear(talk.told[0]);
   ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  ck_assert_int_eq(send_lent(lent), 0);
+  ck_assert_int_eq(send_lent(50, lent), 0);
   hear(talk.told[0]);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN); /* it is asked, and all is well */
   say(talk.go[1]);
@@ -259,7 +252,7 @@ START_TEST(nobody_waits_for_memory_that_was_lent_of_a_device_that_fails) {
   open_pair(&options);
   ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
   hold_up();
-  ck_assert_int_eq(send_lent(lent), 0);
+  ck_assert_int_eq(send_lent(50, lent), 0);
   fake_cuda()->break_context(context);
   ck_assert_int_eq(_i == 0 ? ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER)
                            : ringcast_gpu_lent_is_idle(gpu_writer, lent), -EPIPE);

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/epoll.h>
 
 #include "shm/disable.h"
@@ -184,36 +183,16 @@ END_TEST
 
 /* ---- Many rounds ------------------------------------------------------------------------------------------------ */
 
-#define ROUNDS 10000
-
-struct game {
-  struct rc_event event;
-  _Atomic uint64_t sent, seen;
-};
-
-/* Signals again only once the last signal was seen, so each of them matters. The pauses differ, so that some come
- * before the arm, some into it, some after it. */
-static void *play(void *context) {
-  struct game *game = context;
-  for (uint64_t i = 1; i <= ROUNDS; i++) {
-    for (volatile uint64_t pause = i * 7919 % 4096; pause > 0; pause--) {}
-    rc_store_release(&game->sent, i);
-    signal_now(&game->event);
-    while (rc_load_acquire(&game->seen) < i) sched_yield();
-  }
-  return NULL;
-}
-
 START_TEST(no_signal_of_many_is_lost_and_epoll_is_not_interrupted) {
   if (!choose(_i, __func__)) return;
-  static struct game game;
+  static struct game game = {.rounds = 10000};
   struct rc_notifier *notifier = make(_i, &game.event, NEVER);
   int epoll = epoll_create1(EPOLL_CLOEXEC);
   struct epoll_event event = {.events = EPOLLIN, .data.fd = rc_notifier_fd(notifier)};
   ck_assert_int_eq(epoll_ctl(epoll, EPOLL_CTL_ADD, event.data.fd, &event), 0);
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, play, &game), 0);
-  for (uint64_t seen = 0; seen < ROUNDS;) {
+  for (uint64_t seen = 0; seen < game.rounds;) {
     uint64_t sent = rc_load_acquire(&game.sent);
     if (sent == seen) {
       uint32_t value = rc_event_prepare(&game.event);

@@ -86,15 +86,6 @@ static void leave_a_thread_behind(void *context) {
   syscall(SYS_exit, 0); /* of this thread alone */
 }
 
-static char state_of(pid_t pid) {
-  char path[40], text[256] = "";
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  FILE *file = fopen(path, "re");
-  ck_assert_ptr_nonnull(fgets(text, sizeof text, file));
-  fclose(file);
-  return strrchr(text, ')')[2];
-}
-
 START_TEST(who_has_lost_its_main_thread_lives_as_long_as_the_others) {
   if (!choose(_i, __func__)) return;
   pid_t child = start_child(leave_a_thread_behind, NULL);

@@ -145,15 +145,6 @@ START_TEST(a_signal_handler_ends_it_also_one_with_restart) {
 }
 END_TEST
 
-static char state_of(pid_t pid) {
-  char path[40], text[256] = "";
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  FILE *file = fopen(path, "re");
-  child_must(fgets(text, sizeof text, file));
-  fclose(file);
-  return strrchr(text, ')')[2];
-}
-
 /* Once the parent sleeps it is stopped, continued, and, when it sleeps again, given what it waits for. */
 static void stop_parent_and_go_on(void *context) {
   pid_t parent = getppid();

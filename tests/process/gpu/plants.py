@@ -13,7 +13,6 @@ import argparse
 import concurrent.futures
 import os
 import re
-import shlex
 import subprocess
 import sys
 import time

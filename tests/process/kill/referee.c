@@ -89,17 +89,6 @@ void start_party(int index) {
 
 /* ---- Looking ---------------------------------------------------------------------------------------------------- */
 
-/* R, S, T, Z, ...; 0: there is none any more. */
-char state_of(pid_t pid) {
-  char path[40], text[256] = "";
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  FILE *file = fopen(path, "re");
-  if (!file) return 0;
-  const char *end = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
-  fclose(file);
-  return end ? end[2] : 0;
-}
-
 static void dump(const char *how, uint64_t waited, const char *what) {
   fprintf(stderr, "kill: %s: waited %.1f s until %s\n", how, (double)waited / 1e9, what);
   fprintf(stderr, "  on_death %u, on_slow %u, slow %.0f ms, sending %llu, committed %llu\n", board->on_death,

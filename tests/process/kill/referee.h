@@ -4,9 +4,9 @@
 #define RC_TESTS_KILL_REFEREE_H
 
 #include "tests/process/kill/kill.h"
+#include "tests/support/children.h"
 
 void start_party(int index);
-char state_of(pid_t pid);
 
 /* Looks until it is so; false: that is a hang, which has been told and counted. */
 bool until(bool (*is_so)(const void *), const void *context, const char *what);

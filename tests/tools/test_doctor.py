@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast doctor, but for what it says of GPUs."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+from case import CPUS, TOOL, Case, run
+
+LEVELS = {"ok", "note", "problem"}
+
+
+class Doctor(Case):
+    def test_json_has_every_line_with_its_level(self):
+        found = self.json("doctor")
+        self.assertIs(found["healthy"], True)
+        names = [line["name"] for line in found["lines"]]
+        self.assertEqual(len(names), len(set(names)))
+        for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory",
+                     "locked memory", "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "pidfd",
+                     "io_uring", "/proc", "seccomp", "ptrace_scope", "environment"):
+            self.assertIn(name, names)
+        for line in found["lines"]:
+            self.assertIn(line["level"], LEVELS)
+            self.assertTrue(line["found"])
+            self.assertIsInstance(line["mend"], str)
+            self.assertTrue(all(isinstance(value, int) for value in line["facts"].values()), line)
+
+    def test_text_and_json_tell_the_same(self):
+        text = self.succeed("doctor")
+        for line in self.json("doctor")["lines"]:
+            self.assertRegex(text, rf"(?m)^{line['level']} +{re.escape(line['name'])} ")
+
+    def test_facts_are_the_kernels(self):
+        facts = {line["name"]: line["facts"] for line in self.json("doctor")["lines"]}
+        self.assertEqual(facts["cores"]["allowed"], len(CPUS))
+        self.assertEqual(facts["cores"]["online"], os.sysconf("SC_NPROCESSORS_ONLN"))
+        self.assertEqual([facts["kernel"]["major"], facts["kernel"]["minor"]],
+                         [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]])
+        self.assertGreater(facts["ring"]["capacity"], 0)
+        self.assertGreater(facts["ring"]["files"], 0)
+
+    def test_a_machine_that_can_make_no_ring_is_a_problem(self):
+        done = run("doctor", "--format", "json", RINGCAST_MEMORY="frobnicate")
+        self.assertEqual(done.returncode, 1)
+        found = json.loads(done.stdout)
+        self.assertIs(found["healthy"], False)
+        lines = {line["name"]: line for line in found["lines"]}
+        self.assertEqual(lines["ring"]["level"], "problem")
+        self.assertIn("frobnicate", lines["ring"]["found"])
+        self.assertIn("RINGCAST_MEMORY=frobnicate", lines["environment"]["found"])
+
+    def test_a_switch_that_there_is_not_is_a_problem(self):
+        done = run("doctor", "--format", "json", RINGCAST_DISABLE="spin,io-uring")
+        self.assertEqual(done.returncode, 1)
+        line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "ring")
+        self.assertEqual(line["level"], "problem")
+        self.assertIn("RINGCAST_DISABLE has 'io-uring': it must be a list of any of", line["found"])
+        self.assertIn("io_uring", line["found"])
+
+    def check_nothing_is_concluded(self, lines):
+        self.assertEqual(lines["ring"]["level"], "problem")
+        for name in ("huge pages", "shmem huge"):
+            if "has no pool" not in lines[name]["found"]:
+                self.assertIn("because no ring could be made", lines[name]["found"])
+            self.assertEqual(lines[name]["mend"], "")
+        self.assertEqual(lines["shmem huge"]["facts"]["works"], -1)
+
+    def test_what_no_ring_could_show_is_not_concluded(self):
+        done = run("doctor", "--format", "json", RINGCAST_SPIN_US="x")
+        self.assertEqual(done.returncode, 1)
+        self.check_nothing_is_concluded({line["name"]: line for line in json.loads(done.stdout)["lines"]})
+
+    def test_too_few_files_are_not_told_as_something_else(self):
+        told = set()
+        for files in range(5, 10):  # each ends in another step
+            done = subprocess.run(["sh", "-c", f'ulimit -n {files} && exec "$0" doctor --format json', TOOL],
+                                  capture_output=True, text=True, timeout=60)
+            lines = {line["name"]: line for line in json.loads(done.stdout)["lines"]}
+            if done.returncode == 0:
+                continue
+            ring = lines["ring"]["found"]
+            if "can't make a ring" in ring:
+                self.check_nothing_is_concluded(lines)
+                self.assertIn("Too many open files", ring)
+                self.assertIn("ulimit -n", ring)
+                self.assertNotIn("needs /proc", ring)
+                told.add(ring)
+        self.assertTrue(any("/proc/self/stat" in ring for ring in told), told)
+
+    def test_unknown_variables_are_told_as_such(self):
+        line = next(line for line in self.json("doctor", RINGCAST_MEMROY="pages", RINGCAST_MEMORY="pages")["lines"]
+                    if line["name"] == "environment")
+        self.assertEqual(line["level"], "note")
+        known, unknown = line["found"].split("unknown to ringcast: ")
+        self.assertIn("RINGCAST_MEMORY=pages", known)
+        self.assertIn("RINGCAST_MEMROY", unknown)
+        self.assertGreaterEqual(line["facts"]["unknown"], 1)
+
+    def test_the_variables_of_the_python_package_are_known(self):
+        package = pathlib.Path(__file__).parents[2] / "python" / "ringcast"
+        names = {name for path in package.rglob("*.py") for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())}
+        self.assertIn("RINGCAST_VLLM", names)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
+        environment = {**inherited, **dict.fromkeys(names, "1")}  # which not all of them can be
+        done = subprocess.run([TOOL, "doctor", "--format", "json"], capture_output=True, text=True, timeout=60,
+                              env=environment)
+        line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "environment")
+        self.assertEqual(line["facts"]["unknown"], 0, line["found"])
+
+    def test_the_ring_is_as_the_environment_asks(self):
+        facts = {line["name"]: line["facts"] for line in self.json("doctor", RINGCAST_MEMORY="pages")["lines"]}
+        self.assertEqual(facts["ring"]["page_size"], os.sysconf("SC_PAGESIZE"))
+
+    def lines_without(self, switches):
+        return {line["name"]: line for line in self.json("doctor", RINGCAST_DISABLE=switches)["lines"]}
+
+    def test_what_is_switched_off_is_told_and_not_used(self):
+        names = {"hugetlb": "huge pages", "shmem-huge": "shmem huge", "numa": "NUMA", "cpu_wait": "CPU wait",
+                 "membarrier": "membarrier", "pidfd": "pidfd", "io_uring": "io_uring", "cow": "copy-on-write"}
+        for switches in ([], *([switch] for switch in names), list(names)):
+            with self.subTest(switches=switches):
+                lines = self.lines_without(",".join(switches))
+                told = {switch for switch, name in names.items() if "RINGCAST_DISABLE" in lines[name]["found"]}
+                self.assertEqual(told, set(switches))
+                for switch in {"cpu_wait", "membarrier", "pidfd", "io_uring"} & told:
+                    self.assertEqual(lines[names[switch]]["facts"]["used"], 0)
+                if "cow" in told:
+                    self.assertEqual(lines["copy-on-write"]["facts"]["works"], 0)
+                for switch in {"hugetlb", "shmem-huge", "cow"} & told:
+                    self.assertEqual(lines[names[switch]]["mend"], "", "what is not wanted is not to be mended")
+
+    def test_io_uring_is_used_where_all_is_there_that_it_takes(self):
+        facts = {name: line["facts"] for name, line in self.lines_without("").items()}
+        there = (facts["membarrier"]["used"] and facts["pidfd"]["used"] and facts["io_uring"]["futex_wait"]
+                 and facts["io_uring"]["liburing"])
+        self.assertEqual(facts["io_uring"]["used"], there)
+        for switch in ("membarrier", "pidfd"):
+            line = self.lines_without(switch)["io_uring"]
+            self.assertEqual(line["facts"]["used"], 0)
+            self.assertIn("a helper thread", line["found"])
+            if there:
+                self.assertIn("not used without membarrier and pidfds", line["found"])
+
+    def test_whether_large_frames_can_be_kept_is_found_out_by_keeping_one(self):
+        line = self.lines_without("")["copy-on-write"]
+        can = os.access("/proc/self/pagemap", os.R_OK) and os.sysconf("SC_PAGESIZE") == 4096
+        self.assertEqual(line["facts"]["works"], int(can))
+        self.assertEqual(line["level"], "ok" if can else "note")
+
+    def test_spill_memory_is_as_the_environment_asks(self):
+        for asked, got, level in (("0", 0, "note"), ("1", 2 << 20, "ok"), ("1073741824", 1 << 30, "ok")):
+            line = next(line for line in self.json("doctor", RINGCAST_SPILL_BYTES=asked)["lines"]
+                        if line["name"] == "large frames")
+            self.assertEqual(line["facts"]["spill_bytes"], got)
+            self.assertEqual(line["level"], level)

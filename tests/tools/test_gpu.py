@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ringcast doctor and ringcast perf say of a GPU, on the tests' own CUDA drivers."""
+
+import json
+import os
+
+from case import FAKES, Case, run
+
+
+def fake(folder="new", **environment):
+    """The environment in which a CUDA driver of the tests' own is found."""
+    path = os.pathsep.join(filter(None, [os.path.join(FAKES, folder), os.environ.get("LD_LIBRARY_PATH")]))
+    return {"LD_LIBRARY_PATH": path, **environment}
+
+
+class DoctorOfGpus(Case):
+    """No GPU, nor what is wrong with one, is a problem: rings can be made."""
+
+    def gpu_lines(self, **environment):
+        found = self.json("doctor", **environment)
+        self.assertIs(found["healthy"], True)
+        return {line["name"]: line for line in found["lines"] if line["name"].startswith("GPU")}
+
+    def inline(self, says, name="GPU tensors", **environment):
+        lines = self.gpu_lines(**fake(**environment))
+        line = lines[name]
+        self.assertEqual(line["level"], "note", line)
+        self.assertTrue(line["found"].startswith("INLINE: 4 tensors"), line)
+        self.assertIn(says, line["found"])
+        self.assertEqual((line["facts"]["pool_frames"], line["facts"]["inline_frames"]), (0, 4))
+        return lines
+
+    def test_a_device_is_told_and_tensors_of_it_go_by_the_pool(self):
+        lines = self.gpu_lines(**fake())
+        self.assertEqual(list(lines), ["GPU", "GPU 0", "GPU tensors"])
+        self.assertEqual({line["level"] for line in lines.values()}, {"ok"})
+        self.assertEqual({line["mend"] for line in lines.values()}, {""})
+        self.assertEqual(lines["GPU"]["found"], "1 device, a driver for CUDA 12.4")
+        self.assertEqual(lines["GPU"]["facts"], {"ready": 1, "version": 12040, "devices": 1, "result": 0})
+        for fact in ("words64", "words32", "registers", "registers_read_only", "exports"):
+            self.assertEqual(lines["GPU 0"]["facts"][fact], 1)
+        self.assertGreater(lines["GPU 0"]["facts"]["total_bytes"], 0)
+        self.assertRegex(lines["GPU 0"]["found"], r"^Fake GPU 0, GPU-[0-9a-f]{8}, 16\.0 GiB")
+        facts = lines["GPU tensors"]["facts"]
+        self.assertEqual((facts["pool_frames"], facts["inline_frames"], facts["registered"]), (3, 1, 1))
+        self.assertEqual(facts["word_bits"], 64)
+        self.assertIn("POOL: of 4 tensors, 3 went", lines["GPU tensors"]["found"])
+
+    def test_why_there_is_no_gpu_is_a_note(self):
+        for says, environment in (
+            ("switched off by RINGCAST_DISABLE=cuda", fake(RINGCAST_DISABLE="cuda")),
+            ("the driver finds no device", fake(FAKE_CUDA_INIT="100")),
+            ("is a toolkit's stub", fake(FAKE_CUDA_INIT="34")),
+            ("the driver does not start", fake(FAKE_CUDA_INIT="999")),
+            ("cuIpcOpenMemHandle", fake("lacking")),
+        ):
+            with self.subTest(says=says):
+                lines = self.gpu_lines(**environment)
+                self.assertEqual(list(lines), ["GPU"])
+                self.assertEqual(lines["GPU"]["level"], "note")
+                self.assertTrue(lines["GPU"]["found"].startswith("none is used: "), lines)
+                self.assertIn(says, lines["GPU"]["found"])
+                self.assertEqual(lines["GPU"]["facts"]["ready"], 0)
+
+    def test_two_devices_are_tried_with_each_other(self):
+        lines = self.gpu_lines(**fake(FAKE_CUDA_DEVICES="2"))
+        self.assertEqual(list(lines), ["GPU", "GPU 0", "GPU 1", "GPU tensors", "GPU 0 to 1"])
+        self.assertEqual(lines["GPU 0 to 1"]["level"], "ok")
+        lines = self.inline("217", name="GPU 0 to 1", FAKE_CUDA_DEVICES="2", FAKE_CUDA_NO_PEER="1")
+        self.assertEqual(lines["GPU tensors"]["level"], "ok")
+
+    def test_what_is_switched_off_is_told(self):
+        lines = self.inline("RINGCAST_DISABLE", RINGCAST_DISABLE="cuda_pool")
+        self.assertIn("exporting was not tried (RINGCAST_DISABLE=cuda_pool)", lines["GPU 0"]["found"])
+        self.assertEqual((lines["GPU 0"]["mend"], lines["GPU tensors"]["mend"]), ("", ""))
+        lines = self.inline("cuda_register", RINGCAST_DISABLE="cuda_register")
+        self.assertIn("was not tried (RINGCAST_DISABLE=cuda_register)", lines["GPU 0"]["found"])
+        self.assertIn("whether its streams can wait for words of host memory was not tried", lines["GPU 0"]["found"])
+        self.assertEqual((lines["GPU 0"]["mend"], lines["GPU tensors"]["mend"]), ("", ""))
+        lines = self.gpu_lines(**fake(RINGCAST_DISABLE="cuda_words64"))
+        self.assertIn("words of 32 bits (those of 64 are switched off by RINGCAST_DISABLE)", lines["GPU 0"]["found"])
+        self.assertEqual(lines["GPU tensors"]["facts"]["word_bits"], 32)
+        self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 3)
+
+    def check_mend(self, line, mend, **environment):
+        """One of the two lines says how to mend it: that of the device, or else that of the way."""
+        lines = self.inline("", **environment)
+        other = {"GPU 0": "GPU tensors", "GPU tensors": "GPU 0"}[line]
+        self.assertIn(mend, lines[line]["mend"])
+        self.assertEqual(lines[other]["mend"], "")
+        return lines
+
+    def test_what_the_driver_refuses_leaves_the_ring_and_is_told(self):
+        self.inline("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", FAKE_CUDA_FAIL="cuIpcOpenMemHandle:0:217")
+        lines = self.check_mend("GPU 0", "no process share", FAKE_CUDA_FAIL="cuIpcGetMemHandle:0:801")
+        self.assertNotEqual(lines["GPU 0"]["facts"]["exports"], 1)
+        self.assertEqual(lines["GPU 0"]["level"], "note")
+        lines = self.check_mend("GPU 0", "ulimit -l", FAKE_CUDA_FAIL="cuMemHostRegister:0:2")
+        self.assertNotEqual(lines["GPU 0"]["facts"]["registers"], 1)
+        self.check_mend("GPU 0", "registers no host memory", FAKE_CUDA_FAIL="cuMemHostRegister:0:801")
+        lines = self.check_mend("GPU 0", "another version of the driver", FAKE_CUDA_STUCK_WORDS="1")
+        self.assertIn("its streams can't wait for words of host memory: the host's store wakes none",
+                      lines["GPU 0"]["found"])
+        lines = self.check_mend("GPU 0", "no stream operations", folder="old")
+        self.assertIn("its streams can't wait for words of host memory;", lines["GPU 0"]["found"])
+        self.check_mend("GPU 0", "CUDA 12.0 or newer", folder="old", FAKE_CUDA_VERSION="11040")
+
+    def test_how_to_mend_it_is_told_by_what_the_driver_said(self):
+        for result, mend in (
+            (1, "IPC and one PID namespace"), (201, "one PID namespace for both"), (205, "IPC and one PID namespace"),
+            (208, "close what else"), (217, "nvidia-smi topo"), (400, "IPC and one PID namespace"),
+            (711, "so many peers"), (801, "no process share"), (999, "docs/gpu.md"),
+        ):
+            with self.subTest(result=result):
+                self.check_mend("GPU tensors", mend, FAKE_CUDA_FAIL=f"cuIpcOpenMemHandle:0:{result}")
+
+    def test_the_environment_is_checked_as_the_library_does(self):
+        lines = self.inline_by_setting(RINGCAST_GPU_POOL_BYTES="0")
+        self.assertEqual(lines["GPU tensors"]["found"], "INLINE: RINGCAST_GPU_POOL_BYTES is 0")
+        for name, bad, says in (
+            ("RINGCAST_GPU_POOL_BYTES", "1G", "must be a whole number of bytes"),
+            ("RINGCAST_GPU_POOL_BYTES", "-1", "must be a whole number of bytes"),
+            ("RINGCAST_GPU_POOL_BYTES", str(1 << 63), "must be a whole number of bytes"),
+            ("RINGCAST_GPU", "yes", "must be 0 or 1"),
+        ):
+            with self.subTest(name=name, bad=bad):
+                done = run("doctor", "--format", "json", **fake(**{name: bad}))
+                self.assertEqual(done.returncode, 1)
+                (line,) = (line for line in json.loads(done.stdout)["lines"] if line["name"] == "GPU settings")
+                self.assertEqual(line["level"], "problem")
+                self.assertIn(f"{name} is '{bad}': it {says}", line["found"])
+        self.assertNotIn("GPU settings", self.gpu_lines(**fake(RINGCAST_GPU="1", RINGCAST_GPU_POOL_BYTES="2097152")))
+        lines = self.gpu_lines(**fake(RINGCAST_GPU_POOL_BYTES=str(1 << 36)))     # of 16 GiB
+        self.assertIn("a pool takes 65536.0 MiB, which is more than is free", lines["GPU 0"]["found"])
+        self.assertIn("a smaller RINGCAST_GPU_POOL_BYTES", lines["GPU 0"]["mend"])
+        self.assertEqual((lines["GPU 0"]["level"], lines["GPU 0"]["facts"]["pool_bytes"]), ("note", 1 << 36))
+        lines = self.gpu_lines(**fake(RINGCAST_GPU="0"))
+        self.assertIn("RINGCAST_GPU is 0", lines["GPU settings"]["found"])
+
+    def inline_by_setting(self, **environment):
+        lines = self.gpu_lines(**fake(**environment))
+        self.assertEqual((lines["GPU tensors"]["level"], lines["GPU tensors"]["mend"]), ("note", ""))
+        self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 0)
+        return lines
+
+    def test_a_device_that_can_not_be_used_is_a_note(self):
+        lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuDevicePrimaryCtxRetain:0:2"))
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", lines["GPU 0"]["found"])
+        self.assertIn("let go of memory of the device", lines["GPU 0"]["mend"])
+        for name in ("GPU 0", "GPU tensors"):
+            self.assertEqual(lines[name]["level"], "note")
+        lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuMemcpyHtoDAsync:3:700"))
+        self.assertIn("tensors can't be sent: cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
+                      lines["GPU tensors"]["found"])
+
+
+class PerfOfGpus(Case):
+    SHORT = ["--sizes", "1K,64K", "--seconds", "0.02", "--capacity", "1M"]
+
+    def test_both_ways_are_measured_beside_plain_copies(self):
+        for readers in (1, 2):
+            found = self.json("perf", "gpu", *self.SHORT, "--readers", str(readers), **fake())
+            self.assertEqual((found["measurement"], found["readers"], found["pool"]), ("gpu", readers, True))
+            self.assertEqual(found["device"], "Fake GPU 0")
+            self.assertEqual([size["bytes"] for size in found["sizes"]], [1024, 65536])
+            for size in found["sizes"]:
+                for way in ("pool", "inline", "device_to_device", "host_to_device"):
+                    for figure in ("send_us", "completion_us", "bytes_per_s"):
+                        self.positive(size[way][figure])
+                    self.assertGreaterEqual(size[way]["rounds"], 5)
+                for way in ("pool", "inline"):
+                    self.positive(size[way]["receive_us"])
+                copies = [size["pool"]["writer_copy_bytes_per_s"], size["pool"]["reader_copy_bytes_per_s"]]
+                plain = size["device_to_device"]["copy_bytes_per_s"]
+                for figure in (*copies, plain):
+                    self.positive(figure)
+                self.assertAlmostEqual(size["pool"]["ratio_to_device_to_device"] / (min(copies) / plain), 1, delta=0.01)
+            self.check_crossover(found)
+            writer, reader = found["ring_with_pool"]["writer"], found["ring_with_pool"]["readers"]
+            self.assertGreater(writer["pool_frames"], 10)
+            self.assertEqual(reader["opens"], readers, "each reader opens the pool once")
+            self.assertLessEqual(writer["syncs"], writer["inline_frames"], "only what goes INLINE waits for the device")
+            self.assertEqual(found["ring_without"]["writer"]["pool_frames"], 0)
+            free = found["device_free_bytes"]
+            self.assertLess(free["open"], free["before"])
+            self.assertEqual(free["after"], free["before"], "all is given back")
+
+    def check_crossover(self, found):
+        faster = [size["pool"]["completion_us"] < size["inline"]["completion_us"] for size in found["sizes"]]
+        wanted = {(False, False): (-1, -1), (True, False): (-1, -1), (False, True): (65536, 1024),
+                  (True, True): (1024, 0)}
+        self.assertEqual((found["pool_from_bytes"], found["inline_most"]), wanted[tuple(faster)])
+
+    def test_without_a_pool_only_what_there_is_is_measured(self):
+        found = self.json("perf", "gpu", *self.SHORT, **fake(FAKE_CUDA_FAIL="cuIpcOpenMemHandle:0:217"))
+        self.assertIs(found["pool"], False)
+        self.assertIn("217", found["why"])
+        self.assertNotIn("pool", found["sizes"][0])
+        self.positive(found["sizes"][0]["inline"]["completion_us"])
+        self.assertEqual((found["pool_from_bytes"], found["inline_most"]), (-1, -1))
+
+    def test_text_has_the_figures_too(self):
+        text = self.succeed("perf", "gpu", *self.SHORT, **fake())
+        for word in ("POOL", "INLINE", "within the device", "host to device", "completion, us", "handles opened"):
+            self.assertIn(word, text)
+
+    def test_without_a_gpu_nothing_is_measured_and_it_says_why(self):
+        done = run("perf", "gpu", *self.SHORT, RINGCAST_DISABLE="cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout, "")
+        self.assertIn("nothing was measured, as no GPU is used: switched off by RINGCAST_DISABLE=cuda", done.stderr)
+
+    def test_a_tensor_that_does_not_fit_is_told(self):
+        done = run("perf", "gpu", "--sizes", "64M", **fake(RINGCAST_SPILL_BYTES=str(8 << 20)))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)

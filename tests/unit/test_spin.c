@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether who waits spins, yields or sleeps at once: by the CPUs that there are, by how many wait, and by how long it
+ * took lately. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+
+#include "ringcast/ringcast.h"
+#include "shm/crowd.h"
+#include "shm/os.h"
+#include "shm/wait.h"
+#include "tests/support/suite.h"
+#include "tests/support/waiter.h"
+
+static void forget_environment(void) {
+  unsetenv("RINGCAST_DISABLE"); /* each test here makes its own conditions */
+  unsetenv("RINGCAST_SPIN_US");
+}
+
+static int cpus;
+
+static int pretended_cpus(void) { return cpus; }
+
+START_TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
+  struct target target = {0};
+  rc_os.online_cpus = pretended_cpus;
+  for (cpus = 1; cpus <= 2; cpus++) {
+    set_up(&target, -1, 0);
+    ck_assert_int_eq(target.waiter.spin_ns, 0);
+    set_up(&target, 0, 0);
+    ck_assert_int_eq(target.waiter.spin_ns, cpus == 1 ? 0 : RC_DEFAULT_SPIN_NS);
+    set_up(&target, 1000, 0);
+    ck_assert_int_eq(target.waiter.spin_ns, 1000);
+  }
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+START_TEST(the_spin_time_can_be_set_by_environment) {
+  struct target target = {0};
+  const struct {
+    const char *text;
+    int64_t spin_ns;
+  } good[] = {{"0", 0}, {"7", 7000}, {"", RC_DEFAULT_SPIN_NS}};
+  cpus = 2;
+  rc_os.online_cpus = pretended_cpus;
+  for (int i = 0; i < 3; i++) {
+    setenv("RINGCAST_SPIN_US", good[i].text, 1);
+    set_up(&target, 0, 0);
+    ck_assert_int_eq(target.waiter.spin_ns, good[i].spin_ns);
+    set_up(&target, 500, 0); /* what the code asks for comes first */
+    ck_assert_int_eq(target.waiter.spin_ns, 500);
+  }
+  const char *const bad[] = {"-1", "fast", "5us", "99999999999999999999", "1000001"};
+  for (int i = 0; i < 5; i++) {
+    setenv("RINGCAST_SPIN_US", bad[i], 1);
+    ck_assert_int_eq(rc_waiter_init(&target.waiter, &target.event, &target.crowd, 0), -EINVAL);
+  }
+  unsetenv("RINGCAST_SPIN_US");
+  setenv("RINGCAST_DISABLE", "spin", 1);
+  set_up(&target, 0, 0);
+  ck_assert_int_eq(target.waiter.spin_ns, 0);
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+static int polls;
+
+static int count_polls(void *context) {
+  polls++;
+  return poll_target(context);
+}
+
+static int sleep_no_time(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word, (void)value, (void)timeout_ns;
+  return -ETIMEDOUT;
+}
+
+/* Whether a wait looks more often than the few times that one without spinning does. */
+static bool spins(struct target *target) {
+  const struct rc_wait how = {.poll = count_polls, .check = check_target, .context = target};
+  int (*sleep)(_Atomic uint32_t *, uint32_t, int64_t) = rc_os.futex_wait;
+  rc_os.futex_wait = sleep_no_time;
+  target->check_result = -ECOMM; /* ends the wait after the first sleep */
+  target->waiter.checked = 0;
+  polls = 0;
+  ck_assert_int_eq(rc_wait(&target->waiter, &how, 1000000), -ECOMM);
+  rc_os.futex_wait = sleep;
+  target->check_result = -EAGAIN;
+  return polls > 4;
+}
+
+START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
+  struct target target = {0};
+  cpus = 2;
+  rc_os.online_cpus = pretended_cpus;
+  set_up(&target, 0, -EAGAIN);
+  target.crowd.parties = 2;
+  target.crowd.cpus[0] = 3;
+  ck_assert(spins(&target));
+  for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
+  ck_assert(!spins(&target));
+  target.waiter.credit = 1;
+  ck_assert(spins(&target));
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+static int yields;
+
+static void yield_at_once(void) { yields++; }
+
+/* As to a process that computes. */
+static void yield_for_long(void) {
+  yields++;
+  for (int64_t until = rc_now_ns() + 1000000; rc_now_ns() < until;) continue;
+}
+
+static void set_up_crowd(struct target *target, int64_t spin_ns) {
+  yields = 0;
+  rc_os.yield = yield_at_once;
+  set_up(target, spin_ns, -EAGAIN);
+  target->crowd.cpus[0] = 5; /* CPUs 0 and 2, however they are shared out */
+  target->crowd.parties = 3;
+}
+
+/* Polls beside the few of a wait without spinning come of yields alone. */
+static bool yields_in_a_wait(struct target *target) {
+  yields = 0;
+  bool looked = spins(target);
+  ck_assert_int_le(polls, yields + 4);
+  return looked || yields > 0;
+}
+
+START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
+  struct target target = {0};
+  cpus = 2;
+  rc_os.online_cpus = pretended_cpus;
+  set_up_crowd(&target, 0);
+  ck_assert(yields_in_a_wait(&target));
+  target.crowd.parties = 2;
+  yields = 0;
+  ck_assert(spins(&target));
+  ck_assert_int_eq(yields, 0);
+  set_up_crowd(&target, 20000);
+  target.crowd.parties = 9;
+  ck_assert(spins(&target));
+  set_up_crowd(&target, -1);
+  ck_assert(!spins(&target));
+  setenv("RINGCAST_DISABLE", "spin", 1);
+  set_up_crowd(&target, 0);
+  ck_assert(!spins(&target));
+  ck_assert_int_eq(yields, 0);
+  unsetenv("RINGCAST_DISABLE");
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
+  struct target target = {0};
+  set_up_crowd(&target, 0);
+  for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
+  ck_assert(!yields_in_a_wait(&target));
+  target.waiter.credit = 1;
+  target.waiter.shunned = 0; /* the test may have lost the CPU itself */
+  ck_assert(yields_in_a_wait(&target));
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time) {
+  struct target target = {0};
+  set_up_crowd(&target, 0);
+  rc_os.yield = yield_for_long;
+  for (int without = 16; without <= 64; without *= 2) {
+    target.waiter.credit = 1;
+    ck_assert(yields_in_a_wait(&target));
+    ck_assert_int_eq(yields, 1);
+    for (int i = 0; i < without; i++) {
+      target.waiter.credit = 1;
+      ck_assert(!yields_in_a_wait(&target));
+    }
+  }
+  rc_os.yield = yield_at_once;
+  do { /* again if the test itself loses the CPU */
+    target.waiter.credit = 1;
+    target.waiter.shunned = 0;
+    ck_assert(yields_in_a_wait(&target));
+  } while (target.waiter.shun != 0);
+  ck_assert_int_eq(target.waiter.shunned, 0);
+  rc_waiter_destroy(&target.waiter);
+}
+END_TEST
+
+START_TEST(cpus_are_those_of_all_parties_together) {
+  struct rc_crowd crowd = {0};
+  cpu_set_t all, one;
+  ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+  for (int cpu = 0; cpu < 2; cpu++) {
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof one, &one) != 0) {
+      tell_skipped("cpus_are_those_of_all_parties_together", "needs CPUs 0 and 1");
+      return;
+    }
+    rc_crowd_enter(&crowd);
+    ck_assert_uint_eq(crowd.cpus[0], cpu == 0 ? 1 : 3);
+    rc_crowd_enter(&crowd);
+  }
+  ck_assert_uint_le(rc_crowd_cpus(&crowd), 2);
+  sched_setaffinity(0, sizeof all, &all);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("spin");
+  TCase *tests = add_case(suite, "spin");
+  tcase_add_checked_fixture(tests, forget_environment, NULL);
+  tcase_add_test(tests, on_one_cpu_spinning_is_done_only_if_asked_for);
+  tcase_add_test(tests, the_spin_time_can_be_set_by_environment);
+  tcase_add_test(tests, who_waits_long_stops_spinning_and_who_waits_briefly_begins_again);
+  tcase_add_test(tests, a_crowd_yields_and_does_not_spin_unless_asked_to);
+  tcase_add_test(tests, who_waits_long_in_a_crowd_sleeps_at_once);
+  tcase_add_test(tests, who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time);
+  tcase_add_test(tests, cpus_are_those_of_all_parties_together);
+  return run_suite(suite);
+}
