@@ -21,12 +21,12 @@ from ringcast.vllm.queue import MessageQueue
 assert not hasattr(torch, "autograd"), "the real torch"
 
 
-def run(state, name, folder, rank, world, *args):
-    """The function of this name on a rank of a new world; what it returns."""
+def run(function, folder, rank, world, *args):
+    """The function on a rank of a new world; what it returns."""
     dist.init(folder, rank, world)
     before = dict(os.environ)
     try:
-        return globals()[name](*args)
+        return function(*args)
     finally:
         os.environ.clear()
         os.environ.update(before)

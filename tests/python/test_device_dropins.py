@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors on a CUDA device through the drop-ins, among processes whose driver and torch are fakes. What each rank does
-is in device_dropins.py."""
+is in device_dropins.py, and of share_once in device_sharing.py."""
 
 import errno
+import importlib
 import tempfile
 
 import device_peers
@@ -12,9 +13,10 @@ pytestmark = pytest.mark.alike  # test_torch_* and test_vllm_queue_deaths show t
 
 
 def job(state, name, *args):
-    import device_dropins
+    import device_dropins  # torch is the fake one there
 
-    return device_dropins.run(state, name, *args)
+    module = importlib.import_module("device_sharing") if name.startswith("sharing_") else device_dropins
+    return device_dropins.run(getattr(module, name), *args)
 
 
 def start(folder, count, **names):
@@ -103,6 +105,22 @@ def test_a_message_queue_carries_them(ranks):
     # All but the first, by which both readers open it before any rank goes on.
     assert (way, sent) == ("pool", 3)
     assert [(came, opens) for _, came, opens in others] == [(3, 1)] * 2
+
+
+def test_who_waits_for_a_shared_value_gives_back_what_a_device_has_read_of_other_rings(ranks):
+    """Else the one that shares it would wait for room there, for good."""
+    run(ranks[:2], "sharing_behind_a_device")
+
+
+def test_a_timeout_that_a_shared_value_raises_is_its_own(ranks):
+    source, *others = run(ranks[:3], "sharing_what_raises_a_timeout")
+    assert source == "TimeoutError: value['y']: mine"
+    for text in others:
+        assert text.startswith("SendError: ") and f"share_once failed at the source, rank 0: {source}" in text
+
+
+def test_what_is_shared_arrives_on_the_device_also_where_there_was_no_room(ranks):
+    run(ranks[:2], "sharing_without_room", 300)
 
 
 # ---- By the device group, as without ringcast ------------------------------------------------------------------------
