@@ -126,17 +126,31 @@ def test_what_is_shared_arrives_on_the_device_also_where_there_was_no_room(ranks
 # ---- By the device group, as without ringcast ------------------------------------------------------------------------
 
 
+# Each step and source: three of vLLM's dict, four of SGLang's, which looks deeper but not into lists, and a tensor.
+APART = 3 + 4 + 1
+
+
 @pytest.mark.parametrize("off", [(0, 1, 2), (1,)])
 def test_switched_off_on_any_rank_they_go_by_the_device_group(ranks, off):
     results = run(ranks[:3], "ranks_switched_off", off)
-    # Each step and source: two of vLLM's dict, two of SGLang's, which looks deeper but not into lists, and a tensor.
-    assert {calls for calls, _, _ in results} == {3 * 3 * 5}
+    assert {calls for calls, _, _ in results} == {3 * 3 * APART}
     for rank, (_, way, _) in enumerate(results):
         assert way == (["no_pool"] if rank in off else ["pool"])
 
 
 def test_switched_off_between_two_ranks_they_go_by_the_device_group(ranks):
-    assert run(ranks[:2], "ranks_pairs_switched_off") == [8, 8]
+    (calls, _, way), *others = run(ranks[:2], "ranks_pairs_switched_off")
+    assert (calls, way) == (12, "no_pool")  # all else is in the ring
+    assert [seen[:2] for seen in others] == [(12, 0)]
+
+
+def test_what_the_device_group_is_still_to_send_is_kept_though_nobody_has_its_handle(ranks):
+    (kept, recorded), _ = run(ranks[:2], "ranks_late_sends")
+    assert kept == [[True] * 3, [False, False, True, True]] and recorded == 4
+
+
+def test_a_tensor_that_is_broadcast_in_a_capture_takes_the_device_group_alone(ranks):
+    assert run(ranks[:3], "ranks_capturing") == [(["broadcast"], 0)] * 3
 
 
 def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
@@ -147,12 +161,12 @@ def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
 @pytest.mark.parametrize("of", [((0, 1), (2, 3)), ((0,), (1, 2), (3,))])
 def test_between_machines_they_go_by_the_device_group(ranks, of):
     for calls, _, pools in run(ranks, "ranks_on_machines", *of):
-        assert calls == 3 * 4 * 5 and pools == 0
+        assert calls == 3 * 4 * APART and pools == 0
 
 
 def test_between_machines_the_first_dict_to_one_rank_has_them_in_it(ranks):
     calls = run(ranks[:2], "ranks_pairs_on_machines")
-    assert calls[0] == calls[1] and 2 * 2 <= calls[0] <= 2 * 3
+    assert calls[0] == calls[1] and 2 * 3 <= calls[0] <= 3 * 3
 
 
 def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_driver):
@@ -166,7 +180,7 @@ def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_
 
 
 def test_a_source_that_cannot_after_all_takes_the_device_group_and_says_so(ranks):
-    assert run(ranks[:3], "ranks_source_lost_it") == [6, 6, 6]
+    assert run(ranks[:3], "ranks_source_lost_it") == [8, 8, 8]
 
 
 # ---- Errors and deaths -----------------------------------------------------------------------------------------------
