@@ -83,6 +83,27 @@ def test_what_is_handed_to_another_stream_is_waited_for_there(alone):
     assert alone(hand_over) == (False, True)
 
 
+def hand_to(state, asked):
+    """The stream that a capsule is asked for; DLPack's 1 is the legacy one, which the bytes come by, and 2 each thread's
+    own."""
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    pair(state)
+    receive_other(state, np.zeros(3))
+    received = receive_other(state, np.arange(5000.0))
+    before = peers.calls("cuStreamSynchronize")[0]
+    with capture(torch, side) if asked == "captures" else contextlib.nullcontext():
+        capsule = received.__dlpack__(stream=side.cuda_stream if asked == "captures" else asked)
+    waits = peers.calls("cuStreamSynchronize")[0] - before
+    same = (torch.from_dlpack(capsule).numpy() == np.arange(5000.0)).all()
+    del capsule
+    return waits, same
+
+
+@pytest.mark.parametrize(("asked", "waits"), [("captures", 1), (2, 1), (1, 0), (None, 0), (-1, 0)])
+def test_the_host_waits_for_a_stream_that_can_t_be_told_to(alone, asked, waits):
+    assert alone(hand_to, asked) == (waits, True)
+
+
 def drop_in_capture(state):
     torch, side = state["torch"], state["torch"].cuda.Stream()
     pair(state)

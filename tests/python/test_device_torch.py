@@ -101,19 +101,45 @@ def test_a_reader_that_could_not_open_its_device_once_tries_again(rings):
 def ask_for_places(state):
     tensor = state["reader"].recv(peers.WATCHDOG)
     raised = []
-    for place in ([2, 0], 3, (2,), (1, 0)):
+    asked = [{"dl_device": place} for place in ([2, 0], 3, (2,), (1, 0))] + [{"copy": True}]
+    for how in asked:
         try:
-            tensor.__dlpack__(dl_device=place)
+            tensor.__dlpack__(**how)
         except (TypeError, BufferError) as error:
             raised.append(type(error).__name__)
-    tensor.__dlpack__(dl_device=(2, 0))
+    tensor.__dlpack__(dl_device=(2, 0), copy=False)
     return raised
 
 
 def test_a_place_for_a_capsule_is_checked(rings):
     writer, (reader,) = rings()
     writer.call(peers.send, ("other", np.arange(3)))
-    assert reader.call(ask_for_places) == ["TypeError", "TypeError", "TypeError", "BufferError"]
+    assert reader.call(ask_for_places) == ["TypeError"] * 3 + ["BufferError"] * 2
+    reader.call(gc_collect)
+
+
+GET = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+def dlpack_flags(tensor):
+    """They stand behind the version, a pointer of the maker's, and the deleter."""
+    capsule = tensor.__dlpack__(stream=-1, max_version=(1, 0))
+    return ctypes.c_uint64.from_address(GET(capsule, b"dltensor_versioned") + 8 + 2 * 8).value
+
+
+def tell_dlpack_flags(state):
+    with state["reader"].view(peers.WATCHDOG) as value:
+        looked = dlpack_flags(value["o"])
+    return looked, dlpack_flags(state["reader"].recv(peers.WATCHDOG)["o"])
+
+
+def test_what_lies_in_the_pool_is_read_only_to_dlpack(rings):  # noqa: F811
+    writer, (reader,) = rings()
+    value = {"o": ("other", np.arange(3))}
+    exchange(writer, [reader], value)
+    for _ in range(2):
+        writer.call(peers.send, value)
+    assert reader.call(tell_dlpack_flags) == (1, 0)
     reader.call(gc_collect)
 
 
