@@ -350,11 +350,11 @@ class Core:
             self._relays.append(peer)
         else:
             raise Malformed("a relay with another's ring")
-        self._say(peer, b"D")
         self._deciding = None
         with self.changed:
             self.complete = len(self.connected()) >= self.wanted
             self.changed.notify_all()
+        self._say(peer, b"D")  # after that: who hears it may have this closed at once, and is to get what was sent
         self._serve_next()
 
     # ---- Who goes ----------------------------------------------------------------------------------------------------
