@@ -229,11 +229,14 @@ def test_without_events_the_host_waits(fake_driver, how):
 # ---- torch's memory --------------------------------------------------------------------------------------------------
 
 
-def look_into_used_memory(state):
+def look_into_used_memory(state, is_lent):
     """On another stream than the look before; and torch gives out memory that its stream has still to write to."""
     torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
     writer, reader = pair(state)
-    writer.send({"x": on_device(state, np.arange(3)), "y": on_device(state, np.arange(200000.0))}, WATCHDOG)
+    large = torch.segment(np.arange(200000.0))
+    loan = writer.lend(large) if is_lent else None
+    assert reader.prepare_gpu() == is_lent
+    writer.send({"x": on_device(state, np.arange(3)), "y": large}, WATCHDOG)
     with reader.next(WATCHDOG) as frame:
         peers.seen(frame["x"])
         with torch.cuda.stream(side):
@@ -252,11 +255,14 @@ def look_into_used_memory(state):
         with torch.cuda.stream(side):
             same = (got.numpy() == np.arange(200000.0)).all()
     gate.end()
-    return same
+    if is_lent:
+        loan.close(WATCHDOG)
+    return same, writer.gpu.pool_frames
 
 
-def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(alone):
-    assert alone(look_into_used_memory)
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(alone, is_lent):
+    assert alone(look_into_used_memory, is_lent) == (True, int(is_lent))
 
 
 def send_conjugated(state):
