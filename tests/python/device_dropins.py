@@ -333,7 +333,7 @@ def ranks_pairs_switched_off():
 
 
 def ranks_late_sends():
-    """Handles are dropped of what the device group is still to send. Which tensors are kept, and what torch was told."""
+    """Handles are dropped of what the device group is still to send. Which tensors are kept, and what torch is told."""
     os.environ["RINGCAST_GPU"] = "0"
     group, isend, record = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.isend, None
     if dist.get_rank() == 1:

@@ -84,8 +84,7 @@ def test_what_is_handed_to_another_stream_is_waited_for_there(alone):
 
 
 def hand_to(state, asked):
-    """The stream that a capsule is asked for; DLPack's 1 is the legacy one, which the bytes come by, and 2 each thread's
-    own."""
+    """The stream that a capsule is asked for; DLPack's 1 is the legacy one, which these come by, 2 each thread's."""
     torch, side = state["torch"], state["torch"].cuda.Stream()
     pair(state)
     receive_other(state, np.zeros(3))

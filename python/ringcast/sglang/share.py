@@ -261,7 +261,7 @@ class _Sharing:
         raise failure
 
     def _send_at_once(self, end: Source, number: int, value: Any) -> Any:
-        """The value as it is. None: there is no room; or it has raised a TimeoutError of its own, as packing it will."""
+        """The value as it is. None: there is no room, or it has raised a TimeoutError of its own, as packing will."""
         end.number(number)
         try:
             end.send(value, SHARE, timeout=0)
