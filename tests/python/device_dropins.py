@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import weakref
 
 import device_peers
 import numpy as np
@@ -21,12 +22,12 @@ from ringcast.vllm.queue import MessageQueue
 assert not hasattr(torch, "autograd"), "the real torch"
 
 
-def run(state, name, folder, rank, world, *args):
-    """The function of this name on a rank of a new world; what it returns."""
+def run(function, folder, rank, world, *args):
+    """The function on a rank of a new world; what it returns."""
     dist.init(folder, rank, world)
     before = dict(os.environ)
     try:
-        return globals()[name](*args)
+        return function(*args)
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -53,7 +54,8 @@ def payload(step):
         "hidden": cuda(numbers(step)),
         "step": step,
         "on the host": torch.from_numpy(numbers(step, 10)),
-        "nested": {"list": [cuda(np.int64(step)), ("x", cuda(numbers(step, 7).reshape(7, 1)))]},
+        "nested": {"list": [cuda(np.int64(step)), ("x", cuda(numbers(step, 7).reshape(7, 1)))], "deep": cuda(step)},
+        "turned": cuda(numbers(step, 12)).as_strided((4, 3), (1, 4)),
         "empty": cuda(numbers(0, 0)),
         "large": cuda(numbers(step, 100_000)),
         "array": numbers(step, 3),
@@ -326,7 +328,56 @@ def ranks_pairs_switched_off():
             check(group.recv_tensor_dict(0), whole)
             check(group.recv_object(0), [whole])
         dist.barrier()
-    return len(group.device_group.calls)
+    end = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end
+    return len(group.device_group.calls), end.gpu.pool_frames, end.gpu.way
+
+
+def ranks_late_sends():
+    """Handles are dropped of what the device group is still to send. Which tensors are kept, and what torch is told."""
+    os.environ["RINGCAST_GPU"] = "0"
+    group, isend, record = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.isend, None
+    if dist.get_rank() == 1:
+        for step in range(4):
+            check(group.recv_tensor_dict(0), {"x": cuda(numbers(step))})
+        return None
+    works, memories, recorded, kept = [], [], [], []
+
+    def late(*args, **keywords):
+        isend(*args, **keywords)
+        works.append(dist.Work())
+        return works[-1]
+
+    def send(step):
+        tensor = cuda(numbers(step))
+        memories.append(weakref.ref(tensor.memory))
+        group.isend_tensor_dict({"x": tensor}, 1)
+
+    record, torch.Tensor.record_stream = torch.Tensor.record_stream, lambda _, stream: recorded.append(stream)
+    dist.isend = late
+    try:
+        for step in range(3):
+            send(step)
+        kept.append([memory() is not None for memory in memories])
+        for work in works[:2]:
+            work.come(b"")
+        send(3)
+        kept.append([memory() is not None for memory in memories])
+    finally:
+        dist.isend, torch.Tensor.record_stream = isend, record
+    return kept, len(recorded)
+
+
+def ranks_capturing():
+    """The current stream captures a graph, on all ranks, as in any collective; what the device group is asked for."""
+    group, mine = groups.Group(dist.group.WORLD, dist.new_group(kind="device")), dist.get_rank() == 0
+    filled = cuda(numbers(1 if mine else 77))
+    torch.cuda.is_current_stream_capturing = lambda: True
+    try:
+        group.broadcast(filled)
+    finally:
+        del torch.cuda.is_current_stream_capturing
+    check(filled, cuda(numbers(1)))
+    return group.device_group.calls, len(rt.rings())
 
 
 def ranks_bad_setting():

@@ -327,8 +327,10 @@ def send_by_streams(state, array):
         with torch.cuda.stream(cupy.cuda.stream):
             mine = torch.from_numpy(array).cuda()
         theirs = torch.from_numpy(array).cuda()
+        before = peers.calls("cuStreamSynchronize")[0]
         state["writer"].send({"c": cupy.ndarray(mine), "t": theirs}, peers.WATCHDOG)
-        return cupy.asked[-1] == cupy.cuda.stream.cuda_stream
+        waits = peers.calls("cuStreamSynchronize")[0] - before
+        return cupy.asked[-1] == cupy.cuda.stream.cuda_stream and waits == 2  # for each of the streams
     finally:
         cupy.cuda.stream = None
 

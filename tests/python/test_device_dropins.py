@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors on a CUDA device through the drop-ins, among processes whose driver and torch are fakes. What each rank does
-is in device_dropins.py."""
+is in device_dropins.py, and of share_once in device_sharing.py."""
 
 import errno
+import importlib
 import tempfile
 
 import device_peers
@@ -12,9 +13,10 @@ pytestmark = pytest.mark.alike  # test_torch_* and test_vllm_queue_deaths show t
 
 
 def job(state, name, *args):
-    import device_dropins
+    import device_dropins  # torch is the fake one there
 
-    return device_dropins.run(state, name, *args)
+    module = importlib.import_module("device_sharing") if name.startswith("sharing_") else device_dropins
+    return device_dropins.run(getattr(module, name), *args)
 
 
 def start(folder, count, **names):
@@ -105,20 +107,50 @@ def test_a_message_queue_carries_them(ranks):
     assert [(came, opens) for _, came, opens in others] == [(3, 1)] * 2
 
 
+def test_who_waits_for_a_shared_value_gives_back_what_a_device_has_read_of_other_rings(ranks):
+    """Else the one that shares it would wait for room there, for good."""
+    run(ranks[:2], "sharing_behind_a_device")
+
+
+def test_a_timeout_that_a_shared_value_raises_is_its_own(ranks):
+    source, *others = run(ranks[:3], "sharing_what_raises_a_timeout")
+    assert source == "TimeoutError: value['y']: mine"
+    for text in others:
+        assert text.startswith("SendError: ") and f"share_once failed at the source, rank 0: {source}" in text
+
+
+def test_what_is_shared_arrives_on_the_device_also_where_there_was_no_room(ranks):
+    run(ranks[:2], "sharing_without_room", 300)
+
+
 # ---- By the device group, as without ringcast ------------------------------------------------------------------------
+
+
+# Each step and source: three of vLLM's dict, four of SGLang's, which looks deeper but not into lists, and a tensor.
+APART = 3 + 4 + 1
 
 
 @pytest.mark.parametrize("off", [(0, 1, 2), (1,)])
 def test_switched_off_on_any_rank_they_go_by_the_device_group(ranks, off):
     results = run(ranks[:3], "ranks_switched_off", off)
-    # Each step and source: two of vLLM's dict, two of SGLang's, which looks deeper but not into lists, and a tensor.
-    assert {calls for calls, _, _ in results} == {3 * 3 * 5}
+    assert {calls for calls, _, _ in results} == {3 * 3 * APART}
     for rank, (_, way, _) in enumerate(results):
         assert way == (["no_pool"] if rank in off else ["pool"])
 
 
 def test_switched_off_between_two_ranks_they_go_by_the_device_group(ranks):
-    assert run(ranks[:2], "ranks_pairs_switched_off") == [8, 8]
+    (calls, _, way), *others = run(ranks[:2], "ranks_pairs_switched_off")
+    assert (calls, way) == (12, "no_pool")  # all else is in the ring
+    assert [seen[:2] for seen in others] == [(12, 0)]
+
+
+def test_what_the_device_group_is_still_to_send_is_kept_though_nobody_has_its_handle(ranks):
+    (kept, recorded), _ = run(ranks[:2], "ranks_late_sends")
+    assert kept == [[True] * 3, [False, False, True, True]] and recorded == 4
+
+
+def test_a_tensor_that_is_broadcast_in_a_capture_takes_the_device_group_alone(ranks):
+    assert run(ranks[:3], "ranks_capturing") == [(["broadcast"], 0)] * 3
 
 
 def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
@@ -129,12 +161,12 @@ def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
 @pytest.mark.parametrize("of", [((0, 1), (2, 3)), ((0,), (1, 2), (3,))])
 def test_between_machines_they_go_by_the_device_group(ranks, of):
     for calls, _, pools in run(ranks, "ranks_on_machines", *of):
-        assert calls == 3 * 4 * 5 and pools == 0
+        assert calls == 3 * 4 * APART and pools == 0
 
 
 def test_between_machines_the_first_dict_to_one_rank_has_them_in_it(ranks):
     calls = run(ranks[:2], "ranks_pairs_on_machines")
-    assert calls[0] == calls[1] and 2 * 2 <= calls[0] <= 2 * 3
+    assert calls[0] == calls[1] and 2 * 3 <= calls[0] <= 3 * 3
 
 
 def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_driver):
@@ -148,7 +180,7 @@ def test_one_rank_that_lacks_a_device_has_all_take_the_device_group(ranks, fake_
 
 
 def test_a_source_that_cannot_after_all_takes_the_device_group_and_says_so(ranks):
-    assert run(ranks[:3], "ranks_source_lost_it") == [6, 6, 6]
+    assert run(ranks[:3], "ranks_source_lost_it") == [8, 8, 8]
 
 
 # ---- Errors and deaths -----------------------------------------------------------------------------------------------

@@ -56,7 +56,21 @@ def test_what_a_frame_was_refused_for_does_not_hide_the_next_error(no_gpu):
 
 
 def run(state, function):
-    function()
+    return function()
+
+
+def receive_what_comes_after():
+    """Of a pool that this Reader was never told of: the frame was under way when it attached."""
+    data = (ROOT / "tests" / "vectors" / "pool.bin").read_bytes()
+    with ringcast.Writer(MEGABYTE) as writer, ringcast.Reader(writer.handle) as reader:
+        send_frame(writer, data)
+        writer.send("after", 0)
+        return reader.recv(0)
+
+
+def test_a_frame_that_was_under_way_to_others_is_passed_over(gpus, no_gpu):
+    for peer in (gpus[0], no_gpu):
+        assert peer.call(run, receive_what_comes_after) == "after"
 
 
 # ---- The writer's death --------------------------------------------------------------------------------------------
@@ -164,6 +178,53 @@ def drop_tensor_behind_gate(state):
 def test_others_run_while_a_tensor_that_is_dropped_waits(alone):
     alone(drop_tensor_behind_gate)
 
+
+# ---- What is not sent ------------------------------------------------------------------------------------------------
+
+
+def send_without_room(state):
+    writer, reader = pair(state, {"spill_bytes": 0})
+    tensor = on_device(state, np.arange(1000.0))
+    writer.send({"x": tensor}, WATCHDOG)
+    reader.recv(WATCHDOG)
+    for size in (100000, 1000, 1):
+        with pytest.raises(TimeoutError):
+            while True:
+                writer.send(bytes(size), 0)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            writer.send({"x": tensor}, 0)
+    state["torch"].cuda.synchronize()
+    return writer.gpu.slots_used, writer.gpu.bytes_used
+
+
+def test_what_has_no_room_in_the_ring_gives_its_place_in_the_pool_back(alone):
+    assert alone(send_without_room) == (0, 0)
+
+
+class Pickled(peers.Other):
+    """It has a tensor of a device, and as well a pickle."""
+
+    def __reduce__(self):
+        return str, ("pickled",)
+
+
+class Holding:
+    pass
+
+
+def send_in_a_circle(state):
+    """What holds itself goes by one pickle, and what was seen on a device before that was found out goes with it."""
+    writer, reader = pair(state)
+    value = {"x": Pickled(on_device(state, np.arange(3))), "y": Holding()}
+    value["y"].whole = value
+    writer.send(value, WATCHDOG)
+    got = reader.recv(WATCHDOG)
+    return got["x"], got["y"].whole is got, writer.gpu, reader.gpu
+
+
+def test_what_goes_by_pickle_in_the_end_touches_no_device(alone):
+    assert alone(send_in_a_circle) == ("pickled", True, None, None)
 
 
 # ---- Captures ------------------------------------------------------------------------------------------------------

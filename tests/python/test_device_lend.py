@@ -205,6 +205,7 @@ def refused(state, kind, array, how=None, error=ValueError):
         ("cupy", SMALL, None, ringcast.Error, "memory pool"),
         ("segment", SMALL, ((6, 4), (1, 6)), ValueError, "contiguous, and not empty"),
         ("segment", SMALL, ((0, 4), (4, 1)), ValueError, "contiguous, and not empty"),
+        ("segment", SMALL, ((1 << 22,), (1,)), ValueError, "not lie in one allocation"),
         ("cpu", SMALL, None, TypeError, "is on 'cpu'"),
         ("numpy", SMALL, None, TypeError, "not tuple"),
     ],

@@ -83,6 +83,26 @@ def test_what_is_handed_to_another_stream_is_waited_for_there(alone):
     assert alone(hand_over) == (False, True)
 
 
+def hand_to(state, asked):
+    """The stream that a capsule is asked for; DLPack's 1 is the legacy one, which these come by, 2 each thread's."""
+    torch, side = state["torch"], state["torch"].cuda.Stream()
+    pair(state)
+    receive_other(state, np.zeros(3))
+    received = receive_other(state, np.arange(5000.0))
+    before = peers.calls("cuStreamSynchronize")[0]
+    with capture(torch, side) if asked == "captures" else contextlib.nullcontext():
+        capsule = received.__dlpack__(stream=side.cuda_stream if asked == "captures" else asked)
+    waits = peers.calls("cuStreamSynchronize")[0] - before
+    same = (torch.from_dlpack(capsule).numpy() == np.arange(5000.0)).all()
+    del capsule
+    return waits, same
+
+
+@pytest.mark.parametrize(("asked", "waits"), [("captures", 1), (2, 1), (1, 0), (None, 0), (-1, 0)])
+def test_the_host_waits_for_a_stream_that_can_t_be_told_to(alone, asked, waits):
+    assert alone(hand_to, asked) == (waits, True)
+
+
 def drop_in_capture(state):
     torch, side = state["torch"], state["torch"].cuda.Stream()
     pair(state)
@@ -208,11 +228,14 @@ def test_without_events_the_host_waits(fake_driver, how):
 # ---- torch's memory --------------------------------------------------------------------------------------------------
 
 
-def look_into_used_memory(state):
+def look_into_used_memory(state, is_lent):
     """On another stream than the look before; and torch gives out memory that its stream has still to write to."""
     torch, gate, side = state["torch"], Gate(state["torch"]), state["torch"].cuda.Stream()
     writer, reader = pair(state)
-    writer.send({"x": on_device(state, np.arange(3)), "y": on_device(state, np.arange(200000.0))}, WATCHDOG)
+    large = torch.segment(np.arange(200000.0))
+    loan = writer.lend(large) if is_lent else None
+    assert reader.prepare_gpu() == is_lent
+    writer.send({"x": on_device(state, np.arange(3)), "y": large}, WATCHDOG)
     with reader.next(WATCHDOG) as frame:
         peers.seen(frame["x"])
         with torch.cuda.stream(side):
@@ -231,11 +254,14 @@ def look_into_used_memory(state):
         with torch.cuda.stream(side):
             same = (got.numpy() == np.arange(200000.0)).all()
     gate.end()
-    return same
+    if is_lent:
+        loan.close(WATCHDOG)
+    return same, writer.gpu.pool_frames
 
 
-def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(alone):
-    assert alone(look_into_used_memory)
+@pytest.mark.parametrize("is_lent", [False, True])
+def test_torch_s_memory_is_written_to_in_the_order_of_its_stream(alone, is_lent):
+    assert alone(look_into_used_memory, is_lent) == (True, int(is_lent))
 
 
 def send_conjugated(state):

@@ -81,6 +81,57 @@ def test_cupy_is_asked_for_the_stream_of_the_array_s_device(two_devices):
     writer.call(peers.close)
 
 
+def receive_of_cupy(state):
+    import cupy
+
+    asked = []
+    current, make = cupy.cuda.get_current_stream, cupy.from_dlpack
+    cupy.cuda.get_current_stream = lambda: asked.append(cupy.cuda.ordinal) or current()
+    cupy.from_dlpack = lambda tensor: asked.append(cupy.cuda.ordinal) or make(tensor)
+    try:
+        return peers.seen(state["reader"].recv(peers.WATCHDOG)), asked
+    finally:
+        cupy.cuda.get_current_stream, cupy.from_dlpack = current, make
+
+
+def test_cupy_is_asked_for_the_stream_of_the_device_where_its_array_arrives(two_devices):
+    writer, reader, _ = two_devices
+    reader.call(peers.attach, writer.call(peers.make_writer, MEGABYTE), {"map_location": "cuda:1"})
+    writer.call(send_of_cupy, np.arange(5.0))
+    assert reader.call(receive_of_cupy) == (told("cupy", np.arange(5.0)), [1, 1, 1])
+    for peer in (reader, writer):
+        peer.call(peers.close)
+
+
+def send_what_is_not_recorded(state):
+    """As an allocator does whose memory is not torch's own."""
+    torch = state["torch"]
+
+    def refuse(*_):
+        raise RuntimeError("not of this allocator")
+
+    record, torch.Tensor.record_stream = torch.Tensor.record_stream, refuse
+    try:
+        peers.send(state, {"x": ("cuda", np.arange(3))})
+    finally:
+        torch.Tensor.record_stream = record
+
+
+def test_memory_that_torch_does_not_record_is_sent_all_the_same(rings):  # noqa: F811
+    writer, (reader,) = rings()
+    writer.call(send_what_is_not_recorded)
+    assert reader.call(peers.receive) == {"x": told("cuda", np.arange(3))}
+
+
+def test_a_torch_that_has_not_begun_is_not_asked_what_it_captures(monkeypatch):
+    def begin():
+        raise AssertionError("it would begin")
+
+    cuda = types.SimpleNamespace(is_initialized=lambda: False, is_current_stream_capturing=begin)
+    monkeypatch.setitem(_device.sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    assert _device.captures() is False
+
+
 def fail_then_receive(state):
     ctypes.CDLL("libcuda.so.1").fake_cuda_fault(b"cuDevicePrimaryCtxRetain", ctypes.c_long(1), 2)
     try:
@@ -101,19 +152,45 @@ def test_a_reader_that_could_not_open_its_device_once_tries_again(rings):
 def ask_for_places(state):
     tensor = state["reader"].recv(peers.WATCHDOG)
     raised = []
-    for place in ([2, 0], 3, (2,), (1, 0)):
+    asked = [{"dl_device": place} for place in ([2, 0], 3, (2,), (1, 0))] + [{"copy": True}]
+    for how in asked:
         try:
-            tensor.__dlpack__(dl_device=place)
+            tensor.__dlpack__(**how)
         except (TypeError, BufferError) as error:
             raised.append(type(error).__name__)
-    tensor.__dlpack__(dl_device=(2, 0))
+    tensor.__dlpack__(dl_device=(2, 0), copy=False)
     return raised
 
 
 def test_a_place_for_a_capsule_is_checked(rings):
     writer, (reader,) = rings()
     writer.call(peers.send, ("other", np.arange(3)))
-    assert reader.call(ask_for_places) == ["TypeError", "TypeError", "TypeError", "BufferError"]
+    assert reader.call(ask_for_places) == ["TypeError"] * 3 + ["BufferError"] * 2
+    reader.call(gc_collect)
+
+
+GET = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+def dlpack_flags(tensor):
+    """They stand behind the version, a pointer of the maker's, and the deleter."""
+    capsule = tensor.__dlpack__(stream=-1, max_version=(1, 0))
+    return ctypes.c_uint64.from_address(GET(capsule, b"dltensor_versioned") + 8 + 2 * 8).value
+
+
+def tell_dlpack_flags(state):
+    with state["reader"].view(peers.WATCHDOG) as value:
+        looked = dlpack_flags(value["o"])
+    return looked, dlpack_flags(state["reader"].recv(peers.WATCHDOG)["o"])
+
+
+def test_what_lies_in_the_pool_is_read_only_to_dlpack(rings):  # noqa: F811
+    writer, (reader,) = rings()
+    value = {"o": ("other", np.arange(3))}
+    exchange(writer, [reader], value)
+    for _ in range(2):
+        writer.call(peers.send, value)
+    assert reader.call(tell_dlpack_flags) == (1, 0)
     reader.call(gc_collect)
 
 

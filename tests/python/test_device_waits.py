@@ -181,6 +181,19 @@ def test_who_waits_for_room_gives_back_what_idle_readers_of_the_process_hold(alo
     assert alone(send_beside_idle_reader) == (True, False)
 
 
+def tidy_in_a_child(state):
+    """It has the Reader of its parent, whose device it can't use."""
+    with held_up(state):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_tidy_readers())
+        return os.waitpid(pid, 0)[1], _tidy_readers()
+
+
+def test_a_forked_child_leaves_its_parent_s_readers_alone(alone):
+    assert alone(tidy_in_a_child) == (0, True)
+
+
 # ---- Captures --------------------------------------------------------------------------------------------------------
 
 

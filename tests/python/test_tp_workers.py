@@ -3,7 +3,6 @@
 
 import importlib.util
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -11,6 +10,7 @@ import sys
 
 import needs
 import pytest
+from peers import WATCHDOG
 
 if needs.torch is None:
     pytest.skip("torch is not installed here", allow_module_level=True)
@@ -30,14 +30,26 @@ def demo():
     return module
 
 
-def run_demo(folder, *arguments, at_start=""):
-    """Runs it on two processes; `at_start` is Python that each process runs first."""
-    (folder / "sitecustomize.py").write_text(at_start)
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, str(DEMO), "--world", "2", "--steps", "6", *arguments]
-    return subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
-    )
+def run_demo(folder, *arguments, changed=""):
+    """Runs it on two processes; `changed` is Python that each of them runs before it, and no other that they need:
+    importing torch is most of what a run does."""
+    demo = DEMO
+    if changed:
+        demo = folder / "changed.py"
+        demo.write_text(CHANGED.format(folder=str(DEMO.parent), changed=changed))
+    command = [sys.executable, str(demo), "--world", "2", "--steps", "6", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG, check=False)
+
+
+# The ranks import the program that they were started by.
+CHANGED = """
+import sys
+sys.path.insert(0, {folder!r})
+{changed}
+import tp_workers
+if __name__ == "__main__":
+    tp_workers.main()
+"""
 
 
 def one_bit(inputs):
@@ -114,13 +126,13 @@ torch.distributed.broadcast_object_list = dying
 
 
 def test_a_flipped_bit_fails_the_run(tmp_path):
-    done = run_demo(tmp_path, at_start=FLIP_A_BYTE)
+    done = run_demo(tmp_path, changed=FLIP_A_BYTE)
     assert done.returncode == 1 and done.stdout == ""
     assert "rank 1: received something else than was sent: step 5 by ringcast['positions']: other bytes" in done.stderr
 
 
 def test_a_worker_that_dies_ends_the_run(tmp_path):
-    done = run_demo(tmp_path, at_start=DIE)
+    done = run_demo(tmp_path, changed=DIE)
     assert done.returncode == 1 and done.stdout == ""
     assert "rank 1: the process died" in done.stderr or "rank 0: " in done.stderr, done.stderr
 
@@ -175,14 +187,14 @@ Reader, ringcast.Reader = ringcast.Reader, Flipping
 
 
 def test_a_flipped_bit_after_a_death_fails_the_run(tmp_path):
-    done = run_demo(tmp_path, *KILL, "--on-death", "evict", at_start=FLIP_A_BYTE_OF_RANK_1)
+    done = run_demo(tmp_path, *KILL, "--on-death", "evict", changed=FLIP_A_BYTE_OF_RANK_1)
     assert done.returncode == 1 and done.stdout == ""
     assert "received something else than was sent: rank 1: step 5['positions']: other bytes" in done.stderr
 
 
 def test_a_worker_that_fails_by_itself_ends_the_run(tmp_path):
     fail = FLIP_A_BYTE_OF_RANK_1.replace('got["positions"][-1] ^= 1 << 40', 'raise LookupError("by itself")')
-    done = run_demo(tmp_path, *KILL, "--on-death", "evict", at_start=fail)
+    done = run_demo(tmp_path, *KILL, "--on-death", "evict", changed=fail)
     assert done.returncode == 1 and "rank 1 has left: its output tells why" in done.stderr, done.stderr
 
 

@@ -279,6 +279,46 @@ def test_an_orderly_end_delivers_all_and_is_no_death(legs):
             reader.recv(WATCHDOG)
 
 
+def wait_for_the_end(core):
+    with core.changed:
+        assert core.changed.wait_for(lambda: core._close_by is not None, WATCHDOG)
+
+
+def test_what_was_sent_arrives_though_the_end_comes_as_soon_as_the_last_reader(legs, monkeypatch):
+    """The uplink's thread goes no further than to tell that reader so before it is closed."""
+    say = _uplink.Core._say
+
+    def say_and_wait(core, peer, body):
+        say(core, peer, body)
+        if body == b"D":
+            wait_for_the_end(core)
+
+    monkeypatch.setattr(_uplink.Core, "_say", say_and_wait)
+    leg = legs()
+    reader = leg.downlink()
+    leg.writer.send("last")
+    leg.uplink.close(WATCHDOG)
+    assert reader.recv(WATCHDOG) == "last"
+
+
+def test_what_was_sent_arrives_though_the_end_comes_just_after_a_look_that_found_nothing(legs, monkeypatch):
+    leg, take, looked = legs(), _uplink.Outlet.take, threading.Event()
+
+    def take_and_wait(outlet):
+        message = take(outlet)
+        if not looked.is_set():
+            looked.set()
+            wait_for_the_end(leg.uplink._core)
+        return message
+
+    monkeypatch.setattr(_uplink.Outlet, "take", take_and_wait)
+    reader = leg.downlink()
+    assert looked.wait(WATCHDOG)
+    leg.writer.send("last")
+    leg.uplink.close(WATCHDOG)
+    assert reader.recv(WATCHDOG) == "last"
+
+
 def test_a_closed_uplink_ends_it_too_and_lets_the_writer_go_on(legs):
     leg = legs(capacity=1 << 16)
     reader = leg.downlink()

@@ -236,19 +236,40 @@ class _Sharing:
             value = compute()
             # What has hashes is hashed where it lies in the frame; the rest goes by the device, if it is there.
             direct = hash is None and end.carries_cuda and devices.has_cuda_tensor(value)
-            sent = value if direct else pack(value, hash)
+            packed = None if direct else pack(value, hash)
         except BaseException as error:
-            failure = error  # the clause's own name is gone when it ends
-            with contextlib.suppress(ringcast.Error):  # of the ring, whose end the others hear of
-                self._send(end, number, lambda: end.refuse(failure, SHARE, 0))
-            if isinstance(error, Exception):
-                return error
-            raise
+            return self._refuse(end, number, error)
+        outcome = None if packed is not None else self._send_at_once(end, number, value)
+        if outcome is not None:
+            return outcome
+        try:
+            sent = packed if packed is not None else pack(value)
+        except BaseException as error:
+            return self._refuse(end, number, error)
         try:
             self._send(end, number, lambda: end.send(sent, SHARE, timeout=0))
         except Exception as error:
             return error
         return value, None if hash is None else sent.hashes
+
+    def _refuse(self, end: Source, number: int, failure: BaseException) -> Exception:
+        """Tells the others what is to be raised here; raises it if it is for nobody to keep."""
+        with contextlib.suppress(ringcast.Error):  # of the ring, whose end the others hear of
+            self._send(end, number, lambda: end.refuse(failure, SHARE, 0))
+        if isinstance(failure, Exception):
+            return failure
+        raise failure
+
+    def _send_at_once(self, end: Source, number: int, value: Any) -> Any:
+        """The value as it is. None: there is no room, or it has raised a TimeoutError of its own, as packing will."""
+        end.number(number)
+        try:
+            end.send(value, SHARE, timeout=0)
+        except TimeoutError:
+            return None
+        except Exception as error:
+            return error
+        return value, None
 
     def _send(self, end: Source, number: int, attempt: Callable[[], None]) -> None:
         while True:

@@ -214,6 +214,7 @@ class Core:
         for _ in range(_TURN_MESSAGES):
             if not self._may_forward():
                 return False
+            closes = self._close_by is not None  # before the look: what was sent before that is seen by it
             try:
                 message = self._outlet.take()
             except ringcast.WriterGone:
@@ -224,7 +225,7 @@ class Core:
                 self._end(f"the writer could not send on to this machine: {error}")
                 return False
             if message is None:
-                if self._close_by is not None:
+                if closes:
                     self._end("")
                 return False
             self._send_on(message)
@@ -350,11 +351,11 @@ class Core:
             self._relays.append(peer)
         else:
             raise Malformed("a relay with another's ring")
-        self._say(peer, b"D")
         self._deciding = None
         with self.changed:
             self.complete = len(self.connected()) >= self.wanted
             self.changed.notify_all()
+        self._say(peer, b"D")  # after that: who hears it may have this closed at once, and is to get what was sent
         self._serve_next()
 
     # ---- Who goes ----------------------------------------------------------------------------------------------------

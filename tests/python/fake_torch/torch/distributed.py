@@ -217,6 +217,7 @@ class ProcessGroup:
     def _note(self, what, tensor):
         assert self.kind != "none", f"{what} was asked of a group that nothing should ask"
         assert tensor.is_cpu == (self.kind == "gloo"), f"{what} of a tensor on {tensor.device}"
+        assert tensor.is_contiguous(), f"{what} of a tensor with strides, which NCCL refuses"
         if self.kind != "gloo":
             self.calls.append(what)
 
