@@ -100,6 +100,8 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
   if (need >= FAKE_CURRENT) {
     context = fake_current();
     if (!context || context->references == 0) return fake_end(RC_CU_INVALID_CONTEXT);
+    while (context->is_full && !pthread_equal(context->filler, pthread_self()))
+      pthread_cond_wait(&fake.changed, &fake.lock);
     if (need == FAKE_CURRENT) result = context->broken;
   }
   if (result == RC_CU_SUCCESS && (result = fault_of(function)) != RC_CU_SUCCESS) {
