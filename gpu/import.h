@@ -43,6 +43,7 @@ struct rc_import {
   uint32_t acking;     /* threads that are enqueuing an `ack`; guarded by the mutex */
   bool is_settling;    /* a thread sees to what is owed; guarded by the mutex */
   struct rc_seldom seldom; /* that thread's */
+  bool is_looking, to_look; /* one looks at the device, and is to look again; guarded by the mutex */
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   bool is_closing_lent; /* no take begins meanwhile; guarded by the mutex */
   pthread_mutex_t mutex;
