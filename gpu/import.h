@@ -91,6 +91,9 @@ void rc_import_finish(struct rc_import *import);
 
 /* ---- import.c ---- */
 
+/* How long is waited for the word that a stream writes next: 0.1 s, but in tests. */
+extern int64_t rc_done_patience_ns;
+
 /* -EPIPE: what a frame has in the pool, or in lent memory, went with its writer. */
 int rc_import_fail_dead(void);
 

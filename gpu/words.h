@@ -71,8 +71,9 @@ int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream
 
 /* Whether words of so many bits do all that they are needed for, in the context that is current: a stream of its own
  * waits for `words[0]`, which the host then stores, and writes `words[1]`. `address` is where a device has them. 0;
- * -ENOTSUP, -EIO, -ENOMEM, and -EAGAIN as above: sets the error text. -ETIMEDOUT: two seconds were not enough; the device may wait for the
- * words still, so they must stay, registered, and the context too. Both words are nobody else's, and 0 at first. */
+ * -ENOTSUP, -EIO, -ENOMEM, and -EAGAIN as above: sets the error text. -ETIMEDOUT: two seconds were not enough; the
+ * device may wait for the words still, so they must stay, registered, and the context too. Both words are nobody
+ * else's, and 0 at first. */
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address,
                  int64_t patience_ns);
 

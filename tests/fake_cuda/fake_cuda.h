@@ -60,6 +60,8 @@
   /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails     \
    * any more. */                                                                                                     \
   X(void, fault, (const char *name, long nth, rc_cu_result result))                                                   \
+  /* The call that comes `nth` from now waits, without a lock, until NULL is given. */                               \
+  X(void, hold, (const char *name, long nth))                                                                         \
   /* The function whose call was the last to fail by this or the environment; "": none has. */                        \
   X(const char *, failed, (void))                                                                                     \
   /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */    \
