@@ -205,7 +205,7 @@ START_TEST(who_does_not_wait_for_the_device_goes_on_while_lent_memory_is_closed)
   open_pair(&options);
   struct rc_import *import = gpu_reader->import;
   ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  ck_assert_int_eq(send_lent(lent), 0);
+  ck_assert_int_eq(send_lent(0, lent), 0);
   ck_assert_int_eq(receive_bytes(0), RINGCAST_PLACEMENT_EXTERN);
   ck_assert_int_eq(send_bytes(5, 100, RINGCAST_GPU_NO_INLINE), 0);
   next_frame(&received);
