@@ -124,7 +124,7 @@ static void tell_closed(struct rc_import *import) {
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* The watcher alone closes, and nobody opens meanwhile. */
+/* An errand of the watcher's alone closes, or its end, and nobody opens meanwhile; the watcher looks what is open. */
 bool rc_import_close_lent(struct rc_import *import, bool all) {
   if (!begin_to_close(import, all)) return false;
   for (uint32_t place = 0; place < RC_GPU_MAX_LENT; place++) {
@@ -132,7 +132,9 @@ bool rc_import_close_lent(struct rc_import *import, bool all) {
     struct rc_gpu_lent *shared = &rc_gpu_control(&import->segment)->lent[place];
     if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue; /* pairs with unlend's */
     if (import->by_handle) import->device.cuda->ipc_close_handle(import->lent[place].base);
+    pthread_mutex_lock(&import->mutex);
     import->lent[place].base = 0;
+    pthread_mutex_unlock(&import->mutex);
     RC_POINT(LENT_CLOSED);
     say_closed(import, place);
   }

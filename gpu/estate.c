@@ -43,9 +43,9 @@ static int write_pattern(const struct rc_estate *estate, uint64_t seed) {
   uint64_t pattern[RC_GPU_PATTERN / sizeof(uint64_t)];
   rc_cu_stream stream;
   for (uint32_t i = 0; i < RC_GPU_PATTERN / sizeof(uint64_t); i++) pattern[i] = rc_gpu_pattern(seed, i);
-  rc_cu_result result = cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING);
-  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamCreate");
-  result = cuda->copy_htod(estate->memory + estate->pool_bytes, pattern, sizeof pattern, stream);
+  int failed = rc_stream_make(cuda, rc_gpu_busy_ns, &stream);
+  if (failed != 0) return failed;
+  rc_cu_result result = cuda->copy_htod(estate->memory + estate->pool_bytes, pattern, sizeof pattern, stream);
   if (result == RC_CU_SUCCESS) result = cuda->stream_synchronize(stream);
   cuda->stream_destroy(stream);
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "the first copy to the pool");

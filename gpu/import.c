@@ -37,7 +37,8 @@
 
 #define PAUSE_NS 20000
 #define CLOSE_NS ((int64_t)1000 * 1000 * 1000)
-#define DONE_NS  ((int64_t)100 * 1000 * 1000)
+
+int64_t rc_done_patience_ns = (int64_t)100 * 1000 * 1000;
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
@@ -70,7 +71,8 @@ int rc_import_fail_dead(void) {
 }
 
 /* The writer sees `ack`, and may send the slot's next frame, just before the stream writes `done`, the next that it
- * does. So that is waited for, but not for long: an `ack` that the stream did not write is damage. */
+ * does; unless who enqueues the two is between them still, in another thread. So that is waited for, but not for long
+ * once it is enqueued: an `ack` that the stream did not write is damage. */
 static void await_done(struct rc_import *import, uint32_t slot) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   const struct rc_taken *taken = &import->taken[slot];
@@ -78,10 +80,11 @@ static void await_done(struct rc_import *import, uint32_t slot) {
     pthread_mutex_lock(&import->mutex);
     bool is_next = taken->acked && !is_acked(import, slot) &&
                    rc_word_has_reached(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);
+    bool is_enqueuing = import->acking > 0;
     pthread_mutex_unlock(&import->mutex);
     if (!is_next) return;
     now = rc_now_ns();
-    if (until == 0) until = now + DONE_NS;
+    if (until == 0 || is_enqueuing) until = now + rc_done_patience_ns;
   }
 }
 

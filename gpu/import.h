@@ -43,6 +43,7 @@ struct rc_import {
   uint32_t acking;     /* threads that are enqueuing an `ack`; guarded by the mutex */
   bool is_settling;    /* a thread sees to what is owed; guarded by the mutex */
   struct rc_seldom seldom; /* that thread's */
+  bool is_looking, to_look; /* one looks at the device, and is to look again; guarded by the mutex */
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
   bool is_closing_lent; /* no take begins meanwhile; guarded by the mutex */
   pthread_mutex_t mutex;
@@ -89,6 +90,9 @@ void rc_import_refuse(struct rc_import *import, int failed);
 void rc_import_finish(struct rc_import *import);
 
 /* ---- import.c ---- */
+
+/* How long is waited for the word that a stream writes next: 0.1 s, but in tests. */
+extern int64_t rc_done_patience_ns;
 
 /* -EPIPE: what a frame has in the pool, or in lent memory, went with its writer. */
 int rc_import_fail_dead(void);

@@ -102,9 +102,9 @@ static int try_memory(const struct rc_import *import, const struct rc_gpu_identi
   const struct rc_cuda *cuda = import->device.cuda;
   uint64_t pattern[RC_GPU_PATTERN / sizeof(uint64_t)] = {0};
   rc_cu_stream stream;
-  rc_cu_result result = cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING);
-  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamCreate");
-  result = cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
+  int failed = rc_stream_make(cuda, RC_WORDS_PATIENCE_NS, &stream);
+  if (failed != 0) return failed;
+  rc_cu_result result = cuda->copy_dtoh(pattern, import->pool + id->pool_bytes, sizeof pattern, stream);
   if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS);
   if (result != RC_CU_NOT_READY) cuda->stream_destroy(stream);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "reading the writer's pool");
@@ -123,7 +123,7 @@ static int open_and_try(struct rc_import *import, const struct rc_process *write
   if (failed == 0) failed = try_memory(import, id);
   if (failed == 0)
     failed = rc_words_try(import->device.cuda, import->segment.word_bits, rc_gpu_word(&import->segment, at),
-                          rc_import_address(import, at));
+                          rc_import_address(import, at), RC_WORDS_PATIENCE_NS);
   RC_POINT(POOL_TRIED);
   return failed;
 }

@@ -9,6 +9,8 @@
 #include "shm/disable.h"
 #include "shm/error.h"
 
+#define LONG_NS  ((int64_t)100 * 1000 * 1000)
+#define SELDOM   9 /* so that a tenth of the time at most goes by in vain */
 #define SLICE_NS 200000 /* a reader that has deferred too much sleeps no longer without looking for marks */
 
 int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
@@ -76,6 +78,14 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   if (failed == 0) gpu->opens++;
   else if (!is_for_now(failed)) note_refusal(gpu, place.epoch);
   return failed;
+}
+
+/* A device that is busy makes each attempt a long one, and frames are not to wait for that one after the other. */
+void rc_gpu_reader_look_for_pool(ringcast_gpu_reader *gpu) {
+  int64_t began = rc_now_ns();
+  if (began < gpu->not_before || rc_gpu_reader_open_pool(gpu) == 0) return;
+  int64_t now = rc_now_ns();
+  if (now - began > LONG_NS) gpu->not_before = now + SELDOM * (now - began);
 }
 
 int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {

@@ -32,6 +32,7 @@ struct ringcast_gpu_reader {
   struct rc_import *import; /* NULL: no pool is open */
   struct rc_import *before; /* the last of those it had before, whose streams may wait still; NULL: none */
   uint32_t refused;         /* the epoch of a pool that can't be opened here; 0: none yet */
+  int64_t not_before;       /* one that took long in vain is not tried again by frames until then */
   uint32_t forks;
   char why[200];            /* why not */
   /* deferred.c */
@@ -53,7 +54,9 @@ int rc_gpu_reader_enter(const ringcast_gpu_reader *reader, struct rc_cuda_entry 
 int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 
 /* The pool that the writer has now, if it can be opened. What is open of an earlier one is closed. Why it can't be now,
- * with its text; 0 also where there is nothing to be opened. The context is current. */
+ * with its text; 0 also where there is nothing to be opened. The context is current. _look: not again at once what took
+ * long in vain. */
+void rc_gpu_reader_look_for_pool(ringcast_gpu_reader *reader);
 int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
 
 /* ---- deferred.c: frames whose bytes are copied to a device from the ring itself ---- */

@@ -10,6 +10,8 @@
 #include "shm/error.h"
 #include "shm/segment.h"
 
+int64_t rc_gpu_busy_ns = (int64_t)10 * 1000 * 1000 * 1000;
+
 int rc_gpu_segment_register(struct rc_gpu_segment *segment, const struct rc_cuda *cuda) {
   const unsigned flags = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
   if (rc_disabled("cuda_register"))
@@ -35,8 +37,9 @@ static int choose_words(struct rc_gpu_segment *segment, const struct rc_cuda *cu
   struct rc_word *words = rc_gpu_word(segment, at);
   int failed = -ENOTSUP;
   for (uint32_t bits = rc_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0; bits -= 32) {
-    if (failed == -ETIMEDOUT || failed == -EBUSY) break; /* a graph that is captured says nothing of words */
-    failed = rc_words_try(cuda, bits, words, segment->address + at);
+    /* A graph that is captured says nothing of words, nor does a device that is busy. */
+    if (failed == -ETIMEDOUT || failed == -EBUSY || failed == -EAGAIN) break;
+    failed = rc_words_try(cuda, bits, words, segment->address + at, rc_gpu_busy_ns);
     segment->word_bits = bits;
     for (int i = 0; i < 2 && failed != -ETIMEDOUT; i++) rc_word_store(&words[i], 64, 0);
   }

@@ -36,9 +36,13 @@ static inline uint64_t rc_gpu_lock_of(const struct rc_gpu_segment *segment, uint
   return ((uint64_t)turn * segment->consumers + consumer) * (1 + RC_GPU_MAX_LENT) + what;
 }
 
+/* How long a writer waits for a device that is busy before it does without a pool, for good: ten seconds, but in
+ * tests. */
+extern int64_t rc_gpu_busy_ns;
+
 /* Makes it, registers it, and finds out how many bits its words have. The identity is the caller's to fill in.
- * `device`'s context is current. -ENOTSUP: the driver can't register memory, or wait for words of it. -ETIMEDOUT: a
- * stream has been lost in such a wait: the memory stays, and so must the context. */
+ * `device`'s context is current. -ENOTSUP: the driver can't register memory, or wait for words of it. -EAGAIN: the
+ * device is busy. -ETIMEDOUT: a stream has been lost in such a wait: the memory stays, and so must the context. */
 int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32_t consumers,
                           struct rc_gpu_segment *out);
 

@@ -44,7 +44,7 @@ static bool has_words(const struct rc_cuda *cuda, uint32_t bits) {
 
 static int try_words(const struct rc_cuda *cuda, uint32_t bits, struct rc_word *words, rc_cu_ptr address) {
   if (!has_words(cuda, bits)) return 0;
-  int result = rc_words_try(cuda, bits, words, address);
+  int result = rc_words_try(cuda, bits, words, address, RC_WORDS_PATIENCE_NS);
   return result == 0 ? 1 : result;
 }
 

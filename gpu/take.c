@@ -93,7 +93,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
                                    .generation = opened.device_generation,
                                    .state = TAKE_OPEN};
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, stream));
-  if (failed == 0) rc_gpu_reader_open_pool(gpu);
+  if (failed == 0) rc_gpu_reader_look_for_pool(gpu);
   if (failed == 0 && take.epoch != 0) failed = begin_in_pool(gpu, &take);
   rc_cuda_leave(&entry);
   if (failed != 0) return failed;

@@ -5,6 +5,10 @@
  * and on the writer's pidfd, and costs nothing until one of them stirs. It also closes what is to be closed: lent
  * memory that is taken back, and, when the reader has closed, the import itself, as soon as no stream reads it; it sees
  * to each `ack` that is owed; and it looks whether the device works still, when the writer waits for it.
+ *
+ * The watcher itself calls nothing of the driver's as long as a stream may wait for the writer: a call that adds to a
+ * stream which takes no more waits for the device, and other threads' calls may wait for that one. Whoever makes them,
+ * a thread for each errand, may have to be freed by the watcher.
  */
 #include <errno.h>
 #include <signal.h>
@@ -68,28 +72,19 @@ static void see_to_death(struct rc_import *import) {
   if (rc_load_acquire(&control->dead) || !rc_watch_is_alive(&import->writer)) rc_import_mark_dead(import);
 }
 
-/* False: it must be tried again. */
-static bool see_to_lent(struct rc_import *import) {
+/* What can't be closed now is tried again by the next errand. */
+static void close_lent(struct rc_import *import) {
   struct rc_cuda_entry entry;
-  if (!is_taken_back(import)) return true;
+  if (!is_taken_back(import)) return;
   bool has_entered = rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS;
-  if (!has_entered && !rc_device_is_lost(&import->device)) return false;
-  bool done = rc_import_close_lent(import, false); /* what is lost is open no more */
+  if (!has_entered && !rc_device_is_lost(&import->device)) return;
+  rc_import_close_lent(import, false); /* what is lost is open no more */
   if (has_entered) rc_cuda_leave(&entry);
-  return done;
 }
 
 /* What streams of a device that has failed were to say will not be said. */
-static void see_to_loss(struct rc_import *import) {
+static void look_for_loss(struct rc_import *import) {
   if (rc_device_is_lost(&import->device)) rc_import_lose(import, -EIO); /* not already if it can't be entered once */
-}
-
-/* Noted before it is looked: what the writer asks meanwhile is looked for again. */
-static void see_to_question(struct rc_import *import) {
-  uint32_t asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in look */
-  if (asked == import->asked) return;
-  import->asked = asked;
-  see_to_loss(import);
 }
 
 int rc_thread_start(void *(*body)(void *), void *context) {
@@ -104,6 +99,54 @@ int rc_thread_start(void *(*body)(void *), void *context) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attributes);
   return failed;
+}
+
+static bool is_to_look(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  bool looks = import->is_looking = import->to_look;
+  import->to_look = false;
+  pthread_mutex_unlock(&import->mutex);
+  return looks;
+}
+
+static void *look_at_device(void *context) {
+  struct rc_import *import = context;
+  while (is_to_look(import)) {
+    close_lent(import);
+    look_for_loss(import);
+  }
+  rc_import_drop(import);
+  return NULL;
+}
+
+/* By an errand; if one is under way it looks again. */
+static void see_to_device(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  bool starts = !import->is_looking;
+  import->is_looking = import->to_look = true;
+  pthread_mutex_unlock(&import->mutex);
+  if (!starts) return;
+  rc_add_acq_rel(&import->holders, 1);
+  if (rc_thread_start(look_at_device, import) == 0) return;
+  pthread_mutex_lock(&import->mutex); /* no thread is to be had now */
+  import->is_looking = false;
+  pthread_mutex_unlock(&import->mutex);
+  rc_import_drop(import);
+}
+
+static bool is_looking(struct rc_import *import) {
+  pthread_mutex_lock(&import->mutex);
+  bool looks = import->is_looking;
+  pthread_mutex_unlock(&import->mutex);
+  return looks;
+}
+
+/* Noted before it is looked: what the writer asks meanwhile is looked for again. */
+static void see_to_question(struct rc_import *import) {
+  uint32_t asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in look */
+  if (asked == import->asked) return;
+  import->asked = asked;
+  see_to_device(import);
 }
 
 /* On its own stream, as it was to be; later if that captures a graph still. SOON: if it takes nothing any more. */
@@ -183,16 +226,16 @@ static void pause_longer(struct timespec *pause) {
   if (pause->tv_nsec < MOST_PAUSE_NS) pause->tv_nsec *= 2;
 }
 
-/* The reader has closed, and its streams go on. */
+/* The reader has closed, and its streams go on. What is lent is closed also then: what is held may be so for long. */
 static void see_to_the_end(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
   while (!rc_import_is_idle(import)) {
     see_to_death(import);
-    see_to_loss(import);
+    see_to_device(import);
     see_to_owed(import);
-    see_to_lent(import); /* what is held may be so for long */
     pause_longer(&pause);
   }
+  while (is_looking(import)) pause_longer(&pause); /* no stream waits for the writer any more */
   rc_import_finish(import);
 }
 
@@ -200,11 +243,11 @@ static void see_to_the_end(struct rc_import *import) {
 static void see_to_the_rest(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
-    bool has_closed = see_to_lent(import), owes_nothing = see_to_owed(import);
-    if (has_closed && owes_nothing) return;
+    bool owes_nothing = see_to_owed(import);
+    if (owes_nothing && !is_taken_back(import)) return;
+    see_to_device(import);
     pause_longer(&pause);
     see_to_death(import);
-    see_to_loss(import);
   }
 }
 

@@ -31,16 +31,44 @@ rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, in
   return result;
 }
 
-int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address) {
-  bool has = bits == 64 ? cuda->write_value64 && cuda->wait_value64 : cuda->write_value32 && cuda->wait_value32;
-  if (!has) return rc_fail(-ENOTSUP, "the driver has no stream operations on words of %u bits", bits);
+/* Enqueues what does nothing, and is done when the device comes to it. */
+static rc_cu_result enqueue_mark(const struct rc_cuda *cuda, rc_cu_stream stream) {
+  rc_cu_event event;
+  if (!cuda->event_create || !cuda->event_record || !cuda->event_destroy) return RC_CU_SUCCESS;
+  rc_cu_result result = cuda->event_create(&event, RC_CU_EVENT_DISABLE_TIMING);
+  if (result != RC_CU_SUCCESS) return result;
+  result = cuda->event_record(event, stream);
+  cuda->event_destroy(event);
+  return result;
+}
+
+int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream *out) {
   rc_cu_stream stream;
   rc_cu_result result = cuda->stream_create(&stream, RC_CU_STREAM_NON_BLOCKING);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuStreamCreate");
-  result = rc_word_wait(cuda, bits, stream, address, 1);
+  result = enqueue_mark(cuda, stream);
+  if (result == RC_CU_SUCCESS) result = rc_stream_await(cuda, stream, patience_ns);
+  if (result == RC_CU_SUCCESS) {
+    *out = stream;
+    return 0;
+  }
+  cuda->stream_destroy(stream);
+  if (result != RC_CU_NOT_READY) return rc_cuda_fail(result, "a new stream");
+  return rc_fail(-EAGAIN, "the device is busy: it has not come to a new stream within %lld s",
+                 (long long)(patience_ns / 1000000000));
+}
+
+int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address,
+                 int64_t patience_ns) {
+  bool has = bits == 64 ? cuda->write_value64 && cuda->wait_value64 : cuda->write_value32 && cuda->wait_value32;
+  if (!has) return rc_fail(-ENOTSUP, "the driver has no stream operations on words of %u bits", bits);
+  rc_cu_stream stream;
+  int failed = rc_stream_make(cuda, patience_ns, &stream);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_word_wait(cuda, bits, stream, address, 1);
   if (result == RC_CU_SUCCESS) result = rc_word_write(cuda, bits, stream, address + sizeof *words, 1);
   rc_word_store(&words[0], bits, 1); /* also if the wait alone was taken */
-  int failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
+  failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
   /* Also after a failure: it must not look at the words any more once they are not registered. */
   if (failed == 0 ? !await_word(&words[1], bits)
                   : rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS) == RC_CU_NOT_READY)

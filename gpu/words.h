@@ -63,11 +63,19 @@ static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, uint32_t bit
 #define RC_WORDS_PATIENCE_NS ((int64_t)2 * 1000 * 1000 * 1000) /* a driver that can do it takes some microseconds */
 rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, int64_t patience_ns);
 
+/* A stream of our own, which waits for no other, once the device has come to it. Streams share queues of the device
+ * (CUDA_DEVICE_MAX_CONNECTIONS): what holds up another one, a long kernel, or a wait for a word, may hold up this one,
+ * which says nothing of what is to be tried on it; and a copy to memory that is not registered would wait for that,
+ * however long it takes. -EAGAIN: not within that time, and nothing is left; -EIO, -ENOMEM: sets the error text. */
+int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream *out);
+
 /* Whether words of so many bits do all that they are needed for, in the context that is current: a stream of its own
  * waits for `words[0]`, which the host then stores, and writes `words[1]`. `address` is where a device has them. 0;
- * -ENOTSUP, -EIO, -ENOMEM: sets the error text. -ETIMEDOUT: two seconds were not enough; the device may wait for the
- * words still, so they must stay, registered, and the context too. Both words are nobody else's, and 0 at first. */
-int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address);
+ * -ENOTSUP, -EIO, -ENOMEM, and -EAGAIN as above: sets the error text. -ETIMEDOUT: two seconds were not enough; the
+ * device may wait for the words still, so they must stay, registered, and the context too. Both words are nobody
+ * else's, and 0 at first. */
+int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address,
+                 int64_t patience_ns);
 
 /* Words that this process alone knows, registered; the context is current. -ENOMEM, and what rc_cuda_fail gives: sets
  * the error text. `end` without a driver: the context has gone. */

@@ -128,7 +128,8 @@ struct ringcast_gpu_writer_options {
 #define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
 
 /* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. A pool that can't be had is no error:
- * all is INLINE, and ringcast_gpu_writer_info says why. -ENODEV, -EINVAL, -EBUSY (this writer has one already; or a
+ * all is INLINE, and ringcast_gpu_writer_info says why; nor can it while the device does not come to a new stream, as
+ * others keep it busy, for ten seconds. -ENODEV, -EINVAL, -EBUSY (this writer has one already; or a
  * graph is captured, with a driver that forbids this meanwhile: open it again), -ENOMEM, -EIO, -ECHILD. Blocks while
  * the driver works. */
 RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
@@ -265,8 +266,9 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
 
 /* Opens the pool that the writer has now, not only with the first frame that has a device tensor: so that this can go
  * by the pool already, and for frames of lent memory alone, which have no other way. -EAGAIN: there is none now, or
- * frames of an earlier one are to be read first, or it can't be opened now, as descriptors or memory lack or a thread
- * captures a graph: it is tried again with the next frame. -ENOTSUP: it can't be opened here. Blocks. */
+ * frames of an earlier one are to be read first, or it can't be opened now, as descriptors or memory lack, a thread
+ * captures a graph, or the device is busy, which is waited for two seconds: it is tried again with a later frame.
+ * -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
 /* Before ringcast_reader_close, and _leave, which do nothing until it is done. NULL is allowed. Gives back what takes

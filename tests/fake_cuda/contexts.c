@@ -36,6 +36,8 @@ static void read_settings(void) {
   settings->same_handle = number("FAKE_CUDA_SAME_HANDLE", 0);
   settings->stuck_words = number("FAKE_CUDA_STUCK_WORDS", 0);
   settings->jitter = (unsigned)number("FAKE_CUDA_JITTER", 0);
+  settings->queues = (unsigned)number("FAKE_CUDA_QUEUES", 0);
+  settings->depth = (unsigned)number("FAKE_CUDA_DEPTH", 0);
 }
 
 /* For a test that wants to do something meanwhile. */

@@ -83,6 +83,22 @@ static rc_cu_result fault_of(enum fake_function function) {
   return RC_CU_SUCCESS;
 }
 
+static int held = NONE;
+static long held_call;
+
+static void wait_if_held(enum fake_function function) {
+  bool is_it = held == (int)function && fake.calls[function] == held_call;
+  while (is_it && held != NONE) pthread_cond_wait(&fake.changed, &fake.lock);
+}
+
+void fake_cuda_hold(const char *name, long nth) {
+  pthread_mutex_lock(&fake.lock);
+  held = name ? find(name, strlen(name)) : NONE;
+  if (held != NONE) held_call = fake.calls[held] + nth;
+  pthread_cond_broadcast(&fake.changed);
+  pthread_mutex_unlock(&fake.lock);
+}
+
 _Thread_local long fake_own_waits;
 
 /* In a child of who called cuInit the lock may be held for ever, and nothing of what is known is true. */
@@ -96,10 +112,13 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
   fake_read_faults();
   fake.calls[function]++;
   fake.all_calls += function != FAKE_exchange_capture_mode;
+  wait_if_held(function);
   if (need >= FAKE_READY && fake.pid == 0) return fake_end(RC_CU_NOT_INITIALIZED);
   if (need >= FAKE_CURRENT) {
     context = fake_current();
     if (!context || context->references == 0) return fake_end(RC_CU_INVALID_CONTEXT);
+    while (context->is_full && !pthread_equal(context->filler, pthread_self()))
+      pthread_cond_wait(&fake.changed, &fake.lock);
     if (need == FAKE_CURRENT) result = context->broken;
   }
   if (result == RC_CU_SUCCESS && (result = fault_of(function)) != RC_CU_SUCCESS) {

@@ -54,6 +54,8 @@ struct rc_cu_context {
   rc_cu_result broken;
   struct rc_cu_stream *streams; /* all, also destroyed ones, until the context ends */
   struct rc_cu_stream *legacy;
+  bool is_full; /* a call waits for room in a stream, and ... */
+  pthread_t filler; /* ... this thread makes it */
 };
 
 /* Memory of a device, or of the host as a device sees it. */
@@ -76,7 +78,7 @@ struct fake_memory {
 struct fake_settings {
   int devices, visible[MOST_DEVICES], version;
   bool no_peer, no_read_only, same_handle, stuck_words;
-  unsigned jitter; /* 0: none */
+  unsigned jitter, queues, depth; /* 0: none, one for each stream, without a bound */
 };
 
 extern struct fake {

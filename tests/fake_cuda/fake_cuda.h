@@ -35,6 +35,10 @@
  *   FAKE_CUDA_SAME_HANDLE=1     memory of one size that is freed and allocated anew has the same handle, byte by byte
  *   FAKE_CUDA_STUCK_WORDS=1     a stream that waits for a word does so until it is destroyed
  *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
+ *   FAKE_CUDA_QUEUES=1          streams share so many queues of the device (CUDA_DEVICE_MAX_CONNECTIONS): what is
+ *                               enqueued in one is done in that order, of whichever stream it is
+ *   FAKE_CUDA_DEPTH=16          as much as a stream takes before the device has done some of it: a call that adds to it
+ *                               waits then, and until it returns all other threads' calls about that context do
  *   FAKE_CUDA_LOG=file          a line of JSON at exit: what was called, what is left
  * and by cuGetProcAddress:
  *   FAKE_CUDA_WITHOUT=cuStreamWriteValue64,cuStreamWaitValue64    functions that this driver has not
@@ -56,6 +60,8 @@
   /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails     \
    * any more. */                                                                                                     \
   X(void, fault, (const char *name, long nth, rc_cu_result result))                                                   \
+  /* The call that comes `nth` from now waits, without a lock, until NULL is given. */                               \
+  X(void, hold, (const char *name, long nth))                                                                         \
   /* The function whose call was the last to fail by this or the environment; "": none has. */                        \
   X(const char *, failed, (void))                                                                                     \
   /* As after a fault on the device: 700 from now on, and what is queued is dropped. NULL: the current context. */    \

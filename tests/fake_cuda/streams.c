@@ -240,17 +240,23 @@ void fake_streams_end(struct rc_cu_context *context) {
   }
 }
 
-/* What must be done before this: of all blocking streams for the legacy one, else of that. */
+static bool share_a_queue(const struct rc_cu_stream *one, const struct rc_cu_stream *other) {
+  return fake.settings.queues > 0 && one->number % fake.settings.queues == other->number % fake.settings.queues;
+}
+
+/* What must be done before this: of all blocking streams for the legacy one, else of that; and of those that share its
+ * queue. */
 static struct after *list_others(struct rc_cu_stream *stream) {
   struct rc_cu_context *context = stream->context;
   size_t count = 0;
-  if (!stream->blocking) return NULL;
+  if (!stream->blocking && fake.settings.queues == 0) return NULL;
   for (struct rc_cu_stream *other = context->streams; other; other = other->next) count++;
   struct after *after = calloc(count + 1, sizeof *after);
   if (!after) abort();
   count = 0;
   for (struct rc_cu_stream *other = context->streams; other; other = other->next) {
-    bool matters = other != stream && other->blocking && (stream == context->legacy || other == context->legacy);
+    bool blocks = stream->blocking && other->blocking && (stream == context->legacy || other == context->legacy);
+    bool matters = other != stream && (blocks || share_a_queue(stream, other));
     if (matters && other->done < other->queued) after[count++] = (struct after){other, other->queued};
   }
   return after;
@@ -269,7 +275,19 @@ static struct after *list_with(struct rc_cu_stream *stream, struct after before)
   return after;
 }
 
+static void wait_for_room(struct rc_cu_stream *stream) {
+  struct rc_cu_context *context = stream->context;
+  if (fake.settings.depth == 0) return;
+  context->filler = pthread_self();
+  context->is_full = true;
+  while (stream->queued - stream->done >= fake.settings.depth && !is_dropped(stream))
+    pthread_cond_wait(&fake.changed, &fake.lock);
+  context->is_full = false;
+  pthread_cond_broadcast(&fake.changed);
+}
+
 static rc_cu_result enqueue_after(struct rc_cu_stream *stream, struct fake_operation operation, struct after before) {
+  wait_for_room(stream);
   if (!stream->started && !start_thread(stream)) {
     free(operation.staged);
     return RC_CU_OUT_OF_MEMORY;

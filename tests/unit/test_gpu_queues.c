@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams share the device's queues, and a queue takes no more than so much: what is held up by one stream holds up
+ * others, and calls. */
+#include <pthread.h>
+
+#include "tests/support/gpu_channel.h"
+
+/* Before the driver starts. */
+static void share_queues(const char *count) { ck_assert_int_eq(setenv("FAKE_CUDA_QUEUES", count, 1), 0); }
+
+/* ---- A pool that is opened while the device is busy -------------------------------------------------------------- */
+
+/* The stream that the memory is tried on is held up, or that of the words, or both. */
+START_TEST(a_busy_device_refuses_no_pool) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  rc_cu_stream one_more;
+  share_queues(_i == 0 ? "1" : "2");
+  open_writer(&options);
+  open_reader();
+  if (_i == 2) ck_assert_int_eq(cuda->stream_create(&one_more, RC_CU_STREAM_NON_BLOCKING), 0);
+  hold_up();
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), -EAGAIN);
+  ck_says("busy");
+  let_go();
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
+  ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
+  ck_assert_int_eq(receive_bytes(3), RINGCAST_PLACEMENT_POOL);
+  if (_i == 2) ck_assert_int_eq(cuda->stream_destroy(one_more), 0);
+  close_pair();
+}
+END_TEST
+
+START_TEST(frames_do_not_wait_for_a_busy_device_one_after_the_other) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  struct received first, second;
+  share_queues("1");
+  open_writer(&options);
+  open_reader();
+  ck_assert_int_eq(send_bytes(3, 1000, 0), 0);
+  ck_assert_int_eq(send_bytes(5, 1000, 0), 0);
+  hold_up();
+  next_frame(&first);
+  begin(&first); /* tries, and waits */
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &first.take), 0);
+  next_frame(&second);
+  long tried = fake_cuda()->calls("cuStreamCreate");
+  begin(&second);
+  ck_assert_int_eq(fake_cuda()->calls("cuStreamCreate"), tried);
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &second.take), 0);
+  let_go();
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0); /* who asks for it is not kept from it */
+  close_pair();
+}
+END_TEST
+
+START_TEST(a_writer_does_without_a_pool_where_the_device_is_busy) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  share_queues("1");
+  rc_gpu_busy_ns = 50 * 1000 * 1000;
+  open_device();
+  hold_up();
+  writer = make_writer(1 << 20, 8);
+  ck_assert_int_eq(ringcast_gpu_writer_open(writer, &options, &gpu_writer), 0);
+  ck_assert_uint_eq(writer_info().way, RINGCAST_GPU_WAY_NO_POOL);
+  ck_assert_ptr_nonnull(strstr(writer_info().why, "busy"));
+  let_go();
+  open_reader();
+  ck_assert_int_eq(send_bytes(3, 1000, 0), 0);
+  ck_assert_int_eq(receive_bytes(3), RINGCAST_PLACEMENT_INLINE);
+  close_pair();
+}
+END_TEST
+
+/* ---- A stream that takes no more --------------------------------------------------------------------------------- */
+
+static rc_cu_stream reading;
+
+/* Until the device goes on, it is in the driver, and keeps the context to itself. */
+static void *fill(void *unused) {
+  ck_assert_int_eq(cuda->ctx_push(context), 0);
+  for (int i = 0; i < 20; i++) ck_assert_int_eq(cuda->copy_dtod(target, target + 64, 64, reading), 0);
+  return unused;
+}
+
+/* The writer asked whether the reader's device works, and took memory back, just before it died. */
+START_TEST(a_writers_death_is_seen_while_calls_wait_for_it) {
+  struct ringcast_gpu_writer_options options = gpu_options();
+  struct received received;
+  pthread_t filler;
+  uint32_t lent;
+  ck_assert_int_eq(setenv("FAKE_CUDA_DEPTH", "8", 1), 0);
+  options.flags = RINGCAST_GPU_EXTERN;
+  open_pair(&options);
+  struct rc_gpu_control *control = rc_gpu_control(&gpu_writer->estate->segment);
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
+  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
+  ck_assert_int_eq(cuda->stream_create(&reading, RC_CU_STREAM_NON_BLOCKING), 0);
+  hold_up();
+  ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
+  long queued = fake_cuda()->live("queued");
+  next_frame(&received);
+  ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received.frame, reading, &received.take), 0);
+  ck_assert_int_eq(pthread_create(&filler, NULL, fill, NULL), 0);
+  ck_comes(fake_cuda()->live("queued") == queued + 8);
+  long asked = fake_cuda()->calls("cuMemGetInfo");
+  rc_add_acq_rel(&control->asked, 1);
+  rc_wake(&control->attention);
+  ck_comes(fake_cuda()->calls("cuMemGetInfo") > asked);
+  rc_store_release(&control->dead, 1);
+  rc_wake(&control->attention);
+  ck_assert_int_eq(pthread_join(filler, NULL), 0);
+  ck_assert_int_eq(ringcast_gpu_check(gpu_reader), -EPIPE);
+  let_go();
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
+  ck_assert_int_eq(cuda->stream_synchronize(reading), 0);
+  ck_assert_int_eq(cuda->stream_destroy(reading), 0);
+  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), 0);
+  close_pair();
+}
+END_TEST
+
+/* ---- Calls that take long ---------------------------------------------------------------------------------------- */
+
+static void *drop_view(void *hold) {
+  ringcast_gpu_unmap(hold);
+  return NULL;
+}
+
+static void *go_on(void *begun) {
+  ck_comes(fake_cuda()->calls("cuStreamIsCapturing") > *(long *)begun);
+  for (int64_t until = rc_now_ns() + 20000000; rc_now_ns() < until;) pause_shortly(); /* who gives up has by then */
+  (fake_cuda()->hold)(NULL, 0);
+  return NULL;
+}
+
+/* Another thread drops a view, and stands between `ack`, which the writer has seen, and what is written next. */
+START_TEST(a_slots_next_frame_waits_for_who_is_giving_the_slot_back) {
+  struct received first, second;
+  ringcast_device_ptr where;
+  ringcast_gpu_hold *hold;
+  pthread_t dropping, going_on;
+  open_pair(NULL);
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
+  ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
+  next_frame(&first);
+  begin(&first);
+  ck_assert_int_eq(ringcast_gpu_map(gpu_reader, &first.take, &first.item, &where, &hold), 0);
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &first.take), 0);
+  long written = fake_cuda()->calls("cuStreamWriteValue64");
+  (fake_cuda()->hold)("cuStreamWriteValue64", 2);
+  ck_assert_int_eq(pthread_create(&dropping, NULL, drop_view, hold), 0);
+  ck_comes(fake_cuda()->calls("cuStreamWriteValue64") == written + 2);
+  ck_comes(writer_info().slots_used == 0);
+  ck_assert_int_eq(send_bytes(5, 1000, RINGCAST_GPU_NO_INLINE), 0);
+  next_frame(&second);
+  ck_assert_uint_eq(second.opened.device_slot, first.opened.device_slot);
+  rc_done_patience_ns = 0;
+  long asked = fake_cuda()->calls("cuStreamIsCapturing");
+  ck_assert_int_eq(pthread_create(&going_on, NULL, go_on, &asked), 0);
+  begin(&second);
+  ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &second.take, &second.item, target), 0);
+  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &second.take), 0);
+  target_holds(5, 1000);
+  ck_assert_int_eq(pthread_join(dropping, NULL), 0);
+  ck_assert_int_eq(pthread_join(going_on, NULL), 0);
+  close_pair();
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("gpu_queues");
+  TCase *tests = add_case(suite, "a busy device");
+  tcase_add_loop_test(tests, a_busy_device_refuses_no_pool, 0, 3);
+  tcase_add_test(tests, frames_do_not_wait_for_a_busy_device_one_after_the_other);
+  tcase_add_test(tests, a_writer_does_without_a_pool_where_the_device_is_busy);
+  tests = add_case(suite, "a full stream");
+  tcase_add_test(tests, a_writers_death_is_seen_while_calls_wait_for_it);
+  tests = add_case(suite, "calls that take long");
+  tcase_add_test(tests, a_slots_next_frame_waits_for_who_is_giving_the_slot_back);
+  return run_gpu_suite(suite, "test_gpu_queues");
+}
