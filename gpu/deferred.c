@@ -27,6 +27,7 @@
 #include "shm/error.h"
 
 #define PAUSE_NS 20000
+#define OFTEN    64 /* looks, before the driver is asked whether there is a device still: about each millisecond */
 
 int64_t rc_ring_patience_ns = (int64_t)10 * 1000 * 1000 * 1000;
 int64_t rc_ring_slack_ns = (int64_t)1000 * 1000 * 1000;
@@ -104,7 +105,7 @@ static bool is_in_the_way(const ringcast_gpu_reader *gpu, uint32_t i, uint64_t s
 int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   const struct rc_ring_reader *ring = &gpu->reader->ring;
-  bool waits = false;
+  uint32_t looks = 0;
   if (ring->deferred == 0) return 0;
   for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
@@ -113,9 +114,8 @@ int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) 
       release(gpu, i);
     } else {
       if (rc_now_ns() >= until) return -EAGAIN;
-      gpu->syncs += !waits;
-      waits = true;
-      if (rc_device_is_lost(&gpu->device)) return 0; /* no mark will come any more; closing sees to what is left */
+      gpu->syncs += looks == 0;
+      if (looks++ % OFTEN == 0 && rc_device_is_lost(&gpu->device)) return 0; /* no mark will come; see closing */
       nanosleep(&pause, NULL);
     }
   }
