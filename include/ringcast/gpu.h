@@ -20,7 +20,7 @@
  * How a frame is written (ringcast_gpu_send does it all for a dict of tensors):
  *
  *     rc = ringcast_gpu_lease(writer, bytes, count, offsets, &lease) where in the pool; -EAGAIN: write it INLINE
- *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., offsets[i], 0), ..., _end
+ *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., POOL, offsets[i], 0), ..., _end
  *     ringcast_gpu_copy_in(writer, &lease, offsets[i], tensor, stream)        for each, on the caller's stream
  *     ringcast_gpu_commit(writer, &lease, stream, frame_bytes)       `ready`, then the frame
  *
@@ -30,6 +30,9 @@
  *     ringcast_gpu_begin(reader, &frame, stream, &take)              the stream waits for `ready`
  *     ringcast_gpu_copy_out(reader, &take, &item, to)                or _map: the tensor where it lies
  *     ringcast_gpu_end(reader, &take)                                `ack`; the frame is given back
+ *
+ * To _device_tensor a tensor of a device says so in its `flags`: RINGCAST_ITEM_CUDA, or it is -EINVAL. That function,
+ * and all others of ringcast/frame.h, leave ringcast_last_error() as it was.
  *
  * Caveats.
  *   Streams  Everything is ordered by the streams given. The writer's caller may write to its tensor again, or free it,
@@ -101,7 +104,7 @@ struct ringcast_gpu_device_info {
   char name[128];
   uint8_t uuid[16];
   uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
-  /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno. */
+  /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno (-EAGAIN: the device is busy, ask again). */
   int32_t words64, words32; /* streams wait for and write words of host memory, of 64 and 32 bits */
   int32_t registers;        /* host memory can be registered, */
   int32_t registers_read_only; /* ... also what this process may only read */
@@ -128,10 +131,10 @@ struct ringcast_gpu_writer_options {
 #define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
 
 /* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. A pool that can't be had is no error:
- * all is INLINE, and ringcast_gpu_writer_info says why; nor can it while the device does not come to a new stream, as
- * others keep it busy, for ten seconds. -ENODEV, -EINVAL, -EBUSY (this writer has one already; or a
- * graph is captured, with a driver that forbids this meanwhile: open it again), -ENOMEM, -EIO, -ECHILD. Blocks while
- * the driver works. */
+ * all is INLINE, for as long as this is open, and ringcast_gpu_writer_info says why; nor can it while the device does
+ * not come to a new stream, as others keep it busy, for ten seconds. -ENODEV, -EINVAL, -EBUSY (this writer has one
+ * already; or a graph is captured, with a driver that forbids this meanwhile: open it again), -ENOMEM, -EIO, -ECHILD.
+ * Blocks while the driver works. */
 RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
                                           ringcast_gpu_writer **out);
 
@@ -224,7 +227,8 @@ enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_NO_POOL = 2,  /* there is none: `why` */
   RINGCAST_GPU_WAY_NO_READER = 3, /* nobody is attached */
   RINGCAST_GPU_WAY_WAITING = 4,  /* a reader (`reader`) has not opened it yet, and perhaps never will */
-  RINGCAST_GPU_WAY_REFUSED = 5,  /* a reader can't: `why` */
+  RINGCAST_GPU_WAY_REFUSED = 5,  /* a reader can't, or could not when it last tried: `why`, of which the writer knows
+                                  * CUDA's result or an errno, and ringcast_gpu_reader_info there has the words */
   RINGCAST_GPU_WAY_LOST = 6,     /* the device has failed */
 };
 struct ringcast_gpu_info {
@@ -273,10 +277,10 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
 /* Before ringcast_reader_close, and _leave, which do nothing until it is done. NULL is allowed. Gives back what takes
  * hold of the pool; a frame whose take has not ended is held still, and for ringcast_reader_release. Waits until the
- * reader's streams, which must still exist, have read what they were told to: of the pool, and of the ring, a second at
- * most. Then threads of this process's go on waiting, and the streams may be destroyed, but for one that captures a
- * graph, before that has ended. What is read of the ring still is neither unmapped nor given back to the writer, for
- * which it stays a reader that is behind, whatever is called: as long as the ringcast_reader is open,
+ * reader's streams, which must still exist, have read what they were told to: of the ring a second at most, and another
+ * of the pool. Then threads of this process's go on waiting, and the streams may be destroyed, but for one that
+ * captures a graph, before that has ended. What is read of the ring still is neither unmapped nor given back to the
+ * writer, for which it stays a reader that is behind, whatever is called: as long as the ringcast_reader is open,
  * ringcast_reader_next gives such frames back when it finds no other, and until then no new ringcast_gpu_reader can be
  * made of it; once that has been closed, or has left, a thread gives them back, and leaves the ring last. (So it is for
  * the life of the process where a stream never comes to its end, and where no thread is to be had.) What streams wait
@@ -345,12 +349,13 @@ RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
  * nothing was enqueued, and it is open still: end it after the capture. Waits for the device where the ring's memory is
  * not registered, where the writer evicts readers that are slow (it would not wait for what the device has yet to
  * read), and where 16 frames are read still; ten seconds at most. Where what the device has yet to read holds more than
- * a quarter of the ring it waits for that, too, a second at most: the next call may be long in coming, and the writer
- * needs room. -ETIMEDOUT: the device, whose stream is behind, has not read the frame, which is held still: end the take
- * again, for which it is good alone, or close the reader. */
+ * a quarter of the ring it waits for that, too, a second at most, and is 0 whether it came or not: the next call may be
+ * long in coming, and the writer needs room. -ETIMEDOUT: the device, whose stream is behind, has not read the frame,
+ * which is held still: end the take again, for which it is good alone, or close the reader. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
 /* The same, but that the device is waited for up to the timeout instead of ten seconds: -ETIMEDOUT, or -EAGAIN for
- * timeout 0, with which nothing is waited for. -EINVAL: it is no timeout. */
+ * timeout 0, with which nothing is waited for. With any other timeout, also a shorter one, what holds more than a
+ * quarter of the ring is waited for as above, a second at most. -EINVAL: it is no timeout. */
 RINGCAST_API int ringcast_gpu_end_within(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                          int64_t timeout_ns);
 

@@ -362,12 +362,12 @@ RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ring
 RINGCAST_API void ringcast_reader_close(ringcast_reader *reader);
 
 /* Leaves the ring as close does, but keeps its memory mapped until the handle is closed: for who may still look at
- * where frames were, after they have been released or with this call. The writer is held back by nothing any more, and
- * what is looked at changes at any time; but to look is safe, whatever becomes of the writer: memory of the ring is
- * never taken away, and spill memory that was given back to the machine reads as zeros, in pages that looking puts in
- * place anew (only where the machine has none left can that be a signal). The descriptors are closed. From here on the
- * handle is good for ringcast_reader_close alone, from any thread; all else is -EINVAL. A second time does nothing.
- * Never blocks. */
+ * where frames were, after they have been released or with this call. The writer is held back by nothing any more (but,
+ * as with close, by what a device may still read), and what is looked at changes at any time; but to look is safe,
+ * whatever becomes of the writer: memory of the ring is never taken away, and spill memory that was given back to the
+ * machine reads as zeros, in pages that looking puts in place anew (only where the machine has none left can that be a
+ * signal). The descriptors are closed. From here on the handle is good for ringcast_reader_close alone, from any
+ * thread; all else is -EINVAL. A second time does nothing. Never blocks. */
 RINGCAST_API void ringcast_reader_leave(ringcast_reader *reader);
 
 /* As ringcast_writer_cancel: frames that are there can still be had. */
