@@ -29,6 +29,13 @@ static int check(int result) {
   exit(1);
 }
 
+/* Of ringcast/frame.h, whose functions have no sentence to say. */
+static void check_frame(int result) {
+  if (result >= 0) return;
+  fprintf(stderr, "gpu: the frame is not what was expected: %s\n", strerror(-result));
+  exit(1);
+}
+
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
 /* On a stream of your own, kernels could use `memory` at once: only the copy to the host waits for the device. */
@@ -42,14 +49,15 @@ static void read_one(ringcast_gpu_reader *gpu) {
   float values[COUNT];
   check(ringcast_gpu_next(gpu, minute, &frame));
   check(ringcast_gpu_begin(gpu, &frame, NULL, &take)); /* the stream (NULL: the default one) waits for the writer's */
-  check(ringcast_frame_open(&tensors, frame.data, frame.bytes));
-  check(ringcast_frame_find(&tensors, "x", 1, &item));
+  check_frame(ringcast_frame_open(&tensors, frame.data, frame.bytes));
+  check_frame(ringcast_frame_find(&tensors, "x", 1, &item));
+  check_frame(item.ndim == 1 && item.bytes == sizeof values ? 0 : -EPROTO);
   check(ringcast_gpu_memory_alloc(gpu, item.bytes, NULL, &where, &memory));
   check(ringcast_gpu_copy_out(gpu, &take, &item, where));
   check(ringcast_gpu_end(gpu, &take)); /* the stream tells the writer's when it has copied */
   struct ringcast_tensor copy = {
       .data = (const void *)(uintptr_t)where, .dtype = item.dtype, .ndim = item.ndim, .shape = item.shape};
-  check(item.ndim == 1 && item.bytes == sizeof values ? ringcast_gpu_copy_back(0, &copy, values, NULL) : -EPROTO);
+  check(ringcast_gpu_copy_back(0, &copy, values, NULL));
   check(ringcast_gpu_check(gpu)); /* the writer has not died meanwhile: it is what was sent */
   printf("received %g %g %g %g by the %s\n", values[0], values[1], values[2], values[3],
          item.placement == RINGCAST_PLACEMENT_POOL ? "pool" : "ring");
