@@ -438,7 +438,8 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         """Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring."""
 
     def prepare_gpu(self) -> bool:
-        """Open the pool that the writer has on its device, before a frame needs it; False: there is none yet."""
+        """Open the pool that the writer has on its device, before a frame needs it; False: there is none yet, or it
+        can't be opened just now."""
 
     def check(self) -> None:
         """Make sure that what was read of held Frames so far was whole; else Evicted."""
