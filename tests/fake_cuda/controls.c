@@ -210,8 +210,8 @@ static long count_memory(enum fake_kind kind) {
   return count;
 }
 
-static const char *const live_names[] = {"allocations", "imports", "registered",    "streams",
-                                         "contexts",    "queued",  "contexts made", "lost",    "spoilt"};
+static const char *const live_names[] = {"allocations", "imports", "registered", "streams", "contexts",
+                                         "queued",      "contexts made", "lost",  "spoilt",  "events"};
 enum { LIVE = sizeof live_names / sizeof *live_names };
 
 static long count_live(int which) {
@@ -224,7 +224,8 @@ static long count_live(int which) {
     }
   }
   long counts[LIVE] = {count_memory(FAKE_ALLOCATED), count_memory(FAKE_IMPORTED), count_memory(FAKE_REGISTERED),
-                       streams, contexts, queued, fake.contexts_made, fake.lost, fake.spoilt};
+                       streams, contexts, queued, fake.contexts_made, fake.lost, fake.spoilt,
+                       fake_count_events()};
   return counts[which];
 }
 

@@ -88,6 +88,7 @@ extern struct fake {
   struct fake_settings settings;
   struct rc_cu_context contexts[MOST_DEVICES];
   struct fake_memory *memory;
+  rc_cu_event events; /* all there are */
   long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost, spoilt;
 } fake;
 
@@ -119,6 +120,7 @@ struct rc_cu_stream *fake_stream_find(struct rc_cu_context *context, rc_cu_strea
 void fake_streams_wait(struct rc_cu_context *context); /* for all of them */
 void fake_streams_end(struct rc_cu_context *context);  /* drops what is queued; gives the lock up meanwhile */
 rc_cu_result fake_free_in_order(struct rc_cu_stream *stream, struct fake_memory *memory);
+long fake_count_events(void);
 
 /* captures.c: what streams that capture a graph forbid; what is forbidden spoils them. */
 rc_cu_result fake_check_captures(enum fake_function function);           /* to this thread, whatever it is about */

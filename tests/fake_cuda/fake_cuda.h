@@ -54,8 +54,9 @@
    * the stream, as the host's memory was not registered; "fake_own_waits": these and cuStreamSynchronize,            \
    * cuCtxSynchronize, cuMemAlloc and cuMemFree, of this thread. -1: no such name. */                                 \
   X(long, calls, (const char *name))                                                                                  \
-  /* How many there are now: "allocations", "imports", "registered", "streams", "contexts", "queued"; since the start:\
-   * "contexts made", "lost", what was left in contexts that have ended, and "spoilt", captures. -1: no such name. */ \
+  /* How many there are now: "allocations", "imports", "registered", "streams", "events", "contexts", "queued"; since  \
+   * the start: "contexts made", "lost", what was left in contexts that have ended, and "spoilt", captures. -1: no     \
+   * such name. */                                                                                                    \
   X(long, live, (const char *what))                                                                                   \
   /* The call that comes `nth` from now (1: the next; 0: each) gives `result`, and does nothing. NULL: none fails     \
    * any more. */                                                                                                     \

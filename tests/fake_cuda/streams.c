@@ -444,14 +444,24 @@ rc_cu_result cuStreamWaitValue32_v2(rc_cu_stream stream, rc_cu_ptr address, uint
 
 struct rc_cu_event {
   struct after recorded;
+  struct rc_cu_event *next;
 };
 
 rc_cu_result cuEventCreate(rc_cu_event *out, unsigned flags) {
   rc_cu_result result = fake_begin(FAKE_event_create, FAKE_CURRENT, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (flags != RC_CU_EVENT_DISABLE_TIMING) return fake_end(RC_CU_INVALID_VALUE);
-  *out = calloc(1, sizeof **out);
-  return fake_end(*out ? RC_CU_SUCCESS : RC_CU_OUT_OF_MEMORY);
+  rc_cu_event event = calloc(1, sizeof *event);
+  if (!event) return fake_end(RC_CU_OUT_OF_MEMORY);
+  event->next = fake.events;
+  fake.events = *out = event;
+  return fake_end(RC_CU_SUCCESS);
+}
+
+long fake_count_events(void) {
+  long count = 0;
+  for (const struct rc_cu_event *event = fake.events; event; event = event->next) count++;
+  return count;
 }
 
 rc_cu_result cuEventRecord(rc_cu_event event, rc_cu_stream stream) {
@@ -475,6 +485,10 @@ rc_cu_result cuStreamWaitEvent(rc_cu_stream stream, rc_cu_event event, unsigned 
 rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
   rc_cu_result result = fake_begin(FAKE_event_destroy, FAKE_GIVES_BACK, NULL);
   if (result != RC_CU_SUCCESS) return result;
+  rc_cu_event *at = &fake.events;
+  while (*at && *at != event) at = &(*at)->next;
+  if (!*at) return fake_end(RC_CU_INVALID_HANDLE);
+  *at = event->next;
   free(event);
   return fake_end(RC_CU_SUCCESS);
 }

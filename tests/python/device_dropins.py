@@ -339,6 +339,7 @@ def ranks_late_sends():
     if dist.get_rank() == 1:
         for step in range(4):
             check(group.recv_tensor_dict(0), {"x": cuda(numbers(step))})
+        dist.barrier()
         return None
     works, memories, recorded, kept = [], [], [], []
 
@@ -364,6 +365,7 @@ def ranks_late_sends():
         kept.append([memory() is not None for memory in memories])
     finally:
         dist.isend, torch.Tensor.record_stream = isend, record
+    dist.barrier()  # who receives has yet to answer
     return kept, len(recorded)
 
 

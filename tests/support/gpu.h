@@ -68,7 +68,8 @@ static inline int run_gpu_suite(Suite *suite, const char *test) {
 
 /* That all was given back: what the driver has is what it had at first. */
 static inline void fake_must_be_empty(void) {
-  static const char *const kinds[] = {"allocations", "imports", "registered", "streams", "contexts", "queued", "lost"};
+  static const char *const kinds[] = {"allocations", "imports", "registered", "streams",
+                                      "contexts",    "queued",  "lost",       "events"};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
     ck_assert_msg(fake_cuda()->live(kinds[i]) == 0, "%ld left: %s", fake_cuda()->live(kinds[i]), kinds[i]);
 }
