@@ -27,7 +27,7 @@
 #include "shm/error.h"
 
 #define PAUSE_NS 20000
-#define OFTEN    64 /* looks, before the driver is asked whether there is a device still: about each millisecond */
+#define ASK_NS   1000000 /* between two times that the driver is asked whether there is a device still */
 
 int64_t rc_ring_patience_ns = (int64_t)10 * 1000 * 1000 * 1000;
 int64_t rc_ring_slack_ns = (int64_t)1000 * 1000 * 1000;
@@ -102,20 +102,31 @@ static bool is_in_the_way(const ringcast_gpu_reader *gpu, uint32_t i, uint64_t s
   return gpu->reader->ring.next - position > slack || (slack != UINT64_MAX && position < gpu->reader->last_spilled);
 }
 
+/* No mark will come any more, and nothing is read. */
+static bool is_lost(ringcast_gpu_reader *gpu) {
+  int64_t now = rc_now_ns();
+  if (now - gpu->asked_ns < ASK_NS) return false;
+  gpu->asked_ns = now;
+  return rc_device_is_lost(&gpu->device);
+}
+
 int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   const struct rc_ring_reader *ring = &gpu->reader->ring;
-  uint32_t looks = 0;
+  bool waits = false;
   if (ring->deferred == 0) return 0;
   for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
   for (uint32_t i; (i = oldest(gpu)) != RC_GPU_MAX_DEFERRED && is_in_the_way(gpu, i, slack);) {
     if (is_done(gpu, i)) {
       release(gpu, i);
+    } else if (rc_now_ns() >= until) { /* the driver is not asked for who does not wait: it might have him wait */
+      return -EAGAIN;
+    } else if (is_lost(gpu)) {
+      rc_deferred_drop(gpu);
     } else {
-      if (rc_now_ns() >= until) return -EAGAIN;
-      gpu->syncs += looks == 0;
-      if (looks++ % OFTEN == 0 && rc_device_is_lost(&gpu->device)) return 0; /* no mark will come; see closing */
+      gpu->syncs += !waits;
+      waits = true;
       nanosleep(&pause, NULL);
     }
   }
@@ -153,6 +164,10 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
   RC_POINT(DEFERRED);
   if (patience_ns > 0) leave_room(gpu);
   return 0;
+}
+
+void rc_deferred_look_for_loss(ringcast_gpu_reader *gpu) {
+  if (is_lost(gpu)) rc_deferred_drop(gpu);
 }
 
 void rc_deferred_drop(ringcast_gpu_reader *gpu) {

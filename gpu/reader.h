@@ -42,6 +42,7 @@ struct ringcast_gpu_reader {
   struct rc_deferred deferred[RC_GPU_MAX_DEFERRED];
   struct rc_ring_take taken[RC_GPU_MAX_DEFERRED];
   bool registered, tried_to_register; /* the ring */
+  int64_t asked_ns; /* when it was last asked whether the device is lost that is to read them */
   bool is_behind; /* a whole slack_ns was waited in vain for the device, and it has read no frame since */
   bool stuck;   /* a stream that nobody will ask may read the ring still */
   bool missing; /* as rc_import_was_missing, of those that have ended */
@@ -76,9 +77,12 @@ bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64
  * and nothing was done. With a patience of 0 nothing is waited for. The context is current. */
 int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream,
                     int64_t patience_ns);
-/* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
- * frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they do not yet, and it is `until` (of rc_now_ns). */
+/* Releases what is done, and all if it waits for a device that is lost. `slack`: waits until those left lie within so
+ * many bytes of the ring, and behind all spilled frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they
+ * do not yet, and it is `until` (of rc_now_ns). */
 int rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack, int64_t until);
+/* For who waits for frames, and not for the device: the writer may be waiting for what is deferred. */
+void rc_deferred_look_for_loss(ringcast_gpu_reader *reader);
 /* Releases all, of a device that is lost. */
 void rc_deferred_drop(ringcast_gpu_reader *reader);
 

@@ -87,6 +87,22 @@ START_TEST(next_keeps_to_its_timeout_and_gives_what_is_there) {
 }
 END_TEST
 
+/* The writer waits for room meanwhile: its next frame is what tells this reader, whose calls then fail. */
+START_TEST(what_a_lost_device_was_to_read_is_given_back_by_who_waits_for_a_frame) {
+  struct ringcast_frame frame;
+  open_without_pool(1);
+  rc_ring_slack_ns = 1000000; /* it is in vain */
+  defer_much();
+  fake_cuda()->break_context(NULL);
+  if (_i == 0) ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, RINGCAST_FOREVER), 0);
+  int64_t timeout_ns = _i == 1 ? 1000000 : 0;
+  ck_comes(reader->ring.deferred == 0 || (ringcast_gpu_next(gpu_reader, timeout_ns, &frame), false));
+  close_reader();
+  close_writer();
+  abandon_device();
+}
+END_TEST
+
 /* ---- A stream that stalls for longer than is waited for it ------------------------------------------------------- */
 
 enum { PATIENCE_NS = 20000000 };
@@ -335,6 +351,7 @@ int main(void) {
   TCase *tests = add_case(suite, "reader");
   tcase_add_test(tests, a_thread_without_a_context_waits_for_the_device_too);
   tcase_add_test(tests, next_keeps_to_its_timeout_and_gives_what_is_there);
+  tcase_add_loop_test(tests, what_a_lost_device_was_to_read_is_given_back_by_who_waits_for_a_frame, 0, 3);
   tcase_add_loop_test(tests, the_end_of_a_take_is_told_that_its_stream_stalls, 0, 2);
   tcase_add_loop_test(tests, the_end_of_a_take_waits_no_longer_than_it_is_told_to, 0, 2);
   tcase_add_loop_test(tests, a_reader_closes_though_the_stream_of_a_take_stalls, 0, 2);
