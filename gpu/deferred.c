@@ -27,6 +27,7 @@
 #include "shm/error.h"
 
 #define PAUSE_NS 20000
+#define SPIN_NS  50000 /* a stream is looked at for so long before it is worth a pause */
 #define ASK_NS   1000000 /* between two times that the driver is asked whether there is a device still */
 
 int64_t rc_ring_patience_ns = (int64_t)10 * 1000 * 1000 * 1000;
@@ -37,9 +38,18 @@ static int fail_not_read(void) {
 }
 
 int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  rc_cu_result result;
   gpu->syncs += patience_ns > 0;
-  rc_cu_result result = rc_stream_await(gpu->device.cuda, stream, patience_ns);
-  if (result == RC_CU_NOT_READY) return fail_not_read();
+  for (int64_t began = rc_now_ns(), waited;;) {
+    /* Another thread may begin a capture meanwhile: to ask would spoil it, and would say nothing. */
+    if (rc_device_check_stream(&gpu->device, stream) == -EBUSY) return -EBUSY;
+    result = rc_stream_await(gpu->device.cuda, stream, 0);
+    if (result != RC_CU_NOT_READY) break;
+    waited = rc_now_ns() - began;
+    if (waited > patience_ns) return fail_not_read();
+    if (waited > SPIN_NS) nanosleep(&pause, NULL);
+  }
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamQuery"));
 }
 
@@ -154,7 +164,7 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
                            gpu->marks_address + free * sizeof *gpu->marks, gpu->mark[free] + 1);
   if (result != RC_CU_SUCCESS) { /* then the device has to be waited for */
     int failed = rc_ring_await(gpu, stream, patience_ns);
-    if (failed == -ETIMEDOUT) return failed;
+    if (rc_ring_is_not_yet_read(failed)) return failed;
     int released = ringcast_reader_release(gpu->reader, frame);
     return failed != 0 ? failed : released;
   }

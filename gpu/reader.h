@@ -3,6 +3,8 @@
 #ifndef RC_GPU_READER_H
 #define RC_GPU_READER_H
 
+#include <errno.h>
+
 #include "gpu/import.h"
 #include "ringcast/gpu.h"
 
@@ -67,14 +69,18 @@ extern int64_t rc_ring_patience_ns;
 /* And by the end of a take, so that what is deferred holds no more than a quarter of the ring, and by closing: a
  * second. */
 extern int64_t rc_ring_slack_ns;
-/* -ETIMEDOUT: after that time it does so still. -EIO. The context is current. */
+/* -ETIMEDOUT: after that time it does so still. -EBUSY: it captures a graph by now, and can't be asked. -EIO. The
+ * context is current. */
 int rc_ring_await(ringcast_gpu_reader *reader, rc_cu_stream stream, int64_t patience_ns);
+
+/* Of these two: the device may read it still. */
+static inline bool rc_ring_is_not_yet_read(int failed) { return failed == -ETIMEDOUT || failed == -EBUSY; }
 
 /* Whether the device reads those bytes where they lie, when its stream gets there; else they are read before, or as,
  * the call returns, or when the stream is waited for. The context is current. */
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
-/* In place of releasing it: it is released once the stream has come as far as it is now. -ETIMEDOUT: it can't be yet,
- * and nothing was done. With a patience of 0 nothing is waited for. The context is current. */
+/* In place of releasing it: it is released once the stream has come as far as it is now. -ETIMEDOUT, -EBUSY: it can't
+ * be yet, and nothing was done. With a patience of 0 nothing is waited for. The context is current. */
 int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream,
                     int64_t patience_ns);
 /* Releases what is done, and all if it waits for a device that is lost. `slack`: waits until those left lie within so

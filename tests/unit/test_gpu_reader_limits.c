@@ -174,6 +174,37 @@ START_TEST(the_end_of_a_take_waits_no_longer_than_it_is_told_to) {
 }
 END_TEST
 
+static void *end_in_vain(void *received) { return (void *)(intptr_t)end(received); }
+
+/* Another thread's, of this stream, or of one that the default stream waits for. */
+START_TEST(a_capture_that_begins_while_the_end_waits_is_not_spoilt_and_the_frame_is_held) {
+  struct received received;
+  pthread_t thread;
+  void *rc;
+  disable_too("cuda_register");
+  open_evicting(false);
+  rc_ring_patience_ns = INT64_MAX / 4; /* nobody waits so long */
+  ck_assert_int_eq(send_bytes(5, 1000, 0), 0);
+  copy(&received);
+  stall();
+  long asked = fake_cuda()->calls("cuStreamIsCapturing");
+  (fake_cuda()->hold)("cuStreamIsCapturing", 2); /* the first is before it waits */
+  ck_assert_int_eq(pthread_create(&thread, NULL, end_in_vain, &received), 0);
+  ck_comes(fake_cuda()->calls("cuStreamIsCapturing") == asked + 2);
+  ck_assert_int_eq(fake_cuda()->capture(other, true), 0);
+  (fake_cuda()->hold)(NULL, 0);
+  ck_assert_int_eq(pthread_join(thread, &rc), 0);
+  ck_assert_int_eq((int)(intptr_t)rc, -EBUSY);
+  ck_assert_int_eq(end(&received), -EBUSY);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &received.frame), -EBUSY); /* the frame is held */
+  ck_assert_int_eq(fake_cuda()->capture(other, false), 0);
+  let_go();
+  ck_assert_int_eq(end(&received), 0);
+  ck_assert_int_eq(end(&received), -EINVAL);
+  close_all();
+}
+END_TEST
+
 /* With a writer that evicts there are no marks before, and else there is nothing to be read with. */
 START_TEST(a_reader_closes_though_the_stream_of_a_take_stalls) {
   struct received received;
@@ -354,6 +385,7 @@ int main(void) {
   tcase_add_loop_test(tests, what_a_lost_device_was_to_read_is_given_back_by_who_waits_for_a_frame, 0, 3);
   tcase_add_loop_test(tests, the_end_of_a_take_is_told_that_its_stream_stalls, 0, 2);
   tcase_add_loop_test(tests, the_end_of_a_take_waits_no_longer_than_it_is_told_to, 0, 2);
+  tcase_add_test(tests, a_capture_that_begins_while_the_end_waits_is_not_spoilt_and_the_frame_is_held);
   tcase_add_loop_test(tests, a_reader_closes_though_the_stream_of_a_take_stalls, 0, 2);
   tcase_add_test(tests, a_frame_that_can_be_deferred_no_more_is_held_while_the_stream_stalls);
   tcase_add_test(tests, to_close_waits_for_the_ring_to_be_read_by_open_takes);
