@@ -46,7 +46,7 @@ struct ringcast_gpu_reader {
   bool registered, tried_to_register; /* the ring */
   int64_t asked_ns; /* when it was last asked whether the device is lost that is to read them */
   bool is_behind; /* a whole slack_ns was waited in vain for the device, and it has read no frame since */
-  bool stuck;   /* a stream that nobody will ask may read the ring still */
+  uint32_t stuck; /* takes that are not known, and whose streams may read the ring still: nobody can ask these */
   bool missing; /* as rc_import_was_missing, of those that have ended */
   uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame whose take is open; 0: none */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;

@@ -13,7 +13,7 @@
 #include "ring/point.h"
 #include "shm/error.h"
 
-enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8, TAKE_ENDS = 16 };
+enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8, TAKE_ENDS = 16, TAKE_STUCK = 32 };
 
 #define MOST_PATIENCE_NS (INT64_MAX / 2) /* now and that is a time still */
 
@@ -124,7 +124,10 @@ static int note_ring_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *ta
   if (is_new && !rc_ring_take_note(gpu, &take->frame, take->stream)) take->state |= TAKE_UNNOTED;
   if (!(take->state & TAKE_UNNOTED)) return 0;
   int failed = rc_ring_await(gpu, take->stream, rc_ring_patience_ns);
-  gpu->stuck |= rc_ring_is_not_yet_read(failed);
+  if (rc_ring_is_not_yet_read(failed) && !(take->state & TAKE_STUCK)) {
+    take->state |= TAKE_STUCK;
+    gpu->stuck++;
+  }
   return failed;
 }
 
@@ -334,6 +337,7 @@ static int end_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, in
   }
   if (take->state & (TAKE_DEFERS | TAKE_WAITS)) gpu->inline_frames++;
   rc_ring_take_end(gpu, take->frame.position);
+  if (take->state & TAKE_STUCK && given == 0) gpu->stuck--; /* it was waited for, or is deferred */
   *find_begun(gpu, take->frame.position + 1) = 0;
   take->state = TAKE_NONE;
   return failed != 0 ? failed : given;
