@@ -27,7 +27,8 @@
 #include "shm/error.h"
 
 #define PAUSE_NS 20000
-#define OFTEN    64 /* looks, before the driver is asked whether there is a device still: about each millisecond */
+#define SPIN_NS  50000 /* a stream is looked at for so long before it is worth a pause */
+#define ASK_NS   1000000 /* between two times that the driver is asked whether there is a device still */
 
 int64_t rc_ring_patience_ns = (int64_t)10 * 1000 * 1000 * 1000;
 int64_t rc_ring_slack_ns = (int64_t)1000 * 1000 * 1000;
@@ -37,9 +38,18 @@ static int fail_not_read(void) {
 }
 
 int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  rc_cu_result result;
   gpu->syncs += patience_ns > 0;
-  rc_cu_result result = rc_stream_await(gpu->device.cuda, stream, patience_ns);
-  if (result == RC_CU_NOT_READY) return fail_not_read();
+  for (int64_t began = rc_now_ns(), waited;;) {
+    /* Another thread may begin a capture meanwhile: to ask would spoil it, and would say nothing. */
+    if (rc_device_check_stream(&gpu->device, stream) == -EBUSY) return -EBUSY;
+    result = rc_stream_await(gpu->device.cuda, stream, 0);
+    if (result != RC_CU_NOT_READY) break;
+    waited = rc_now_ns() - began;
+    if (waited > patience_ns) return fail_not_read();
+    if (waited > SPIN_NS) nanosleep(&pause, NULL);
+  }
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamQuery"));
 }
 
@@ -102,20 +112,31 @@ static bool is_in_the_way(const ringcast_gpu_reader *gpu, uint32_t i, uint64_t s
   return gpu->reader->ring.next - position > slack || (slack != UINT64_MAX && position < gpu->reader->last_spilled);
 }
 
+/* No mark will come any more, and nothing is read. */
+static bool is_lost(ringcast_gpu_reader *gpu) {
+  int64_t now = rc_now_ns();
+  if (now - gpu->asked_ns < ASK_NS) return false;
+  gpu->asked_ns = now;
+  return rc_device_is_lost(&gpu->device);
+}
+
 int rc_deferred_settle(ringcast_gpu_reader *gpu, uint64_t slack, int64_t until) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   const struct rc_ring_reader *ring = &gpu->reader->ring;
-  uint32_t looks = 0;
+  bool waits = false;
   if (ring->deferred == 0) return 0;
   for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++)
     if (gpu->deferred[i].frame.data && is_done(gpu, i)) release(gpu, i);
   for (uint32_t i; (i = oldest(gpu)) != RC_GPU_MAX_DEFERRED && is_in_the_way(gpu, i, slack);) {
     if (is_done(gpu, i)) {
       release(gpu, i);
+    } else if (rc_now_ns() >= until) { /* the driver is not asked for who does not wait: it might have him wait */
+      return -EAGAIN;
+    } else if (is_lost(gpu)) {
+      rc_deferred_drop(gpu);
     } else {
-      if (rc_now_ns() >= until) return -EAGAIN;
-      gpu->syncs += looks == 0;
-      if (looks++ % OFTEN == 0 && rc_device_is_lost(&gpu->device)) return 0; /* no mark will come; see closing */
+      gpu->syncs += !waits;
+      waits = true;
       nanosleep(&pause, NULL);
     }
   }
@@ -143,7 +164,7 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
                            gpu->marks_address + free * sizeof *gpu->marks, gpu->mark[free] + 1);
   if (result != RC_CU_SUCCESS) { /* then the device has to be waited for */
     int failed = rc_ring_await(gpu, stream, patience_ns);
-    if (failed == -ETIMEDOUT) return failed;
+    if (rc_ring_is_not_yet_read(failed)) return failed;
     int released = ringcast_reader_release(gpu->reader, frame);
     return failed != 0 ? failed : released;
   }
@@ -153,6 +174,10 @@ int rc_deferred_add(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame
   RC_POINT(DEFERRED);
   if (patience_ns > 0) leave_room(gpu);
   return 0;
+}
+
+void rc_deferred_look_for_loss(ringcast_gpu_reader *gpu) {
+  if (is_lost(gpu)) rc_deferred_drop(gpu);
 }
 
 void rc_deferred_drop(ringcast_gpu_reader *gpu) {

@@ -170,6 +170,7 @@ static int next_with_deferred(ringcast_gpu_reader *gpu, int64_t timeout_ns, stru
   int64_t until = end_of(timeout_ns);
   for (bool waits = false; ringcast_gpu_tidy(gpu, 0) == -EAGAIN; waits = true) {
     gpu->syncs += !waits;
+    rc_deferred_look_for_loss(gpu);
     int64_t left = until - rc_now_ns();
     int rc = ringcast_reader_next(gpu->reader, left < 0 ? 0 : left < SLICE_NS ? left : SLICE_NS, out);
     if (rc != -ETIMEDOUT && rc != -EAGAIN) return rc;
@@ -185,6 +186,7 @@ int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringc
   int failed = rc_check_wait(gpu->forks, timeout_ns);
   if (failed != 0) return failed;
   rc_deferred_settle(gpu, UINT64_MAX, 0);
+  if (timeout_ns == 0 && ringcast_gpu_tidy(gpu, 0) == -EAGAIN) rc_deferred_look_for_loss(gpu);
   if (timeout_ns == 0 || gpu->reader->ring.deferred == 0) return ringcast_reader_next(gpu->reader, timeout_ns, out);
   return next_with_deferred(gpu, timeout_ns, out);
 }

@@ -3,6 +3,8 @@
 #ifndef RC_GPU_READER_H
 #define RC_GPU_READER_H
 
+#include <errno.h>
+
 #include "gpu/import.h"
 #include "ringcast/gpu.h"
 
@@ -42,8 +44,9 @@ struct ringcast_gpu_reader {
   struct rc_deferred deferred[RC_GPU_MAX_DEFERRED];
   struct rc_ring_take taken[RC_GPU_MAX_DEFERRED];
   bool registered, tried_to_register; /* the ring */
+  int64_t asked_ns; /* when it was last asked whether the device is lost that is to read them */
   bool is_behind; /* a whole slack_ns was waited in vain for the device, and it has read no frame since */
-  bool stuck;   /* a stream that nobody will ask may read the ring still */
+  uint32_t stuck; /* takes that are not known, and whose streams may read the ring still: nobody can ask these */
   bool missing; /* as rc_import_was_missing, of those that have ended */
   uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame whose take is open; 0: none */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
@@ -66,19 +69,26 @@ extern int64_t rc_ring_patience_ns;
 /* And by the end of a take, so that what is deferred holds no more than a quarter of the ring, and by closing: a
  * second. */
 extern int64_t rc_ring_slack_ns;
-/* -ETIMEDOUT: after that time it does so still. -EIO. The context is current. */
+/* -ETIMEDOUT: after that time it does so still. -EBUSY: it captures a graph by now, and can't be asked. -EIO. The
+ * context is current. */
 int rc_ring_await(ringcast_gpu_reader *reader, rc_cu_stream stream, int64_t patience_ns);
+
+/* Of these two: the device may read it still. */
+static inline bool rc_ring_is_not_yet_read(int failed) { return failed == -ETIMEDOUT || failed == -EBUSY; }
 
 /* Whether the device reads those bytes where they lie, when its stream gets there; else they are read before, or as,
  * the call returns, or when the stream is waited for. The context is current. */
 bool rc_ring_is_registered(ringcast_gpu_reader *reader, const void *data, uint64_t bytes);
-/* In place of releasing it: it is released once the stream has come as far as it is now. -ETIMEDOUT: it can't be yet,
- * and nothing was done. With a patience of 0 nothing is waited for. The context is current. */
+/* In place of releasing it: it is released once the stream has come as far as it is now. -ETIMEDOUT, -EBUSY: it can't
+ * be yet, and nothing was done. With a patience of 0 nothing is waited for. The context is current. */
 int rc_deferred_add(ringcast_gpu_reader *reader, const struct ringcast_frame *frame, rc_cu_stream stream,
                     int64_t patience_ns);
-/* Releases what is done. `slack`: waits until those left lie within so many bytes of the ring, and behind all spilled
- * frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they do not yet, and it is `until` (of rc_now_ns). */
+/* Releases what is done, and all if it waits for a device that is lost. `slack`: waits until those left lie within so
+ * many bytes of the ring, and behind all spilled frames; UINT64_MAX: waits for nothing. -EAGAIN, without a text: they
+ * do not yet, and it is `until` (of rc_now_ns). */
 int rc_deferred_settle(ringcast_gpu_reader *reader, uint64_t slack, int64_t until);
+/* For who waits for frames, and not for the device: the writer may be waiting for what is deferred. */
+void rc_deferred_look_for_loss(ringcast_gpu_reader *reader);
 /* Releases all, of a device that is lost. */
 void rc_deferred_drop(ringcast_gpu_reader *reader);
 

@@ -91,7 +91,7 @@ static void give_back_all(ringcast_gpu_reader *gpu) {
 }
 
 static bool is_all_read(const ringcast_gpu_reader *gpu) {
-  bool is_all = !gpu->stuck;
+  bool is_all = gpu->stuck == 0;
   for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++) is_all &= !gpu->taken[i].used && !gpu->deferred[i].frame.data;
   return is_all;
 }
@@ -144,14 +144,16 @@ static void end_of_rest(ringcast_gpu_reader *gpu) {
   free(gpu);
 }
 
-/* Of streams that are gone nothing can be asked: what they had to do is done when the context has nothing left. */
+/* Of streams that are gone, or are not known, nothing can be asked: what they had to do is done when the context has
+ * nothing left. */
 static void see_to_gone(ringcast_gpu_reader *gpu) {
-  bool gone[RC_GPU_MAX_DEFERRED], is_any = false;
+  bool gone[RC_GPU_MAX_DEFERRED], is_any = gpu->stuck > 0;
   struct rc_cuda_entry entry;
   if (rc_cuda_enter(gpu->device.context, &entry) != RC_CU_SUCCESS) return;
   for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED; i++) is_any |= gone[i] = is_gone(gpu, i);
   bool is_done = is_any && rc_device_synchronise(&gpu->device, &gpu->seldom);
   rc_cuda_leave(&entry);
+  if (is_done) gpu->stuck = 0;
   for (uint32_t i = 0; i < RC_GPU_MAX_DEFERRED && is_done; i++)
     if (gone[i]) end_take(gpu, i);
 }

@@ -13,7 +13,7 @@
 #include "ring/point.h"
 #include "shm/error.h"
 
-enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8, TAKE_ENDS = 16 };
+enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8, TAKE_ENDS = 16, TAKE_STUCK = 32 };
 
 #define MOST_PATIENCE_NS (INT64_MAX / 2) /* now and that is a time still */
 
@@ -124,7 +124,10 @@ static int note_ring_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *ta
   if (is_new && !rc_ring_take_note(gpu, &take->frame, take->stream)) take->state |= TAKE_UNNOTED;
   if (!(take->state & TAKE_UNNOTED)) return 0;
   int failed = rc_ring_await(gpu, take->stream, rc_ring_patience_ns);
-  gpu->stuck |= failed == -ETIMEDOUT;
+  if (rc_ring_is_not_yet_read(failed) && !(take->state & TAKE_STUCK)) {
+    take->state |= TAKE_STUCK;
+    gpu->stuck++;
+  }
   return failed;
 }
 
@@ -285,11 +288,11 @@ static int await_ring(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t pat
   return failed;
 }
 
-/* Gives the frame back, when its bytes have been read. -ETIMEDOUT: not yet. */
+/* Gives the frame back, when its bytes have been read. -ETIMEDOUT, -EBUSY: not yet. */
 static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, int64_t patience_ns) {
   struct rc_cuda_entry entry;
   int failed = take->state & TAKE_WAITS ? await_ring(gpu, take->stream, patience_ns) : 0;
-  if (failed == -ETIMEDOUT) return failed;
+  if (rc_ring_is_not_yet_read(failed)) return failed;
   if (failed != 0 || !(take->state & TAKE_DEFERS) || take->state & TAKE_WAITS) {
     int released = ringcast_reader_release(gpu->reader, &take->frame);
     return failed != 0 ? failed : released;
@@ -302,7 +305,7 @@ static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *t
   }
   failed = rc_deferred_add(gpu, &take->frame, take->stream, patience_ns);
   rc_cuda_leave(&entry);
-  return checked != 0 && failed != -ETIMEDOUT ? checked : failed;
+  return checked != 0 && !rc_ring_is_not_yet_read(failed) ? checked : failed;
 }
 
 /* -EBUSY: what is to be enqueued now would go into a graph. Other failures are for the calls themselves to find. */
@@ -328,12 +331,13 @@ static int end_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, in
     if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
   }
   int given = give_back(gpu, take, patience_ns);
-  if (given == -ETIMEDOUT) {
+  if (rc_ring_is_not_yet_read(given)) {
     take->state = (take->state & ~(uint32_t)TAKE_OPEN) | TAKE_ENDS;
     return given;
   }
   if (take->state & (TAKE_DEFERS | TAKE_WAITS)) gpu->inline_frames++;
   rc_ring_take_end(gpu, take->frame.position);
+  if (take->state & TAKE_STUCK && given == 0) gpu->stuck--; /* it was waited for, or is deferred */
   *find_begun(gpu, take->frame.position + 1) = 0;
   take->state = TAKE_NONE;
   return failed != 0 ? failed : given;

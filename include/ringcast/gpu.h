@@ -346,12 +346,13 @@ RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
 /* Ends it: enqueues `ack`, and gives the frame back, as ringcast_reader_release, at once or when the device has copied
  * what it was told to: with this reader's next call then, so who makes none for long calls ringcast_gpu_tidy. -ESTALE,
  * -EIO: the take is used up even so. -EINVAL: it has ended, perhaps by way of a copy of the struct. -EBUSY (capture):
- * nothing was enqueued, and it is open still: end it after the capture. Waits for the device where the ring's memory is
- * not registered, where the writer evicts readers that are slow (it would not wait for what the device has yet to
- * read), and where 16 frames are read still; ten seconds at most. Where what the device has yet to read holds more than
- * a quarter of the ring it waits for that, too, a second at most, and is 0 whether it came or not: the next call may be
- * long in coming, and the writer needs room. -ETIMEDOUT: the device, whose stream is behind, has not read the frame,
- * which is held still: end the take again, for which it is good alone, or close the reader. */
+ * nothing was enqueued, or one began while this waited, and it is open still: end it after the capture. Waits for the
+ * device where the ring's memory is not registered, where the writer evicts readers that are slow (it would not wait
+ * for what the device has yet to read), and where 16 frames are read still; ten seconds at most. Where what the device
+ * has yet to read holds more than a quarter of the ring it waits for that, too, a second at most, and is 0 whether it
+ * came or not: the next call may be long in coming, and the writer needs room. -ETIMEDOUT: the device, whose stream is
+ * behind, has not read the frame, which is held still: end the take again, for which it is good alone, or close the
+ * reader. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
 /* The same, but that the device is waited for up to the timeout instead of ten seconds: -ETIMEDOUT, or -EAGAIN for
  * timeout 0, with which nothing is waited for. With any other timeout, also a shorter one, what holds more than a

@@ -172,7 +172,7 @@ static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns,
     /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
     int64_t left = *deadline - rc_py_now_ns();
-    if (left <= 0) { /* once more, for the sentence that says why */
+    if (left <= 1) { /* once more, for the sentence that says why; 1 tells that this one has the GIL */
       rc = attempt(call, 1);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }

@@ -150,9 +150,11 @@ static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
  * captures a graph is owed. `waits`: for a device that must have read it first, until a signal raises (RC_PY_RAISED);
  * else, and after that, it is owed. */
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame, bool waits);
-/* Gives back what is owed, if that can be now, or before the timeout is over; sets `is_behind`. Without the GIL, unless
- * the timeout is 0. */
+/* Gives back what is owed, if that can be now, or before the timeout is over; sets `is_behind`. Without the GIL: a call
+ * that waits for nothing may still have to wait for another thread's, which waits for the device. */
 void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns);
+/* The same without waiting, by who has the GIL, and lets others run. */
+void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);
 /* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
 int rc_py_gpu_check(struct rc_py_reader *self);
 /* Those of the process that nobody uses give back what a device has read. True: it has yet to read more of one than a

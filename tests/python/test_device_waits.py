@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import select
@@ -394,6 +395,36 @@ def owe_behind(state, leases):
 @pytest.mark.parametrize("leases", [1, 2])
 def test_what_is_owed_holds_up_no_longer_than_may_be(alone, leases):
     assert alone(owe_behind, leases) == ("after it", True)
+
+
+class Held:
+    """A call of the driver's that another thread of the program holds up."""
+
+    def __init__(self, name, nth):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.driver.fake_cuda_hold(name, ctypes.c_long(nth))
+
+    def open(self):
+        self.driver.fake_cuda_hold(None, ctypes.c_long(0))
+
+
+def owe_beside_others(state, name, nth):
+    with evicting(state) as (writer, reader, gate, side):
+        frame = reader.next(WATCHDOG)
+        gate.close_for(side)
+        assert frame["x"].shape == (1000,)
+        with capture(state["torch"], side):
+            frame.release()
+        with opens_once_others_run(Held(name, nth)), pytest.raises(TimeoutError):
+            reader.recv(0)
+        gate.open()
+        writer.send("after it", WATCHDOG)
+        return reader.recv(WATCHDOG)
+
+
+@pytest.mark.parametrize(("name", "nth"), [(b"cuStreamIsCapturing", 1), (b"cuStreamQuery", 2), (b"cuStreamQuery", 3)])
+def test_others_run_while_the_driver_holds_up_what_is_owed(alone, name, nth):
+    assert alone(owe_beside_others, name, nth) == "after it"
 
 
 def interrupt_release(state):

@@ -87,6 +87,22 @@ START_TEST(next_keeps_to_its_timeout_and_gives_what_is_there) {
 }
 END_TEST
 
+/* The writer waits for room meanwhile: its next frame is what tells this reader, whose calls then fail. */
+START_TEST(what_a_lost_device_was_to_read_is_given_back_by_who_waits_for_a_frame) {
+  struct ringcast_frame frame;
+  open_without_pool(1);
+  rc_ring_slack_ns = 1000000; /* it is in vain */
+  defer_much();
+  fake_cuda()->break_context(NULL);
+  if (_i == 0) ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, RINGCAST_FOREVER), 0);
+  int64_t timeout_ns = _i == 1 ? 1000000 : 0;
+  ck_comes(reader->ring.deferred == 0 || (ringcast_gpu_next(gpu_reader, timeout_ns, &frame), false));
+  close_reader();
+  close_writer();
+  abandon_device();
+}
+END_TEST
+
 /* ---- A stream that stalls for longer than is waited for it ------------------------------------------------------- */
 
 enum { PATIENCE_NS = 20000000 };
@@ -154,6 +170,37 @@ START_TEST(the_end_of_a_take_waits_no_longer_than_it_is_told_to) {
   let_go();
   ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(ringcast_gpu_end_within(gpu_reader, &received.take, 0), -EINVAL);
+  close_all();
+}
+END_TEST
+
+static void *end_in_vain(void *received) { return (void *)(intptr_t)end(received); }
+
+/* Another thread's, of this stream, or of one that the default stream waits for. */
+START_TEST(a_capture_that_begins_while_the_end_waits_is_not_spoilt_and_the_frame_is_held) {
+  struct received received;
+  pthread_t thread;
+  void *rc;
+  disable_too("cuda_register");
+  open_evicting(false);
+  rc_ring_patience_ns = INT64_MAX / 4; /* nobody waits so long */
+  ck_assert_int_eq(send_bytes(5, 1000, 0), 0);
+  copy(&received);
+  stall();
+  long asked = fake_cuda()->calls("cuStreamIsCapturing");
+  (fake_cuda()->hold)("cuStreamIsCapturing", 2); /* the first is before it waits */
+  ck_assert_int_eq(pthread_create(&thread, NULL, end_in_vain, &received), 0);
+  ck_comes(fake_cuda()->calls("cuStreamIsCapturing") == asked + 2);
+  ck_assert_int_eq(fake_cuda()->capture(other, true), 0);
+  (fake_cuda()->hold)(NULL, 0);
+  ck_assert_int_eq(pthread_join(thread, &rc), 0);
+  ck_assert_int_eq((int)(intptr_t)rc, -EBUSY);
+  ck_assert_int_eq(end(&received), -EBUSY);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &received.frame), -EBUSY); /* the frame is held */
+  ck_assert_int_eq(fake_cuda()->capture(other, false), 0);
+  let_go();
+  ck_assert_int_eq(end(&received), 0);
+  ck_assert_int_eq(end(&received), -EINVAL);
   close_all();
 }
 END_TEST
@@ -335,8 +382,10 @@ int main(void) {
   TCase *tests = add_case(suite, "reader");
   tcase_add_test(tests, a_thread_without_a_context_waits_for_the_device_too);
   tcase_add_test(tests, next_keeps_to_its_timeout_and_gives_what_is_there);
+  tcase_add_loop_test(tests, what_a_lost_device_was_to_read_is_given_back_by_who_waits_for_a_frame, 0, 3);
   tcase_add_loop_test(tests, the_end_of_a_take_is_told_that_its_stream_stalls, 0, 2);
   tcase_add_loop_test(tests, the_end_of_a_take_waits_no_longer_than_it_is_told_to, 0, 2);
+  tcase_add_test(tests, a_capture_that_begins_while_the_end_waits_is_not_spoilt_and_the_frame_is_held);
   tcase_add_loop_test(tests, a_reader_closes_though_the_stream_of_a_take_stalls, 0, 2);
   tcase_add_test(tests, a_frame_that_can_be_deferred_no_more_is_held_while_the_stream_stalls);
   tcase_add_test(tests, to_close_waits_for_the_ring_to_be_read_by_open_takes);

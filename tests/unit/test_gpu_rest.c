@@ -144,6 +144,37 @@ START_TEST(a_device_that_is_lost_reads_nothing_any_more) {
 }
 END_TEST
 
+/* More takes than are known by their streams: that of the last one is waited for in vain. 0: all have ended before the
+ * reader closes, 1: none has. */
+START_TEST(a_take_that_was_one_too_many_keeps_the_ring_no_longer_than_it_is_read) {
+  struct received received[RC_GPU_MAX_DEFERRED + 1];
+  int64_t patience_ns = rc_ring_patience_ns;
+  open_by_ring(RC_GPU_MAX_DEFERRED + 1);
+  rc_ring_patience_ns = 1000000;
+  stall();
+  for (uint32_t i = 0; i <= RC_GPU_MAX_DEFERRED; i++) {
+    ck_assert_int_eq(send_bytes(i, 100, 0), 0);
+    next_frame(&received[i]);
+    ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received[i].frame, other, &received[i].take), 0);
+    int rc = ringcast_gpu_copy_out(gpu_reader, &received[i].take, &received[i].item, target);
+    ck_assert_int_eq(rc, i < RC_GPU_MAX_DEFERRED ? 0 : -ETIMEDOUT);
+  }
+  rc_ring_patience_ns = patience_ns;
+  if (_i == 0) let_go();
+  for (uint32_t i = 0; i <= RC_GPU_MAX_DEFERRED && _i == 0; i++) ck_assert_int_eq(end(&received[i]), 0);
+  if (_i == 0) ck_assert_int_eq(cuda->stream_synchronize(other), 0);
+  long asked = fake_cuda()->calls("cuCtxSynchronize");
+  ringcast_gpu_reader_close(gpu_reader);
+  ck_assert_int_eq(reader->rest != NULL, _i);
+  ringcast_reader_close(reader);
+  if (_i == 1) ck_comes(fake_cuda()->calls("cuCtxSynchronize") > asked);
+  if (_i == 1) let_go();
+  ring_is_left();
+  cuda->stream_destroy(other);
+  close_rest();
+}
+END_TEST
+
 /* ---- Who goes on without a device ------------------------------------------------------------------------------- */
 
 static void *receive_one(void *unused) {
@@ -270,6 +301,7 @@ int main(void) {
   tcase_add_test(tests, what_a_stream_reads_that_was_destroyed_too_early_is_waited_for);
   tcase_add_test(tests, a_capture_at_the_end_is_waited_for_and_not_spoilt);
   tcase_add_loop_test(tests, a_device_that_is_lost_reads_nothing_any_more, 0, 2);
+  tcase_add_loop_test(tests, a_take_that_was_one_too_many_keeps_the_ring_no_longer_than_it_is_read, 0, 2);
   tcase_add_test(tests, a_reader_that_goes_on_gives_back_what_was_read);
   tcase_add_loop_test(tests, a_frame_that_is_held_is_given_back_when_both_have_done_with_it, 0, 2);
   tcase_add_loop_test(tests, closing_enters_the_context_when_it_can, 0, 2);

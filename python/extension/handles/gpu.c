@@ -369,6 +369,13 @@ void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns) {
   }
 }
 
+void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
+  gpu->is_behind = false;
+  if (gpu->owed_count == 0) return;
+  Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(gpu, 0);
+  Py_END_ALLOW_THREADS
+}
+
 static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take, bool waits) {
   int lost = ringcast_gpu_check(gpu->reader), rc;
   gpu->has_told |= lost < 0;
@@ -389,7 +396,7 @@ int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame 
 int rc_py_gpu_check(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (!gpu || !gpu->reader) return 0;
-  if (gpu->owed_count) rc_py_gpu_end_owed(gpu, 0);
+  rc_py_gpu_end_owed_now(gpu);
   int rc = ringcast_gpu_check(gpu->reader);
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;

@@ -35,17 +35,22 @@ struct arrival {
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
+static void end_owed(struct rc_py_gpu_reader *gpu, bool may_wait, int64_t timeout_ns) {
+  if (may_wait) rc_py_gpu_end_owed(gpu, timeout_ns);
+  else rc_py_gpu_end_owed_now(gpu);
+}
+
 /* With a timeout of 0 or 1 it has the GIL, and waits for no device. */
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
   if (!call->gpu) return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
   bool may_wait = timeout_ns > 1;
-  rc_py_gpu_end_owed(call->gpu, 0);
+  end_owed(call->gpu, may_wait, 0);
   if (!may_wait) ringcast_gpu_tidy(call->gpu->reader, 0); /* the next call tells of a failure */
   int rc = may_wait ? ringcast_gpu_next(call->gpu->reader, timeout_ns, &call->frame)
                     : ringcast_reader_next(call->reader, timeout_ns, &call->frame);
   if (rc != -EBUSY || !call->gpu->is_behind) return rc;
-  rc_py_gpu_end_owed(call->gpu, may_wait ? timeout_ns : 0); /* that has the lease; and it says so */
+  end_owed(call->gpu, may_wait, timeout_ns); /* that has the lease; and it says so */
   return timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT;
 }
 
@@ -67,7 +72,7 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
   call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
   int rc = rc_py_gpu_check(self);
   if (rc == 0) rc = rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
-  if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed(call->gpu, 0); /* says why, if that is what leaves no lease */
+  if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed_now(call->gpu); /* says why, if that is what leaves no lease */
   return rc == -EAGAIN && call->gpu ? try_tidied(call) : rc;
 }
 
