@@ -19,6 +19,7 @@
 
 #define PAUSE_NS      ((int64_t)200 * 1000) /* between two looks whether the streams have done, ... */
 #define MOST_PAUSE_NS ((int64_t)20 * 1000 * 1000) /* ... twice as long each time */
+#define LOOK_NS       ((int64_t)1000 * 1000 * 1000) /* between two looks at the device, where nobody asks for one */
 
 static bool is_taken_back(struct rc_import *import) {
   bool found = false;
@@ -229,11 +230,14 @@ static void pause_longer(struct timespec *pause) {
 /* The reader has closed, and its streams go on. What is lent is closed also then: what is held may be so for long. */
 static void see_to_the_end(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
-  while (!rc_import_is_idle(import)) {
+  for (int64_t looked = -LOOK_NS; !rc_import_is_idle(import); pause_longer(&pause)) {
+    int64_t now = rc_now_ns();
     see_to_death(import);
-    see_to_device(import);
+    see_to_question(import);
     see_to_owed(import);
-    pause_longer(&pause);
+    if (now - looked < LOOK_NS && !is_taken_back(import)) continue;
+    see_to_device(import);
+    looked = now;
   }
   while (is_looking(import)) pause_longer(&pause); /* no stream waits for the writer any more */
   rc_import_finish(import);
