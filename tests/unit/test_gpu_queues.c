@@ -21,6 +21,8 @@ START_TEST(a_busy_device_refuses_no_pool) {
   hold_up();
   ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), -EAGAIN);
   ck_says("busy");
+  ck_assert_uint_eq(writer_info().way, RINGCAST_GPU_WAY_REFUSED); /* for now */
+  ck_assert_msg(strstr(writer_info().why, "its device is busy; it is tried again"), "%s", writer_info().why);
   let_go();
   ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
   ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
