@@ -23,6 +23,10 @@
  */
 #include "gpu/writer.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "ring/point.h"
 #include "shm/os.h"
 #include "shm/wait.h"
@@ -69,6 +73,28 @@ enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *read
     return rc_load_acquire(&consumer->refused) == owner ? RINGCAST_GPU_WAY_REFUSED : RINGCAST_GPU_WAY_WAITING;
   }
   return RINGCAST_GPU_WAY_POOL;
+}
+
+/* What a reader has noted of its failure. The system's words for some of these speak of something else. It is a peer's:
+ * it may be any number. */
+static const char *words_of(int32_t reason) {
+  if (reason > 0) return rc_cuda_name(reason);
+  if (reason == -EAGAIN) return "its device is busy; it is tried again";
+  if (reason == -ENOMEM) return "it has no memory for it, or no thread; it is tried again";
+  if (reason == -ETIMEDOUT) return "its streams are not woken by the host's store";
+  return reason < 0 && reason > -4096 ? strerror(-reason) : "it does not say why";
+}
+
+void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
+  int32_t reason = 0;
+  info->way = rc_consumers_look(gpu, &info->reader, &info->reader_pid, &reason);
+  if (info->way == RINGCAST_GPU_WAY_WAITING)
+    snprintf(info->why, sizeof info->why, "reader %u (pid %d) has not opened the pool", info->reader, info->reader_pid);
+  else if (info->way == RINGCAST_GPU_WAY_REFUSED)
+    snprintf(info->why, sizeof info->why, "reader %u (pid %d) can't open the pool: %s", info->reader, info->reader_pid,
+             words_of(reason));
+  else if (rc_peer_count(&gpu->writer->ring.ring) == 0)
+    info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
 bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index,

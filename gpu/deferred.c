@@ -34,7 +34,8 @@ int64_t rc_ring_patience_ns = (int64_t)10 * 1000 * 1000 * 1000;
 int64_t rc_ring_slack_ns = (int64_t)1000 * 1000 * 1000;
 
 static int fail_not_read(void) {
-  return rc_fail_as(-ETIMEDOUT, "the device has not read the frame yet, as its stream is behind: end its take again");
+  return rc_fail_as(-ETIMEDOUT, "the device has not read the frame yet, as its stream is behind: the frame is held "
+                                "until it has: try again");
 }
 
 int rc_ring_await(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {

@@ -149,7 +149,8 @@ void rc_import_lock_to_begin(struct rc_import *import);
 
 /* ---- watcher.c ---- */
 
-/* Starts the thread that sees to the writer's death, and to closing. -EAGAIN. */
+/* Starts the thread that sees to the writer's death, and to closing. -ENOMEM: there is none to be
+ * had; not -EAGAIN, by which the writer takes the device for busy. */
 int rc_watcher_start(struct rc_import *import);
 /* A thread that nobody joins, and that gets no signals. 0, or what pthread_create gave. */
 int rc_thread_start(void *(*body)(void *), void *context);

@@ -27,8 +27,9 @@ int rc_gpu_reader_failed(ringcast_gpu_reader *gpu, int code) {
 
 /* ---- The pool --------------------------------------------------------------------------------------------------- */
 
-static void note_refusal(ringcast_gpu_reader *gpu, uint32_t epoch) {
-  gpu->refused = epoch;
+static void note_failure(ringcast_gpu_reader *gpu, uint32_t epoch, bool for_now) {
+  gpu->failed = epoch;
+  if (!for_now) gpu->refused = epoch;
   strncpy(gpu->why, rc_error_text(), sizeof gpu->why - 1);
 }
 
@@ -76,7 +77,7 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
                    ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
                    : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
   if (failed == 0) gpu->opens++;
-  else if (!is_for_now(failed)) note_refusal(gpu, place.epoch);
+  else note_failure(gpu, place.epoch, is_for_now(failed));
   return failed;
 }
 
@@ -92,13 +93,12 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   struct rc_cuda_entry entry;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
-  char why[200] = "";
-  if (rc_gpu_reader_open_pool(gpu) != 0) strncpy(why, rc_error_text(), sizeof why - 1);
+  bool has_failed = rc_gpu_reader_open_pool(gpu) != 0;
   rc_cuda_leave(&entry);
   uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
   if (epoch != 0 && gpu->refused == epoch) return rc_fail(-ENOTSUP, "the writer's pool can't be opened: %s", gpu->why);
-  if (why[0]) return rc_fail(-EAGAIN, "the writer's pool can't be opened now: %s", why);
+  if (has_failed) return rc_fail(-EAGAIN, "the writer's pool can't be opened now: %s", gpu->why);
   return rc_fail_as(-EAGAIN, "the writer has no device pool now, or frames of an earlier one are to be read first");
 }
 
@@ -210,6 +210,12 @@ int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
                             "came: drop what was made of them");
 }
 
+/* Also of one that can't be opened just now, as long as it is the writer's. */
+static bool has_refused(const ringcast_gpu_reader *gpu) {
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
+  return gpu->refused != 0 || (gpu->failed != 0 && gpu->failed == epoch);
+}
+
 int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info *out) {
   if (out->size != sizeof *out)
     return rc_fail(-EINVAL, "info.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_info)", out->size,
@@ -218,10 +224,10 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
   if (failed != 0) return failed;
   struct rc_import *import = gpu->import;
   bool is_lost = import && (rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* pairs with X0 */
-  uint32_t way = is_lost         ? RINGCAST_GPU_WAY_LOST
-                 : import        ? RINGCAST_GPU_WAY_POOL
-                 : gpu->refused  ? RINGCAST_GPU_WAY_REFUSED
-                                 : RINGCAST_GPU_WAY_NO_POOL;
+  uint32_t way = is_lost            ? RINGCAST_GPU_WAY_LOST
+                 : import           ? RINGCAST_GPU_WAY_POOL
+                 : has_refused(gpu) ? RINGCAST_GPU_WAY_REFUSED
+                                    : RINGCAST_GPU_WAY_NO_POOL;
   *out = (struct ringcast_gpu_info){
       .size = sizeof *out,
       .way = way,

@@ -33,10 +33,11 @@ struct ringcast_gpu_reader {
   struct rc_device device;
   struct rc_import *import; /* NULL: no pool is open */
   struct rc_import *before; /* the last of those it had before, whose streams may wait still; NULL: none */
-  uint32_t refused;         /* the epoch of a pool that can't be opened here; 0: none yet */
+  uint32_t failed;          /* the epoch of a pool that could not be opened when it was last tried; 0: none yet */
+  uint32_t refused;         /* the same, and it never can be here */
   int64_t not_before;       /* one that took long in vain is not tried again by frames until then */
   uint32_t forks;
-  char why[200];            /* why not */
+  char why[200];            /* why not, of `failed` */
   /* deferred.c */
   struct rc_word *marks;    /* of deferred frames, then of takes; registered. NULL: not yet, or it can't be */
   rc_cu_ptr marks_address;

@@ -270,5 +270,5 @@ static void *watch(void *context) {
 }
 
 int rc_watcher_start(struct rc_import *import) {
-  return rc_thread_start(watch, import) == 0 ? 0 : rc_fail(-EAGAIN, "no thread is to be had, to watch the writer");
+  return rc_thread_start(watch, import) == 0 ? 0 : rc_fail(-ENOMEM, "no thread is to be had, to watch the writer");
 }

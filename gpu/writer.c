@@ -459,20 +459,12 @@ int ringcast_gpu_wait(ringcast_gpu_writer *gpu, ringcast_stream stream) {
 /* ---- Introspection ---------------------------------------------------------------------------------------------- */
 
 static void say_way(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
-  int32_t reason = 0;
   if (gpu->is_lost || !gpu->estate) {
     info->way = gpu->is_lost ? RINGCAST_GPU_WAY_LOST : RINGCAST_GPU_WAY_NO_POOL;
     snprintf(info->why, sizeof info->why, "%s", gpu->is_lost ? "the device has failed" : gpu->why);
-    return;
+  } else {
+    rc_consumers_tell(gpu, info);
   }
-  info->way = rc_consumers_look(gpu, &info->reader, &info->reader_pid, &reason);
-  if (info->way == RINGCAST_GPU_WAY_WAITING)
-    snprintf(info->why, sizeof info->why, "reader %u (pid %d) has not opened the pool", info->reader, info->reader_pid);
-  else if (info->way == RINGCAST_GPU_WAY_REFUSED)
-    snprintf(info->why, sizeof info->why, "reader %u (pid %d) can't open the pool: %s", info->reader, info->reader_pid,
-             reason > 0 ? rc_cuda_name(reason) : strerror(-reason));
-  else if (rc_peer_count(&gpu->writer->ring.ring) == 0)
-    info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
 int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *out) {

@@ -74,6 +74,8 @@ static inline void rc_lent_give(ringcast_gpu_writer *gpu, struct rc_pool_slot *s
 /* What the readers that are attached have said. POOL, WAITING or REFUSED; of the last two, who it is, and why. Counts
  * on those that are new. */
 enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason);
+/* The same, in words: way, reader and why; NO_READER too. */
+void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info);
 
 /* Gives slots back that all have done with. `all`: also asks which of those in the way have died. */
 void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);

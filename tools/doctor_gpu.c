@@ -131,6 +131,8 @@ static void say_words(const struct ringcast_gpu_device_info *device, char *out, 
     snprintf(out, size, "its streams wait for words of %s%s", bits, off);
   else if (doctor_is_disabled("cuda_register"))
     snprintf(out, size, "whether its streams can wait for words of host memory was not tried");
+  else if (refused == -EAGAIN)
+    snprintf(out, size, "whether its streams can wait for words of host memory can't be told: the device is busy");
   else
     snprintf(out, size, "its streams can't wait for words of host memory%s",
              refused == -ETIMEDOUT ? ": the host's store wakes none" : reason_of(refused).text);

@@ -26,6 +26,13 @@
   "through the ring"
 #define STUCK                                                                                                          \
   "another version of the driver: this one says that it can, and a store of the CPU's wakes no stream" BY_THE_RING
+#define BUSY                                                                                                           \
+  "ask doctor again when others leave the device time (nvidia-smi tells who has it). A reader tries again by itself; " \
+  "a writer that was opened meanwhile has no pool until it is opened anew" BY_THE_RING
+#define TAKES_NOBODY                                                                                                   \
+  "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d COMPUTE) is "              \
+  "EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
+#define NOT_VISIBLE "the same CUDA_VISIBLE_DEVICES for both processes, in any order" BY_THE_RING
 
 /* The first that the words have counts. */
 static const struct {
@@ -33,9 +40,12 @@ static const struct {
 } causes[] = {
     {"RINGCAST_DISABLE", NULL}, /* these two were asked for */
     {"RINGCAST_GPU_POOL_BYTES is 0", NULL},
+    {"device is busy", BUSY},
+    {"CUDA_ERROR_DEVICE_UNAVAILABLE", TAKES_NOBODY},
+    {"CUDA_ERROR_INVALID_DEVICE", TAKES_NOBODY}, /* so older drivers; of opening a pool, see below */
     {"cuMemHostRegister", "ulimit -l unlimited, where the limit is what forbids it" BY_THE_RING},
     {"CUDA_ERROR_OUT_OF_MEMORY", OUT_OF_MEMORY},
-    {"is not woken by the host's store", STUCK},
+    {"not woken by the host's store", STUCK},
     {"stream operation", NO_WORDS},
     {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "nothing of ringcast's: one device has no access to the other's memory (nvidia-smi topo -p2p r); tensors of these "
@@ -52,14 +62,18 @@ static const struct {
 };
 
 const char *doctor_gpu_mend(const char *why) {
+  if (strstr(why, "CUDA_ERROR_INVALID_DEVICE") && strstr(why, "pool")) return NOT_VISIBLE;
   for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
     if (strstr(why, causes[i].says)) return causes[i].mend;
   return "docs/gpu.md has what the driver may say, and what to do";
 }
 
 static const char *mend_words(int version, const struct ringcast_gpu_device_info *device) {
+  bool is_stuck = device->words64 == -ETIMEDOUT || device->words32 == -ETIMEDOUT; /* then the other may be busy */
+  bool is_busy = device->words64 == -EAGAIN || device->words32 == -EAGAIN;
+  if (is_busy && !is_stuck) return BUSY;
   if (version < 12000) return "a driver for CUDA 12.0 or newer" BY_THE_RING;
-  return device->words64 == -ETIMEDOUT || device->words32 == -ETIMEDOUT ? STUCK : NO_WORDS;
+  return is_stuck ? STUCK : NO_WORDS;
 }
 
 const char *doctor_gpu_mend_device(int version, const struct ringcast_gpu_device_info *device) {

@@ -271,7 +271,8 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
 /* Opens the pool that the writer has now, not only with the first frame that has a device tensor: so that this can go
  * by the pool already, and for frames of lent memory alone, which have no other way. -EAGAIN: there is none now, or
  * frames of an earlier one are to be read first, or it can't be opened now, as descriptors or memory lack, a thread
- * captures a graph, or the device is busy, which is waited for two seconds: it is tried again with a later frame.
+ * captures a graph, or the device is busy, which is waited for two seconds: it is tried again with a later frame, and
+ * until then ringcast_gpu_reader_info says REFUSED, and why.
  * -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 

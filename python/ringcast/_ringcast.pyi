@@ -439,7 +439,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
 
     def prepare_gpu(self) -> bool:
         """Open the pool that the writer has on its device, before a frame needs it; False: there is none yet, or it
-        can't be opened just now."""
+        can't be opened just now, and then gpu.why says why."""
 
     def check(self) -> None:
         """Make sure that what was read of held Frames so far was whole; else Evicted."""

@@ -132,8 +132,8 @@ class GpuInfo(NamedTuple):
     """How tensors of a CUDA device go from a Writer, or come to a Reader. What is counted is so since the first one."""
 
     #: "pool": by the pool on the device. Of a Writer else "no_pool", "no_reader" (nobody is attached), "waiting" (a
-    #: reader has not opened it yet), "refused" (one can't) or "lost" (the device has failed); of a Reader "no_pool",
-    #: "refused" or "lost": then they go through the ring
+    #: reader has not opened it yet), "refused" (one can't, or could not when it last tried) or "lost" (the device has
+    #: failed); of a Reader "no_pool", "refused" or "lost": then they go through the ring
     way: str
     #: in words; empty where there is nothing to say
     why: str

@@ -44,7 +44,7 @@ static const struct refusal refusals[] = {
     {"FAKE_CUDA_FAIL", "cuIpcOpenMemHandle:1:711", "CUDA_ERROR_TOO_MANY_PEERS", "TOO_MANY_PEERS"},
     {"FAKE_CUDA_FAIL", "cuMemHostRegister:1:801", "CUDA_ERROR_NOT_SUPPORTED", "cuMemHostRegister"},
     {"FAKE_CUDA_FAIL", "cuMemcpyDtoHAsync:1:999", "CUDA_ERROR_UNKNOWN", "reading the writer's pool"},
-    {"FAKE_CUDA_STUCK_WORDS", "1", "timed out", "not woken"},
+    {"FAKE_CUDA_STUCK_WORDS", "1", "its streams are not woken by the host's store", "not woken"},
     {"RINGCAST_DISABLE", "cuda_pool", "not opened", "cuda_pool"},
     {"RINGCAST_DISABLE", "cuda_register", "not supported", "cuda_register"},
     {"FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", "not supported", "words of 64 bits"},

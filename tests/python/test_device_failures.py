@@ -366,6 +366,25 @@ def test_a_torch_without_cuda_is_told_of(fake_driver):
     assert re.search("torch of this process is built without CUDA: .*map_location=\"cpu\"", said[0][1])
 
 
+def prepare_on_busy_device(state):
+    """It comes to no new stream; then it does. What both sides say meanwhile and after."""
+    writer, reader = pair(state)
+    loan = writer.lend(state["torch"].segment(np.arange(1000.0)))
+    with failing("cuStreamQuery", 600, 0):
+        said = [reader.prepare_gpu(), reader.gpu.way, reader.gpu.why, writer.gpu.why]
+    said += [reader.prepare_gpu(), reader.gpu.way, reader.gpu.why]
+    loan.close(WATCHDOG)
+    return said
+
+
+def test_a_device_that_is_busy_is_told_to_who_asks(alone):
+    opened, way, why, told, *then = alone(prepare_on_busy_device)
+    assert (opened, way) == (False, "refused")
+    assert why.startswith("the device is busy: it has not come to a new stream")
+    assert told.endswith("can't open the pool: its device is busy; it is tried again")
+    assert then == [True, "pool", ""]
+
+
 def name_missing_device(state, is_known):
     with ringcast.Writer(MEGABYTE) as writer:
         if is_known:

@@ -105,9 +105,16 @@ class DoctorOfGpus(Case):
         self.assertIn("its streams can't wait for words of host memory;", lines["GPU 0"]["found"])
         self.check_mend("GPU 0", "CUDA 12.0 or newer", folder="old", FAKE_CUDA_VERSION="11040")
 
+    def test_a_busy_device_is_not_taken_for_one_that_can_not(self):
+        settings = {"RINGCAST_GPU_POOL_BYTES": "0", "FAKE_CUDA_FAIL": "cuStreamQuery:0:600"}
+        lines = self.gpu_lines(**fake(**settings))
+        self.assertIn("words of host memory can't be told: the device is busy;", lines["GPU 0"]["found"])
+        self.assertIn("ask doctor again", lines["GPU 0"]["mend"])
+
     def test_how_to_mend_it_is_told_by_what_the_driver_said(self):
         for result, mend in (
-            (1, "IPC and one PID namespace"), (201, "one PID namespace for both"), (205, "IPC and one PID namespace"),
+            (1, "IPC and one PID namespace"), (101, "CUDA_VISIBLE_DEVICES"),
+            (201, "one PID namespace for both"), (205, "IPC and one PID namespace"),
             (208, "close what else"), (217, "nvidia-smi topo"), (400, "IPC and one PID namespace"),
             (711, "so many peers"), (801, "no process share"), (999, "docs/gpu.md"),
         ):
@@ -149,6 +156,10 @@ class DoctorOfGpus(Case):
         self.assertIn("let go of memory of the device", lines["GPU 0"]["mend"])
         for name in ("GPU 0", "GPU tensors"):
             self.assertEqual(lines[name]["level"], "note")
+        for result in (46, 101):
+            lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL=f"cuDevicePrimaryCtxRetain:0:{result}"))
+            self.assertIn(f"({result})", lines["GPU 0"]["found"])
+            self.assertIn("nvidia-smi -q -d COMPUTE", lines["GPU 0"]["mend"])
         lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuMemcpyHtoDAsync:3:700"))
         self.assertIn("tensors can't be sent: cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
                       lines["GPU tensors"]["found"])

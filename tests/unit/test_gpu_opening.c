@@ -68,6 +68,34 @@ START_TEST(what_a_process_lacks_for_a_moment_refuses_no_pool) {
 }
 END_TEST
 
+START_TEST(the_writer_says_in_words_why_a_reader_cant) {
+  static const struct {
+    int32_t reason;
+    const char *says;
+  } reasons[] = {
+      {-EAGAIN, "its device is busy; it is tried again"},
+      {-ENOMEM, "no memory for it, or no thread; it is tried again"},
+      {-ETIMEDOUT, "its streams are not woken by the host's store"},
+      {-ENOTSUP, "Operation not supported"},
+      {RC_CU_MAP_FAILED, "CUDA_ERROR_MAP_FAILED"},
+      {0, "does not say why"}, /* it is a peer's: any number */
+      {INT32_MIN, "does not say why"},
+  };
+  struct ringcast_gpu_writer_options options = gpu_options();
+  open_writer(&options);
+  open_reader();
+  struct rc_gpu_consumer *place = &rc_gpu_control(&gpu_writer->estate->segment)->consumers[0];
+  for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++) {
+    rc_store_relaxed(&place->reason, reasons[i].reason);
+    rc_store_release(&place->refused, reader->ring.owner);
+    struct ringcast_gpu_info info = writer_info();
+    ck_assert_uint_eq(info.way, RINGCAST_GPU_WAY_REFUSED);
+    ck_assert_msg(strstr(info.why, reasons[i].says), "%d: %s", reasons[i].reason, info.why);
+  }
+  close_pair();
+}
+END_TEST
+
 /* ---- What was asked of a pool ----------------------------------------------------------------------------------- */
 
 static void open_anew(void) {
@@ -179,6 +207,7 @@ int main(void) {
   tcase_add_test(tests, a_pool_that_is_not_as_large_as_is_said_is_refused);
   tcase_add_test(tests, a_capture_elsewhere_refuses_no_pool);
   tcase_add_test(tests, what_a_process_lacks_for_a_moment_refuses_no_pool);
+  tcase_add_test(tests, the_writer_says_in_words_why_a_reader_cant);
   tcase_add_loop_test(tests, what_never_came_is_missing_also_when_another_pool_is_open, 0, 2);
   tcase_add_test(tests, a_frame_that_was_not_read_is_not_missing);
   tcase_add_test(tests, memory_whose_context_cant_be_entered_does_not_keep_it);

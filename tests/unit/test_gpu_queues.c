@@ -21,8 +21,15 @@ START_TEST(a_busy_device_refuses_no_pool) {
   hold_up();
   ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), -EAGAIN);
   ck_says("busy");
+  ck_assert_uint_eq(writer_info().way, RINGCAST_GPU_WAY_REFUSED); /* for now */
+  ck_assert_msg(strstr(writer_info().why, "its device is busy; it is tried again"), "%s", writer_info().why);
+  ck_assert_uint_eq(reader_info().way, RINGCAST_GPU_WAY_REFUSED);
+  ck_assert_msg(strstr(reader_info().why, "the device is busy: it has not come to a new stream"), "%s",
+                reader_info().why);
   let_go();
   ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
+  ck_assert_uint_eq(reader_info().way, RINGCAST_GPU_WAY_POOL);
+  ck_assert_str_eq(reader_info().why, "");
   ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
   ck_assert_int_eq(receive_bytes(3), RINGCAST_PLACEMENT_POOL);
   if (_i == 2) ck_assert_int_eq(cuda->stream_destroy(one_more), 0);

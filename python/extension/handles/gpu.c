@@ -283,8 +283,8 @@ const char rc_py_prepare_gpu_doc[] =
     "Open the pool that the writer has on its device, which else the first frame with a tensor of a device does, and "
     "therefore\ngoes through the ring; what a Writer has lent goes where it lies only to readers that have opened it. "
     "True: it is open. False:\nthere is none yet, frames of an earlier one are to be received first, or it can't be "
-    "opened just now, as the device is\nbusy, a graph is captured, or descriptors or memory lack: ask again. It may "
-    "take long.\n\n"
+    "opened just now, as the device is\nbusy, a graph is captured, or descriptors or memory lack (gpu.why says which): "
+    "ask again. It may take long.\n\n"
     "Error (ENODEV): this process can't use a device; (ENOTSUP, EIO): the pool can't be opened here.";
 PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
