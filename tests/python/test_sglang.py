@@ -257,19 +257,37 @@ class MultimodalInputs:
     def __init__(self, mm_items):
         self.mm_items = mm_items
     @staticmethod
-    def from_processor_output(raw):
+    def from_processor_output(raw, requires_mm_token_modalities=False):
         MultimodalInputs.made += 1
         if raw == 'bad':
             raise ValueError('not an image')
-        return MultimodalInputs([raw * 2])
+        items = [(lambda: raw) if raw == 'too large' else raw * 2]
+        return MultimodalInputs([*items, requires_mm_token_modalities])
 """,
+    # As in 0.5.23: the first rank makes them or tells why not, and one class of errors ends a request alone.
     "srt/managers/scheduler.py": """
+import torch
+from types import SimpleNamespace
 from sglang.srt.managers.schedule_batch import MultimodalInputs
+class _MultimodalInputProcessingError(RuntimeError):
+    pass
 class Scheduler:
     def __init__(self, group):
         self.dp_tp_cpu_group = group
+        self.model_config = SimpleNamespace(requires_mm_token_modalities=True)
     def _process_and_broadcast_mm_inputs(self, raw_mm_inputs):
-        return 'original'
+        told = [None]
+        if self.dp_tp_cpu_group is None or self.dp_tp_cpu_group.rank() == 0:
+            try:
+                modalities = self.model_config.requires_mm_token_modalities
+                told = [MultimodalInputs.from_processor_output(raw_mm_inputs, requires_mm_token_modalities=modalities)]
+            except Exception as error:
+                told = ['failed on the first rank: ' + repr(error)]
+        if self.dp_tp_cpu_group is not None:
+            torch.distributed.broadcast_object_list(told, src=0, group=self.dp_tp_cpu_group)
+        if isinstance(told[0], str):
+            raise _MultimodalInputProcessingError(told[0])
+        return told[0]
 """,
     "multimodal_gen/runtime/utils/distributed.py": PYOBJ + "    return 'original'\n",
     "multimodal_gen/runtime/distributed/group_coordinator.py": COORDINATOR,
@@ -379,6 +397,26 @@ def test_the_plugin_does_nothing_unless_it_is_asked(stubs, monkeypatch, told, pu
     assert in_place() == [puts] * 7
 
 
+def check_mm_inputs(module: Any, rank: int) -> None:
+    scheduler = module.Scheduler(dist.group.WORLD)
+    theirs = dist.broadcast_object_list
+    dist.broadcast_object_list = None  # not called
+    try:
+        inputs = scheduler._process_and_broadcast_mm_inputs(torch.arange(4))
+        assert_same(inputs.mm_items, [torch.arange(4) * 2, True])
+        for raw, words in ("bad", "failed on the first rank: ValueError('not an image')"), ("too large", "lambda"):
+            error = text_of(
+                module._MultimodalInputProcessingError,
+                lambda: scheduler._process_and_broadcast_mm_inputs(raw),  # noqa: B023
+            )
+            assert words in error
+        assert_same(scheduler._process_and_broadcast_mm_inputs(torch.ones(2)).mm_items, [torch.ones(2) * 2, True])
+        assert load("srt.managers.schedule_batch").MultimodalInputs.made == (0 if rank else 4)
+        assert module.Scheduler(None)._process_and_broadcast_mm_inputs(1).mm_items == [2, True]
+    finally:
+        dist.broadcast_object_list = theirs
+
+
 def ranks_installed(folder: str) -> None:
     rank = dist.get_rank()
     sys.path.insert(0, folder)
@@ -388,14 +426,10 @@ def ranks_installed(folder: str) -> None:
         coordinator = load("srt.distributed.parallel_state").GroupCoordinator(dist.group.WORLD)
         got = coordinator.broadcast_tensor_dict({"a": torch.ones(2)} if rank == 1 else None, 1)
         assert_same(got, {"a": torch.ones(2)})
-        scheduler = load("srt.managers.scheduler").Scheduler(dist.group.WORLD)
-        inputs = scheduler._process_and_broadcast_mm_inputs(torch.arange(4))
-        assert_same(inputs.mm_items, [torch.arange(4) * 2])
-        text_of(ringcast.SendError if rank else ValueError, lambda: scheduler._process_and_broadcast_mm_inputs("bad"))
-        assert load("srt.managers.schedule_batch").MultimodalInputs.made == (0 if rank else 2)
-        assert load("srt.managers.scheduler").Scheduler(None)._process_and_broadcast_mm_inputs(1) == "original"
+        check_mm_inputs(load("srt.managers.scheduler"), rank)
         uninstall()
-        assert scheduler._process_and_broadcast_mm_inputs(1) == "original"
+        scheduler = load("srt.managers.scheduler").Scheduler
+        assert not hasattr(scheduler._process_and_broadcast_mm_inputs, "__wrapped__")
     finally:
         sys.path.remove(folder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "sglang"]:

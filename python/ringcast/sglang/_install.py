@@ -16,8 +16,12 @@ import types
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ringcast.sglang.pyobj import broadcast_pyobj, broadcast_tensor_dict
-from ringcast.sglang.share import share_once
+import torch
+import torch.distributed
+
+import ringcast
+from ringcast._group.failures import is_of_value
+from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict
 
 _lock = threading.RLock()
 
@@ -46,20 +50,56 @@ def _instead_of_tensor_dict(original: Any) -> Any:
     return replacement
 
 
+class _Names(Dict[str, Any]):
+    """The names of a module, a few of them replaced."""
+
+    def __init__(self, module: Dict[str, Any], replaced: Dict[str, Any]) -> None:
+        super().__init__(replaced)
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        return self._module[name]
+
+
+class _Replaced:
+    """An object with one attribute replaced."""
+
+    def __init__(self, original: Any, name: str, value: Any) -> None:
+        self._original = original
+        setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
 def _instead_of_mm_inputs(original: Any) -> Any:
-    """One rank makes them, as before; but it does not wait for the others, nor do they wait for each other."""
+    """SGLang's own method, in which torch.distributed.broadcast_object_list is ringcast's.
 
-    @functools.wraps(original)
-    def replacement(self: Any, raw_mm_inputs: Any) -> Any:
-        if raw_mm_inputs is None or self.dp_tp_cpu_group is None:
-            return original(self, raw_mm_inputs)
-        make = sys.modules[type(self).__module__].MultimodalInputs.from_processor_output
-        shared = share_once(
-            lambda: make(raw_mm_inputs), 0, group=self.dp_tp_cpu_group, src=0, hash=None, how="share"
-        )
-        return shared.result()[0]
+    SGLang's method decides what is made, and which error ends the request alone. If ringcast can't send what was made,
+    that ends the request alone, too.
+    """
+    module = original.__globals__
 
-    return replacement
+    def broadcast(object_list: List[Any], src: int = 0, group: Any = None) -> None:
+        try:
+            broadcast_list(object_list, src, group)
+        except Exception as error:
+            request_error = module.get("_MultimodalInputProcessingError")
+            if request_error is not None and (isinstance(error, ringcast.SendError) or is_of_value(error)):
+                raise request_error(f"The multimodal inputs can't be broadcast: {error}") from error
+            raise
+
+    distributed = _Replaced(torch.distributed, "broadcast_object_list", broadcast)
+    instead = (
+        (torch, _Replaced(torch, "distributed", distributed)),
+        (torch.distributed, distributed),
+        (torch.distributed.broadcast_object_list, broadcast),
+    )
+    replaced = {name: new for name, value in module.items() for old, new in instead if value is old}
+    method = types.FunctionType(
+        original.__code__, _Names(module, replaced), original.__name__, original.__defaults__, original.__closure__
+    )
+    return functools.wraps(original)(method)
 
 
 class _Target(NamedTuple):

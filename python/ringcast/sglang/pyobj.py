@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ringcast
+import ringcast.torch
 from ringcast._group import devices
 from ringcast._group.ends import PYOBJ, TENSOR_DICT, Source
 from ringcast._group.rings import end_of
@@ -54,6 +55,11 @@ def broadcast_pyobj(
         ring.send(_checked(ring, data), PYOBJ)
         return data
     return ring.receive(PYOBJ)
+
+
+def broadcast_list(objects: List[Any], src: int, group: Any) -> None:
+    """As torch.distributed.broadcast_object_list: fill `objects` from `src`, a GLOBAL rank, in place."""
+    ringcast.torch.broadcast_object_list(objects, _rank_in(group, src), group)
 
 
 def _rank_in(group: Any, src: int) -> int:
