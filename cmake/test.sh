@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # All tests, whatever fails; then a summary. Exit status 0 only if every step passed. Expects what `make deps build`
-# makes. The logs are in build/test/, and each is printed when its step ends.
+# makes. The logs are in build/test/, and each is printed when its step ends. build/test/times.tsv has the seconds of
+# each test.
 #
 # Two rows of steps side by side, as half of the tests wait for something most of the time. What makes rings as people
 # do is in the first, one step after the other. The second, `aside`, makes do with what the first leaves of the CPUs: it
@@ -9,16 +10,29 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/test
-rm -f build/test/*.log build/test/*.result build/test/ended build/test/built
+rm -f build/test/*.{log,result,cpu,xml} build/test/ended build/test/built
 failed=0
 jobs=$(nproc)
 
-# run NAME COMMAND...: a step. What it came to is in NAME.result: passed or FAILED, and the seconds it took.
+# timed FILE COMMAND...: runs the command, and writes the CPU times of its processes into the file.
+timed() (
+  file=$1 status=0
+  shift
+  "$@" || status=$?
+  times >"$file"
+  exit "$status"
+)
+cpu_of() { # cpu_of FILE: the seconds in it
+  awk '{ for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } }
+    END { printf "%.1f\n", sum }' "$1"
+}
+
+# run NAME COMMAND...: a step. NAME.result has its result (passed or FAILED), and its wall and CPU seconds.
 run() {
   local name=$1 result=passed began=$SECONDS
   shift
-  "$@" >"build/test/$name.log" 2>&1 || result=FAILED
-  echo "$result $((SECONDS - began))" >"build/test/$name.result"
+  timed "build/test/$name.cpu" "$@" >"build/test/$name.log" 2>&1 || result=FAILED
+  echo "$result $((SECONDS - began)) $(cpu_of "build/test/$name.cpu")" >"build/test/$name.result"
   (
     flock 9
     printf '\n==== %s\n' "$name"
@@ -33,12 +47,19 @@ skip() {
   echo "$1" >>build/test/ended
 }
 
+junit() { mktemp "$PWD/build/test/$1.XXXXXX.xml"; } # a new file for the times of a run of step $1
+pytest() { # pytest STEP OPTIONS...
+  local name=$1
+  shift
+  build/venv/bin/python -m pytest --junitxml="$(junit "$name")" "$@"
+}
+
 # check PRESET NAME OPTIONS...: ctest, whose own log holds what tests say that pass
 under=()
 check() {
   local preset=$1 name=$2 status=0
   shift 2
-  ${under[@]+"${under[@]}"} ctest --preset "$preset" "$@" || status=$?
+  ${under[@]+"${under[@]}"} ctest --preset "$preset" --output-junit "$(junit "$name")" "$@" || status=$?
   cat "build/$preset/Testing/Temporary/LastTest.log" >>"build/test/$name.tests.log"
   return "$status"
 }
@@ -104,9 +125,9 @@ ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_{device_dropins,mac
 python() {
   local name=$1 beside
   shift
-  run "$name-ranks" build/venv/bin/python -m pytest "${ranks[@]}" "$@" &
+  run "$name-ranks" pytest "$name-ranks" "${ranks[@]}" "$@" &
   beside=$!
-  run "$name" build/venv/bin/python -m pytest "${ranks[@]/#/--ignore=}" "$@"
+  run "$name" pytest "$name" "${ranks[@]/#/--ignore=}" "$@"
   wait "$beside"
 }
 
@@ -172,7 +193,7 @@ run pool pool
 # With 2 MiB pages reserved, which are given back however this ends. Python is looked at where it makes rings.
 hugetlb() {
   again with-hugetlb && check dev with-hugetlb -L '^pool$' &&
-    build/venv/bin/python -m pytest -m 'not alike' tests/python/test_{switches,writer_reader,large,lifecycle}.py
+    pytest with-hugetlb -m 'not alike' tests/python/test_{switches,writer_reader,large,lifecycle}.py
 }
 nr_hugepages=/proc/sys/vm/nr_hugepages pages=128 before=0
 before=$(cat "$nr_hugepages" 2>/dev/null) || before=0
@@ -194,15 +215,16 @@ mapfile -t steps <build/test/ended
 closing='% tests passed|^=+ .* in [0-9.]+s.* =+$|^[0-9]+ (passed|failed).* in |^(Nothing failed|FAILED)\.'
 closing+='|^[0-9]+ models, |^\[[0-9]+/[0-9]+\] |^ninja: '
 line_of() {
-  local result took said
-  read -r result took <"build/test/$1.result"
+  local result took cpu said
+  read -r result took cpu <"build/test/$1.result"
   if [ "$result" = SKIPPED ]; then
-    printf '%-36s %-7s         %s\n' "$1" "$result" "$took"
+    printf '%-36s %-7s                    %s\n' "$1" "$result" "$took $cpu"
     return
   fi
   [ "$result" = passed ] || failed=1
   said=$(grep -E "$closing" "build/test/$1.log" | tail -n 1 | sed 's/^=* *//; s/ *=*$//')
-  printf '%-36s %-7s %4d s  %s\n' "$1" "$result" "$took" "${said:-no closing line; see build/test/$1.log}"
+  printf '%-36s %-7s %4d s %6.0f CPU s  %s\n' "$1" "$result" "$took" "$cpu" \
+    "${said:-no closing line; see build/test/$1.log}"
 }
 
 # What each step had to leave out: "<step>", a tab, and the reason.
@@ -214,6 +236,7 @@ left_out() {
   done
 }
 
+python3 -B cmake/times.py build/test
 printf '\n==== summary\n'
 for name in "${steps[@]}"; do line_of "$name"; done
 # One line for each reason: the steps, the tests or how many they are, the reason.
