@@ -13,8 +13,9 @@
 #include "tools/perf.h"
 
 static const char usage[] =
-    "usage: ringcast perf latency|throughput|wake|scale [--size BYTES] [--readers N] [--seconds S] [--capacity BYTES]\n"
-    "                     [--cpus A,B,...] [--format text|json]\n"
+    "usage: ringcast perf latency|throughput|wake|scale|cadence [--size BYTES] [--readers N] [--seconds S]\n"
+    "                     [--capacity BYTES] [--cpus A,B,...] [--format text|json]\n"
+    "                     latency: [--cold[=BYTES]]; cadence: [--gap MS] [--jitter F] [--cold[=BYTES]]\n"
     "       ringcast perf gpu [--sizes A,B,...] [--readers N] [--seconds S] [--capacity BYTES] [--format text|json]\n";
 
 static const char help[] =
@@ -30,6 +31,12 @@ static const char help[] =
     "               and the CPU time that a reader takes while nothing comes\n"
     "  scale        the writer's time per frame, for each number of readers from 1 on (its CPU time, where there are\n"
     "               more processes than CPUs)\n"
+    "  cadence      one message every --gap milliseconds, with the default waiting: the time of the commit, the time\n"
+    "               from just before the commit until a reader runs (wake_us; slowest_us: the last reader of each\n"
+    "               message), and a reader's CPU time; beside them the same with a bare futex, and with readers that\n"
+    "               spin without end. system_calls_per_message: the sleeps and wakes that a reader's own statistics\n"
+    "               count (ringcast_reader_stats); one sleep can be more than one system call. The power of the\n"
+    "               CPUs, in watts, where RAPL can be read (/sys/class/powercap)\n"
     "  gpu          a tensor of a GPU to other processes on it, by the device pool (POOL) and through the ring\n"
     "               (INLINE): the CPU's time, the time until it is there, GB/s, from which size on POOL takes less;\n"
     "               beside them a plain copy of the same bytes within the device, and one from the host to it; and\n"
@@ -41,8 +48,14 @@ static const char help[] =
     "  --sizes A,B,...    of a tensor, for gpu: up to 32 (default 1K to 256M, by powers of 4)\n"
     "  --readers N        1 to 256 (default 1; scale: the most readers, by default one per CPU but the writer's,\n"
     "                     at most 14)\n"
-    "  --seconds S        how long to measure (default 2; wake: and as long again with nothing sent; scale: for each\n"
-    "                     number of readers, default 1; gpu: for each size, default 1)\n"
+    "  --seconds S        how long to measure (default 2; wake: and as long again with nothing sent; cadence: for\n"
+    "                     each of the three ways; scale: for each number of readers, default 1; gpu: for each size,\n"
+    "                     default 1)\n"
+    "  --gap MS           cadence: from one send to the next, 0.01 to 60000 milliseconds (default 10)\n"
+    "  --jitter F         cadence: by which part of itself each gap varies at most, 0 to 1 (default 0.02)\n"
+    "  --cold[=BYTES]     latency, cadence: between two messages each process walks over a block of memory (default\n"
+    "                     twice the L3 cache), so that the message meets cold caches. cadence: the gap must be twice\n"
+    "                     as long as the walk, or longer; latency: --seconds of such trips follow the usual ones\n"
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
     "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first "
     "for\n"
@@ -56,6 +69,7 @@ static const char help[] =
     "  ringcast perf throughput --size 40 --seconds 5\n"
     "  ringcast perf wake --readers 8 --format json\n"
     "  ringcast perf scale --readers 14\n"
+    "  ringcast perf cadence --gap 5 --readers 4\n"
     "  ringcast perf gpu --sizes 64K,16M --readers 2\n";
 
 struct measurement {
@@ -70,6 +84,7 @@ static const struct measurement measurements[] = {
     {"throughput", perf_throughput, 65536, 2},
     {"wake", perf_wake, 40, 2},
     {"scale", perf_scale, 40, 1},
+    {"cadence", perf_cadence, 40, 2},
     {"gpu", perf_gpu, 40, 1},
 };
 
@@ -116,10 +131,10 @@ static bool parse_readers(const char *text, uint32_t *out) {
   return true;
 }
 
-static bool parse_seconds(const char *text, double *out) {
+static bool parse_number(const char *text, double least, double most, double *out) {
   char *end;
   double value = strtod(text, &end);
-  if (end == text || *end || !isfinite(value) || value < 0.001 || value > 86400) return false;
+  if (end == text || *end || !isfinite(value) || value < least || value > most) return false;
   *out = value;
   return true;
 }
@@ -165,6 +180,12 @@ static int settle(const struct measurement *measurement, struct perf_options *op
   if (options->readers == 0) options->readers = !scale ? 1 : others < 14 ? others : 14;
   if (gpu && (options->cpus_given || options->size != measurement->size))
     return cli_misused(usage, "gpu takes --sizes, and no --size; nor --cpus, as nobody is pinned");
+  if (measurement->run != perf_cadence && (options->gap_ms >= 0 || options->jitter >= 0))
+    return cli_misused(usage, "--gap and --jitter are for cadence; %s sends without gaps", options->name);
+  if (options->cold && measurement->run != perf_cadence && measurement->run != perf_latency)
+    return cli_misused(usage, "--cold is for latency and cadence, not for %s", options->name);
+  if (options->gap_ms < 0) options->gap_ms = 10;
+  if (options->jitter < 0) options->jitter = 0.02;
   if (!gpu && options->size_count > 0) return cli_misused(usage, "--sizes is for gpu; %s takes --size", options->name);
   if (gpu && options->size_count == 0)
     for (uint64_t size = 1024; size <= 256 << 20; size *= 4) options->sizes[options->size_count++] = size;
@@ -179,18 +200,22 @@ static int settle(const struct measurement *measurement, struct perf_options *op
 }
 
 static int parse(int argc, char **argv, struct perf_options *options) {
-  enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, SIZES, HELP };
+  enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, SIZES, GAP, JITTER, COLD, HELP };
   static const struct option known[] = {
       {"size", 1, NULL, SIZE}, {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
       {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS}, {"format", 1, NULL, FORMAT},
-      {"sizes", 1, NULL, SIZES}, {"help", 0, NULL, HELP}, {0}};
+      {"sizes", 1, NULL, SIZES}, {"gap", 1, NULL, GAP}, {"jitter", 1, NULL, JITTER}, {"cold", 2, NULL, COLD},
+      {"help", 0, NULL, HELP}, {0}};
   static const char *const takes[] = {
       [SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
       [READERS] = "a whole number, 1 to 256",
       [SECONDS] = "a number of seconds, 0.001 to 86400",
       [CAPACITY] = "a number of bytes, such as 64K or 1M; 0: the library's own default",
       [FORMAT] = CLI_FORMATS,
-      [SIZES] = "up to 32 numbers of bytes with commas between them, such as 4K,1M"};
+      [SIZES] = "up to 32 numbers of bytes with commas between them, such as 4K,1M",
+      [GAP] = "a number of milliseconds, 0.01 to 60000",
+      [JITTER] = "a number, 0 to 1",
+      [COLD] = "nothing, or =BYTES, at least 64"};
   cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
@@ -201,13 +226,19 @@ static int parse(int argc, char **argv, struct perf_options *options) {
     switch (option) {
     case SIZE: good = parse_bytes(optarg, &size) && size > 0; break;
     case READERS: good = parse_readers(optarg, &options->readers); break;
-    case SECONDS: good = parse_seconds(optarg, &options->seconds); break;
+    case SECONDS: good = parse_number(optarg, 0.001, 86400, &options->seconds); break;
     case CAPACITY: good = parse_bytes(optarg, &options->capacity); break;
     case CPUS:
       if (parse_cpus(optarg, &allowed, options) != 0) return CLI_USAGE;
       break;
     case FORMAT: good = cli_format(optarg, &options->json); break;
     case SIZES: good = parse_sizes(optarg, options); break;
+    case GAP: good = parse_number(optarg, 0.01, 60000, &options->gap_ms); break;
+    case JITTER: good = parse_number(optarg, 0, 1, &options->jitter); break;
+    case COLD:
+      options->cold = true;
+      good = !optarg || (parse_bytes(optarg, &options->cold_bytes) && options->cold_bytes >= 64);
+      break;
     case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }
@@ -236,7 +267,8 @@ int perf_main(int argc, char **argv) {
   const struct measurement *measurement = find(argv[1]);
   if (!measurement) return cli_misused(usage, "there is no measurement '%s'", argv[1]);
   struct perf_options options = {
-      .name = measurement->name, .size = measurement->size, .seconds = measurement->seconds};
+      .name = measurement->name, .size = measurement->size, .seconds = measurement->seconds,
+                                 .gap_ms = -1, .jitter = -1};
   int result = parse(argc - 1, argv + 1, &options);
   if (result == 0) result = settle(measurement, &options);
   if (result != 0) return result;

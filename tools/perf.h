@@ -24,6 +24,9 @@ struct perf_options {
   uint64_t sizes[PERF_MAX_SIZES];
   uint32_t readers;
   double seconds;
+  double gap_ms, jitter; /* cadence's */
+  bool cold;             /* latency's and cadence's */
+  uint64_t cold_bytes;   /* 0: twice the L3 cache */
   uint64_t capacity; /* 0: the library's default */
   bool json;
   bool cpus_given;
@@ -36,6 +39,7 @@ int perf_latency(const struct perf_options *options);
 int perf_throughput(const struct perf_options *options);
 int perf_wake(const struct perf_options *options);
 int perf_scale(const struct perf_options *options);
+int perf_cadence(const struct perf_options *options);
 int perf_gpu(const struct perf_options *options);
 
 /* ---- Processes (perf_process.c) --------------------------------------------------------------------------------- */
@@ -72,6 +76,7 @@ struct perf_children {
 void perf_start(struct perf_children *children, const struct perf_options *options, uint32_t parties,
                 void (*body)(void *context, uint32_t index), void *context);
 void perf_stop(struct perf_children *children);
+double perf_cpu_ns(const struct perf_children *children, uint32_t index); /* the CPU time of the reader so far */
 
 ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity, int64_t spin_ns);
 ringcast_reader *perf_attach(const char *handle, int64_t spin_ns);

@@ -16,6 +16,9 @@
  * blocks in which it is read once in GROUP trips: the median of what a trip takes in a group. p99 and p99.9 are of
  * single trips, in blocks where each is stamped once, its end being the start of the next; the clock's own
  * time is taken off.
+ *
+ * With --cold the same trips follow one by one, and both processes walk over a large block before each of them
+ * (tools/measure/walk.h). The time of such a trip starts when both have walked.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -23,20 +26,22 @@
 
 #include "tools/cli.h"
 #include "tools/histogram.h"
+#include "tools/measure/walk.h"
 #include "tools/perf.h"
 
 enum { RING, FLOOR, LINE, KINDS };
-enum { TRIPS = 512, GROUP = 8, GROUPS = TRIPS / GROUP, WARM = 32, MOST_BLOCKS = 1 << 16 };
+enum { TRIPS = 512, GROUP = 8, GROUPS = TRIPS / GROUP, WARM = 32, MOST_BLOCKS = 1 << 16, COLD_TRIPS = 4 };
 
 static const int64_t SPIN_NS = 3600000000000; /* nobody sleeps here */
 static const double APART = 1.6;              /* blocks that differ by more came from cores near and far */
 
 struct shared {
-  _Alignas(PERF_LINE) uint64_t command; /* block number * KINDS + kind */
+  _Alignas(PERF_LINE) uint64_t command; /* block number * 2 * KINDS + kind (+ KINDS: cold) */
   _Alignas(PERF_LINE) uint64_t answered;
   _Alignas(PERF_LINE) uint64_t line;
   _Alignas(PERF_LINE) uint64_t there;
   _Alignas(PERF_LINE) uint64_t back;
+  _Alignas(PERF_LINE) uint64_t walks; /* of the side that answers */
   _Alignas(PERF_LINE) uint64_t handles; /* 1: the one that leads back is there */
   char to[96], from[96];
 };
@@ -49,7 +54,8 @@ struct side {
   uint8_t *messages[2]; /* alike but for the first word, which is the number: the next one is ready before it is
                          * needed */
   uint64_t sum;         /* of all but that word */
-  uint64_t turn, flag, number;
+  uint64_t turn, flag, number, walks;
+  struct walk walk;
   struct ringcast_span span;   /* for what is sent next */
   struct ringcast_frame frame; /* the last that came */
 };
@@ -157,6 +163,25 @@ static void answer_all(struct side *side, int kind) {
   else pong_all(side, FLOOR);
 }
 
+/* Stamps the start and the end of each trip. */
+static void ask_cold(struct side *side, int kind, uint64_t *stamps) {
+  for (int i = 0; i < COLD_TRIPS; i++) {
+    walk_once(&side->walk);
+    await(&side->shared->walks, ++side->walks);
+    *stamps++ = perf_ticks();
+    ping(side, kind);
+    *stamps++ = perf_ticks();
+  }
+}
+
+static void answer_cold(struct side *side, int kind) {
+  for (int i = 0; i < COLD_TRIPS; i++) {
+    walk_once(&side->walk);
+    perf_store(&side->shared->walks, ++side->walks);
+    pong(side, kind);
+  }
+}
+
 static void make_messages(struct side *side) {
   uint64_t zero = 0;
   for (int i = 0; i < 2; i++) {
@@ -187,9 +212,10 @@ static void answer(void *context, uint32_t index) {
   perf_store(&shared->handles, 1);
   for (uint64_t block = 1;; block++) {
     uint64_t command;
-    while ((command = perf_load(&shared->command)) / KINDS != block) perf_relax(false);
+    while ((command = perf_load(&shared->command)) / (2 * KINDS) != block) perf_relax(false);
     perf_store(&shared->answered, block);
-    answer_all(&side, (int)(command % KINDS));
+    int kind = (int)(command % KINDS);
+    command % (2 * KINDS) < KINDS ? answer_all(&side, kind) : answer_cold(&side, kind);
   }
 }
 
@@ -199,26 +225,33 @@ struct findings {
   struct perf_clock clock;
   struct histogram trips[KINDS];      /* one way, in picoseconds */
   struct histogram groups[KINDS];
+  struct histogram cold[KINDS];
   double *medians[KINDS];             /* of each block, ns */
   size_t blocks;
+  uint64_t next;                      /* block */
 };
 
 static void add(struct histogram *histogram, double ns) { histogram_add(histogram, (uint64_t)(ns * 1000)); }
+
+static void command(struct shared *shared, uint64_t block, int kind) {
+  perf_store(&shared->command, block * 2 * KINDS + (uint64_t)kind);
+  await(&shared->answered, block);
+}
+
+/* One way, in ns, from the ticks of `trips` round trips. */
+static double one_way(const struct perf_clock *clock, uint64_t ticks, int trips) {
+  return fmax(0, ((double)ticks * clock->ns_per_tick - clock->cost_ns) / (2 * trips));
+}
 
 /* `groups` gets one way, in ns, by groups of so many trips. */
 static void measure_block(struct side *side, const struct perf_clock *clock, uint64_t block, int kind, int group,
                           double *groups) {
   static uint64_t stamps[TRIPS + 1];
-  struct shared *shared = side->shared;
-  perf_store(&shared->command, block * KINDS + (uint64_t)kind);
-  await(&shared->answered, block);
+  command(side->shared, block, kind);
   ask(side, kind, WARM, GROUP, stamps);
   stamps[0] = perf_ticks();
   ask(side, kind, TRIPS, group, stamps + 1);
-  for (int i = 0; i < TRIPS / group; i++) {
-    double ns = (double)(stamps[i + 1] - stamps[i]) * clock->ns_per_tick - clock->cost_ns;
-    groups[i] = fmax(0, ns / (2 * group));
-  }
+  for (int i = 0; i < TRIPS / group; i++) groups[i] = one_way(clock, stamps[i + 1] - stamps[i], group);
 }
 
 /* The median is kept for each block, and so is each trip. */
@@ -235,18 +268,30 @@ static void measure_kind(struct side *side, struct findings *findings, uint64_t 
 static void measure(struct side *side, struct findings *findings) {
   int64_t start = perf_now_ns(), now;
   double total = side->options->seconds * 1e9;
-  uint64_t block = 1;
   for (int kind = 0; kind < KINDS; kind++) {
     findings->medians[kind] = calloc(MOST_BLOCKS, sizeof(double));
     if (!findings->medians[kind]) perf_die("no memory for the figures");
   }
   do {
-    for (int kind = 0; kind < KINDS; kind++, block += 2) measure_kind(side, findings, block, kind);
+    for (int kind = 0; kind < KINDS; kind++, findings->next += 2) measure_kind(side, findings, findings->next, kind);
     findings->blocks++;
     now = perf_now_ns();
     perf_progress(side->options, (double)(now - start) / total);
   } while ((double)(now - start) < total && findings->blocks < MOST_BLOCKS);
   perf_progress(side->options, 1);
+}
+
+static void measure_cold(struct side *side, struct findings *findings) {
+  uint64_t stamps[2 * COLD_TRIPS];
+  int64_t start = perf_now_ns();
+  do {
+    for (int kind = 0; kind < KINDS; kind++) {
+      command(side->shared, findings->next++, kind + KINDS);
+      ask_cold(side, kind, stamps);
+      for (int i = 0; i < COLD_TRIPS; i++)
+        add(&findings->cold[kind], one_way(&findings->clock, stamps[2 * i + 1] - stamps[2 * i], 1));
+    }
+  } while ((double)(perf_now_ns() - start) < side->options->seconds * 1e9);
 }
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
@@ -329,6 +374,17 @@ static void print_json(struct json *json, const struct findings *findings) {
     json_close(json, '}');
   }
   json_close(json, ']');
+  if (findings->cold[RING].count > 0) {
+    json_open(json, "cold", '{');
+    for (int kind = 0; kind < KINDS; kind++) {
+      json_open(json, keys[kind], '{');
+      json_number(json, "p50", histogram_percentile(&findings->cold[kind], 0.5) / 1000);
+      json_number(json, "p99", histogram_percentile(&findings->cold[kind], 0.99) / 1000);
+      json_close(json, '}');
+    }
+    json_integer(json, "round_trips", (int64_t)findings->cold[RING].count);
+    json_close(json, '}');
+  }
   json_integer(json, "blocks", (int64_t)findings->blocks);
   json_integer(json, "round_trips", (int64_t)findings->trips[RING].count);
   json_string(json, "clock", findings->clock.name);
@@ -345,6 +401,10 @@ static void print_text(const struct findings *findings) {
     printf("%-26s %8.1f %8.1f %8.1f   %.1f to %.1f\n", labels[kind], percentile(findings, kind, 0.5),
            percentile(findings, kind, 0.99), percentile(findings, kind, 0.999), spread(findings, kind, 0.05),
            spread(findings, kind, 0.95));
+  if (findings->cold[RING].count > 0) printf("with cold caches\n");
+  for (int kind = 0; kind < KINDS && findings->cold[kind].count > 0; kind++)
+    printf("%-26s %8.1f %8.1f\n", labels[kind], histogram_percentile(&findings->cold[kind], 0.5) / 1000,
+           histogram_percentile(&findings->cold[kind], 0.99) / 1000);
   printf("\nratio to the floor %.3f, to one line in turn %.3f\n", ring / percentile(findings, FLOOR, 0.5),
          ring / percentile(findings, LINE, 0.5));
   for (size_t i = 0; i < count; i++)
@@ -367,6 +427,7 @@ int perf_latency(const struct perf_options *options) {
   struct json json = {.out = stdout};
   struct ringcast_info info;
   struct side side = {.options = options, .shared = perf_shared(sizeof(struct shared))};
+  if (options->cold) walk_make(&side.walk, options->cold_bytes);
   side.out = perf_writer(options, options->capacity, SPIN_NS);
   strncpy(side.shared->to, ringcast_writer_handle(side.out), sizeof side.shared->to - 1);
   for (uint32_t i = 0; i < options->readers; i++) perf_start(&children, options, parties, answer, &side);
@@ -377,13 +438,16 @@ int perf_latency(const struct perf_options *options) {
   side.in = perf_attach(side.shared->from, SPIN_NS);
   perf_must(ringcast_writer_wait_readers(side.out, options->readers, RINGCAST_FOREVER), "the readers do not come");
   prepare_to_send(&side, 0);
+  findings.next = 1;
   measure(&side, &findings);
+  if (options->cold) measure_cold(&side, &findings);
   perf_must(ringcast_writer_info(side.out, &info), "no facts of the ring");
   perf_stop(&children);
   perf_print_head(&json, options, &info, parties);
   options->json ? print_json(&json, &findings) : print_text(&findings);
   for (int kind = 0; kind < KINDS; kind++) free(findings.medians[kind]);
   for (int i = 0; i < 2; i++) free(side.messages[i]);
+  walk_destroy(&side.walk);
   ringcast_reader_close(side.in);
   ringcast_writer_close(side.out);
   return CLI_OK;

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tools/cli.h"
@@ -118,6 +119,14 @@ void perf_stop(struct perf_children *children) {
   for (uint32_t i = 0; i < children->count; i++)
     while (waitpid(children->pids[i], NULL, 0) < 0 && errno == EINTR) continue;
   children->count = 0;
+}
+
+double perf_cpu_ns(const struct perf_children *children, uint32_t index) {
+  clockid_t clock;
+  struct timespec used;
+  if (clock_getcpuclockid(children->pids[index], &clock) != 0 || clock_gettime(clock, &used) != 0)
+    perf_die("can't tell the CPU time of reader %u", index);
+  return (double)used.tv_sec * 1e9 + (double)used.tv_nsec;
 }
 
 /* ---- Rings ------------------------------------------------------------------------------------------------------ */

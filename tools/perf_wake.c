@@ -142,13 +142,7 @@ static void measure(struct wake *wake) {
 
 static double cpu_ns(const struct wake *wake) {
   double sum = 0;
-  for (uint32_t i = 0; i < wake->options->readers; i++) {
-    clockid_t clock;
-    struct timespec used;
-    if (clock_getcpuclockid(wake->children.pids[i], &clock) != 0 || clock_gettime(clock, &used) != 0)
-      perf_die("can't tell the CPU time of reader %u", i);
-    sum += (double)used.tv_sec * 1e9 + (double)used.tv_nsec;
-  }
+  for (uint32_t i = 0; i < wake->options->readers; i++) sum += perf_cpu_ns(&wake->children, i);
   return sum;
 }
 

@@ -14,7 +14,7 @@ from test_doctor import Doctor  # noqa: F401
 from test_gpu import DoctorOfGpus, PerfOfGpus  # noqa: F401
 from test_perf import Perf  # noqa: F401
 
-MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "scale": "40"}
+MEASUREMENTS = {"latency": "40", "throughput": "64K", "wake": "40", "scale": "40", "cadence": "40"}
 
 
 class CommandLine(Case):
@@ -76,6 +76,14 @@ class CommandLine(Case):
         for value in ("", "0", "1K,", ",1K", "1K,x", ",".join(["8"] * 33)):
             self.refused("perf", "gpu", "--sizes", value,
                          says=f"'{value}' will not do for --sizes: it takes up to 32 numbers of bytes with commas")
+        for option, values, takes in (("--gap", ["0", "x", "60001"], "a number of milliseconds, 0.01 to 60000"),
+                                      ("--jitter", ["-0.1", "1.1"], "a number, 0 to 1"),
+                                      ("--cold", ["63"], "nothing, or =BYTES, at least 64")):
+            for value in values:
+                self.refused("perf", "cadence", f"{option}={value}",
+                             says=f"'{value}' will not do for {option}: it takes {takes}")
+        self.refused("perf", "latency", "--gap", "5", says="--gap and --jitter are for cadence")
+        self.refused("perf", "wake", "--cold", says="--cold is for latency and cadence")
         self.refused("perf", "latency", "--sizes", "1K", says="--sizes is for gpu")
         for other in (["--size", "1K"], ["--cpus", str(CPUS[0])]):
             self.refused("perf", "gpu", *other, says="gpu takes --sizes, and no --size; nor --cpus")

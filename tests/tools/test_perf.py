@@ -102,8 +102,38 @@ class Perf(Case):
             self.assertEqual(step["pinned"], step["readers"] < len(CPUS))
             self.assertEqual(step.get("note"), None if step["pinned"] else "more readers than CPUs")
 
+    def test_cadence(self):
+        for readers, cold in ((1, []), (4, []), (8, []), (2, ["--cold=64K"])):
+            with self.subTest(readers=readers, cold=cold):
+                found = self.measure("cadence", "--gap", "20", "--jitter", "0.5", "--readers", str(readers), *cold)
+                self.assertEqual([found["gap_ms"], found["jitter"], found["cold"]], [20, 0.5, bool(cold)])
+                for key in ("wake_us", "futex_us", "spin_us"):
+                    self.positive(found[key]["p50"])
+                    self.assertLessEqual(found[key]["p50"], found[key]["p99"])
+                for key in ("commit_us", "slowest_us", "futex_commit_us", "futex_slowest_us", "spin_slowest_us"):
+                    self.positive(found[key]["p50"])
+                self.assertGreaterEqual(found["slowest_us"]["p50"], found["wake_us"]["p50"] if readers == 1 else 0)
+                for key in ("reader_cpu_percent", "futex_cpu_percent", "spin_cpu_percent"):
+                    self.positive(found[key])
+                self.assertGreaterEqual(found["system_calls_per_message"], 0)
+                self.ratio(found["ratio"], found["wake_us"]["p50"], found["futex_us"]["p50"])
+                self.assertGreaterEqual(found["messages"], 10)
+
+    def test_cold_cadence_refuses_a_gap_that_the_walk_fills(self):
+        done = run("perf", "cadence", "--gap", "0.01", "--cold=16M")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"a walk over 16384 KiB takes .* ms .*give --gap \d+ or more")
+
+    def test_latency_has_cold_beside_hot(self):
+        if len(CPUS) > 1:
+            found = self.measure("latency", "--cold=64K")
+            for key in ("one_way_ns", "floor_ns", "line_ns"):
+                self.positive(found["cold"][key]["p50"])
+                self.positive(found[key]["p50"])
+
     def test_text_has_the_figures_too(self):
-        words = {"latency": "ratio to the floor", "throughput": "GB/s", "wake": "% of a CPU", "scale": "ns per frame"}
+        words = {"latency": "ratio to the floor", "throughput": "GB/s", "wake": "% of a CPU", "scale": "ns per frame",
+                 "cadence": "ratio to the futex"}
         for name, word in words.items():
             if name != "latency" or len(CPUS) > 1:
                 self.assertIn(word, self.succeed("perf", name, *SHORT))

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages at an engine's cadence: the writer sends one message after each gap, sleeps between two of them, and every
+ * reader waits for the next one.
+ *
+ * Three ways take turns, each in blocks with readers of its own, so that no process of another way waits meanwhile:
+ *   ring    a ring with the library's default waiting
+ *   futex   the number and the send time in shared memory, and one futex on which all readers sleep
+ *   spin    the same words; the readers never sleep (where there are fewer CPUs than processes, each turn of the loop
+ *           gives the CPU to another process)
+ *
+ * A message carries its number and the time just before its commit; a reader takes the time when the wait returns, and
+ * then checks the message. The writer sends the next message only when every reader has read the last one. The first
+ * messages of a block are not counted: a reader that learns the cadence learns meanwhile.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <glob.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/cli.h"
+#include "tools/measure/walk.h"
+#include "tools/perf.h"
+
+enum way { RING, FUTEX, SPIN, WAYS };
+enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000 };
+
+static const char *const names[WAYS] = {"ring", "futex", "spin"};
+
+/* What precedes the bytes of a message. */
+struct stamp {
+  uint64_t number; /* counted from 1 in each block */
+  int64_t sent_ns;
+};
+
+struct shared {
+  _Alignas(PERF_LINE) uint32_t futex; /* the futex's and the spinning way's number */
+  _Alignas(PERF_LINE) struct stamp stamp;
+  _Alignas(PERF_LINE) uint64_t walked; /* processes that have done their timed walk */
+  char handle[96];
+  struct {
+    _Alignas(PERF_LINE) uint64_t had; /* the number of the last message that this reader has read and checked */
+    uint64_t calls;                   /* sleeps and wakes, as the reader's statistics count */
+    int64_t walk_cpu_ns;              /* of all walks so far */
+    int64_t walk_ns;                  /* of the walk at the start, by the clock on the wall */
+  } readers[];
+};
+
+struct figures {
+  double *commits, *wakes, *slowest; /* ns, of each message; wakes: of each message and reader */
+  size_t messages;                   /* counted, over all blocks */
+  double cpu_ns, wall_ns, joules;    /* cpu_ns: of all readers together */
+  uint64_t calls;
+};
+
+struct cadence {
+  const struct perf_options *options;
+  enum way way;
+  bool crowded;
+  struct shared *shared;
+  float *wakes; /* shared: [reader][message], ns */
+  size_t block; /* messages of a block, the first ones included */
+  struct walk walk;
+  struct perf_children children;
+  ringcast_writer *writer;
+  struct ringcast_info info; /* of the last ring */
+  uint8_t *source;
+  uint64_t seed;
+  int64_t due;
+  struct figures figures[WAYS];
+};
+
+/* ---- The reader ------------------------------------------------------------------------------------------------- */
+
+static bool is_right(const struct cadence *cadence, const struct ringcast_frame *frame) {
+  size_t size = cadence->options->size;
+  return frame->bytes == size && memcmp((const uint8_t *)frame->data + sizeof(struct stamp),
+                                        cadence->source + sizeof(struct stamp), size - sizeof(struct stamp)) == 0;
+}
+
+static int64_t receive(const struct cadence *cadence, ringcast_reader *reader, struct stamp *stamp) {
+  struct ringcast_frame frame;
+  perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
+  int64_t now = perf_now_ns();
+  if (!is_right(cadence, &frame)) perf_die("a message arrived damaged");
+  memcpy(stamp, frame.data, sizeof *stamp);
+  perf_must(ringcast_reader_release(reader, &frame), "can't release");
+  return now;
+}
+
+static int64_t await_word(const struct cadence *cadence, uint32_t value, struct stamp *stamp) {
+  uint32_t *word = &cadence->shared->futex;
+  while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
+    if (cadence->way == FUTEX) syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+    else perf_relax(cadence->crowded);
+  }
+  int64_t now = perf_now_ns();
+  *stamp = cadence->shared->stamp;
+  return now;
+}
+
+/* All processes walk at once here, as between two messages. The first walk brings the pages in. */
+static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
+  uint64_t *walked = &cadence->shared->walked;
+  walk_once(&cadence->walk);
+  __atomic_add_fetch(walked, 1, __ATOMIC_ACQ_REL);
+  while (perf_load(walked) < parties) perf_relax(true);
+  int64_t start = perf_now_ns();
+  walk_once(&cadence->walk);
+  return perf_now_ns() - start;
+}
+
+static void reader_body(void *context, uint32_t index) {
+  struct cadence *cadence = context;
+  struct shared *shared = cadence->shared;
+  ringcast_reader *reader = cadence->way == RING ? perf_attach(shared->handle, 0) : NULL;
+  if (cadence->walk.bytes > 0) shared->readers[index].walk_ns = timed_walk(cadence, cadence->options->readers + 1);
+  for (uint64_t number = 1;; number++) {
+    struct stamp stamp;
+    struct ringcast_stats stats = {0};
+    int64_t now = reader ? receive(cadence, reader, &stamp) : await_word(cadence, (uint32_t)number - 1, &stamp);
+    if (stamp.number != number)
+      perf_die("reader %u got message %llu in the place of message %llu", index, (unsigned long long)stamp.number,
+               (unsigned long long)number);
+    cadence->wakes[index * cadence->block + number - 1] = (float)(now - stamp.sent_ns);
+    if (reader) perf_must(ringcast_reader_stats(reader, &stats), "no statistics");
+    shared->readers[index].calls = stats.sleeps + stats.wakes;
+    perf_store(&shared->readers[index].had, number);
+    if (cadence->walk.bytes > 0) shared->readers[index].walk_cpu_ns += walk_once(&cadence->walk);
+  }
+}
+
+/* ---- The writer ------------------------------------------------------------------------------------------------- */
+
+static double vary(struct cadence *cadence) {
+  cadence->seed ^= cadence->seed << 13;
+  cadence->seed ^= cadence->seed >> 7;
+  cadence->seed ^= cadence->seed << 17;
+  return 2 * (double)(cadence->seed >> 11) / (double)(1ull << 53) - 1; /* -1 to 1 */
+}
+
+static void sleep_until(int64_t due) {
+  struct timespec time = {.tv_sec = due / 1000000000, .tv_nsec = due % 1000000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR) continue;
+}
+
+static void await_readers(const struct cadence *cadence, uint64_t number) {
+  for (uint32_t i = 0; i < cadence->options->readers; i++)
+    while (perf_load(&cadence->shared->readers[i].had) < number) sleep_until(perf_now_ns() + 20000);
+}
+
+/* The gaps count from the last send, so that a late message does not shorten the gap that follows. */
+static void await_turn(struct cadence *cadence, uint64_t number) {
+  const struct perf_options *options = cadence->options;
+  int64_t due = cadence->due + (int64_t)(options->gap_ms * 1e6 * (1 + options->jitter * vary(cadence)));
+  if (cadence->walk.bytes > 0) walk_once(&cadence->walk);
+  sleep_until(due);
+  await_readers(cadence, number - 1);
+}
+
+/* Returns how long the commit took, ns. */
+static int64_t send(struct cadence *cadence, uint64_t number) {
+  struct shared *shared = cadence->shared;
+  size_t size = cadence->options->size;
+  int64_t now = perf_now_ns();
+  struct stamp stamp = {number, now};
+  if (cadence->way == RING) {
+    struct ringcast_span span;
+    perf_must(ringcast_writer_reserve(cadence->writer, size, RINGCAST_FOREVER, &span), "can't send");
+    memcpy(span.data, &stamp, sizeof stamp);
+    memcpy((uint8_t *)span.data + sizeof stamp, cadence->source + sizeof stamp, size - sizeof stamp);
+    perf_must(ringcast_writer_commit(cadence->writer, size, RINGCAST_KIND_BYTES), "can't send");
+  } else {
+    shared->stamp = stamp;
+    __atomic_store_n(&shared->futex, (uint32_t)number, __ATOMIC_RELEASE);
+    if (cadence->way == FUTEX) syscall(SYS_futex, &shared->futex, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+  }
+  cadence->due = now;
+  return perf_now_ns() - now;
+}
+
+/* ---- CPU time, and energy ---------------------------------------------------------------------------------------- */
+
+struct meter {
+  int64_t wall_ns;
+  double cpu_ns, joules; /* joules: NAN where RAPL can't be read */
+  uint64_t calls;
+};
+
+/* The sum over the machine's packages. The counters start again at some hundred kJ: see `joules_between`. */
+static double read_joules(void) {
+  glob_t found;
+  double sum = 0;
+  char text[32];
+  bool any = false;
+  if (glob("/sys/class/powercap/intel-rapl:?/energy_uj", 0, NULL, &found) != 0) return NAN;
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    if (*cli_read_line(found.gl_pathv[i], text, sizeof text) == '\0') continue;
+    sum += strtod(text, NULL) * 1e-6;
+    any = true;
+  }
+  globfree(&found);
+  return any ? sum : NAN;
+}
+
+static void read_meter(const struct cadence *cadence, struct meter *meter) {
+  *meter = (struct meter){.wall_ns = perf_now_ns(), .joules = read_joules()};
+  for (uint32_t i = 0; i < cadence->options->readers; i++) {
+    meter->cpu_ns += perf_cpu_ns(&cadence->children, i) - (double)cadence->shared->readers[i].walk_cpu_ns;
+    meter->calls += cadence->shared->readers[i].calls;
+  }
+}
+
+static void add_meters(struct figures *figures, const struct meter *from, const struct meter *to) {
+  figures->wall_ns += (double)(to->wall_ns - from->wall_ns);
+  figures->cpu_ns += to->cpu_ns - from->cpu_ns;
+  figures->calls += to->calls - from->calls;
+  figures->joules += to->joules < from->joules ? NAN : to->joules - from->joules; /* a counter has started again */
+}
+
+/* ---- Blocks ----------------------------------------------------------------------------------------------------- */
+
+static void check_walk(const struct cadence *cadence, int64_t walk_ns) {
+  for (uint32_t i = 0; i < cadence->options->readers; i++)
+    if (cadence->shared->readers[i].walk_ns > walk_ns) walk_ns = cadence->shared->readers[i].walk_ns;
+  double least = 2 * (double)walk_ns / 1e6;
+  if (cadence->options->gap_ms < least)
+    perf_die("--cold takes a longer gap: a walk over %zu KiB takes %.3g ms while %u processes walk, "
+             "and --gap is %.4g ms; give --gap %.0f or more, or a smaller block, such as --cold=16M",
+             cadence->walk.bytes >> 10, (double)walk_ns / 1e6, cadence->options->readers + 1, cadence->options->gap_ms,
+             ceil(least * 1.2));
+}
+
+static void start(struct cadence *cadence, size_t readers_bytes) {
+  const struct perf_options *options = cadence->options;
+  struct shared *shared = cadence->shared;
+  memset(shared, 0, readers_bytes);
+  if (cadence->way == RING) {
+    cadence->writer = perf_writer(options, options->capacity, 0);
+    perf_must(ringcast_writer_info(cadence->writer, &cadence->info), "no facts of the ring");
+    strncpy(shared->handle, ringcast_writer_handle(cadence->writer), sizeof shared->handle - 1);
+  }
+  for (uint32_t i = 0; i < options->readers; i++)
+    perf_start(&cadence->children, options, options->readers + 1, reader_body, cadence);
+  if (cadence->writer)
+    perf_must(ringcast_writer_wait_readers(cadence->writer, options->readers, RINGCAST_FOREVER), "no readers");
+  int64_t walk_ns = cadence->walk.bytes > 0 ? timed_walk(cadence, options->readers + 1) : 0;
+  cadence->due = perf_now_ns();
+  send(cadence, 1);
+  await_readers(cadence, 1);
+  check_walk(cadence, walk_ns);
+}
+
+static void count(struct cadence *cadence, struct figures *figures, size_t message, int64_t commit_ns) {
+  uint32_t readers = cadence->options->readers;
+  double slowest = 0;
+  for (uint32_t i = 0; i < readers; i++) {
+    double wake = (double)cadence->wakes[i * cadence->block + message];
+    figures->wakes[figures->messages * readers + i] = wake;
+    slowest = fmax(slowest, wake);
+  }
+  figures->slowest[figures->messages] = slowest;
+  figures->commits[figures->messages++] = (double)commit_ns;
+}
+
+static void measure_block(struct cadence *cadence, enum way way, size_t readers_bytes, double done) {
+  struct figures *figures = &cadence->figures[way];
+  struct meter from = {0}, to;
+  int64_t commit_ns = 0;
+  cadence->way = way;
+  prctl(PR_SET_TIMERSLACK, 0); /* the usual one, which the readers inherit */
+  start(cadence, readers_bytes);
+  prctl(PR_SET_TIMERSLACK, 1); /* the gaps vary by what --jitter says, and by little else */
+  for (uint64_t number = 2; number <= cadence->block; number++) {
+    await_turn(cadence, number);
+    if (number > LEARNING + 1) count(cadence, figures, number - 2, commit_ns);
+    if (number == LEARNING + 1) read_meter(cadence, &from);
+    commit_ns = send(cadence, number);
+    perf_progress(cadence->options, done + (double)number / (double)(cadence->block * ROUNDS * WAYS));
+  }
+  await_turn(cadence, cadence->block + 1);
+  count(cadence, figures, cadence->block - 1, commit_ns);
+  read_meter(cadence, &to);
+  add_meters(figures, &from, &to);
+  perf_stop(&cadence->children);
+  ringcast_writer_close(cadence->writer);
+  cadence->writer = NULL;
+}
+
+/* ---- Printing --------------------------------------------------------------------------------------------------- */
+
+struct row {
+  double commit, wake, wake99, slowest, cpu, watts;
+};
+
+static struct row row_of(const struct cadence *cadence, enum way way) {
+  const struct figures *figures = &cadence->figures[way];
+  size_t messages = figures->messages, wakes = messages * cadence->options->readers;
+  perf_sort(figures->commits, messages);
+  perf_sort(figures->wakes, wakes);
+  perf_sort(figures->slowest, messages);
+  return (struct row){.commit = perf_quantile(figures->commits, messages, 0.5) / 1000,
+                      .wake = perf_quantile(figures->wakes, wakes, 0.5) / 1000,
+                      .wake99 = perf_quantile(figures->wakes, wakes, 0.99) / 1000,
+                      .slowest = perf_quantile(figures->slowest, messages, 0.5) / 1000,
+                      .cpu = 100 * figures->cpu_ns / figures->wall_ns / cadence->options->readers,
+                      .watts = figures->joules / figures->wall_ns * 1e9};
+}
+
+static double calls_per_message(const struct cadence *cadence) {
+  const struct figures *figures = &cadence->figures[RING];
+  return (double)figures->calls / (double)figures->messages / cadence->options->readers;
+}
+
+static void percentiles(struct json *json, const char *key, double p50, double p99) {
+  json_open(json, key, '{');
+  json_number(json, "p50", p50);
+  if (!isnan(p99)) json_number(json, "p99", p99);
+  json_close(json, '}');
+}
+
+static void print_json(struct json *json, const struct cadence *cadence, const struct row rows[WAYS]) {
+  json_number(json, "gap_ms", cadence->options->gap_ms);
+  json_number(json, "jitter", cadence->options->jitter);
+  json_boolean(json, "cold", cadence->walk.bytes > 0);
+  percentiles(json, "commit_us", rows[RING].commit, NAN);
+  percentiles(json, "wake_us", rows[RING].wake, rows[RING].wake99);
+  percentiles(json, "slowest_us", rows[RING].slowest, NAN);
+  json_number(json, "reader_cpu_percent", rows[RING].cpu);
+  json_number(json, "system_calls_per_message", calls_per_message(cadence));
+  if (!isnan(rows[RING].watts)) json_number(json, "watts", rows[RING].watts);
+  for (enum way way = FUTEX; way < WAYS; way++) {
+    static const char *const keys[][5] = {
+        [FUTEX] = {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
+        [SPIN] = {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
+    percentiles(json, keys[way][0], rows[way].wake, rows[way].wake99);
+    percentiles(json, keys[way][1], rows[way].commit, NAN);
+    percentiles(json, keys[way][2], rows[way].slowest, NAN);
+    json_number(json, keys[way][3], rows[way].cpu);
+    if (!isnan(rows[way].watts)) json_number(json, keys[way][4], rows[way].watts);
+  }
+  json_number(json, "ratio", rows[RING].wake / rows[FUTEX].wake);
+  json_integer(json, "messages", (int64_t)cadence->figures[RING].messages);
+  json_close(json, '}');
+}
+
+static void print_text(const struct cadence *cadence, const struct row rows[WAYS]) {
+  bool watts = !isnan(rows[RING].watts);
+  printf("a message every %.4g ms, each gap varied by +-%.3g %%%s\n", cadence->options->gap_ms,
+         100 * cadence->options->jitter, cadence->walk.bytes > 0 ? ", caches cold" : "");
+  printf("%-8s %10s %10s %10s %10s %12s%s\n", "us", "commit p50", "wake p50", "wake p99", "slowest", "reader CPU %",
+         watts ? "    watts" : "");
+  for (enum way way = 0; way < WAYS; way++) {
+    printf("%-8s %10.2f %10.2f %10.2f %10.2f %12.3f", names[way], rows[way].commit, rows[way].wake, rows[way].wake99,
+           rows[way].slowest, rows[way].cpu);
+    if (watts) printf(" %8.1f", rows[way].watts);
+    printf("\n");
+  }
+  printf("\nratio to the futex %.3f; %.2f sleeps and wakes a message and reader; %zu messages each way\n",
+         rows[RING].wake / rows[FUTEX].wake, calls_per_message(cadence), cadence->figures[RING].messages);
+}
+
+/* ---- Setting up ------------------------------------------------------------------------------------------------- */
+
+static double *numbers(size_t count) {
+  double *numbers = calloc(count, sizeof *numbers);
+  if (!numbers) perf_die("no memory for the figures");
+  return numbers;
+}
+
+static void set_up(struct cadence *cadence, const struct perf_options *options, size_t readers_bytes) {
+  double wanted = options->seconds * 1000 / options->gap_ms / ROUNDS;
+  size_t counted = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (size_t)wanted;
+  *cadence = (struct cadence){.options = options, .block = LEARNING + counted, .seed = 88172645463325252,
+                              .crowded = perf_cpu_of(options, 0, options->readers + 1) < 0,
+                              .shared = perf_shared(readers_bytes), .source = perf_source(options->size)};
+  cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
+  for (enum way way = 0; way < WAYS; way++) {
+    struct figures *figures = &cadence->figures[way];
+    figures->commits = numbers(ROUNDS * counted);
+    figures->slowest = numbers(ROUNDS * counted);
+    figures->wakes = numbers(ROUNDS * counted * options->readers);
+  }
+  if (options->cold) walk_make(&cadence->walk, options->cold_bytes);
+}
+
+int perf_cadence(const struct perf_options *options) {
+  static struct cadence cadence;
+  struct row rows[WAYS];
+  struct json json = {.out = stdout};
+  size_t readers_bytes = sizeof *cadence.shared + options->readers * sizeof cadence.shared->readers[0];
+  if (options->size < sizeof(struct stamp)) perf_die("--size is at least %zu for cadence", sizeof(struct stamp));
+  set_up(&cadence, options, readers_bytes);
+  perf_pin(perf_cpu_of(options, 0, options->readers + 1));
+  for (int round = 0; round < ROUNDS; round++)
+    for (enum way way = 0; way < WAYS; way++)
+      measure_block(&cadence, way, readers_bytes, (double)(round * WAYS + way) / (ROUNDS * WAYS));
+  perf_progress(options, 1);
+  for (enum way way = 0; way < WAYS; way++) rows[way] = row_of(&cadence, way);
+  perf_print_head(&json, options, &cadence.info, options->readers + 1);
+  options->json ? print_json(&json, &cadence, rows) : print_text(&cadence, rows);
+  for (enum way way = 0; way < WAYS; way++) {
+    free(cadence.figures[way].commits);
+    free(cadence.figures[way].slowest);
+    free(cadence.figures[way].wakes);
+  }
+  walk_destroy(&cadence.walk);
+  free(cadence.source);
+  return CLI_OK;
+}
