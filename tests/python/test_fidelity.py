@@ -97,6 +97,17 @@ def test_every_kind_of_class_goes_without_a_pickle(cls):
     check([cls(a=cls(a=0, b=1), b=cls(a=(), b={}))] * 3)
 
 
+TUPLES = [natives.Pair(1, "x"), natives.Typed((1, 2.5), None), natives.Nothing(), (1, natives.Pair("a", ()))]
+
+
+@pytest.mark.parametrize("value", TUPLES, ids=repr)
+def test_a_tuple_of_any_kind_has_the_hash_of_the_one_that_was_sent(value):
+    got = check({"dict": {value: "found"}, "set": {value}, "frozenset": frozenset([value]), "itself": value})
+    assert hash(got["itself"]) == hash(value)
+    assert got["dict"][value] == "found" and got["dict"][got["itself"]] == "found"
+    assert value in got["set"] and value in got["frozenset"] and {value} & got["set"] == got["set"]
+
+
 @needs_msgspec
 def test_a_struct_is_made_by_its_init_as_unpickling_does():
     assert natives.StructChecked(1).checked

@@ -159,15 +159,21 @@ static PyObject *make_struct(const struct rc_py_class *class, PyObject **fields,
   return made;
 }
 
+/* As tuple.__new__(type, fields). tp_alloc would not do: from Python 3.14 on a tuple caches its hash, and zeroed memory
+ * says that the hash is 0. */
 static PyObject *make_namedtuple(const struct rc_py_class *class, PyObject **fields, Py_ssize_t count) {
-  PyObject *made = class->type->tp_alloc(class->type, count);
+  PyObject *plain = PyTuple_New(count);
   for (Py_ssize_t i = 0; i < count; i++) {
-    if (made) {
-      PyTuple_SET_ITEM(made, i, fields[i]);
+    if (plain) {
+      PyTuple_SET_ITEM(plain, i, fields[i]);
     } else {
       Py_DECREF(fields[i]);
     }
   }
+  PyObject *arguments = plain ? PyTuple_Pack(1, plain) : NULL;
+  PyObject *made = arguments ? PyTuple_Type.tp_new(class->type, arguments, NULL) : NULL;
+  Py_XDECREF(plain);
+  Py_XDECREF(arguments);
   return made;
 }
 
