@@ -21,10 +21,11 @@ int rc_py_dtype_of(const struct ringcast_item *item);
 PyObject *rc_py_shape(const struct ringcast_item *item);
 bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides);
 
-/* A tensor to send. `keep` and `view` hold its memory; `dims` are shape and strides, PyMem's. */
+/* A tensor to send. `keep`, `storage` and `view` hold its memory; `dims` are shape and strides, PyMem's. */
 struct rc_py_source {
   struct ringcast_tensor tensor;
   PyObject *keep;
+  PyObject *storage; /* torch's: the tensor itself may be given another one (tensor.data = ...) before it is copied */
   Py_buffer view; /* view.obj NULL: none */
   int64_t *dims;
   void *stream;   /* of a tensor on a CUDA device: what its memory is ordered by, ... */

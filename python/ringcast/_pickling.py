@@ -71,7 +71,10 @@ def _reduce_tensor(tensor: Any) -> Any:
         plain = plain.view(torch.uint8)
     plain = plain.contiguous()
     if plain.numel() and not plain.data_ptr():  # torch's own pickle would send whatever is in some memory
-        raise ValueError("a tensor without memory: its storage was freed, or it only stands for another (torch.func)")
+        raise ValueError(
+            "a tensor without memory: its storage was freed (untyped_storage().resize_(0)), or it only "
+            "stands for another (torch.func); free a storage after the call that sends it has returned"
+        )
     try:
         # A dimension of 1 or 0 may have any stride; to be viewed as bytes it must be 1.
         data = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()

@@ -7,12 +7,14 @@ import sys
 import threading
 import tracemalloc
 import types
+import weakref
 
 import numpy as np
 import pytest
 import values
 from links import linked
 from needs import torch
+from peers import WATCHDOG
 from test_lifecycle import in_a_fork
 
 import ringcast
@@ -149,6 +151,92 @@ def test_a_tensor_without_memory_is_refused(link):
     refused(freed)
     torch.func.functionalize(refused)(torch.ones(2))
     assert link(torch.ones(2)).tolist() == [1, 1]
+
+
+def watched(count):
+    """A tensor over memory that a weak reference watches."""
+    array = np.arange(count, dtype=np.int32)
+    return torch.from_numpy(array), weakref.ref(array)
+
+
+class Replaces:
+    """Gives a tensor other memory while it is pickled itself, and notes whether the old memory is still there."""
+
+    def __init__(self, tensor, memory, replace):
+        self.do, self.is_there = lambda: replace(tensor), lambda: memory() is not None
+        self.was_there = None
+
+    def __reduce__(self):
+        self.do()
+        self.was_there = self.is_there()
+        return int, ()
+
+
+def by_data(tensor):
+    tensor.data = torch.zeros(1, dtype=torch.int32)
+
+
+REPLACE = [by_data, lambda tensor: tensor.set_(torch.zeros(1, dtype=torch.int32))]
+
+
+@pytest.mark.parametrize("replace", REPLACE, ids=["data", "set_"])
+@pytest.mark.parametrize("place", [lambda tensor: tensor, lambda tensor: [tensor]], ids=["item", "nested"])
+def test_a_tensor_that_gets_other_memory_while_the_rest_is_measured_is_sent_as_it_was(link, place, replace):
+    tensor, memory = watched(1000)
+    rest = Replaces(tensor, memory, replace)
+    link.writer.send({"t": place(tensor), "rest": rest}, 0)
+    assert rest.was_there and memory() is None and tensor.tolist() == [0]
+    values.assert_same(link.reader.recv(0), {"t": place(torch.arange(1000, dtype=torch.int32)), "rest": 0})
+
+
+@pytest.mark.parametrize("replace", REPLACE, ids=["data", "set_"])
+def test_a_tensor_that_gets_other_memory_while_send_waits_for_room_is_sent_as_it_was(link, replace):
+    tensor, memory = watched(400_000)
+    for _ in range(2):
+        link.writer.send(tensor, 0)
+    with ringcast.Tap(link.writer.handle) as tap:
+        before = tap.stats().waits
+        sending = threading.Thread(target=link.writer.send, args=(tensor, WATCHDOG))
+        sending.start()
+        while tap.stats().waits == before:
+            pass
+    replace(tensor)
+    assert memory() is not None
+    for _ in range(3):
+        values.assert_same(link.reader.recv(WATCHDOG), torch.arange(400_000, dtype=torch.int32))
+    sending.join()
+    assert memory() is None
+
+
+class ReplacesAfter(torch.overrides.TorchFunctionMode):
+    """Gives a tensor other memory after so many of torch's functions, as another thread could."""
+
+    def __init__(self, tensor, calls):
+        super().__init__()
+        self.tensor, self.calls = tensor, calls
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        answer = function(*args, **(kwargs or {}))
+        self.calls -= 1
+        if self.calls == 0:
+            by_data(self.tensor)
+        return answer
+
+
+def test_a_tensor_that_gets_other_memory_while_it_is_measured_itself_is_sent_whole_or_refused(link):
+    for calls in range(1, 100):
+        tensor, memory = watched(1000)
+        with ReplacesAfter(tensor, calls) as mode:
+            try:
+                link.writer.send(tensor, 0)
+            except RuntimeError as error:
+                assert "value got other memory while it was measured" in str(error)
+            else:
+                assert link.reader.recv(0).tolist() in (list(range(1000)), [0])
+        if mode.calls > 0:
+            break
+        assert memory() is None
+    assert 3 < calls < 100
 
 
 class Sub(torch.Tensor):

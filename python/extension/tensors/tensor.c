@@ -102,6 +102,7 @@ bool rc_py_is_c_order(int32_t ndim, const int64_t *shape, const int64_t *strides
 void rc_py_source_clear(struct rc_py_source *source) {
   if (source->view.obj) PyBuffer_Release(&source->view);
   Py_CLEAR(source->keep);
+  Py_CLEAR(source->storage);
   PyMem_Free(source->dims);
   source->dims = NULL;
   source->is_on_device = false;

@@ -179,14 +179,41 @@ static int describe_flags(struct rc_py_state *state, PyObject *object, int index
   return 1;
 }
 
-static int describe_by_attributes(struct rc_py_state *state, PyObject *object, int index, struct rc_py_source *out) {
+/* Takes a reference to the storage of `tensor`. 1; 0: it has none that torch gives out; -1: raised. */
+static int hold_storage(struct rc_py_state *state, PyObject *tensor, struct rc_py_source *out) {
+  Py_XSETREF(out->storage, PyObject_CallMethodNoArgs(tensor, state->names.untyped_storage));
+  if (out->storage) return 1;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyErr_Clear();
+  return 0;
+}
+
+/* Raises what to say of a tensor whose memory was replaced while it was measured. Always -1. */
+static int raise_replaced(rc_py_where where, void *context) {
+  PyObject *place = where(context);
+  if (place) {
+    PyErr_Format(PyExc_RuntimeError,
+                 "%U got other memory while it was measured (tensor.data = ..., set_, resize_): a tensor that is sent "
+                 "may not change before the call returns, nor may its memory be freed (untyped_storage().resize_(0))",
+                 place);
+  }
+  Py_XDECREF(place);
+  return -1;
+}
+
+/* Any of these calls may run Python code, so another thread may replace the tensor's memory between them. Where the
+ * address is the same at the end as before, it is that of the storage that is held. */
+static int describe_by_attributes(struct rc_py_state *state, PyObject *object, int index, rc_py_where where,
+                                  void *context, struct rc_py_source *out) {
+  void *before = NULL, *data = NULL;
   out->tensor.dtype = rc_py_dtypes[index].dtype;
   out->keep = resolve(state, object, out->tensor.dtype.code == 5, out->is_on_device);
-  if (!out->keep) return -1;
-  int described = fill_dims(state, out);
+  if (!out->keep || !rc_py_torch_data_ptr(state, out->keep, &before)) return -1;
+  int described = hold_storage(state, out->keep, out);
+  if (described > 0) described = fill_dims(state, out);
   if (described <= 0) return described;
-  void *data = NULL;
   if (!rc_py_torch_data_ptr(state, out->keep, &data)) return -1;
+  if (data != before) return raise_replaced(where, context);
   out->tensor.data = data;
   if (out->is_on_device && !rc_py_torch_ordinal(state, out->keep, &out->device)) return -1;
   return describe_flags(state, object, index, out) < 0 ? -1 : has_memory(&out->tensor);
@@ -202,11 +229,22 @@ static int exchanged_dtype(struct rc_py_state *state, PyObject *tensor, struct r
   return real == state->torch.dtypes[index] ? index : -1;
 }
 
+/* Describes the tensor and holds its storage. 1; 0: the attributes will tell; -1: raised. */
+static int describe_held(struct rc_py_state *state, PyObject *object, struct rc_py_source *out,
+                         struct rc_py_dltensor *tensor) {
+  int described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
+  if (described == 0) state->torch.is_asked_first = true;
+  const uint8_t *before = described > 0 ? (const uint8_t *)tensor->data + tensor->byte_offset : NULL;
+  if (described > 0) described = hold_storage(state, object, out);
+  /* Once more: where torch ran Python code for the storage (a mode), the tensor may have got another one. */
+  if (described > 0) described = rc_py_dlpack_describe(state->torch.exchange, object, tensor);
+  return described <= 0 ? described : before == (const uint8_t *)tensor->data + tensor->byte_offset;
+}
+
 /* 1; 0: the attributes will tell; -1: raised. Its memory is plain, else the API refuses it. */
 static int describe_by_exchange(struct rc_py_state *state, PyObject *object, struct rc_py_source *out) {
   struct rc_py_dltensor tensor;
-  int described = rc_py_dlpack_describe(state->torch.exchange, object, &tensor);
-  if (described == 0) state->torch.is_asked_first = true;
+  int described = describe_held(state, object, out, &tensor);
   if (described <= 0) return described;
   out->is_on_device = tensor.device.type == RC_PY_DLPACK_CUDA;
   out->device = tensor.device.id;
@@ -272,7 +310,7 @@ int rc_py_torch_describe(struct rc_py_state *state, PyObject *object, rc_py_wher
   }
   if (described) return completed(state, object, described, out);
   out->is_on_device = is_cuda;
-  described = describe_by_attributes(state, object, index, out);
+  described = describe_by_attributes(state, object, index, where, context, out);
   if (described <= 0) rc_py_source_clear(out);
   return completed(state, object, described, out);
 }
