@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three lists must be one: what the shared library exports, exported_symbols.txt, and the RINGCAST_API names of the
-headers. The list is committed, so that a change of the ABI shows in review."""
+"""Three lists must be one: what the shared library exports, the names in ringcast.map, and the RINGCAST_API names of
+the headers. The map names each symbol under its release, so that a change of the ABI shows in review."""
 
 import argparse
 import pathlib
@@ -8,26 +8,34 @@ import re
 import subprocess
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-HEADERS = HERE.parents[1] / "include" / "ringcast"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADERS = ROOT / "include" / "ringcast"
+
+
+def without_comments(text):
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.S)
 
 
 def exported(library, nm):
+    """Each name with the release that it has: name@@RELEASE."""
     out = subprocess.run([nm, "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     symbols = (line.split()[-2:] for line in out.splitlines())
     # Type A: the version node itself.
-    return {name.split("@")[0] for kind, name in symbols if kind != "A"}
+    return {name for kind, name in symbols if kind != "A"}
 
 
-def listed():
-    lines = (HERE / "exported_symbols.txt").read_text(encoding="utf-8").splitlines()
-    return {line for line in lines if line and not line.startswith("#")}
+def mapped():
+    text = without_comments((ROOT / "ringcast.map").read_text(encoding="utf-8"))
+    names = set()
+    for node, body in re.findall(r"(\w[\w.]*)\s*\{(.*?)\}", text, flags=re.S):
+        names.update(f"{name}@@{node}" for name in re.findall(r"(\S+);", body.split("local:")[0]))
+    return names
 
 
 def declared():
     names = set()
     for header in HEADERS.glob("*.h"):
-        text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.S)
+        text = without_comments(header.read_text(encoding="utf-8"))
         text = re.sub(r"^\s*#.*$", "", text, flags=re.M)
         names.update(re.findall(r"\bRINGCAST_API\b[^;(]*?\b(\w+)\s*\(", text))
     return names
@@ -39,11 +47,9 @@ def main():
     parser.add_argument("--nm", default="nm")
     args = parser.parse_args()
 
-    lists = {
-        "exported by the library": exported(args.library, args.nm),
-        "in exported_symbols.txt": listed(),
-        "RINGCAST_API in the headers": declared(),
-    }
+    lists = {"exported by the library": exported(args.library, args.nm), "in ringcast.map": mapped()}
+    releases = {name.split("@")[0]: name for name in lists["in ringcast.map"]}
+    lists["RINGCAST_API in the headers"] = {releases.get(name, name) for name in declared()}
     same = True
     for symbol in sorted(set().union(*lists.values())):
         missing = [name for name, symbols in lists.items() if symbol not in symbols]
@@ -51,7 +57,7 @@ def main():
             same = False
             print(f"{symbol}: not {', not '.join(missing)}")
     print(", ".join(f"{len(symbols)} {name}" for name, symbols in lists.items()))
-    return 0 if same and lists["in exported_symbols.txt"] else 1
+    return 0 if same and lists["in ringcast.map"] else 1
 
 
 sys.exit(main())
