@@ -56,7 +56,8 @@ static void add_context() {
   benchmark::AddCustomContext("cpus_online", std::to_string(std::thread::hardware_concurrency()));
   benchmark::AddCustomContext("system", system.sysname + (" " + release.substr(0, release.find('-'))));
   ringcast_writer *writer;
-  ringcast_info info;
+  ringcast_info info{};
+  info.size = sizeof info;
   if (ringcast_writer_create(&writer) != 0) return;
   if (ringcast_writer_info(writer, &info) == 0) {
     benchmark::AddCustomContext("default_memory", ringcast_memory_name(info.memory));

@@ -98,7 +98,7 @@ static void start(struct stream *stream) {
 /* The ring is made for the floor too: so both are skipped for the same reasons, and of the same memory. */
 void *stream_set_up(const struct bench_case *self) {
   const struct stream_options *options = self->options;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   if (!bench_has_memory(self->bytes)) return NULL;
   ringcast_writer *writer = make_ring(options, self->bytes, &info);
   if (!writer) return NULL;

@@ -69,7 +69,7 @@ bool bench_has_memory(size_t frame) {
 
 ringcast_writer *bench_writer(const struct ringcast_writer_options *wanted, size_t frame) {
   ringcast_writer *writer;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   if (ringcast_writer_create_ex(wanted, &writer) != 0) return bench_skip("%s", ringcast_last_error());
   perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
   if (frame <= info.max_frame) return writer;

@@ -191,9 +191,11 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, str
 /* All of them: fills up to `capacity` peers and returns how many there are. */
 int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity);
 
-/* What the public functions of writer, reader and tap show. */
-struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter);
-struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
+/* What the public functions of writer, reader and tap show. Both fill the caller's struct as far as its size goes: see
+ * shm/sized.h. */
+int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
+                 struct ringcast_info *out);
+int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out);
 
 /* As rc_peer_read, with how long the writer has been waiting for it. */
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out);

@@ -19,6 +19,7 @@
 
 #include "channel/channel.h"
 #include "shm/error.h"
+#include "shm/sized.h"
 
 #define JOINING_NS RC_SLICE_NS /* joining takes less than a microsecond: who takes longer is stopped */
 #define OTHERS_NS  (RC_SLICE_NS / 2) /* how often all the others are asked for in /proc, 10 us each */
@@ -276,20 +277,21 @@ static bool take_told(struct rc_lost *lost, struct ringcast_peer *out) {
 int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
   struct rc_lost *lost = &writer->lost;
   int result = rc_check_fork(writer->forks);
+  if (result == 0) result = rc_sized_check("ringcast_peer", out->size);
   if (result == 0) result = begin_watching(writer);
   if (result != 0) return result;
-  for (uint32_t slot; !take_told(lost, out);) {
+  struct ringcast_peer peer;
+  for (uint32_t slot; !take_told(lost, &peer);) {
     if (!rc_watchers_find_ended(lost->watchers, &slot)) return 0;
     uint64_t owner = rc_watchers_tag(lost->watchers, slot);
-    struct ringcast_peer peer;
     bool here = load_owner(writer, slot) == owner && rc_writer_peer(writer, slot, &peer);
     if (here && lost->on_death == RINGCAST_FAIL) {
       peer.state = RINGCAST_PEER_DEAD; /* by its pidfd, whatever /proc hides */
-      *out = peer;
-      return 1;
+      break;
     }
     if (here) let_go(writer, slot, owner, true);
     rc_watchers_clear(lost->watchers, slot); /* it is told of now, or had left before it ended */
   }
+  rc_sized_write(out, out->size, &peer, sizeof peer);
   return 1;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shm/error.h"
+#include "shm/sized.h"
 
 int rc_check_fork(uint32_t forks) {
   if (forks == rc_fork_count()) return 0;
@@ -49,8 +50,9 @@ int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_
   return result;
 }
 
-struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram) {
+static struct ringcast_stats stats_of(struct rc_counts *counts, struct rc_histogram *histogram) {
   struct ringcast_stats stats = {
+      .size = sizeof stats,
       .frames = rc_load_relaxed(&counts->frames),
       .bytes = rc_load_relaxed(&counts->bytes),
       .waits = rc_load_relaxed(&counts->waits),
@@ -94,7 +96,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, str
       .position = cursor,
       .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
       .stalls = rc_load_relaxed(&slot->stalls),
-      .stats = rc_stats_of(&slot->counts, &slot->waits),
+      .stats = stats_of(&slot->counts, &slot->waits),
       .wait = rc_load_relaxed(&slot->wait),
   };
   copy_name(slot->name, out->name);
@@ -148,15 +150,20 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
            (unsigned long long)peer->position, (unsigned long long)peer->lag, held);
 }
 
-/* `writer`, if it is not NULL, also knows for how long it has been waiting. */
+/* Of an array's structs the first one says the size of all. `writer`, if it is not NULL, also knows for how long it has
+ * been waiting. */
 static int read_peers(const struct rc_ring *ring, const ringcast_writer *writer, uint64_t tail,
                       struct ringcast_peer *peers, uint32_t capacity) {
   if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");
+  const uint32_t size = capacity == 0 ? 0 : peers->size;
+  int result = capacity == 0 ? 0 : rc_sized_check("ringcast_peer", size);
+  if (result != 0) return result;
   int count = 0;
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct ringcast_peer peer;
     if (!(writer ? rc_writer_peer(writer, i, &peer) : rc_peer_read(ring, i, tail, &peer))) continue;
-    if ((uint32_t)count < capacity) peers[count] = peer;
+    if ((uint32_t)count < capacity)
+      rc_sized_write((uint8_t *)peers + (size_t)count * size, size, &peer, sizeof peer);
     count++;
   }
   return count;
@@ -175,10 +182,12 @@ int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, 
 
 int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
   int result = rc_check_fork(writer->forks);
+  if (result == 0) result = rc_sized_check("ringcast_peer", out->size);
   if (result != 0) return result;
   struct ringcast_peer peer;
   if (!rc_peer_slowest(&writer->ring.ring, writer->ring.tail, &peer)) return 0;
-  if (!rc_writer_peer(writer, peer.slot, out)) *out = peer; /* it has left just now */
+  rc_writer_peer(writer, peer.slot, &peer); /* false: the reader has left just now, and `peer` is as before */
+  rc_sized_write(out, out->size, &peer, sizeof peer);
   return 1;
 }
 
@@ -189,8 +198,19 @@ uint64_t rc_max_frame(const struct rc_segment *segment) {
   return spilled > in_ring ? spilled : in_ring;
 }
 
-struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter) {
-  return (struct ringcast_info){
+int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out) {
+  int result = rc_sized_check("ringcast_stats", out->size);
+  if (result != 0) return result;
+  struct ringcast_stats stats = stats_of(counts, histogram);
+  rc_sized_write(out, out->size, &stats, sizeof stats);
+  return 0;
+}
+
+int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
+                 struct ringcast_info *out) {
+  int result = rc_sized_check("ringcast_info", out->size);
+  if (result != 0) return result;
+  const struct ringcast_info info = {
       .capacity = segment->capacity,
       .max_frame = rc_max_frame(segment),
       .ring_frame = rc_ring_frame(segment),
@@ -208,26 +228,25 @@ struct ringcast_info rc_info_of(const struct rc_segment *segment, uint64_t tail,
       .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a number to look at */
       .wait = waiter->waiting,
   };
+  rc_sized_write(out, out->size, &info, sizeof info);
+  return 0;
 }
 
 int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
   int result = rc_check_fork(writer->forks);
   struct rc_control *control = writer->ring.ring.control;
-  if (result == 0) *out = rc_stats_of(&control->counts, &control->waits);
-  return result;
+  return result != 0 ? result : rc_stats_give(&control->counts, &control->waits, out);
 }
 
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
-  if (result == 0) *out = rc_stats_of(&slot->counts, &slot->waits);
-  return result;
+  return result != 0 ? result : rc_stats_give(&slot->counts, &slot->waits, out);
 }
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
   int result = rc_check_fork(writer->forks);
-  if (result == 0) *out = rc_info_of(&writer->segment, writer->ring.tail, &writer->waiter);
-  return result;
+  return result != 0 ? result : rc_info_give(&writer->segment, writer->ring.tail, &writer->waiter, out);
 }
 
 int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out) {
@@ -235,8 +254,7 @@ int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *ou
   if (result != 0) return result;
   /* Relaxed: a number to look at, nothing is read on the strength of it. */
   uint64_t tail = rc_load_relaxed(&reader->ring.ring.control->tail);
-  *out = rc_info_of(&reader->segment, tail, &reader->waiter);
-  return 0;
+  return rc_info_give(&reader->segment, tail, &reader->waiter, out);
 }
 
 int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {

@@ -12,16 +12,14 @@
 #include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/fence.h"
+#include "shm/sized.h"
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
 static int resolve_options(const struct ringcast_reader_options *given, struct ringcast_reader_options *out) {
-  struct ringcast_reader_options options = {.size = sizeof options};
-  if (given && given->size != sizeof options)
-    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_reader_options), and build "
-                            "against the headers of the library in use",
-                   given->size, sizeof options);
-  if (given) options = *given;
+  struct ringcast_reader_options options;
+  int result = rc_sized_read("ringcast_reader_options", given, &options, sizeof options);
+  if (result != 0) return result;
   if ((options.flags & ~(RINGCAST_READER_CUT_THROUGH | RINGCAST_READER_KEEP)) != 0)
     return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_CUT_THROUGH and _KEEP are known",
                    options.flags);
@@ -30,7 +28,7 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
                    RC_MAX_LEASES);
   *out = options;
-  int result = rc_check_spin(options.spin_ns);
+  result = rc_check_spin(options.spin_ns);
   return result != 0 ? result : rc_check_disable();
 }
 

@@ -167,15 +167,13 @@ static uint64_t tail_of(const ringcast_tap *tap) {
 
 int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
   int result = rc_check_fork(tap->forks);
-  if (result == 0) *out = rc_info_of(&tap->segment, tail_of(tap), &tap->waiter);
-  return result;
+  return result != 0 ? result : rc_info_give(&tap->segment, tail_of(tap), &tap->waiter, out);
 }
 
 int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
   int result = rc_check_fork(tap->forks);
   struct rc_control *control = tap->ring.ring.control;
-  if (result == 0) *out = rc_stats_of(&control->counts, &control->waits);
-  return result;
+  return result != 0 ? result : rc_stats_give(&control->counts, &control->waits, out);
 }
 
 int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {

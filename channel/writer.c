@@ -9,6 +9,7 @@
 #include "shm/crowd.h"
 #include "shm/disable.h"
 #include "shm/error.h"
+#include "shm/sized.h"
 #include "shm/fence.h"
 #include "shm/machine.h"
 
@@ -80,12 +81,9 @@ static int check_policies(const struct ringcast_writer_options *options) {
 
 /* Takes over what the caller set and fills in the rest. */
 static int resolve_options(const struct ringcast_writer_options *given, struct ringcast_writer_options *out) {
-  struct ringcast_writer_options options = {.size = sizeof options};
-  if (given && given->size != sizeof options)
-    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_writer_options), and build "
-                            "against the headers of the library in use",
-                   given->size, sizeof options);
-  if (given) options = *given;
+  struct ringcast_writer_options options;
+  int result = rc_sized_read("ringcast_writer_options", given, &options, sizeof options);
+  if (result != 0) return result;
   if (options.flags != 0)
     return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
   if (options.readers == 0) options.readers = DEFAULT_READERS;
@@ -98,7 +96,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
   if (options.spill_bytes > RC_MAX_BYTES && options.spill_bytes != RINGCAST_NO_SPILL)
     return rc_fail(-EINVAL, "options.spill_bytes is %llu: it must be at most %llu, or RINGCAST_NO_SPILL",
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
-  int result = rc_check_spin(options.spin_ns);
+  result = rc_check_spin(options.spin_ns);
   if (result == 0) result = check_policies(&options);
   if (result == 0) result = rc_check_disable();
   if (result == 0) result = memory_from_environment(&options.memory);

@@ -8,6 +8,7 @@
 
 #include "shm/disable.h"
 #include "shm/error.h"
+#include "shm/sized.h"
 
 #define LONG_NS  ((int64_t)100 * 1000 * 1000)
 #define SELDOM   9 /* so that a tenth of the time at most goes by in vain */
@@ -104,19 +105,19 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------ */
 
-static int check_options(const struct ringcast_gpu_reader_options *given) {
-  if (!given) return rc_check_disable();
-  if (given->size != sizeof *given)
-    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_reader_options)",
-                   given->size, sizeof *given);
-  if (given->flags != 0 || given->reserved != 0) return rc_fail_as(-EINVAL, "options.flags and reserved must be 0");
+static int resolve_options(const struct ringcast_gpu_reader_options *given, struct ringcast_gpu_reader_options *out) {
+  int failed = rc_sized_read("ringcast_gpu_reader_options", given, out, sizeof *out);
+  if (failed != 0) return failed;
+  if (!given) out->device = -1;
+  if (out->flags != 0 || out->reserved != 0) return rc_fail_as(-EINVAL, "options.flags and reserved must be 0");
   return rc_check_disable();
 }
 
-int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
+int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *given,
                              ringcast_gpu_reader **out) {
+  struct ringcast_gpu_reader_options options;
   int failed = rc_check_fork(reader->forks);
-  if (failed == 0) failed = check_options(options);
+  if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
   if (reader->has_gpu) return rc_fail_as(-EBUSY, "this reader has a ringcast_gpu_reader already: close that first");
   if (reader->rest && !rc_rest_try_to_end(reader->rest))
@@ -126,7 +127,7 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
   if (!gpu) return rc_fail(-ENOMEM, "out of memory");
   gpu->reader = reader;
   gpu->forks = rc_fork_count();
-  failed = rc_device_open(options ? options->device : -1, &gpu->device);
+  failed = rc_device_open(options.device, &gpu->device);
   if (failed != 0) {
     free(gpu);
     return failed;
@@ -217,10 +218,8 @@ static bool has_refused(const ringcast_gpu_reader *gpu) {
 }
 
 int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info *out) {
-  if (out->size != sizeof *out)
-    return rc_fail(-EINVAL, "info.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_info)", out->size,
-                   sizeof *out);
   int failed = rc_check_fork(gpu->forks);
+  if (failed == 0) failed = rc_sized_check("ringcast_gpu_info", out->size);
   if (failed != 0) return failed;
   struct rc_import *import = gpu->import;
   bool is_lost = import && (rc_import_is_missing(import) || rc_load_acquire(&import->dead)); /* pairs with X0 */
@@ -228,8 +227,7 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
                  : import           ? RINGCAST_GPU_WAY_POOL
                  : has_refused(gpu) ? RINGCAST_GPU_WAY_REFUSED
                                     : RINGCAST_GPU_WAY_NO_POOL;
-  *out = (struct ringcast_gpu_info){
-      .size = sizeof *out,
+  struct ringcast_gpu_info info = {
       .way = way,
       .device = gpu->device.ordinal,
       .word_bits = import ? import->segment.word_bits : 0,
@@ -244,6 +242,7 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->registered,
   };
-  if (way == RINGCAST_GPU_WAY_REFUSED) memcpy(out->why, gpu->why, sizeof gpu->why);
+  if (way == RINGCAST_GPU_WAY_REFUSED) memcpy(info.why, gpu->why, sizeof gpu->why);
+  rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
 }

@@ -11,21 +11,22 @@
 #include "shm/error.h"
 #include "shm/memory.h"
 #include "shm/os.h"
+#include "shm/sized.h"
 
 #define EXPORT_BYTES ((size_t)2 << 20)
 
 int ringcast_gpu_status(struct ringcast_gpu_driver *out) {
-  if (!out || out->size != sizeof *out)
-    return rc_fail(-EINVAL, "ringcast_gpu_status: out->size must be sizeof *out, %zu", sizeof *out);
+  int failed = rc_sized_check("ringcast_gpu_driver", out ? out->size : 0);
+  if (failed != 0) return failed;
   const struct rc_cuda_status *status = rc_cuda_status();
-  *out = (struct ringcast_gpu_driver){
-      .size = sizeof *out,
+  struct ringcast_gpu_driver driver = {
       .ready = status->mode == RC_CUDA_READY,
       .version = status->version,
       .devices = status->devices,
       .result = status->result,
   };
-  snprintf(out->why, sizeof out->why, "%s", status->why);
+  snprintf(driver.why, sizeof driver.why, "%s", status->why);
+  rc_sized_write(out, out->size, &driver, sizeof driver);
   return 0;
 }
 
@@ -156,16 +157,16 @@ static int describe(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *d
 }
 
 int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_info *out) {
-  if (!out || out->size != sizeof *out)
-    return rc_fail(-EINVAL, "ringcast_gpu_device: out->size must be sizeof *out, %zu", sizeof *out);
+  int failed = rc_sized_check("ringcast_gpu_device_info", out ? out->size : 0);
+  if (failed != 0) return failed;
   const struct rc_cuda *cuda = rc_cuda();
   if (!cuda) return rc_fail(-ENODEV, "there is no GPU to use: %s", rc_cuda_status()->why);
   if (ordinal < 0 || ordinal >= rc_cuda_status()->devices)
     return rc_fail(-EINVAL, "there is no device %d: this process sees %d", ordinal, rc_cuda_status()->devices);
-  struct ringcast_gpu_device_info found = {.size = sizeof found};
+  struct ringcast_gpu_device_info found = {.size = 0}; /* as the caller's, once it is given */
   rc_cu_device device;
-  int failed = describe(cuda, ordinal, &device, &found);
+  failed = describe(cuda, ordinal, &device, &found);
   if (failed == 0 && probe) failed = probe_device(cuda, device, &found);
-  if (failed == 0) *out = found;
+  if (failed == 0) rc_sized_write(out, out->size, &found, sizeof found);
   return failed;
 }

@@ -21,6 +21,7 @@
 #include "ring/point.h"
 #include "shm/disable.h"
 #include "shm/error.h"
+#include "shm/sized.h"
 
 #define DEFAULT_POOL  ((uint64_t)256 << 20)
 #define DEFAULT_SLOTS 128u
@@ -44,17 +45,16 @@ static int pool_from_environment(uint64_t *bytes) {
 }
 
 static int resolve_options(const struct ringcast_gpu_writer_options *given, struct ringcast_gpu_writer_options *out) {
-  struct ringcast_gpu_writer_options options = {.size = sizeof options, .device = -1};
-  if (given && given->size != sizeof options)
-    return rc_fail(-EINVAL, "options.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_writer_options)",
-                   given->size, sizeof options);
-  if (given) options = *given;
+  struct ringcast_gpu_writer_options options;
+  int failed = rc_sized_read("ringcast_gpu_writer_options", given, &options, sizeof options);
+  if (failed != 0) return failed;
+  if (!given) options.device = -1;
   if ((options.flags & ~RINGCAST_GPU_EXTERN) != 0)
     return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_GPU_EXTERN is known", options.flags);
   if (options.slots > RC_GPU_MAX_SLOTS)
     return rc_fail(-EINVAL, "options.slots is %u: at most %u frames can be under way", options.slots, RC_GPU_MAX_SLOTS);
   if (options.slots == 0) options.slots = DEFAULT_SLOTS;
-  int failed = rc_check_disable();
+  failed = rc_check_disable();
   if (failed == 0) failed = pool_from_environment(&options.pool_bytes);
   if (failed != 0) return failed;
   if (options.pool_bytes != RINGCAST_NO_POOL) {
@@ -468,13 +468,10 @@ static void say_way(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info) {
 }
 
 int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *out) {
-  if (out->size != sizeof *out)
-    return rc_fail(-EINVAL, "info.size is %u, not %zu: set it to sizeof(struct ringcast_gpu_info)", out->size,
-                   sizeof *out);
   int failed = rc_check_fork(gpu->forks);
+  if (failed == 0) failed = rc_sized_check("ringcast_gpu_info", out->size);
   if (failed != 0) return failed;
-  *out = (struct ringcast_gpu_info){
-      .size = sizeof *out,
+  struct ringcast_gpu_info info = {
       .device = gpu->device.ordinal,
       .word_bits = gpu->estate ? gpu->estate->segment.word_bits : 0,
       .pool_bytes = gpu->pool.bytes,
@@ -488,8 +485,9 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .registered = gpu->registered,
   };
   if (gpu->estate) reclaim_all(gpu);
-  out->slots_used = gpu->pool.used;
-  out->bytes_used = gpu->pool.used_bytes;
-  say_way(gpu, out);
+  info.slots_used = gpu->pool.used;
+  info.bytes_used = gpu->pool.used_bytes;
+  say_way(gpu, &info);
+  rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
 }

@@ -145,6 +145,7 @@ void doctor_probe_ring(struct doctor *doctor) {
     return;
   }
   int64_t held = open_files() - files;
+  doctor->ring.size = sizeof doctor->ring;
   doctor->can_make = ringcast_writer_info(writer, &doctor->ring) == 0;
   const struct ringcast_info *ring = &doctor->ring;
   doctor_add(doctor, "ring", DOCTOR_OK, "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, "

@@ -135,7 +135,7 @@ struct uring_probe {
 /* enum ringcast_wait of a reader that is kept waiting in vain for a moment; NONE if that can't be tried. */
 static uint32_t how_a_reader_sleeps(void) {
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1};
-  struct ringcast_info info = {0};
+  struct ringcast_info info = {.size = sizeof info};
   struct ringcast_frame frame;
   ringcast_writer *writer;
   ringcast_reader *reader;

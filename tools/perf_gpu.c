@@ -286,7 +286,7 @@ static void open_writers(struct gpu *gpu) {
         .size = sizeof ring, .capacity = gpu->options->capacity, .readers = gpu->options->readers};
     struct ringcast_gpu_writer_options options = {
         .size = sizeof options, .pool_bytes = i == GPU_POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
-    struct ringcast_info info;
+    struct ringcast_info info = {.size = sizeof info};
     perf_must(ringcast_writer_create_ex(&ring, &gpu->rings[i]), "can't make a ring");
     perf_must(ringcast_writer_info(gpu->rings[i], &info), "no facts of the ring");
     if (2 * gpu->largest > info.max_frame)

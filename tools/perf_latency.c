@@ -425,7 +425,7 @@ int perf_latency(const struct perf_options *options) {
   static struct findings findings;
   struct perf_children children = {0};
   struct json json = {.out = stdout};
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   struct side side = {.options = options, .shared = perf_shared(sizeof(struct shared))};
   if (options->cold) walk_make(&side.walk, options->cold_bytes);
   side.out = perf_writer(options, options->capacity, SPIN_NS);

@@ -135,7 +135,7 @@ ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capaci
   struct ringcast_writer_options asked = {
       .size = sizeof asked, .capacity = capacity, .spin_ns = spin_ns, .readers = options->readers};
   ringcast_writer *writer;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   perf_must(ringcast_writer_create_ex(&asked, &writer), "can't make a ring");
   perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
   if (options->size > info.max_frame)

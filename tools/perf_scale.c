@@ -175,7 +175,7 @@ static void print(const struct perf_options *options, const struct ringcast_info
 
 int perf_scale(const struct perf_options *options) {
   static struct step steps[PERF_MAX_READERS];
-  struct ringcast_info info = {0};
+  struct ringcast_info info = {.size = sizeof info};
   int first = perf_cpu_of(options, 0, 2);
   if (options->readers + 1 > (uint32_t)options->cpu_count)
     fprintf(stderr, "ringcast: more readers than CPUs: %u readers and the writer on %d; those steps are not pinned\n",

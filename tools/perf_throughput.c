@@ -193,6 +193,7 @@ int perf_throughput(const struct perf_options *options) {
   double rates[KINDS];
   bench.shared = perf_shared(sizeof(struct shared) + options->readers * sizeof bench.shared->readers[0]);
   bench.ring = perf_writer(options, options->capacity, 0);
+  bench.info.size = sizeof bench.info;
   perf_must(ringcast_writer_info(bench.ring, &bench.info), "no facts of the ring");
   bench.source = perf_source(options->size);
   bench.sum = sum_bytes(bench.source, options->size);

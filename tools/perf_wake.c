@@ -210,7 +210,7 @@ static void print(const struct wake *wake, const struct ringcast_info *info, dou
 int perf_wake(const struct perf_options *options) {
   static struct wake wake;
   uint32_t parties = options->readers + 1;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   wake.options = options;
   wake.crowded = perf_cpu_of(options, 0, parties) < 0;
   wake.source = perf_source(options->size);

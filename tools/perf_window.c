@@ -18,7 +18,7 @@ static inline uint8_t *next_place(struct window *window) {
 /* A ring whose largest frame is the window: twice the other one, since half a ring is the most; or as large as that,
  * where frames leave the ring anyway. */
 static void make_ring(struct window *window, const struct window_wish *wish) {
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   uint64_t room = wish->capacity - 2 * HEADER - 64;
   bool inside = window->stride <= room / 2;
   struct ringcast_writer_options options = {.size = sizeof options,

@@ -88,7 +88,7 @@ typedef struct ringcast_gpu_reader ringcast_gpu_reader;
 /* ---- What there is ---------------------------------------------------------------------------------------------- */
 
 struct ringcast_gpu_driver {
-  uint32_t size;     /* to be set to sizeof */
+  uint32_t size;     /* set it to sizeof the struct: see Sizes in ringcast.h */
   int32_t ready;     /* 1: there is a driver with a device; 0: CPU mode */
   int32_t version;   /* of the driver: 1000 * major + 10 * minor; 0: none */
   int32_t devices;
@@ -100,7 +100,7 @@ struct ringcast_gpu_driver {
 RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_driver *out);
 
 struct ringcast_gpu_device_info {
-  uint32_t size; /* to be set to sizeof */
+  uint32_t size; /* as above */
   char name[128];
   uint8_t uuid[16];
   uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
@@ -232,7 +232,7 @@ enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_LOST = 6,     /* the device has failed */
 };
 struct ringcast_gpu_info {
-  uint32_t size;        /* to be set to sizeof */
+  uint32_t size;        /* as above */
   uint32_t way;         /* enum ringcast_gpu_way; of a reader, POOL: it has opened it, else NO_POOL, REFUSED or LOST */
   int32_t device;
   uint32_t word_bits;   /* 64, or 32 where the driver has no others */

@@ -41,6 +41,12 @@
  *
  * Pointers must not be NULL, unless it says that they may.
  *
+ * Sizes. Options, info, stats and peers begin with `size`: set it to sizeof the struct before the call. A later release
+ * may add fields at the end, and a program and a library of different releases go on together. Options: fields that the
+ * caller's struct lacks are zero, the default; fields that the library does not know must be zero, or the call gives
+ * -E2BIG. Info, stats and peers: the library fills `size` bytes, and sets fields that it does not know to zero; of an
+ * array, the first element's `size` is that of all. A size of less than 8, 0 among them, is -EINVAL.
+ *
  * Results. Every function returns 0 or a count, or a negative errno with the one meaning given here;
  * ringcast_last_error() tells the same in words. Outputs are set only on success. A failed create or attach leaves
  * nothing to close. What blocks may also give -ECANCELED and -EDEADLK, where it is not said again.
@@ -57,6 +63,7 @@
  *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler; or one was
  *                cancelled while it waited, or left by longjmp: then only close
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
+ *   -E2BIG       a struct has fields that this library does not know, and they are set (see Sizes)
  *   -ENOENT      the ring that the handle names is no longer there
  *   -EACCES      the ring belongs to another user, or its process may not be looked into
  *   -EUSERS      all the reader slots are taken
@@ -130,7 +137,8 @@ enum ringcast_kind {
   RINGCAST_KIND_TENSORS = 1 /* the typed layout of ringcast/frame.h */
 };
 
-/* Options: set `size` to sizeof the struct and the rest to zero, which means the default; then set what you want. */
+/* Options: set `size` to sizeof the struct and the rest to zero, which means the default; then set what you want. See
+ * Sizes, above. */
 struct ringcast_writer_options {
   uint32_t size;
   uint32_t readers;    /* the most readers attached at once; default 64, at most 1024 */
@@ -195,6 +203,7 @@ enum ringcast_peer_state {
 
 /* What one party has done since it began. Each number is true of some moment, and only grows. */
 struct ringcast_stats {
+  uint32_t size, reserved;
   uint64_t frames, bytes; /* committed by the writer, or released by the reader; payload bytes */
   uint64_t waits;         /* times that there was no room, or no frame, and the call waited for more than some
                            * microseconds */
@@ -203,10 +212,12 @@ struct ringcast_stats {
   uint64_t waited_ns;
   uint32_t histogram[16]; /* of the waits: [i] took less than 2^i us and not less than 2^(i-1); [15] all that took
                            * longer */
+  uint64_t later[4];      /* 0. New counts take this place: a ringcast_peer contains a whole ringcast_stats */
 };
 
 /* One reader as seen at one moment; it may have moved on since. */
 struct ringcast_peer {
+  uint32_t size;
   uint32_t slot;
   int32_t pid;
   uint32_t state;    /* enum ringcast_peer_state */
@@ -220,10 +231,11 @@ struct ringcast_peer {
 };
 
 struct ringcast_info {
+  uint32_t size;
+  uint32_t readers;   /* slots */
   uint64_t capacity;  /* bytes of the ring, all usable */
   uint64_t max_frame; /* the largest frame's bytes, spill memory included */
   uint64_t tail;      /* bytes committed so far, headers and rounding included */
-  uint32_t readers;   /* slots */
   uint32_t memory;    /* enum ringcast_memory: what was got */
   uint64_t page_size; /* of the data, bytes */
   int32_t writer_pid;

@@ -387,6 +387,8 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
 PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats);
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info);
 PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer);
+/* Room for the peers of a ring, to be freed by PyMem_Free; NULL: out of memory. */
+struct ringcast_peer *rc_py_new_peers(uint32_t count);
 PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count);
 
 /* ---- send.c ----------------------------------------------------------------------------------------------------- */

@@ -53,6 +53,12 @@ PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer
                                (double)peer->held_ns / 1e9);
 }
 
+struct ringcast_peer *rc_py_new_peers(uint32_t count) {
+  struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, count);
+  if (peers && count > 0) peers[0].size = sizeof *peers;
+  return peers;
+}
+
 PyObject *rc_py_peers(struct rc_py_state *state, const struct ringcast_peer *peers, int count) {
   PyObject *list = PyList_New(0);
   for (int i = 0; list && i < count; i++) {

@@ -225,8 +225,8 @@ static void next(void) {
 }
 
 static void read_on(struct input *input, uint64_t how) {
-  struct ringcast_info info;
-  struct ringcast_stats stats;
+  struct ringcast_info info = {.size = sizeof info};
+  struct ringcast_stats stats = {.size = sizeof stats};
   uint64_t lag, which = ring.held != 0 ? how / 8 % ring.held : 0;
   size_t there;
   if (!ring.reader) return;
@@ -256,9 +256,9 @@ static void read_on(struct input *input, uint64_t how) {
 
 static void tap_on(uint64_t how) {
   struct ringcast_frame frame;
-  struct ringcast_info info;
-  struct ringcast_stats stats;
-  struct ringcast_peer peers[SLOTS];
+  struct ringcast_info info = {.size = sizeof info};
+  struct ringcast_stats stats = {.size = sizeof stats};
+  struct ringcast_peer peers[SLOTS] = {{.size = sizeof *peers}};
   uint64_t bytes, gaps;
   if (!ring.tap) return;
   int count = 0;

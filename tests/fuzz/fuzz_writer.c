@@ -86,9 +86,9 @@ static void send(struct input *input) {
 }
 
 static void look_around(uint64_t how) {
-  struct ringcast_peer peers[SLOTS];
-  struct ringcast_stats stats;
-  struct ringcast_info info;
+  struct ringcast_peer peers[SLOTS] = {{.size = sizeof *peers}};
+  struct ringcast_stats stats = {.size = sizeof stats};
+  struct ringcast_info info = {.size = sizeof info};
   int count;
   switch (how % 6) {
   case 0:

@@ -122,7 +122,7 @@ static void reader_dies(void) {
   uint64_t before = info_of(&world).pool_frames;
   helper_kill(&helpers[1]);
   for (int round = 4; round < count; round++) {
-    struct ringcast_peer peer;
+    struct ringcast_peer peer = {.size = sizeof peer};
     while (ringcast_writer_check(world.ring, &peer) == 1) continue;
     send_one(&world, 0);
     hear_all(helpers, 1);

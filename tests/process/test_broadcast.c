@@ -59,7 +59,7 @@ static void write_stream(ringcast_writer *writer, const struct stream *stream) {
 static void broadcast(uint32_t readers, uint64_t capacity, uint64_t frames, int64_t spin_ns) {
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .spin_ns = spin_ns};
   ringcast_writer *writer;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   pid_t children[8];
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
@@ -134,7 +134,7 @@ START_TEST(readers_come_and_go_in_mid_stream) {
       left--;
     }
   }
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
   ringcast_writer_close(writer);
 }

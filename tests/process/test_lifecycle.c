@@ -104,7 +104,7 @@ static void be_a_reader_to_the_end(void *context) {
 /* Until `count` readers have told how they sleep, and do. In slices, if something that parking takes is off. */
 static void await_sleepers(ringcast_tap *tap, uint32_t count) {
   bool slices = rc_disabled("io_uring") || rc_disabled("membarrier") || rc_disabled("pidfd");
-  struct ringcast_peer peers[8];
+  struct ringcast_peer peers[8] = {{.size = sizeof *peers}};
   uint32_t asleep;
   do {
     int found = ringcast_tap_peers(tap, peers, 8);
@@ -156,7 +156,7 @@ static void fill(ringcast_writer *writer) {
 START_TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
   ringcast_writer *writer = make_writer(4096);
   struct party party = make_party(writer);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   struct ringcast_span span;
   pid_t pid = start_child(be_a_reader_that_stalls, &party);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);

@@ -45,14 +45,14 @@ static inline pid_t start_reader(ringcast_writer *writer) {
 }
 
 static inline void ck_told(ringcast_writer *writer, uint32_t state, pid_t pid) {
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
   ck_assert_uint_eq(peer.state, state);
   ck_assert_int_eq(peer.pid, pid);
 }
 
 static inline void ck_all_well(ringcast_writer *writer) {
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_check(writer, &peer), 0);
 }
 

@@ -44,7 +44,7 @@ static inline ringcast_reader *attach(ringcast_writer *writer, uint32_t leases) 
 }
 
 static inline struct ringcast_info info_of(ringcast_writer *writer) {
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   return info;
 }

@@ -9,7 +9,7 @@
 
 START_TEST(defaults_are_as_documented) {
   ringcast_writer *writer;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   ck_assert_uint_eq(info.capacity, rc_default_capacity());
@@ -25,7 +25,7 @@ END_TEST
 
 START_TEST(memory_can_be_chosen_by_environment) {
   ringcast_writer *writer;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   setenv("RINGCAST_MEMORY", "pages", 1);
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
   ringcast_writer_info(writer, &info);
@@ -87,7 +87,7 @@ START_TEST(a_full_ring_names_who_holds_it_back) {
   ringcast_writer *writer = make_writer(4096, 4);
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 3"};
-  struct ringcast_peer peer, peers[4];
+  struct ringcast_peer peer = {.size = sizeof peer}, peers[4] = {{.size = sizeof *peers}};
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
@@ -142,9 +142,9 @@ START_TEST(a_tap_sees_all_and_takes_no_slot) {
   ringcast_reader *reader = attach(writer);
   ringcast_tap *tap;
   struct ringcast_frame frame;
-  struct ringcast_info info;
-  struct ringcast_stats stats;
-  struct ringcast_peer peer;
+  struct ringcast_info info = {.size = sizeof info};
+  struct ringcast_stats stats = {.size = sizeof stats};
+  struct ringcast_peer peer = {.size = sizeof peer};
   uint64_t bytes, gaps;
   ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), -EAGAIN);
@@ -184,7 +184,7 @@ START_TEST(a_readers_name_cannot_break_a_line_of_a_log) {
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options,
                                             .name = "evil\n\x1b[31m and far too long for the slot"};
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_str_eq(peer.name, "evil??[31m and far too long for");

@@ -162,8 +162,8 @@ START_TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ringcast_reader *reader = attach(writer);
   struct rc_control *control = rc_segment_control(&writer->segment);
   struct rc_slot *slot = &control->slots[0];
-  struct ringcast_peer peers[2];
-  struct ringcast_stats stats;
+  struct ringcast_peer peers[2] = {{.size = sizeof *peers}};
+  struct ringcast_stats stats = {.size = sizeof stats};
   uint64_t lag;
   ck_assert_int_eq(send_some(writer, 3), 0);
   memset(slot->name, 'x', sizeof slot->name);

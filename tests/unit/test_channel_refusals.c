@@ -191,9 +191,9 @@ START_TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
   if (pid == 0) {
     struct ringcast_span span;
     struct ringcast_frame frame = {0};
-    struct ringcast_info info;
-    struct ringcast_peer peer;
-    struct ringcast_stats stats;
+    struct ringcast_info info = {.size = sizeof info};
+    struct ringcast_peer peer = {.size = sizeof peer};
+    struct ringcast_stats stats = {.size = sizeof stats};
     uint64_t lag;
     size_t there;
     int refused = ringcast_writer_reserve(writer, 1, 0, &span) == -ECHILD &&

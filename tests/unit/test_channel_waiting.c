@@ -74,8 +74,8 @@ START_TEST(what_was_done_is_counted) {
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
   struct ringcast_span span;
-  struct ringcast_stats stats;
-  struct ringcast_peer peer;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  struct ringcast_peer peer = {.size = sizeof peer};
   uint64_t sent = 0, waits = 0;
   ck_assert_int_eq(ringcast_reader_next(reader, 2000000, &frame), -ETIMEDOUT);
   while (ringcast_writer_send(writer, "12345", 5, 0, 0) == 0) sent++;

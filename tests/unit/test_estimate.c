@@ -185,7 +185,7 @@ START_TEST(a_writer_estimates_within_what_its_ring_can_hold) {
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL};
   struct ringcast_span span;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   ck_assert_uint_eq(ringcast_writer_estimate(writer, TAG), info.max_frame); /* less than the default */

@@ -159,7 +159,7 @@ START_TEST(child_of_a_dead_reader_keeps_nothing_lent_when_another_has_its_slot) 
   struct ringcast_gpu_writer_options options = lending();
   struct ringcast_writer_options ring = {.size = sizeof ring, .capacity = 1 << 20, .readers = 1,
                                          .on_death = RINGCAST_EVICT};
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   uint32_t lent;
   orphans = gate_make();
   pid_t first = start_reader(read_two_and_fork);

@@ -18,7 +18,7 @@ START_TEST(options_out_of_range_are_refused) {
   struct ringcast_gpu_writer_options options = gpu_options(), good = options;
   open_device();
   writer = make_writer(1 << 16, 2);
-  options.size--;
+  options.size = 0;
   ck_assert_int_eq(open_with(&options), -EINVAL);
   options = good;
   options.flags = 2;

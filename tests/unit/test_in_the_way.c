@@ -199,7 +199,7 @@ START_TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
   ringcast_reader *reader = attach(writer);
   struct ringcast_span span;
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   while (writer->ring.tail < 2560) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
   ck_assert_int_eq(try(writer, 1900), -EAGAIN);
   writer->lost.since -= SECOND;
@@ -242,7 +242,7 @@ static void break_and_read(int number) {
 
 START_TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   broken = attach(writer);
   slow = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);

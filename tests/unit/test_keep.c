@@ -33,7 +33,7 @@ START_TEST(what_is_kept_is_the_readers_own) {
   ck_assert(is_whole(&other));
   drop(&other);
   ringcast_kept_drop(NULL);
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   ck_assert_int_eq(ringcast_reader_stats(first, &stats), 0);
   ck_assert_uint_eq(stats.frames, 1);
   ck_assert_uint_eq(stats.bytes, MIB + 5);

@@ -264,7 +264,7 @@ START_TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
   pid_t pid = start_child(read_in_process, &asleep);
   ck_assert_int_eq(ringcast_writer_wait_readers(asleep.writer, 1, RINGCAST_FOREVER), 1);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(asleep.writer, i, MIB), 0);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   do ck_assert_int_eq(ringcast_writer_peers(asleep.writer, &peer, 1), 1);
   while (rc_load_relaxed(&asleep.writer->ring.ring.control->slots[peer.slot].keeps) < 2);
   send_all_of_it(&asleep);

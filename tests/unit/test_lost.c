@@ -31,7 +31,7 @@ START_TEST(a_slow_reader_is_evicted_and_told) {
   ck_assert_int_eq(ringcast_reader_await(reader, &frame, 1, 0, &there), -ESTALE);
   ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
   ck_all_well(writer);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 1); /* its slot is its own until it closes */
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_EVICTED);
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
@@ -77,7 +77,7 @@ START_TEST(slow_can_be_an_error_instead) {
   ck_says("longer than a reader may (options.slow_ns)");
   ck_assert_int_eq(ringcast_reader_check(reader), 0);
   ck_all_well(writer);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_gt(peer.held_ns, 0);
   ringcast_reader_close(reader);
@@ -168,7 +168,7 @@ START_TEST(a_wait_goes_on_without_the_dead) {
   kill_child(first);
   kill_child(second);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 0);
   ck_told(writer, RINGCAST_PEER_DEAD, first);
   ck_told(writer, RINGCAST_PEER_DEAD, second);
@@ -187,7 +187,7 @@ START_TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
     ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
     ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0), 0); /* watches who is there now, so not the dead one */
     int fd = ringcast_writer_fd(writer);
-    struct ringcast_peer peer;
+    struct ringcast_peer peer = {.size = sizeof peer};
     for (int i = 0; i < 2; i++) {
       ck_assert(is_readable(fd, 60000));
       ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
@@ -244,7 +244,7 @@ START_TEST(a_stopped_reader_is_said_to_be_stopped) {
   ck_says("at position 0");
   ck_assert_ptr_null(strstr(ringcast_last_error(), "may (")); /* nothing was said about how long it may */
   ck_all_well(writer);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_STOPPED);
   kill_child(pid);

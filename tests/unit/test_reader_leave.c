@@ -18,7 +18,7 @@ static bool all_zero(const uint8_t *at, size_t bytes) {
 START_TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 2);
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(send(writer, 1, 20000), 0);
   ck_assert_int_eq(send(writer, 2, 3 * MIB), 0);
   struct ringcast_frame small = expect(reader, 1, 20000), large = expect(reader, 2, 3 * MIB);
@@ -40,8 +40,8 @@ START_TEST(who_has_left_can_only_be_closed) {
   ringcast_writer *writer = make_writer(0);
   ringcast_reader *reader = attach(writer, 1);
   int before = open_descriptors();
-  struct ringcast_stats stats;
-  struct ringcast_info info;
+  struct ringcast_stats stats = {.size = sizeof stats};
+  struct ringcast_info info = {.size = sizeof info};
   uint64_t lag;
   size_t there;
   ck_assert_int_eq(send(writer, 1, 100), 0);

@@ -83,7 +83,7 @@ START_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
-  struct ringcast_stats before, after;
+  struct ringcast_stats before = {.size = sizeof before}, after = {.size = sizeof after};
   int fd = room_fd(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, 0), 1);
@@ -99,7 +99,7 @@ END_TEST
 
 /* How many frames are read of a full ring until the writer is told of room; 0: it is not. */
 static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, size_t asked_too) {
-  struct ringcast_stats before, after;
+  struct ringcast_stats before = {.size = sizeof before}, after = {.size = sizeof after};
   struct ringcast_frame frame;
   struct ringcast_span span;
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -250,7 +250,7 @@ START_TEST(nobody_is_woken_for_who_does_not_wait) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   room_fd(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   for (int i = 0; i < 100; i++) {

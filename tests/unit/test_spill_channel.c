@@ -23,7 +23,7 @@ START_TEST(frames_of_all_sizes_arrive_in_order) {
     for (int i = 0; i < 3; i++) read_one(readers[i], n, size);
     bytes += size;
   }
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
   ck_assert_uint_eq(stats.frames, 300);
   ck_assert_uint_eq(stats.bytes, bytes);
@@ -61,7 +61,7 @@ START_TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 2);
   struct ringcast_span span;
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(send(writer, 0, 3 * MIB), 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 0, &span), -EAGAIN);
   ck_says("spill memory is full");
@@ -282,7 +282,7 @@ START_TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
       read_one(reader, 2, 500);
     }
     ck_assert_uint_eq(in_place(writer), 4 * MIB);
-    struct ringcast_info info;
+    struct ringcast_info info = {.size = sizeof info};
     ck_assert_int_eq(ringcast_reader_info(reader, &info), 0);
     ck_assert_uint_eq(info.spill_used, 4 * MIB);
   }

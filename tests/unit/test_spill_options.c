@@ -40,7 +40,7 @@ START_TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
   ck_assert_uint_eq(info_of(writer).spill_bytes, 2 * MIB);
   ck_assert_uint_eq(info_of(writer).max_frame, 2 * MIB - 16);
   ringcast_reader *reader = attach(writer, 1);
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_reader_info(reader, &info), 0);
   ck_assert_uint_eq(info.max_frame, 2 * MIB - 16);
   ringcast_reader_close(reader);

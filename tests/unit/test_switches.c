@@ -105,7 +105,7 @@ START_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
       rc_memory_destroy(&memory);
     }
   }
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   ringcast_writer *writer = make_writer(4 << 20);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   ck_assert_str_eq(ringcast_memory_name(info.memory), ringcast_memory_name(best));
@@ -125,7 +125,7 @@ START_TEST(a_node_is_asked_for_unless_switched_off) {
       {"/sys/devices/system/node/has_memory", "0-1\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"}, {0}};
   use_fake_files(two_nodes);
   rc_os.place = count_places;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   struct ringcast_writer_options options = {.size = sizeof options, .numa = RINGCAST_NUMA_NODE, .numa_node = 1};
   ringcast_writer *writer;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
@@ -232,7 +232,7 @@ static int pretended_cpus(void) { return 2; }
 
 START_TEST(waits_spin_unless_switched_off) {
   rc_os.online_cpus = pretended_cpus;
-  struct ringcast_info of_writer, of_reader;
+  struct ringcast_info of_writer = {.size = sizeof of_writer}, of_reader = {.size = sizeof of_reader};
   ringcast_writer *writer = make_writer(4096);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_info(writer, &of_writer), 0);

@@ -138,7 +138,7 @@ static int raise_elsewhere(struct rc_py_decoding *decoding, const char *why) {
 /* What is in the pool is sent to those alone who have opened it; but the first frame to come may have been under way
  * when this Reader attached: that one is not for it. */
 static int refuse_pool(struct rc_py_decoding *decoding, struct rc_py_gpu_reader *gpu) {
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   gpu->skips = ringcast_reader_stats(decoding->owner->reader, &stats) == 0 && stats.frames == 0;
   return raise_elsewhere(decoding, "which this Reader has not opened");
 }

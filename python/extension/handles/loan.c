@@ -225,7 +225,7 @@ PyObject *rc_py_writer_lend(PyObject *object, PyObject *tensor) {
 
 /* Who that is, as far as is known: one that is behind, or the only one. */
 static bool name_reader(const struct rc_py_writer *writer, struct ringcast_peer *out) {
-  struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, writer->info.readers);
+  struct ringcast_peer *peers = rc_py_new_peers(writer->info.readers);
   int count = peers ? ringcast_writer_peers(writer->writer, peers, writer->info.readers) : 0, found = 0;
   for (int i = 1; i < count; i++) {
     if (peers[i].lag > peers[found].lag) found = i;
@@ -239,7 +239,7 @@ static bool name_reader(const struct rc_py_writer *writer, struct ringcast_peer 
 static PyObject *raise_timeout(const struct rc_py_writer *writer, bool ends) {
   const char *what = ends ? "has not read all that was sent of the lent tensor, or still has its memory open"
                           : "has not read all that was sent of the lent tensor";
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   if (name_reader(writer, &peer)) {
     return PyErr_Format(PyExc_TimeoutError, "reader %u (pid %d) %s", (unsigned)peer.slot, (int)peer.pid, what);
   }

@@ -11,6 +11,7 @@
 
 static int attach(struct rc_py_reader *self, const char *handle, const struct ringcast_reader_options *options) {
   int rc;
+  self->info.size = sizeof self->info;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_reader_attach_ex(handle, options, &self->reader);
   Py_END_ALLOW_THREADS return rc < 0 ? rc : ringcast_reader_info(self->reader, &self->info);
 }
@@ -289,7 +290,7 @@ static PyObject *get_lag(PyObject *object, void *Py_UNUSED(closure)) {
 PyDoc_STRVAR(info_doc, "info($self)\n--\n\nThe ring's facts: an Info, as Writer.info(); spin_ns is this Reader's own.");
 static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_reader_enter(self)) return NULL;
   int rc = ringcast_reader_info(self->reader, &info);
   rc_py_reader_leave(self);
@@ -300,7 +301,7 @@ PyDoc_STRVAR(stats_doc,
              "stats($self)\n--\n\nWhat this Reader has done so far: Stats. Its frames and bytes are those received.");
 static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   if (!rc_py_reader_enter(self)) return NULL;
   int rc = ringcast_reader_stats(self->reader, &stats);
   rc_py_reader_leave(self);

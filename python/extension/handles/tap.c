@@ -30,7 +30,7 @@ static void leave(struct tap *self) {
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
 static int attach(struct tap *self, const char *handle) {
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_tap_attach(handle, &self->tap);
   Py_END_ALLOW_THREADS if (rc == 0) rc = ringcast_tap_info(self->tap, &info);
@@ -155,7 +155,7 @@ static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
 PyDoc_STRVAR(info_doc, "info($self)\n--\n\nThe ring's facts: an Info, as Writer.info().");
 static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   if (!enter(self)) return NULL;
   int rc = ringcast_tap_info(self->tap, &info);
   leave(self);
@@ -165,7 +165,7 @@ static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
 PyDoc_STRVAR(stats_doc, "stats($self)\n--\n\nWhat the writer has done so far: its Stats, as Writer.stats().");
 static PyObject *tap_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   if (!enter(self)) return NULL;
   int rc = ringcast_tap_stats(self->tap, &stats);
   leave(self);
@@ -176,7 +176,7 @@ PyDoc_STRVAR(peers_doc, "peers($self)\n--\n\nThe ring's readers: a list of Reade
 static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   if (!enter(self)) return NULL;
-  struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, self->slots);
+  struct ringcast_peer *peers = rc_py_new_peers(self->slots);
   int count = peers ? ringcast_tap_peers(self->tap, peers, self->slots) : 0;
   leave(self);
   if (!peers) return PyErr_NoMemory();

@@ -10,6 +10,7 @@
 
 static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_options *options) {
   int rc;
+  self->info.size = sizeof self->info;
   Py_BEGIN_ALLOW_THREADS /* the kernel clears all of the memory now */
       rc = ringcast_writer_create_ex(options, &self->writer);
   Py_END_ALLOW_THREADS if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
@@ -156,7 +157,7 @@ PyDoc_STRVAR(
 static PyObject *writer_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_writer_enter(self)) return NULL;
-  struct ringcast_peer *peers = PyMem_New(struct ringcast_peer, self->info.readers);
+  struct ringcast_peer *peers = rc_py_new_peers(self->info.readers);
   int count = peers ? ringcast_writer_peers(self->writer, peers, self->info.readers) : 0;
   rc_py_writer_leave(self);
   if (!peers) return PyErr_NoMemory();
@@ -177,7 +178,7 @@ PyDoc_STRVAR(check_doc,
              "Error: EMFILE, ENFILE, ENOMEM of the kernel.");
 static PyObject *writer_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   if (!rc_py_writer_enter(self)) return NULL;
   int rc = ringcast_writer_check(self->writer, &peer);
   rc_py_writer_leave(self);
@@ -309,7 +310,7 @@ PyDoc_STRVAR(
     "many were sent so\nfar, headers and rounding included; spill_used is what the ring has of spill memory now.");
 static PyObject *writer_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct ringcast_info info;
+  struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_writer_enter(self)) return NULL;
   int rc = ringcast_writer_info(self->writer, &info);
   rc_py_writer_leave(self);
@@ -321,7 +322,7 @@ PyDoc_STRVAR(stats_doc,
              "What this Writer has done so far: Stats(frames, bytes, waits, sleeps, wakes, waited_ns, histogram).");
 static PyObject *writer_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
-  struct ringcast_stats stats;
+  struct ringcast_stats stats = {.size = sizeof stats};
   if (!rc_py_writer_enter(self)) return NULL;
   int rc = ringcast_writer_stats(self->writer, &stats);
   rc_py_writer_leave(self);

@@ -114,7 +114,7 @@ static void copy_item(struct consumer *consumer, struct check *check, struct rin
 /* Whether what was copied from the ring itself is read there by the device, later. */
 static bool reads_later(const struct consumer *consumer, const struct ringcast_item *item) {
   struct ringcast_gpu_info info = {.size = sizeof info};
-  struct ringcast_info ring;
+  struct ringcast_info ring = {.size = sizeof ring};
   must(ringcast_gpu_reader_info(consumer->gpu, &info) == 0 && ringcast_reader_info(consumer->reader, &ring) == 0);
   return info.registered && item->bytes < ring.ring_frame / 2;
 }

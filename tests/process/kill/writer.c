@@ -171,7 +171,7 @@ static int send_one(struct head *head) {
 
 /* Asks now and then who lives. With FAIL, a reader that has died is told each time. */
 static void look_around(void) {
-  struct ringcast_peer peer;
+  struct ringcast_peer peer = {.size = sizeof peer};
   int result;
   if (chance(4) == 0) {
     struct pollfd file = {.fd = ringcast_writer_fd(writer), .events = POLLIN};
