@@ -22,7 +22,7 @@ from values import assert_same
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, codec, exchange, gpu, report, turns
+from ringcast.bench import cases, codec, cold, exchange, gpu, report, turns
 
 pytestmark = pytest.mark.alike
 
@@ -74,7 +74,7 @@ def test_the_codec_is_measured_with_every_case():
 
 def test_every_case_is_measured_between_two_processes(monkeypatch):
     with exchange.Pair() as pair:  # one for both: that the other process imports torch takes seconds
-        monkeypatch.setattr(exchange, "Pair", lambda: contextlib.nullcontext(pair))
+        monkeypatch.setattr(exchange, "Pair", lambda plan: contextlib.nullcontext(pair))
         look_at("object")
         look_at("tensors")
 
@@ -92,6 +92,34 @@ def look_at(command):
     assert {"cpu", "cores", "python", "numpy", "torch", "ringcast"} <= set(found["machine"])
     assert (found["command"], found["machine"]["ringcast"]) == (command, ringcast.__version__)
     assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("how", ["65536", "sleep"])
+def test_objects_are_measured_cold(how):
+    found, text = run("object", "--case", "metadata", "--seconds", 0.001, "--cold", how, "--gap", "2")
+    assert (found["gap_ms"], found["cold"]) == (2, how)
+    (measured,) = found["cases"].values()
+    assert measured["ringcast"]["one_way_p50_us"] > 0 and "objects_per_s" not in measured["ringcast"]
+    assert "a gap of 2 ms before each, " in text
+    assert {"65536": "caches cold", "sleep": "all asleep in it"}[how] in text
+
+
+def test_a_gap_that_a_walk_fills_is_refused():
+    with pytest.raises(turns.Failed, match=r"a walk over 16384 KiB takes .* ms with 2 processes, .* --gap is 0.001 ms"):
+        cold.plan(str(16 << 20), 1e-6, 2)
+    plan = cold.plan(str(1 << 20), 0, 2)
+    assert plan.walk == 1 << 20 and plan.gap > 0
+
+
+def test_a_rest_of_the_source_lasts_for_the_gap():
+    slept = []
+    plan = cold.Plan(10.0, sleep=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold.time, "sleep", slept.append)
+        cold.rest_of(plan, source=True)()
+        cold.rest_of(plan, source=False)()
+    assert 5 < slept[0] <= 10 and slept[1] == 5
+    assert cold.rest_of(cold.Plan(10.0), source=False) is None is cold.rest_of(cold.Plan(), source=True)
 
 
 def test_the_command_line_runs_as_a_module():
@@ -128,6 +156,9 @@ def test_each_command_is_documented():
         (["object", "--seconds", "0"], "takes seconds, more than 0, and not '0'"),
         (["object", "--seconds", "nan"], "takes seconds, more than 0, and not 'nan'"),
         (["object", "--seconds", "long"], "takes seconds, more than 0, and not 'long'"),
+        (["object", "--cold", "warm"], "takes evict, sleep or a number of bytes from 64 on, and not 'warm'"),
+        (["dropin", "--cold", "63"], "takes evict, sleep or a number of bytes from 64 on, and not '63'"),
+        (["codec", "--cold"], "unrecognized arguments: --cold"),
         (["asyncio", "--rounds", "0"], "takes a whole number from 1 on, and not '0'"),
         (["dropin", "--case", "features-numpy"], "'features-numpy'.*scheduler-256"),
         (["dropin", "--ranks", "1"], "takes a number of ranks, 2 to 64, and not '1'"),
@@ -232,17 +263,21 @@ def test_each_round_of_the_codec_does_its_work(counted, name, what, dumped, load
     assert (Counted.dumped, Counted.loaded) == (dumped, loaded)
 
 
+@pytest.mark.parametrize("rested", [False, True])
 @pytest.mark.parametrize("name", exchange.LOOPS)
-def test_each_round_between_two_does_its_work(counted, name):
+def test_each_round_between_two_does_its_work(counted, name, rested):
+    rests = []
+    rest = (lambda: rests.append(threading.get_ident())) if rested else None
     mine, theirs = exchange.LOOPS[name]
     with ringcast.Writer(1 << 16) as there, ringcast.Writer(1 << 16) as back:
         with ringcast.Reader(there.handle) as arrives, ringcast.Reader(back.handle) as returns:
-            other = threading.Thread(target=theirs, args=(back, arrives, counted, 5))
+            other = threading.Thread(target=theirs, args=(back, arrives, counted, 5, rest))
             other.start()
-            result = mine(there, returns, counted, 5)
+            result = mine(there, returns, counted, 5, rest)
             other.join()
     ways = 1 if "stream" in name else 2
     assert (Counted.dumped, Counted.loaded) == (5 * ways, 5 * ways)
+    assert len(rests) == (10 if rested and ways == 2 else 0)
     assert result > 0 if ways == 1 else len(result) == 5
 
 

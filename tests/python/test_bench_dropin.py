@@ -98,7 +98,7 @@ def test_every_case_is_measured_with_each_number_of_ranks(stub):
 @needs_torch
 @pytest.mark.skipif(bool(importlib.util.find_spec("vllm")), reason="vLLM is installed here")
 def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(monkeypatch):
-    arguments = ("--case", "metadata", "--ranks", "2", "--seconds", "0.001", "--gap", "0.001")
+    arguments = ("--case", "metadata", "--ranks", "2", "--seconds", "0.001", "--gap", "0.001", "--cold", "sleep")
     with pytest.raises(dropin.Failed, match="^rank 1 has ended"), dropin.Ranks(2, None) as ranks:
         monkeypatch.setattr(dropin, "Ranks", lambda *_: contextlib.nullcontext(ranks))
         data = command_line.run(command_line.parser().parse_args(["dropin", *arguments]))
@@ -106,7 +106,7 @@ def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(mo
         assert list(case["ways"]) == ["ringcast", "ringcast-object", "gloo"]
         assert case["ratios"]["vllm"] is None and case["ratios"]["gloo"] > 0
         assert "vllm left out: needs vllm, which can't be imported here" in as_text(data)
-        assert "a gap of 0.001 ms" in as_text(data)
+        assert "a gap of 0.001 ms before each, all asleep in it" in as_text(data)
         process = ranks.workers[1][0]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
@@ -152,11 +152,10 @@ def test_figures_are_medians_of_all_turns():
     assert report.table({"case": row}, report.DROPIN)[-1].split() == ["case", "6.00", "8.00", "2.00", "7.00", "0.50"]
 
 
-def test_the_next_message_goes_when_all_have_answered_and_after_the_gap(monkeypatch):
+def test_the_next_message_goes_when_all_have_answered_and_after_the_gap():
     done = []
-    monkeypatch.setattr(dropin.time, "sleep", done.append)
     answers = [lambda: done.append("one"), lambda: done.append("two")]
-    begun = dropin.send_all(done.append, answers, "sent", 2, 0.5)
+    begun = dropin.send_all(done.append, answers, "sent", 2, lambda: done.append(0.5))
     assert done == ["one", "two", *[0.5, "sent", "one", "two"] * 2]
     assert len(begun) == 2
 

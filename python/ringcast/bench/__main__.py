@@ -9,7 +9,8 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 import ringcast
-from ringcast.bench import cases, codec, death, dropin, exchange, gpu, report
+from ringcast.bench import cases, codec, cold, death, dropin, exchange, gpu, report
+from ringcast.bench.turns import Failed
 
 EXAMPLES = """
 EXAMPLES
@@ -19,7 +20,9 @@ EXAMPLES
   python -m ringcast.bench tensors --case features
   python -m ringcast.bench asyncio --rounds 1000
   python -m ringcast.bench death --rounds 20
+  python -m ringcast.bench object --case metadata --cold
   python -m ringcast.bench dropin --vllm vllm-0.33.0 --format json
+  python -m ringcast.bench dropin --case metadata --ranks 2 --cold sleep --gap 5
   python -m ringcast.bench gpu --case 16M
 
 Times are medians, in microseconds; a ratio below 1 says that ringcast takes less than what stands beside it. Nothing
@@ -66,6 +69,12 @@ def milliseconds(text: str) -> float:
     return value
 
 
+def coldness(text: str) -> str:
+    if text not in ("evict", "sleep") and (not text.isdecimal() or int(text) < 64):
+        raise argparse.ArgumentTypeError(f"takes evict, sleep or a number of bytes from 64 on, and not {text!r}")
+    return text
+
+
 def ranks(text: str) -> int:
     value = int(text) if text.isdecimal() else 0
     if not 2 <= value <= 64:
@@ -109,9 +118,27 @@ def parser() -> argparse.ArgumentParser:
             help=f"only this one; may be repeated. {', '.join(names(command))}",
         )
         one.add_argument("--seconds", type=seconds, default=2.0, metavar="S", help="for each case; default: 2")
+        if command in ("dropin", "object", "tensors"):
+            add_rest(one)
         if command == "dropin":
             add_dropin(one)
     return made
+
+
+def add_rest(one: argparse.ArgumentParser) -> None:
+    one.add_argument(
+        "--gap", type=milliseconds, default=0.0, metavar="MS", help="milliseconds before each message; default: 0"
+    )
+    one.add_argument(
+        "--cold",
+        nargs="?",
+        const="evict",
+        type=coldness,
+        metavar="HOW",
+        help="what each process does between two messages: evict (default) reads a block of memory twice as large as "
+        "the L3 cache, a number reads a block of so many bytes, sleep sleeps. The gap is then long enough for that, if "
+        "no other is given",
+    )
 
 
 def add_dropin(one: argparse.ArgumentParser) -> None:
@@ -121,9 +148,6 @@ def add_dropin(one: argparse.ArgumentParser) -> None:
         type=ranks,
         metavar="N",
         help="processes, the source among them; may be repeated. Default: 2 and 4",
-    )
-    one.add_argument(
-        "--gap", type=milliseconds, default=0.0, metavar="MS", help="milliseconds before each message; default: 0"
     )
     one.add_argument("--vllm", metavar="PATH", help="an unpacked source of vLLM; default: the installed one")
 
@@ -156,17 +180,25 @@ def run(options: argparse.Namespace) -> Dict[str, Any]:
         return {**facts, "rounds": options.rounds, **death.run(options.rounds)}
     facts["seconds_per_case"] = options.seconds
     facts["garbage_collector"] = "on"
+    sizes = sorted(set(getattr(options, "ranks", None) or dropin.RANKS))
+    plan = cold.Plan()
+    if hasattr(options, "cold"):
+        plan = cold.plan(options.cold, options.gap / 1e3, max(sizes) if options.command == "dropin" else 2)
+        facts["gap_ms"], facts["cold"] = plan.gap * 1e3, options.cold
     if options.command == "codec":
         return {**facts, **measure(options, lambda name, value, seconds: codec.measure(value, seconds))}
     if options.command == "dropin":
-        facts["gap_ms"] = options.gap
-        sizes = sorted(set(options.ranks or dropin.RANKS))
         chosen = options.cases or names("dropin")
-        return {**facts, **dropin.run(chosen, sizes, options.seconds, options.gap / 1e3, options.vllm)}
+        return {**facts, **dropin.run(chosen, sizes, options.seconds, plan, options.vllm)}
     if options.command == "gpu":
         return {**facts, **gpu.run(options.cases or names("gpu"), options.seconds)}
-    with exchange.Pair() as pair:
+    with exchange.Pair(plan) as pair:
         return {**facts, "processes": pair.facts(), **measure(options, pair.measure)}
+
+
+def rest(found: Dict[str, Any]) -> str:
+    how = {None: "", "evict": ", caches evicted", "sleep": ", all asleep in it"}.get(found["cold"], ", caches cold")
+    return f"\nWith a gap of {found['gap_ms']:g} ms before each{how}." if found["gap_ms"] else ""
 
 
 def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
@@ -179,8 +211,8 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
     if options.command == "codec":
         return report.text(found, report.CODEC, "One process, the garbage collector on; ratio: of both, to pickle's.")
     if options.command == "dropin":
-        gap = f", a gap of {found['gap_ms']:g} ms before each" if found["gap_ms"] else ""
-        note = f"From the call at the source until the last has it{gap}; ratio: of p50, ringcast's to this one's."
+        note = "From the call at the source until the last has it; ratio: of p50, ringcast's to this one's."
+        note += rest(found)
         return report.text({**found, "cases": dropin.rows(found["cases"])}, report.DROPIN, note)
     if options.command == "gpu":
         if "skipped" in found:
@@ -193,6 +225,7 @@ def shown(options: argparse.Namespace, found: Dict[str, Any]) -> str:
     columns = report.TENSORS if options.command == "tensors" else report.OBJECT
     ratios = "\nRatio: of p50, to pickle's" + (", then to pickle alone" if options.command == "object" else "")
     note = f"One way between two processes, {pinned}, {spin}; a ring of {processes['ring_bytes'] >> 20} MiB.{ratios}."
+    note += rest(found)
     return report.text(found, columns, note)
 
 
@@ -200,7 +233,7 @@ def main(arguments: Optional[List[str]] = None) -> None:
     options = parser().parse_args(arguments)
     try:
         found = run(options)
-    except (ringcast.Error, exchange.Failed) as error:
+    except (ringcast.Error, Failed) as error:
         sys.exit(f"ringcast.bench: {error}")
     print(shown(options, found))
 

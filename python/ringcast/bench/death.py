@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
-from ringcast.bench.exchange import Failed
+from ringcast.bench.turns import Failed
 
 WATCHDOG = 60.0  # seconds
 PAUSE = 0.001  # seconds between the calls of a source

@@ -2,10 +2,11 @@
 """The drop-ins beside what they stand in for: from the call on rank 0 to the moment when the last of the other ranks
 has the object, by the clock that the processes of a machine share.
 
-One message at a time. Each receiver drops what it got, then answers on a ring of its own; when all have, and the gap
-that was asked for is over, the next one is sent. That is the same for all ways, and in no figure but the CPU time,
-which is that of a process with all its threads. Waits spin and sleep as each way sees fit, and nothing is put on a CPU.
-All ranks are there from the start; a smaller group is made of some of them, and the others sleep.
+One message at a time. Each receiver drops what it got, then answers on a ring of its own; when all have answered, and
+the gap that was asked for is over (ringcast.bench.cold), the next one is sent. That is the same for all ways, and in no
+figure but the CPU time, which is that of a process with all its threads. Waits spin and sleep as each way sees fit, and
+no process is put on a CPU. All ranks are there from the start; a smaller group is made of some of them, and the others
+sleep.
 """
 
 import contextlib
@@ -24,9 +25,9 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 import ringcast
-from ringcast.bench import cases, report, ways
-from ringcast.bench.exchange import Failed, percentile
-from ringcast.bench.turns import in_turns
+from ringcast.bench import cases, cold, report, ways
+from ringcast.bench.exchange import percentile
+from ringcast.bench.turns import Failed, in_turns
 
 RANKS = (2, 4)
 # How long the source looks for an answer before it sleeps, where each rank has a CPU: longer than what is small takes,
@@ -96,15 +97,19 @@ def same(one: Any, other: Any) -> bool:
 
 
 def send_all(
-    send: ways.Call, answers: Sequence[Callable[[], Any]], value: Any, rounds: int, gap: float = 0.0
+    send: ways.Call,
+    answers: Sequence[Callable[[], Any]],
+    value: Any,
+    rounds: int,
+    rest: Optional[Callable[[], None]] = None,
 ) -> List[int]:
-    now, sleep = time.monotonic_ns, time.sleep
+    now = time.monotonic_ns
     begun = []
     for answer in answers:
         answer()  # it is about to receive
     for _ in range(rounds):
-        if gap:
-            sleep(gap)
+        if rest:
+            rest()
         start = now()
         send(value)
         begun.append(start)
@@ -114,12 +119,18 @@ def send_all(
 
 
 def receive_all(
-    receive: ways.Call, use: Optional[Callable[[Any], Any]], answer: Callable[[Any], None], rounds: int
+    receive: ways.Call,
+    use: Optional[Callable[[Any], Any]],
+    answer: Callable[[Any], None],
+    rounds: int,
+    rest: Optional[Callable[[], None]] = None,
 ) -> List[int]:
     now = time.monotonic_ns
     had, got = [], None
     answer(None)
     for _ in range(rounds):
+        if rest:
+            rest()
         got = receive()
         if use is not None:
             use(got)
@@ -156,13 +167,15 @@ class Team:
         if self.writer:
             self.writer.wait_readers(1, START)
 
-    def run(self, call: ways.Call, case: Case, value: Any, rounds: int, gap: float) -> Tuple[List[int], float]:
-        """When each was sent, or had, and the microseconds of CPU for one."""
+    def run(
+        self, call: ways.Call, case: Case, value: Any, rounds: int, rest: Optional[Callable[[], None]]
+    ) -> Tuple[List[int], float]:
+        """When each was sent, or had, and the microseconds of CPU for one, those of a rest included."""
         start = time.process_time()
         if self.writer:
-            times = receive_all(call, case.use, self.writer.send, rounds)
+            times = receive_all(call, case.use, self.writer.send, rounds, rest)
         else:
-            times = send_all(call, [self.answer(reader) for reader in self.readers], value, rounds, gap)
+            times = send_all(call, [self.answer(reader) for reader in self.readers], value, rounds, rest)
         return times, (time.process_time() - start) * 1e6 / rounds
 
     def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
@@ -189,6 +202,10 @@ class Rank:
         self.rank, self.vllm = rank, vllm
         self.teams: Dict[int, Team] = {}
         self.name, self.value = "", None
+        self.rest: Optional[Callable[[], None]] = None
+
+    def prepare(self, plan: cold.Plan) -> None:
+        self.rest = cold.rest_of(plan, source=self.rank == 0)
 
     def look(self) -> Optional[str]:
         """Why vLLM's queue is left out."""
@@ -217,10 +234,10 @@ class Rank:
             true = team.is_true(team.calls[make], self.value) and true
         return true
 
-    def run(self, ranks: int, way: str, rounds: int, gap: float) -> Tuple[List[int], float]:
+    def run(self, ranks: int, way: str, rounds: int) -> Tuple[List[int], float]:
         team = self.teams[ranks]
         case = CASES[self.name]
-        return team.run(team.calls[case.ways[way]], case, self.value, rounds, gap)
+        return team.run(team.calls[case.ways[way]], case, self.value, rounds, self.rest)
 
     def end(self) -> None:
         import torch.distributed as dist
@@ -327,14 +344,14 @@ def spans(turn: List[Tuple[List[int], float]]) -> List[int]:
     return [max(ends) - start for start, *ends in zip(begun, *had)]
 
 
-def measure(ranks: Ranks, name: str, size: int, chosen: List[str], seconds: float, gap: float) -> Dict[str, Any]:
+def measure(ranks: Ranks, name: str, size: int, chosen: List[str], seconds: float) -> Dict[str, Any]:
     if not all(ranks.tell(size, "take", name, size, chosen)):
         raise Failed(f"{name}, {size} ranks: what arrived is not what was sent")
 
     def way(which: str) -> Callable[[int], Any]:
         def run(rounds: int) -> Any:
             more = 1 + rounds // 10  # in the first ones the caches still hold something else
-            turn = ranks.tell(size, "run", size, which, rounds + more, gap)
+            turn = ranks.tell(size, "run", size, which, rounds + more)
             return spans(turn)[more:], [cpu for _, cpu in turn]
 
         return run
@@ -363,7 +380,11 @@ def figures(turns: Dict[str, List[Tuple[List[int], List[float]]]], ratios: Dict[
 
 
 def run(
-    chosen: Sequence[str], sizes: Sequence[int], seconds: float, gap: float = 0.0, vllm: Optional[str] = None
+    chosen: Sequence[str],
+    sizes: Sequence[int],
+    seconds: float,
+    plan: cold.Plan = cold.Plan(),
+    vllm: Optional[str] = None,
 ) -> Dict[str, Any]:
     """The figures of each case with each number of ranks, and why vLLM's queue is left out, if it is."""
     if util.find_spec("torch") is None:
@@ -379,13 +400,14 @@ def run(
             report.say("dropin: looking for vLLM's queue")
             why = [reason for reason in ranks.tell(ranks.most, "look") if reason]
             found["left_out"] = dict.fromkeys(its, why[0]) if why else {}
+        ranks.tell(ranks.most, "prepare", plan)
         for size in sizes:
             ranks.tell(ranks.most, "form", size)
         for name in chosen:
             there = [way for way in CASES[name].ways if way not in found["left_out"]]
             for size in sizes:
                 report.say(f"dropin {name}, {size} ranks")
-                found["cases"].append(measure(ranks, name, size, there, seconds, gap))
+                found["cases"].append(measure(ranks, name, size, there, seconds))
     return found
 
 

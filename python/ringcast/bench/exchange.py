@@ -18,26 +18,25 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Type
 
 import ringcast
-from ringcast.bench import cases
-from ringcast.bench.turns import in_turns
+from ringcast.bench import cases, cold
+from ringcast.bench.turns import Failed, in_turns
 
 SPIN = 0.01  # far longer than an answer takes, but for the largest
 ATTACH = 60.0  # seconds
 
-Loop = Callable[[ringcast.Writer, ringcast.Reader, Any, int], Any]
-
-
-class Failed(Exception):
-    """The other process is not there; the text says what is known."""
+Rest = Optional[Callable[[], None]]  # between two messages
+Loop = Callable[[ringcast.Writer, ringcast.Reader, Any, int, Rest], Any]
 
 
 # ---- Loops: what is called has a loop of its own for each way, so that none pays for a call that the other has not ---
 
 
-def ask(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> List[int]:
+def ask(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> List[int]:
     send, recv, now = writer.send, reader.recv, time.perf_counter_ns
     taken, got = [], None
     for _ in range(rounds):
+        if rest:
+            rest()
         start = now()
         send(value)
         got = None
@@ -47,20 +46,24 @@ def ask(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: in
     return taken
 
 
-def answer(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> None:
+def answer(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
     send, recv, got = writer.send, reader.recv, None
     for _ in range(rounds):
         got = recv()
         send(value)
         got = None
+        if rest:
+            rest()
     del got
 
 
-def ask_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> List[int]:
+def ask_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> List[int]:
     send_bytes, recv, now = writer.send_bytes, reader.recv, time.perf_counter_ns
     dumps, loads = pickle.dumps, pickle.loads
     taken, got = [], None
     for _ in range(rounds):
+        if rest:
+            rest()
         start = now()
         send_bytes(dumps(value, 5))
         got = None
@@ -70,24 +73,26 @@ def ask_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rou
     return taken
 
 
-def answer_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> None:
+def answer_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
     send_bytes, recv, got = writer.send_bytes, reader.recv, None
     dumps, loads = pickle.dumps, pickle.loads
     for _ in range(rounds):
         got = loads(recv())
         send_bytes(dumps(value, 5))
         got = None
+        if rest:
+            rest()
     del got
 
 
-def pour(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> float:
+def pour(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> float:
     send = writer.send
     for _ in range(rounds):
         send(value)
     return reader.recv()  # type: ignore[no-any-return]
 
 
-def drain(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> None:
+def drain(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
     recv = reader.recv
     recv()
     start = time.perf_counter()
@@ -96,14 +101,14 @@ def drain(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: 
     writer.send((rounds - 1) / (time.perf_counter() - start))
 
 
-def pour_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> float:
+def pour_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> float:
     send_bytes, dumps = writer.send_bytes, pickle.dumps
     for _ in range(rounds):
         send_bytes(dumps(value, 5))
     return reader.recv()  # type: ignore[no-any-return]
 
 
-def drain_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int) -> None:
+def drain_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
     recv, loads = reader.recv, pickle.loads
     loads(recv())
     start = time.perf_counter()
@@ -132,11 +137,11 @@ LOOPS: Dict[str, Tuple[Loop, Loop]] = {
 # ---- The other process -----------------------------------------------------------------------------------------------
 
 
-def serve(handle: str, pipe: Connection, cpu: Optional[int], spin: Optional[float]) -> None:
+def serve(handle: str, pipe: Connection, cpu: Optional[int], spin: Optional[float], plan: cold.Plan) -> None:
     """Does as the pipe says, (loop's name, rounds) or (case's name, None), until it is closed."""
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    value = None
+    value, rest = None, cold.rest_of(plan, source=False)
     try:
         with ringcast.Reader(handle, spin=spin) as reader, ringcast.Writer(spin=spin) as writer:
             pipe.send(writer.handle)
@@ -146,13 +151,16 @@ def serve(handle: str, pipe: Connection, cpu: Optional[int], spin: Optional[floa
                     value = cases.CASES[name]()
                 writer.send(None)  # ready: from here on both are awake
                 if rounds is not None:
-                    LOOPS[name][1](writer, reader, value, rounds)
+                    LOOPS[name][1](writer, reader, value, rounds, rest)
     except (EOFError, KeyboardInterrupt, ringcast.WriterGone):
         return
 
 
 class Pair:
     """This process and another one, with a ring each way."""
+
+    def __init__(self, plan: cold.Plan = cold.Plan()) -> None:
+        self.plan, self.rest = plan, cold.rest_of(plan, source=True)
 
     def __enter__(self) -> "Pair":
         self.allowed: Set[int] = os.sched_getaffinity(0)
@@ -163,9 +171,8 @@ class Pair:
         self.reader: Optional[ringcast.Reader] = None
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=serve, args=(self.writer.handle, theirs, self.cpus[1], self.spin), daemon=True
-        )
+        arguments = (self.writer.handle, theirs, self.cpus[1], self.spin, self.plan)
+        self.process = context.Process(target=serve, args=arguments, daemon=True)
         try:
             self.process.start()
             theirs.close()
@@ -225,12 +232,15 @@ class Pair:
         def way(loop: str) -> Callable[[int], Any]:
             def run(rounds: int) -> Any:
                 more = 1 + rounds // 10  # in the first ones the caches still hold something else
-                result = LOOPS[loop][0](self.writer, self.tell(loop, rounds + more), value, rounds + more)
+                reader = self.tell(loop, rounds + more)
+                result = LOOPS[loop][0](self.writer, reader, value, rounds + more, self.rest)
                 return result[more:] if isinstance(result, list) else result
 
             return run
 
-        ways: Dict[str, Callable[[int], Any]] = {loop: way(loop) for loop in LOOPS}
+        # A stream has no gaps.
+        loops = [loop for loop in LOOPS if not (self.rest and "stream" in loop)]
+        ways: Dict[str, Callable[[int], Any]] = {loop: way(loop) for loop in loops}
         ways["alone"] = lambda rounds: alone(value, rounds)
         return figures(value, in_turns(ways, seconds))
 
@@ -250,11 +260,12 @@ def figures(value: Any, turns: Dict[str, List[Any]]) -> Dict[str, Any]:
         found[name] = {
             "one_way_p50_us": statistics.median(trips) / 2e3,
             "one_way_p99_us": percentile(trips, 0.99) / 2e3,
-            "objects_per_s": statistics.median(turns[f"{name} stream"]),
             "bytes": data,
         }
-        if tensor_bytes:
-            found[name]["gb_per_s"] = found[name]["objects_per_s"] * tensor_bytes / 1e9
+        if f"{name} stream" in turns:
+            found[name]["objects_per_s"] = statistics.median(turns[f"{name} stream"])
+            if tensor_bytes:
+                found[name]["gb_per_s"] = found[name]["objects_per_s"] * tensor_bytes / 1e9
         found[name]["round_trips"] = len(trips)
     found["pickle_alone"] = {"dumps_loads_us": statistics.median(turns["alone"]) * 1e6}
     one_way = found["ringcast"]["one_way_p50_us"]

@@ -17,7 +17,8 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import ringcast
-from ringcast.bench.exchange import Failed, percentile
+from ringcast.bench.exchange import percentile
+from ringcast.bench.turns import Failed
 from ringcast.bench.report import Column, of, say
 from ringcast.bench.turns import in_turns
 

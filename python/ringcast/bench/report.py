@@ -66,9 +66,9 @@ def number(value: Optional[float]) -> str:
 Column = Tuple[str, str, int, Callable[[Dict[str, Any]], Optional[float]]]
 
 
-def of(way: str, what: str) -> Callable[[Dict[str, Any]], float]:
-    def value(figures: Dict[str, Any]) -> float:
-        return figures[way][what]  # type: ignore[no-any-return]
+def of(way: str, what: str) -> Callable[[Dict[str, Any]], Optional[float]]:
+    def value(figures: Dict[str, Any]) -> Optional[float]:
+        return figures[way].get(what)  # type: ignore[no-any-return]
 
     return value
 

@@ -10,6 +10,10 @@ LEAST = 2  # rounds of a turn
 UNCOUNTED = 2  # turns that warm up, and tell how many rounds fill a turn
 
 
+class Failed(Exception):
+    """A measurement can't go on; the text says what is known."""
+
+
 def in_turns(ways: Dict[str, Callable[[int], Any]], seconds: float) -> Dict[str, List[Any]]:
     """What each way(rounds) gave, turn by turn, for some `seconds` in all; at least one turn of each. The number of
     rounds is such that the ways get the same time."""
