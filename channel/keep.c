@@ -213,15 +213,14 @@ static int look(ringcast_reader *reader, const struct ringcast_frame *frame, str
   const struct rc_keeper *keeper = reader->keeper;
   if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return -EINVAL;
   int result = rc_ring_look(&reader->ring, frame->position, found);
-  if (result == -ECONNABORTED) return -ENOTSUP; /* a part of a frame, which was taken back: await says so */
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
-  bool can = keeper && keeper->skip == 0 && found->spilled && found->whole && found->bytes == frame->bytes &&
+  bool can = keeper && keeper->skip == 0 && found->spilled && found->bytes == frame->bytes &&
              keeper->held + found->bytes <= reader->segment.spill.bytes / 4;
   return can ? 0 : -ENOTSUP;
 }
 
-/* The memory is not to be had now. Whether it is for the next frame is not known: it had better be followed. */
+/* The memory is not to be had now.  Whether it is for the next frame is not known. */
 static void skip_some(struct rc_keeper *keeper) {
   if (keeper->skip == 0) keeper->skip = LEAST_SKIP;
 }
@@ -247,7 +246,7 @@ int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *f
   result = look(reader, frame, &found);
   struct ringcast_kept *kept = result == 0 ? malloc(sizeof *kept) : NULL;
   if (result == 0 && !kept) result = -ENOMEM;
-  if (result == -ENOTSUP && keeper && found.spilled && found.whole && found.bytes == frame->bytes) skip_some(keeper);
+  if (result == -ENOTSUP && keeper && found.spilled && found.bytes == frame->bytes) skip_some(keeper);
   if (result != 0) return fail_to_keep(reader, frame, result);
   uint64_t page = rc_small_page(), end = (found.offset + found.bytes + page - 1) & ~(page - 1);
   *kept = (struct ringcast_kept){.keeper = keeper, .frame = *frame, .spilled = keeper->spilled};

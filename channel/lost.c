@@ -65,7 +65,6 @@ static bool let_go(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool 
     tell_later(&writer->lost, &peer);
   }
   rc_ring_parties(ring);
-  rc_ring_count_followers(ring);
   if (dead) return true;
   RC_POINT(EVICT_COUNTED);
   rc_wake(&ring->control->data); /* it may sleep, with a frame in its hands */

@@ -20,9 +20,8 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   struct ringcast_reader_options options;
   int result = rc_sized_read("ringcast_reader_options", given, &options, sizeof options);
   if (result != 0) return result;
-  if ((options.flags & ~(RINGCAST_READER_CUT_THROUGH | RINGCAST_READER_KEEP)) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_CUT_THROUGH and _KEEP are known",
-                   options.flags);
+  if ((options.flags & ~RINGCAST_READER_KEEP) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_KEEP is known", options.flags);
   if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
@@ -44,7 +43,7 @@ static bool reap_evicted(const struct rc_ring *ring) {
 
 /* Takes a slot. Everything that can fail or wait is done before the claim: between claim and activation the writer
  * can't move its limit. */
-static int join(ringcast_reader *reader, const char *name, bool follows) {
+static int join(ringcast_reader *reader, const char *name) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
   char padded[RC_NAME_MAX] = "";
@@ -61,7 +60,6 @@ static int join(ringcast_reader *reader, const char *name, bool follows) {
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
     rc_store_relaxed(&ring.control->slots[slot].wait, RINGCAST_WAIT_NONE); /* relaxed: to look at */
-    rc_store_relaxed(&ring.control->slots[slot].follows, follows);         /* relaxed: advice */
     rc_store_relaxed(&ring.control->slots[slot].keeps, 0);                 /* relaxed: as when it keeps one */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
@@ -89,13 +87,10 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
-  bool follows = options->flags & RINGCAST_READER_CUT_THROUGH;
-  result = join(reader, options->name, follows);
+  result = join(reader, options->name);
   if (result != 0) return result;
   reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (options->leases != 0) reader->ring.leases = options->leases;
-  reader->ring.follows = follows;
-  if (follows) rc_ring_count_followers(&reader->ring.ring);
   return 0;
 }
 
@@ -147,7 +142,6 @@ static bool is_put_off(ringcast_reader *reader, int what) {
 static void leave_ring(ringcast_reader *reader) {
   rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
   RC_POINT(FREED);
-  if (reader->ring.follows) rc_ring_count_followers(&reader->ring.ring);
   rc_ring_parties(&reader->ring.ring);
   rc_wake(&reader->ring.ring.control->room);
   RC_POINT(LEAVE_TOLD);
@@ -219,22 +213,13 @@ struct reader_wait {
   struct rc_ring_frame *out;
 };
 
-/* Passing a frame that was taken back moves the cursor, too: the writer may sleep on that. */
-static int next_frame(struct reader_wait *wait) {
-  ringcast_reader *reader = wait->reader;
-  uint64_t cursor = reader->ring.cursor;
-  int result = rc_ring_next(&reader->ring, wait->out);
-  if (reader->ring.cursor != cursor) wake_for_room(reader);
-  return result;
-}
-
 static int poll_frame(void *context) {
   struct reader_wait *wait = context;
-  int result = next_frame(wait);
+  int result = rc_ring_next(&wait->reader->ring, wait->out);
   if (result != -EAGAIN) return result;
   rc_keep_heed(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
-  result = next_frame(wait); /* what was committed between the look above and closing */
+  result = rc_ring_next(&wait->reader->ring, wait->out); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
 

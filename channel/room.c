@@ -57,11 +57,7 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   result = wait_for_room_event(&wait, timeout_ns, &how);
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->lost.watchers) rc_lost_watch_all(writer);
-  if (result == 0) {
-    /* A reader counts itself only after it has joined, and who waits for it may write before that. */
-    rc_ring_count_followers(&writer->ring.ring);
-    return (int)wait.found;
-  }
+  if (result == 0) return (int)wait.found;
   wait.found = rc_peer_count(&writer->ring.ring);
   return rc_fail(result, "%u of %u readers are attached", wait.found, count);
 }
@@ -168,10 +164,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");
   case -EMSGSIZE: return fail_too_large(writer, bytes);
   case -EBUSY:
-    return rc_fail_as(code, writer->spill.note
-                                ? "a part of the open reservation is published: it can't grow, and must be committed "
-                                  "or aborted first"
-                                : "a reservation is open already: commit or abort it first");
+    return rc_fail_as(code, "a reservation is open already: commit or abort it first");
   case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
   case -EINVAL: return rc_fail(code, "no reservation is open");
   case -EPROTO:

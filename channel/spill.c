@@ -76,7 +76,6 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
 int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
   int result;
-  if (writer->spill.note) return -EBUSY;
   if (bytes > writer->ring_frame || (grow && writer->is_large)) {
     if (grow != ring->open) return grow ? -EINVAL : -EBUSY;
     result = take_spill(writer, bytes, grow, out);
@@ -102,6 +101,6 @@ int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind)
 
 void rc_writer_drop_large(ringcast_writer *writer) {
   rc_spill_abort(&writer->spill);
-  rc_ring_abort(&writer->ring); /* where the note has been published it is not open any more */
+  rc_ring_abort(&writer->ring);
   writer->is_large = false;
 }

@@ -15,10 +15,6 @@
 
 #define DEFAULT_READERS 64u
 
-/* How send publishes a large frame: in so many pieces, none of them smaller than this. */
-#define PIECES 64u
-#define PIECE  ((size_t)256 << 10)
-
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
 /* RINGCAST_MEMORY speaks for those who can't touch the code. It fills in for AUTO only. */
@@ -205,12 +201,8 @@ static rc_slow int wake_readers(ringcast_writer *writer) {
   return 0;
 }
 
-static int fail_to_commit(const ringcast_writer *writer, size_t bytes, uint16_t kind) {
+static int fail_to_commit(const ringcast_writer *writer, size_t bytes) {
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  const struct rc_spill *spill = &writer->spill;
-  if (spill->note && (bytes < spill->published || kind != spill->kind))
-    return rc_fail(-EINVAL, "can't commit %zu bytes of kind %u: %llu bytes of kind %u are published already", bytes,
-                   kind, (unsigned long long)spill->published, spill->kind);
   return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
 }
 
@@ -218,7 +210,7 @@ static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
   result = writer->is_large ? rc_writer_give_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
-  if (result != 0) return fail_to_commit(writer, bytes, kind);
+  if (result != 0) return fail_to_commit(writer, bytes);
   rc_count_frame(&writer->ring.ring.control->counts, bytes);
   return wake_readers(writer);
 }
@@ -236,51 +228,17 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  bool published = writer->spill.note;
   writer->lost.since = 0;
   if (writer->is_large) rc_writer_drop_large(writer);
   else rc_ring_abort(&writer->ring);
-  return published ? wake_readers(writer) : 0;
-}
-
-int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind) {
-  int result = rc_check_fork(writer->forks);
-  if (result != 0) return result;
-  if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  struct rc_spill *spill = &writer->spill;
-  struct rc_control *control = writer->ring.ring.control;
-  uint64_t reserved = writer->is_large ? spill->reserved : writer->ring.reserved;
-  if (upto > reserved || upto < spill->published)
-    return rc_fail(-EINVAL, "can't publish %zu bytes: %llu are published, and %llu were reserved", upto,
-                   (unsigned long long)spill->published, (unsigned long long)reserved);
-  if (spill->note && kind != spill->kind)
-    return rc_fail(-EINVAL, "can't publish as kind %u: the first bytes are of kind %u", kind, spill->kind);
-  /* Relaxed: advice. Nobody to follow, or it stays in the ring: then it comes as a whole, with the commit. */
-  if (!spill->note && (!spill->is_open || rc_load_relaxed(&control->followers) == 0)) return 0;
-  result = rc_spill_publish(spill, &writer->ring, upto, kind);
-  if (result != 0) return rc_fail_as(result, "can't publish");
-  return wake_readers(writer);
-}
-
-/* For those who follow, if there are any. Returns how far it got; the rest is for the caller. */
-static size_t send_pieces(ringcast_writer *writer, const struct ringcast_span *span, const uint8_t *data,
-                          uint16_t kind) {
-  size_t done = 0, piece = (span->bytes / PIECES + RC_LINE - 1) & ~(size_t)(RC_LINE - 1);
-  if (piece < PIECE) piece = PIECE;
-  if (rc_load_relaxed(&writer->ring.ring.control->followers) == 0) return 0; /* relaxed: advice */
-  for (; span->bytes - done > piece; done += piece) {
-    memcpy((uint8_t *)span->data + done, data + done, piece);
-    ringcast_writer_publish(writer, done + piece, kind);
-  }
-  return done;
+  return 0;
 }
 
 int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind, int64_t timeout_ns) {
   struct ringcast_span span;
   int result = ringcast_writer_reserve(writer, bytes, timeout_ns, &span);
   if (result != 0) return result;
-  size_t done = writer->is_large ? send_pieces(writer, &span, data, kind) : 0;
-  if (bytes != done) memcpy((uint8_t *)span.data + done, (const uint8_t *)data + done, bytes - done);
+  if (bytes != 0) memcpy(span.data, data, bytes);
   return ringcast_writer_commit(writer, bytes, kind);
 }
 

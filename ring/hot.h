@@ -107,9 +107,7 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   *out = (struct rc_ring_frame){.data = frame + 1,
                                 .position = reader->next,
                                 .bytes = bytes,
-                                .kind = rc_about_kind(about),
-                                .whole = true,
-                                .there = bytes};
+                                .kind = rc_about_kind(about)};
   reader->next = end;
   return true;
 }

@@ -54,13 +54,10 @@ static inline uint16_t rc_about_kind(uint64_t about) { return (uint16_t)(about >
 static inline uint16_t rc_about_flags(uint64_t about) { return (uint16_t)(about >> 48); }
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "about's fields lie as these functions say");
 
-/* The payload of a spilled frame, its note: where the true one lies in SPILL, 16 bytes into a line as in DATA, and how
- * much of it is there by now: so many bytes, or one of the two words. */
+/* The payload of a spilled frame, its note: where the payload lies in SPILL, 16 bytes into a line as in DATA. */
 #define RC_FRAME_SPILLED 1u
-#define RC_SPILL_WHOLE  UINT64_MAX       /* all of it */
-#define RC_SPILL_BROKEN (UINT64_MAX - 1) /* the writer has taken it back */
 struct rc_spilled {
-  _Atomic uint64_t offset, bytes, progress;
+  _Atomic uint64_t offset, bytes;
 };
 
 /* Who made this ring, and how. Written once, before ready; never again. */
@@ -130,7 +127,6 @@ struct rc_slot {
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
   _Atomic uint32_t wait;                     /* the reader: enum ringcast_wait, to look at only */
-  _Atomic uint32_t follows;                  /* the reader, while joining: 1 = it takes frames in pieces */
   _Atomic uint32_t keeps;                    /* the reader: how many spilled frames it has kept (channel/keep.c) */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
 };
@@ -144,7 +140,6 @@ struct rc_control {
   _Atomic uint32_t spill_epoch;             /* the writer: times that it gave memory of SPILL back to the machine */
   _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
   _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
-  _Atomic uint32_t followers;               /* readers that take frames in pieces; whoever counted last; advice */
   _Atomic uint32_t evicts;                  /* the writer, at first: 1 = it goes on without readers that are slow */
   _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
@@ -159,7 +154,7 @@ struct rc_control {
 
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
 _Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "about");
-_Static_assert(sizeof(struct rc_spilled) == 24, "a spilled frame's note");
+_Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's note");
 _Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
 _Static_assert(sizeof(struct rc_slot) == 192, "slot: three lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
@@ -175,7 +170,7 @@ _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_de
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 14u
+#define RC_LAYOUT_REVISION 15u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

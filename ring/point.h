@@ -25,12 +25,11 @@
   X(W3_DONE, WRITES) X(GRANT, WRITES) X(L0_DONE, WRITES) X(L1_DONE, WRITES) X(ABORTED, WRITES)                      \
   /* Beside the ring: atop spill.c; and its memory. */                                                              \
   X(NOTE_ROOM, WRITES) X(RECLAIM, WRITES) X(S0_DONE, WRITES) X(S1_DONE, WRITES) X(PROVIDE, WRITES)                  \
-  X(PROVIDED, WRITES) X(MOVED, WRITES) X(NOTE_WRITTEN, WRITES) X(NOTE_PUBLISHED, WRITES) X(P1, WRITES)              \
-  X(P1_DONE, WRITES) X(WHOLE, WRITES) X(WHOLE_DONE, WRITES) X(BROKEN, WRITES) X(BROKEN_DONE, WRITES)                \
+  X(PROVIDED, WRITES) X(MOVED, WRITES) X(NOTE_WRITTEN, WRITES) X(NOTE_PUBLISHED, WRITES)                            \
   X(PUNCH, WRITES) X(PUNCHED, WRITES) X(EPOCH_DONE, WRITES)                                                         \
   /* Reading. */                                                                                                    \
   X(R2_DONE, READS) X(SPILL_CHECKED, READS) X(RELEASE, READS) X(A0_DONE, READS) X(A1_DONE, READS)                   \
-  X(SETTLED, READS) X(PASSED, READS) X(P2_DONE, READS) X(KEPT, READS) X(OWN, READS) X(OWNED, READS)                 \
+  X(SETTLED, READS) X(KEPT, READS) X(OWN, READS) X(OWNED, READS)                 \
   X(MOURN, MOURNS) X(MOURNED, MOURNS) X(TOLD_STALE, STALE)                                                           \
   /* Sleeping and waking: atop event.h. */                                                                          \
   X(E1_DONE, WAITS) X(E2_DONE, WAITS) X(E3_DONE, WAITS) X(PARKED, WAITS) X(SLEPT, WAITS) X(E6_DONE, WAITS)          \

@@ -152,17 +152,14 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   return 0;
 }
 
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress,
-                           uint16_t kind, struct rc_spilled **out) {
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind) {
   struct rc_spilled *note = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
   if (!writer->open || writer->reserved < sizeof *note) return -EINVAL;
   rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
   rc_store_relaxed(&note->bytes, bytes);   /* W1 */
-  rc_store_relaxed(&note->progress, progress);
   RC_POINT(NOTE_WRITTEN);
   rc_ring_publish(writer, sizeof *note, kind, RC_FRAME_SPILLED);
   RC_POINT(NOTE_PUBLISHED);
-  *out = note;
   return 0;
 }
 
@@ -190,18 +187,13 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
                     struct rc_ring_frame *frame) {
   if (frame_bytes != sizeof *note) return -EPROTO;
-  uint64_t progress = rc_load_acquire(&note->progress); /* P2 <- P1, and first: what it says of the length holds */
-  /* Relaxed: W2 published them, and P1 again; once, so that what was checked is what is used. */
+  /* Relaxed: W2 published them; once, so that what was checked is what is used. */
   uint64_t at = rc_load_relaxed(&note->offset), length = rc_load_relaxed(&note->bytes);
-  if (progress == RC_SPILL_BROKEN) return -ECONNABORTED;
-  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at ||
-      (progress > length && progress != RC_SPILL_WHOLE))
+  if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at)
     return -EPROTO;
   frame->spilled = true;
   frame->offset = at;
   frame->bytes = length;
-  frame->whole = progress == RC_SPILL_WHOLE;
-  frame->there = frame->whole ? length : progress;
   return 0;
 }
 
@@ -218,13 +210,11 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
   *after = end;
   if (flags == 0) {
     out->data = frame + 1;
-    out->bytes = out->there = bytes;
+    out->bytes = bytes;
     out->spilled = false;
-    out->whole = true;
   } else {
     if (flags != RC_FRAME_SPILLED) return -EPROTO;
-    int result = rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), out);
-    if (result != 0) return result;
+    if (rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), out) != 0) return -EPROTO;
     out->data = ring->spill + out->offset;
   }
   out->position = position;
@@ -250,16 +240,6 @@ static void settle(struct rc_ring_reader *reader) {
   if (reader->cursor != cursor)
     rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
   RC_POINT(SETTLED);
-}
-
-/* Goes on behind a frame that was taken back. It is no frame to be held: it goes with the one before it. */
-static void pass(struct rc_ring_reader *reader, uint64_t end) {
-  bool held = rc_ring_held(reader) > 0;
-  reader->next = end;
-  if (held) return;
-  reader->cursor = end;
-  rc_store_release(&reader->own->cursor, end); /* A1 -> G2 */
-  RC_POINT(PASSED);
 }
 
 /* Adds the newest to the queue. */
@@ -300,22 +280,15 @@ bool rc_ring_may_hold(struct rc_ring_reader *reader) {
 }
 
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
-  uint64_t end, start = reader->cursor;
-  for (;;) {
-    assert(rc_ring_reader_is_valid(reader));
-    if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
-    int result = read_frame(&reader->ring, reader->next, out, &end);
-    if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
-    if (result != 0 && result != -ECONNABORTED) return result;
-    if (result == 0 && !out->whole && !reader->follows) return -EAGAIN;
-    /* Beyond a lap: it can't be, while a frame is held, and else it is enough for one call. */
-    if (end - start > reader->ring.capacity) return rc_ring_held(reader) > 0 ? -EPROTO : -EAGAIN;
-    if (result == 0) {
-      hold(reader, end);
-      return 0;
-    }
-    pass(reader, end);
-  }
+  uint64_t end;
+  assert(rc_ring_reader_is_valid(reader));
+  if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
+  int result = read_frame(&reader->ring, reader->next, out, &end);
+  if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
+  if (result != 0) return result;
+  if (end - reader->cursor > reader->ring.capacity) return -EPROTO; /* the frames held reach over a whole lap */
+  hold(reader, end);
+  return 0;
 }
 
 uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t most) {

@@ -54,7 +54,6 @@ struct rc_ring_reader {
   uint64_t next;   /* the frame to read next starts here */
   uint64_t max_frame;
   uint32_t slot;
-  bool follows;          /* takes spilled frames of which a part is there */
   bool newest_released;  /* but an older one is not */
   uint32_t leases;       /* how many may be held and not released at once, beside ... */
   uint32_t kept;         /* ... those that are kept (channel/keep.c), up to RC_MAX_KEPT, and ... */
@@ -68,9 +67,8 @@ struct rc_ring_frame {
   const void *data;
   uint64_t position, bytes;
   uint16_t kind;
-  bool spilled, whole;
+  bool spilled;
   uint64_t offset; /* in SPILL, if it is spilled */
-  uint64_t there;  /* bytes of it that may be read: all, if it is whole */
 };
 
 /* What a frame takes up in the ring. Two lines at a time: many CPUs fetch them in pairs. If the next frame could begin
@@ -87,8 +85,7 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
-/* Reads a note, once, checks it, and fills in what it says. 0; -EPROTO if it can't be right, -ECONNABORTED if the
- * writer has taken the frame back. */
+/* Reads a note, once, checks it, and fills in what it says. -EPROTO: the note is invalid. */
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
                     struct rc_ring_frame *frame);
 
@@ -104,9 +101,8 @@ void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
 int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out);
 int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
 int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
-/* Commits a note instead, which says that; it stays writable by the pointer. For ring/spill.c. -EINVAL. */
-int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint64_t progress,
-                           uint16_t kind, struct rc_spilled **note);
+/* Commits a note with this offset and length instead of a payload. For ring/spill.c. -EINVAL. */
+int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind);
 /* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
  * joins; -EPROTO if a cursor can't be right. Names the blocker, also on success unless nobody is behind. */
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
@@ -131,7 +127,7 @@ static inline bool rc_ring_is_evicted(const struct rc_ring_reader *reader) {
 static inline uint32_t rc_ring_held(const struct rc_ring_reader *reader) {
   return reader->older + (reader->cursor != reader->next);
 }
-/* Looks again at a frame that is held: how much of it is there? -EINVAL -EPROTO -ECONNABORTED */
+/* Reads the header of a held frame again. -EINVAL -EPROTO */
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out);
 /* Whether it is held, and not released yet. */
 bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position);

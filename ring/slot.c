@@ -115,26 +115,3 @@ uint32_t rc_ring_parties(const struct rc_ring *ring) {
     rc_store_relaxed(&ring->control->crowd.parties, parties);
   return parties;
 }
-
-static uint32_t count_followers(const struct rc_ring *ring) {
-  uint32_t followers = 0;
-  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: the fences order it */
-    followers += is_reader(rc_load_relaxed(&ring->control->slots[i].owner)) &&
-                 rc_load_relaxed(&ring->control->slots[i].follows) == 1;
-  return followers;
-}
-
-#define MOST_TRIES 64 /* in case somebody turns a slot over and over: it is advice */
-
-/* Who stores counts once more after it: of two who change slots at the same time, either the first to store finds the
- * other's slot changed, or the other stores later. The first fence comes between a slot's change and the store. */
-void rc_ring_count_followers(const struct rc_ring *ring) {
-  rc_fence_full();
-  uint32_t followers, stored = count_followers(ring);
-  for (int i = 0; i < MOST_TRIES; i++, stored = followers) {
-    rc_store_relaxed(&ring->control->followers, stored); /* relaxed: between fences */
-    rc_fence_full();
-    followers = count_followers(ring);
-    if (followers == stored) return;
-  }
-}

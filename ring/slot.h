@@ -43,6 +43,5 @@ bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 bool rc_slot_evict(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 
 uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and the readers, and keeps the count */
-void rc_ring_count_followers(const struct rc_ring *ring); /* anew, when one has come or gone */
 
 #endif

@@ -24,18 +24,6 @@
  *     S2  write to it, or give it back
  *
  * and who has copied any of S2's bytes finds a floor above its frame's position.
- *
- * Cut-through. To write a large frame takes about as long as to read it. So the writer may commit the note while it is
- * still writing, and tell in it how far it is; a reader that follows reads behind it:
- *
- *     writer                                        reader
- *     P0  write up to n                             P2  load-acquire progress: n
- *     P1  store-release progress = n   -> P2        P3  read up to n
- *
- * and at the end the final length, then P1 with RC_SPILL_WHOLE. To all others, and to observers, a frame that is not
- * whole is not there yet. If the writer takes it back, or dies, those who follow are told and the others never see it.
- * The region is in flight from the first piece on; should all readers release it before it is whole, nothing else can
- * take its place meanwhile, because the writer has no second reservation.
  */
 #include "ring/spill.h"
 
@@ -174,25 +162,12 @@ static void enqueue(struct rc_spill *spill, struct rc_spill_region region) {
 static void close_it(struct rc_spill *spill) {
   spill->is_open = false;
   spill->open = (struct rc_spill_region){0};
-  spill->reserved = spill->published = 0;
-  spill->note = NULL;
-}
-
-static int commit_rest(struct rc_spill *spill, uint64_t bytes, uint16_t kind) {
-  if (bytes < spill->published || bytes > spill->reserved || kind != spill->kind) return -EINVAL;
-  rc_store_relaxed(&spill->note->bytes, bytes); /* relaxed: P1 publishes it */
-  RC_POINT(WHOLE);
-  rc_store_release(&spill->note->progress, RC_SPILL_WHOLE); /* P1 -> P2 */
-  RC_POINT(WHOLE_DONE);
-  close_it(spill);
-  return 0;
+  spill->reserved = 0;
 }
 
 int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes, uint16_t kind) {
-  if (spill->note) return commit_rest(spill, bytes, kind);
   if (!spill->is_open || bytes > spill->reserved) return -EINVAL;
-  struct rc_spilled *note;
-  int result = rc_ring_commit_spilled(ring, spill->open.offset + RC_SPILL_PHASE, bytes, RC_SPILL_WHOLE, kind, &note);
+  int result = rc_ring_commit_spilled(ring, spill->open.offset + RC_SPILL_PHASE, bytes, kind);
   if (result != 0) return result;
   enqueue(spill,
           (struct rc_spill_region){.offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
@@ -201,33 +176,4 @@ int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_
   return 0;
 }
 
-int rc_spill_publish(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t upto, uint16_t kind) {
-  if (upto > spill->reserved || upto < spill->published) return -EINVAL;
-  if (spill->note) {
-    if (kind != spill->kind) return -EINVAL;
-    RC_POINT(P1);
-    rc_store_release(&spill->note->progress, upto); /* P1 -> P2 */
-    RC_POINT(P1_DONE);
-  } else {
-    if (!spill->is_open) return -EINVAL;
-    uint64_t offset = spill->open.offset + RC_SPILL_PHASE;
-    int result = rc_ring_commit_spilled(ring, offset, spill->reserved, upto, kind, &spill->note);
-    if (result != 0) return result;
-    spill->open.end = ring->tail;
-    enqueue(spill, spill->open);
-    spill->is_open = false;
-    spill->kind = kind;
-  }
-  spill->published = upto;
-  assert(rc_spill_is_valid(spill));
-  return 0;
-}
-
-void rc_spill_abort(struct rc_spill *spill) {
-  if (spill->note) {
-    RC_POINT(BROKEN);
-    rc_store_release(&spill->note->progress, RC_SPILL_BROKEN); /* P1 -> P2 */
-    RC_POINT(BROKEN_DONE);
-  }
-  close_it(spill);
-}
+void rc_spill_abort(struct rc_spill *spill) { close_it(spill); }

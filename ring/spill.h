@@ -27,10 +27,6 @@ struct rc_spill {
   bool is_open;                                     /* the open reservation has a region; it is not in the queue */
   struct rc_spill_region open;
   uint64_t reserved; /* payload bytes of it */
-  struct rc_spilled
-      *note;          /* not NULL: a part of it has been published, so its region is in flight, and this is its note */
-  uint64_t published; /* bytes of that part */
-  uint16_t kind;
 };
 
 /* The bytes of a region for a payload. UINT64_MAX: none is so large. */
@@ -61,15 +57,10 @@ uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes);
 /* The open reservation has `bytes` at `offset`, which rc_spill_find has just given, from here on. */
 void rc_spill_open(struct rc_spill *spill, uint64_t offset, uint64_t bytes);
 
-/* Publishes the first `upto` bytes for those who follow; more may come, by the same kind, until it is committed or
- * aborted. Closes the ring's open reservation. -EINVAL. */
-int rc_spill_publish(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t upto, uint16_t kind);
-
-/* Commits the first `bytes` of it: trims the region and publishes the note by the ring's open reservation, or says that
- * all that will come is there. -EINVAL. */
+/* Commits the first `bytes` of it: trims the region and publishes the note by the ring's open reservation. -EINVAL. */
 int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_t bytes, uint16_t kind);
 
-void rc_spill_abort(struct rc_spill *spill); /* what was published in part is taken back */
+void rc_spill_abort(struct rc_spill *spill);
 
 bool rc_spill_is_valid(const struct rc_spill *spill);
 

@@ -52,14 +52,14 @@ static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *fram
   }
 }
 
-/* Goes on behind the frame at `next`, which was lost alone. */
+/* Goes on behind the frame at `next`, whose payload alone was lost. */
 static void pass(struct rc_ring_tap *tap, uint64_t end) {
   tap->lost_bytes += end - tap->next;
   tap->gaps++;
   tap->next = end;
 }
 
-/* No more than a lap in one call: a writer that means harm could take frames back for ever. */
+/* No more than a lap in one call: a hostile writer could make a tap skip lost frames for ever. */
 static bool may_pass(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
   *passed += end - tap->next;
   return *passed <= tap->ring.capacity;
@@ -87,14 +87,8 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
       continue;
     }
     if (end == 0) return -EAGAIN;
-    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || note == -EPROTO)
+    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || note != 0)
       return -EPROTO;
-    if (note == -ECONNABORTED) { /* taken back by the writer: no loss */
-      if (!may_pass(tap, end, &passed)) return -EAGAIN;
-      tap->next = end;
-      continue;
-    }
-    if (found.spilled && !found.whole) return -EAGAIN;
     *out = found;
     if (found.bytes > room) return -EMSGSIZE;
     int result = 0;

@@ -171,8 +171,7 @@ RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, const stru
 RINGCAST_API int ringcast_gpu_copy_in(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                       uint64_t offset, const struct ringcast_tensor *tensor, ringcast_stream stream);
 
-/* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. No part of it
- * may have been shown by ringcast_writer_publish: who is counted on for a frame is settled before it is seen. The
+/* Enqueues `ready`, and then commits the frame that is open in the ring, as ringcast_writer_commit. The
  * lease is used up; on an error nothing was sent, the reservation is still open, and so may be the lease: drop both.
  * -EBUSY, -EIO, and as ringcast_writer_commit. */
 RINGCAST_API int ringcast_gpu_commit(ringcast_gpu_writer *writer, struct ringcast_gpu_extent *lease,

@@ -59,7 +59,6 @@
  *   -EMSGSIZE    the frame is larger than the ring and its spill memory can ever hold
  *   -EBUSY       a reservation is open already, or as many frames are held as the options allow
  *   -ECANCELED   the handle was cancelled, and the call would have had to wait
- *   -ECONNABORTED  the writer has taken a frame back of which a part was published
  *   -EDEADLK     another thread is waiting on this handle, or the very thread is, in a signal handler; or one was
  *                cancelled while it waited, or left by longjmp: then only close
  *   -EINVAL      an argument is out of range, or the handle is not one of ringcast's
@@ -164,15 +163,12 @@ struct ringcast_writer_options {
 
 #define RINGCAST_NO_SPILL UINT64_MAX
 
-/* Flags of a reader. CUT_THROUGH: frames in spill memory may be lent while the writer is still writing them; only what
- * ringcast_reader_await has told to be there may be read. */
-#define RINGCAST_READER_CUT_THROUGH 1u
-/* KEEP: frames in spill memory can be kept (ringcast_reader_keep), where the machine lets them. */
-#define RINGCAST_READER_KEEP 2u
+/* Flags of a reader. KEEP: frames in spill memory can be kept (ringcast_reader_keep), where the machine allows it. */
+#define RINGCAST_READER_KEEP 1u
 
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;    /* RINGCAST_READER_CUT_THROUGH, RINGCAST_READER_KEEP */
+  uint32_t flags;    /* RINGCAST_READER_KEEP */
   int64_t spin_ns;   /* as above */
   const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
@@ -303,16 +299,7 @@ RINGCAST_API int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int
  * one wake-up call to the kernel when a reader sleeps. */
 RINGCAST_API int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind);
 
-/* Says that the first `upto` bytes of the open reservation will stay as they are, so that readers with CUT_THROUGH may
- * read them while the rest is written; again with more, as often as one likes. For the other readers nothing happens
- * until the commit, nor does it for frames that stay in the ring or where no reader has asked for it. From the first
- * call on the reservation can't grow (-EBUSY), and the commit must have the same kind and no fewer bytes; to abort it
- * takes the frame back. Who attaches after the first call does not get this frame. ringcast_writer_send does all that
- * by itself. -EINVAL, -ECHILD. Wait-free, but for one wake-up call to the kernel when a reader sleeps. */
-RINGCAST_API int ringcast_writer_publish(ringcast_writer *writer, size_t upto, uint16_t kind);
-
-/* Gives the reservation back unseen, but for what was published of it. -EINVAL if none is open, -ECHILD. Wait-free, but
- * for a wake-up call in that case. */
+/* Gives the reservation back unseen. -EINVAL if none is open, -ECHILD. Wait-free. */
 RINGCAST_API int ringcast_writer_abort(ringcast_writer *writer);
 
 /* reserve + memcpy + commit. Errors as reserve. `data` may be sent on several writers, by several threads at once: a
@@ -393,20 +380,11 @@ RINGCAST_API void ringcast_reader_cancel(ringcast_reader *reader);
  * the next one. */
 RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
 
-/* For a reader with CUT_THROUGH, and a frame that it holds: blocks until the first `upto` bytes are there, or all if it
- * has fewer, and sets *there to how many are: they may be read, and more need not be asked for one by one. frame->bytes
- * is what the writer has reserved, and what it has committed once all is there: with SIZE_MAX for `upto`, on return.
- * Any other frame is there as a whole. -EAGAIN, -ETIMEDOUT, -EINTR, -ECANCELED, -EPROTO, -ECHILD; -EPIPE: the writer
- * has died in the middle; -ECONNABORTED: it has taken the frame back, or closed; -EINVAL: the frame is not held;
- * -ESTALE; -ENOBUFS. After an error the frame is still held. */
-RINGCAST_API int ringcast_reader_await(ringcast_reader *reader, struct ringcast_frame *frame, size_t upto,
-                                       int64_t timeout_ns, size_t *there);
-
 /* A descriptor for poll, epoll, asyncio and the like: readable when next may have something to give (a frame, or the
- * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again; so does
- * -EAGAIN of await, for more of that frame. Poll it, never read or close it: it belongs to the reader, and is the same
- * at each call. It starts readable, and is so for nothing as long as a device copies frames (gpu.h) that the writer may
- * come to wait for, as they are given back by calls. Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is
+ * writer's end). Then call next with timeout 0 until it says -EAGAIN, which makes the descriptor wait again. Poll
+ * it, never read or close it: it belongs to the reader, and is the same at each call. It starts readable, and is so for
+ * nothing as long as a device copies frames (gpu.h) that the writer may come to wait for, as they are given back by
+ * calls. Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. No thread is
  * needed where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
@@ -420,16 +398,13 @@ RINGCAST_API int ringcast_reader_release(ringcast_reader *reader, const struct r
  * before it acts on what it has read, and would rather not release yet. Wait-free. -ECHILD. */
 RINGCAST_API int ringcast_reader_check(const ringcast_reader *reader);
 
-/* Whether frames are lent in part from here on, as options.flags says at first. -ECHILD. Wait-free. */
-RINGCAST_API int ringcast_reader_set_cut_through(ringcast_reader *reader, int on);
-
 /* ---- Reader: keeping -------------------------------------------------------------------------------------------- */
 
 /* A frame's memory, kept for as long as one likes: the caller's own, to read and to write to, although it was not
  * copied. */
 typedef struct ringcast_kept ringcast_kept;
 
-/* For a reader with KEEP, and a frame that it holds, which is there as a whole: in place of releasing it. *data is
+/* For a reader with KEEP, and a frame that it holds: in place of releasing it. *data is
  * where the frame's bytes are from here on, frame->data is of no use any more, and the frame is not among those held.
  * What is written there nobody else sees. It stays valid after the reader has closed and the writer has gone.
  * The ring has its memory back once it was dropped, at the reader's next call of next; or before, when the ring has
@@ -439,9 +414,9 @@ typedef struct ringcast_kept ringcast_kept;
  * is kept, and so does closing the reader unless the writer has closed. While this reader calls nothing, what it has
  * kept or dropped holds the writer back as frames that are held do.
  * -ENOTSUP: copy this frame, it is held as before: it lies in the ring; with what is kept and not copied, or dropped
- * since the last call of next, it is more than a quarter of the spill memory; a part of it is not there yet, or of what
- * is there await has not told; where it lies, or at 32 other places, something is kept; frames were kept for long of
- * late; the writer evicts slow readers (options.on_slow); the mapping can't be had (RINGCAST_DISABLE=cow, no
+ * since the last call of next, it is more than a quarter of the spill memory; where it lies, or at 32 other places,
+ * something is kept; frames were kept for long of late; the writer evicts slow readers (options.on_slow); the mapping
+ * can't be had (RINGCAST_DISABLE=cow, no
  * /proc/self/pagemap, pages of more than 4 KiB). -EINVAL: it is not held, or is kept. -EPROTO, -ESTALE, -ENOMEM,
  * -ECHILD. A writer that is hostile can change what was not written to. */
 RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,

@@ -9,14 +9,13 @@
  *     writer.c    Writer                                  send.c      what it sends: objects, bytes, errors
  *     options.c   what Writer() is told                   packed.c    PackedFrame: a frame in memory of its own
  *     span.c      Span; how a reservation ends
- *     reader.c    Reader                                  receive.c   what it receives, whole or while it is written
+ *     reader.c    Reader                                  receive.c   what it receives
  *     frame.c     Frame; how a frame is given back        view.c      View: arrays that lie in the ring
  *     loop.c      asyncio's side of Reader and Writer     tap.c       Tap
  *   codec/      objects and frames
  *     encode.c, write.c    object -> parts -> frame       decode.c, decode_value.c    frame -> object
  *     put.c, put_plain.c   nested values -> tokens        get.c, get_plain.c          tokens -> values
  *     classes.c   classes that travel by name, fields     names.c     torch.dtype and its like
- *     pieces.c    publishing while it is written          follow.c    reading behind the writer
  *     look.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
  *     path.c      where in a value something is           stack.c     what is left of a thread's stack
  *   tensors/    their memory; declared in tensors.h
@@ -215,7 +214,7 @@ struct rc_py_reader {
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
   PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
   unsigned spent;  /* on tasks that did not have to wait, since one had */
-  bool begun;      /* a call gave up in the middle of `rest`, which is held: it is the next frame */
+  bool begun;      /* `rest` could not be copied yet: it is held, and the next frame */
   bool keeps;      /* large arrays are not copied where that can be avoided; and ... */
   bool has_arrays; /* ... the last large frame was made of such */
   struct ringcast_frame rest;

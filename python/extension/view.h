@@ -24,7 +24,6 @@ struct rc_py_decoder {
   struct rc_py_hold *hold;                 /* ... arrays lie in the frame, and hold this; NULL: are copied */
   uint64_t *arrays;                        /* ... and this is set to how many bytes those have that are large */
   const struct rc_py_selection *selection; /* ... of a dict, these entries alone; NULL: all */
-  struct rc_py_follow *follow;             /* ... it may not be whole yet (codec/follow.h); NULL: it is */
 };
 PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
                           const struct rc_py_decoder *decoder, uint32_t *tag);

@@ -150,7 +150,6 @@ static void forge(struct input *input) {
   if (how & 1) {
     rc_store_relaxed(&note->offset, take(input, 3) << 4);
     rc_store_relaxed(&note->bytes, how & 2 ? value_of(input, SPILL) : take(input, 3));
-    rc_store_relaxed(&note->progress, how & 4 ? RC_SPILL_WHOLE : how & 8 ? RC_SPILL_BROKEN : take(input, 3));
   }
   rc_store_release(&frame->commit, position + rc_frame_lines(bytes));
   if (how & 16) rc_store_relaxed(&((struct rc_control *)ring.control)->tail, position + rc_frame_lines(bytes));
@@ -199,7 +198,7 @@ static void attach(struct input *input) {
   char text[RC_HANDLE_MAX];
   rc_handle_format(&ring.handle, text);
   struct ringcast_reader_options options = {.size = sizeof options,
-                                            .flags = how & 1 ? RINGCAST_READER_CUT_THROUGH : 0,
+                                            .flags = how & 1 ? RINGCAST_READER_KEEP : 0,
                                             .leases = (uint32_t)(how >> 1 & 3) + 1,
                                             .name = how & 8 ? "rank 3" : NULL};
   if (!ring.reader && ringcast_reader_attach_ex(text, &options, &ring.reader) != 0)
@@ -224,11 +223,10 @@ static void next(void) {
   if (frame->bytes != 0) touch_all(from, whole ? frame->bytes : 1), touch_all(from + frame->bytes - 1, 1);
 }
 
-static void read_on(struct input *input, uint64_t how) {
+static void read_on(uint64_t how) {
   struct ringcast_info info = {.size = sizeof info};
   struct ringcast_stats stats = {.size = sizeof stats};
   uint64_t lag, which = ring.held != 0 ? how / 8 % ring.held : 0;
-  size_t there;
   if (!ring.reader) return;
   switch (how % 8) {
   case 0:
@@ -240,10 +238,6 @@ static void read_on(struct input *input, uint64_t how) {
     memmove(&ring.frames[which], &ring.frames[which + 1], (--ring.held - which) * sizeof *ring.frames);
     break;
   case 4:
-    if (ring.held == 0) break;
-    if (ringcast_reader_await(ring.reader, &ring.frames[which], take(input, 3), 0, &there) == 0)
-      require(there <= ring.frames[which].bytes);
-    break;
   case 5:
     require(ringcast_reader_lag(ring.reader, &lag) == 0 && lag <= ring.reader->segment.capacity);
     break;
@@ -287,7 +281,7 @@ static void step(struct input *input) {
   uint64_t what = take(input, 1);
   switch (what % 8) {
   case 0:
-  case 1: read_on(input, what / 8); break;
+  case 1: read_on(what / 8); break;
   case 2: tap_on(what / 8); break;
   case 3:
   case 4: harm(input); break;

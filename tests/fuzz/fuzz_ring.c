@@ -56,7 +56,7 @@ static void spill_abort(void) {
   rc_ring_abort(&world.writer);
 }
 
-/* A frame that is too large for the ring: as a whole, in pieces, or taken back. */
+/* A frame that is too large for the ring: committed, or aborted. */
 static void send_spilled(struct input *input) {
   struct rc_spill *spill = &world.spill;
   uint64_t how = take(input, 1), bytes = take(input, 2) + 1, position = world.writer.tail, offset;
@@ -72,13 +72,8 @@ static void send_spilled(struct input *input) {
   may_be_spilled_to(offset, bytes);
   rc_spill_open(spill, offset, bytes);
   stamp(world.spill_memory + offset + RC_SPILL_PHASE, bytes, world.number);
-  for (uint64_t i = 1; how & 2 && i <= how >> 6; i++) {
-    require(rc_spill_publish(spill, &world.writer, bytes * i / 4, kind) == 0);
-    if (i == 1) was_sent(position, bytes, true), world.number--;
-  }
   if (how & 4) {
     spill_abort();
-    world.number++; /* who has taken a part of it finds it by that */
   } else {
     require(rc_spill_commit(spill, &world.writer, bytes, kind) == 0);
     was_sent(position, bytes, true);
@@ -104,7 +99,6 @@ static void join(struct party *party, struct input *input) {
   party->evicted = false;
   party->held = 0;
   party->reader.leases = (how & 31) + 1;
-  party->reader.follows = how & 32;
 }
 
 static void leave(struct party *party) {
@@ -123,7 +117,6 @@ static void let_go(uint64_t how) {
   bool gone = false;
   if (how & 4) gone = rc_slot_reap(&ring, slot, owner);
   else if (state == RC_SLOT_ACTIVE) gone = rc_slot_evict(&ring, slot, owner);
-  rc_ring_count_followers(&ring);
   for (int i = 0; gone && i < READERS; i++) {
     struct party *party = &world.parties[i];
     if (!party->joined || party->reader.slot != slot) continue;
@@ -169,7 +162,7 @@ static void look(struct party *party, uint64_t how) {
   if (!party->joined || party->held == 0) return;
   uint32_t which = how % party->held;
   int result = rc_ring_look(&party->reader, party->positions[which], &frame);
-  require(result == 0 || result == -EPROTO || result == -ECONNABORTED || (result == -ESTALE && !party->sane));
+  require(result == 0 || result == -EPROTO || (result == -ESTALE && !party->sane));
   if (result == 0) must_be_lent(party, &frame);
   uint64_t position = party->reader.next;
   require(rc_ring_count(&party->reader.ring, &position, 100) <= 100);
@@ -260,7 +253,7 @@ static uint8_t *word_of(struct input *input) {
   case 9: return world.data + take(input, 2) % (world.capacity / 8) * 8;
   case 10: return frame; /* its commit */
   case 11: return frame + 8;
-  default: return frame + 16 + where % 4 * 8 % 24; /* its note */
+  default: return frame + 16 + where % 2 * 8; /* its note */
   }
 }
 
@@ -272,10 +265,8 @@ static void forge(struct input *input) {
   store(frame, position + rc_frame_lines(bytes));
   store(frame + 8, rc_about_make((uint32_t)bytes, (uint16_t)how, how & 1));
   if (!(how & 1)) return;
-  static const uint64_t progress[] = {RC_SPILL_WHOLE, RC_SPILL_BROKEN, 0, 64};
   store(frame + 16, take(input, 2) * 16);
   store(frame + 24, how & 8 ? value_of(input, 0) : take(input, 1));
-  store(frame + 32, progress[how >> 1 & 3]);
 }
 
 static void harm(struct input *input) {

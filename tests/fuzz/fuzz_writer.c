@@ -71,11 +71,6 @@ static void commit(struct input *input) {
   if (result == 0) channel.open = false;
 }
 
-static void publish(struct input *input) {
-  int result = ringcast_writer_publish(channel.writer, take(input, 2), RINGCAST_KIND_BYTES);
-  allowed(result, -EINVAL);
-}
-
 static void send(struct input *input) {
   static const uint8_t zeros[65536];
   size_t bytes = take(input, 2);
@@ -119,7 +114,7 @@ static void look_around(uint64_t how) {
 
 static void attach(int which, uint64_t how) {
   struct ringcast_reader_options options = {
-      .size = sizeof options, .flags = how & 1 ? RINGCAST_READER_CUT_THROUGH : 0, .name = how & 2 ? "rank 3" : NULL};
+      .size = sizeof options, .flags = how & 1 ? RINGCAST_READER_KEEP : 0, .name = how & 2 ? "rank 3" : NULL};
   if (channel.readers[which]) return;
   int result = ringcast_reader_attach_ex(ringcast_writer_handle(channel.writer), &options, &channel.readers[which]);
   allowed(result, -EUSERS, -EPROTO, -ENOENT);
@@ -193,8 +188,8 @@ static void step(struct input *input) {
   case 1: send(input); break;
   case 2: reserve(input, false); break;
   case 3: reserve(input, true); break;
-  case 4: commit(input); break;
-  case 5: publish(input); break;
+  case 4:
+  case 5: commit(input); break;
   case 6: channel.open = ringcast_writer_abort(channel.writer) != 0 && channel.open; break;
   case 7: look_around(what / 16); break;
   case 8: what & 64 ? detach(which) : attach(which, what / 16); break;

@@ -137,12 +137,10 @@ static inline void must_be_lent(const struct party *party, const struct rc_ring_
   uint64_t area = frame->spilled ? SPILL : 2 * world.capacity;
   require(from >= base && from <= base + area && frame->bytes <= area - (uint64_t)(from - base));
   require(frame->spilled || frame->bytes <= rc_ring_max_frame(world.capacity));
-  require(frame->there <= frame->bytes && (frame->there == frame->bytes || !frame->whole));
   if (frame->bytes != 0) touch_all(from, 1), touch_all(from + frame->bytes - 1, 1);
   if (!party || !party->sane || world.data_hurt) return;
   const struct truth *truth = truth_at(frame->position);
   require(truth->position == frame->position && truth->spilled == frame->spilled);
-  if (!frame->whole) return;
   require(truth->bytes == frame->bytes && frame->kind == (uint16_t)truth->number);
   require(is_stamped(from, frame->bytes, truth->number));
 }

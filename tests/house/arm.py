@@ -29,7 +29,6 @@ EXPECTED = {
         "grant|ensure|rc_ring_reserve_slowly": ["dmb ish"],  # L1
         "rc_ring_next": ["ldar", "dmb ishld"],  # R1, R3
         "rc_ring_release": ["dmb ishld", "stlr"],  # A0, A1
-        "rc_spilled_read": ["ldar"],  # P2
     },
     "ring/slot.c": {
         "rc_slot_claim": ["casal"],  # J1
@@ -39,8 +38,6 @@ EXPECTED = {
     },
     "ring/spill.c": {
         "rc_spill_reclaim": ["dmb ish"],  # S1
-        "rc_spill_publish": ["stlr"],  # P1
-        "rc_spill_abort": ["stlr"],  # P1
     },
     "ring/tap.c": {"rc_tap_next": ["ldar", "dmb ishld", "ldar", "dmb ishld", "dmb ishld"]},  # T1, T2, T3, T2 and T5
 }

@@ -5,27 +5,21 @@
  * floor. The notes have a place each, as the ring itself is proven in ring.pml.
  *
  *   -DFRAMES=n how many
- *   -DCUT      the writer commits the note before it has written anything, and the reader follows
  *   -DEVICT    the writer may evict the reader      -DTAP   a tap reads, too
- *   -DBREAK    it may take a frame back (with CUT)
  */
 #define NOTE(p)     (p)                /* its commit word: 0 or 1 */
-#define PROGRESS(p) (FRAMES + (p))     /* of its note: pieces there, WHOLE or BROKEN */
-#define BYTES(p)    (2 * FRAMES + (p)) /* of its note: pieces in all; the reservation's until it is whole */
-#define PIECE(i)    (3 * FRAMES + (i))
-#define CURSOR      (3 * FRAMES + 2)
-#define FLOOR       (3 * FRAMES + 3)
-#define OWNER       (3 * FRAMES + 4)
+#define BYTES(p)    (FRAMES + (p))     /* of its note: pieces in all */
+#define PIECE(i)    (2 * FRAMES + (i))
+#define CURSOR      (2 * FRAMES + 2)
+#define FLOOR       (2 * FRAMES + 3)
+#define OWNER       (2 * FRAMES + 4)
 #define FIRST_WORD  OWNER
-#define PLACES      (3 * FRAMES + 5)
+#define PLACES      (2 * FRAMES + 5)
 #define PROCESSES   2
 #define DEPTH       4
 
-#define WHOLE  9
-#define BROKEN 8
 #define ACTIVE  1
 #define EVICTED 2
-#define LONG    3 /* what is reserved; a frame has two pieces */
 
 inline arrived(x, news) { skip }
 #include "memory.pml"
@@ -37,17 +31,9 @@ hidden byte overwritten_frame_taken, length_believed_that_was_wrong;
 #define W 0
 #define R 1
 
-inline progress_to(value_now) {
-#ifdef WEAK_P1
-  store_relaxed(W, PROGRESS(f), value_now)
-#else
-  store_release(W, PROGRESS(f), value_now) /* P1 */
-#endif
-}
-
 proctype writer() {
   byte f;
-  bit won, breaks;
+  bit won;
   do
   :: f == FRAMES -> break
   :: f < FRAMES ->
@@ -69,35 +55,13 @@ proctype writer() {
 #ifndef WEAK_S1
      fence_release(W); /* S1 */
 #endif
-#ifdef CUT
-     store_relaxed(W, BYTES(f), LONG);
-     store_relaxed(W, PROGRESS(f), 0);
-     store_release(W, NOTE(f), 1); /* W2 */
-     store_relaxed(W, PIECE(0), TAG(f)); /* P0, S2 */
-     progress_to(1);
-#ifdef BREAK
-     if
-     :: breaks = 1; progress_to(BROKEN)
-     :: skip
-     fi;
-#endif
-     if
-     :: breaks -> breaks = 0
-     :: else ->
-        store_relaxed(W, PIECE(1), TAG(f));
-        store_relaxed(W, BYTES(f), 2);
-        progress_to(WHOLE)
-     fi;
-#else
      store_relaxed(W, PIECE(0), TAG(f)); /* S2 */
      store_relaxed(W, PIECE(1), TAG(f));
      store_relaxed(W, BYTES(f), 2);
-     store_relaxed(W, PROGRESS(f), WHOLE);
 #ifdef WEAK_W2
      store_relaxed(W, NOTE(f), 1);
 #else
      store_release(W, NOTE(f), 1); /* W2 */
-#endif
 #endif
 #ifdef WEAK_S0
      store_relaxed(W, FLOOR, f);
@@ -107,10 +71,9 @@ proctype writer() {
 }
 
 #define MINE (mem[OWNER] == ACTIVE)
-#define THERE(v) (v == WHOLE -> 2 : v)
 
 proctype reader() {
-  byte f, progress, bytes, i, piece;
+  byte f, i, piece;
 #ifdef WEAK_A0
   bit mine;
 #endif
@@ -121,36 +84,13 @@ proctype reader() {
      :: mem[NOTE(f)] == 1 /* R1 */
      :: mem[NOTE(f)] == 0 && !MINE -> break
      fi;
-  look:
-#ifdef WEAK_P2
-     bytes = mem[BYTES(f)];
-     if
-     :: i < 2 -> piece = mem[PIECE(i)]
-     :: else
-     fi;
-     progress = mem[PROGRESS(f)];
-#else
-     atomic {
-       mem[PROGRESS(f)] == WHOLE || mem[PROGRESS(f)] == BROKEN || mem[PROGRESS(f)] > i ->
-       progress = mem[PROGRESS(f)] /* P2 */
-     }
-     bytes = mem[BYTES(f)];
-#endif
-     atomic {
-       MUST(progress != WHOLE || bytes == 2, length_believed_that_was_wrong);
-       if
-       :: progress == BROKEN -> goto release
-       :: else
-       fi
-     }
+     atomic { MUST(mem[BYTES(f)] == 2, length_believed_that_was_wrong) }
      do
-     :: i < THERE(progress) ->
+     :: i < 2 ->
 #ifdef WEAK_A0
         mine = MINE;
 #endif
-#ifndef WEAK_P2
-        piece = mem[PIECE(i)]; /* P3 */
-#endif
+        piece = mem[PIECE(i)];
         atomic { /* A0 */
           if
 #ifdef WEAK_A0
@@ -161,18 +101,10 @@ proctype reader() {
           :: else -> goto done
           fi
         }
-#ifdef WEAK_P2
-        break
-#endif
      :: else -> break
      od;
-     if
-     :: i < 2 -> goto look
-     :: else
-     fi;
-  release:
      store_release(R, CURSOR, f + 1); /* A1 */
-     atomic { f++; i = 0; bytes = 0; progress = 0; piece = 0 }
+     atomic { f++; i = 0; piece = 0 }
   od;
 done:
   skip
@@ -185,10 +117,6 @@ proctype tap() {
   :: f == FRAMES -> break
   :: f < FRAMES ->
      (mem[NOTE(f)] == 1); /* T1, and the note, which is whole: see tap.pml */
-     if
-     :: mem[PROGRESS(f)] == BROKEN -> goto next
-     :: mem[PROGRESS(f)] == WHOLE
-     fi;
      do
      :: i == 2 -> break
      :: i < 2 ->
@@ -206,7 +134,6 @@ proctype tap() {
           fi
         }
      od;
-  next:
      atomic { f++; i = 0; piece = 0; floor = 0 }
   od
 }

@@ -275,97 +275,6 @@ START_TEST(what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_ye
 }
 END_TEST
 
-/* ---- Cut-through ------------------------------------------------------------------------------------------------ */
-
-static void follow_all(void *handle) {
-  ringcast_reader *reader;
-  struct ringcast_frame frame;
-  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_CUT_THROUGH};
-  uint64_t partly = 0;
-  int result;
-  child_must(ringcast_reader_attach_ex(handle, &options, &reader) == 0);
-  for (uint64_t n = 0; (result = ringcast_reader_next(reader, RINGCAST_FOREVER, &frame)) == 0; n++) {
-    size_t there = 0, looked;
-    do {
-      child_must(ringcast_reader_await(reader, &frame, looked = there + 1, RINGCAST_FOREVER, &there) == 0);
-      child_must(there >= looked || there == frame.bytes);
-      partly += there < frame.bytes;
-      const uint64_t *words = frame.data;
-      for (size_t i = (looked - 1) / 8; i < there / 8; i++) child_must(words[i] == i * 0x9e3779b97f4a7c15u + n);
-    } while (there < frame.bytes);
-    child_must(ringcast_reader_await(reader, &frame, SIZE_MAX, RINGCAST_FOREVER, &there) == 0);
-    child_must(there == frame.bytes && words_match(frame.data, frame.bytes, n));
-    child_must(ringcast_reader_release(reader, &frame) == 0);
-  }
-  child_must(result == -EPIPE);
-  if (partly == 0) tell_skipped("following", "this reader happened to meet whole frames only");
-  ringcast_reader_close(reader);
-}
-
-START_TEST(frames_are_followed_while_they_are_sent) {
-  enum { ALL = 60 };
-  ringcast_writer *writer = make_writer(65536, 64 * MIB);
-  char *handle = (char *)ringcast_writer_handle(writer);
-  pid_t children[3];
-  for (int i = 0; i < 3; i++) children[i] = start_child(follow_all, handle);
-  uint64_t *words = malloc(16 * MIB);
-  ck_assert_int_eq(ringcast_writer_wait_readers(writer, 3, RINGCAST_FOREVER), 3);
-  for (uint64_t n = 0; n < ALL; n++) {
-    size_t bytes = (size_t)(mix(n) % (16 * MIB)) & ~(size_t)7;
-    fill_words(words, bytes, n);
-    ck_assert_int_eq(ringcast_writer_send(writer, words, bytes, 0, RINGCAST_FOREVER), 0);
-  }
-  free(words);
-  ringcast_writer_close(writer);
-  for (int i = 0; i < 3; i++) child_must_succeed(children[i]);
-}
-END_TEST
-
-static void publish_half_and_stop(void *context) {
-  struct party *party = context;
-  ringcast_writer *writer;
-  struct ringcast_span span;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 64 * MIB};
-  child_must(ringcast_writer_create_ex(&options, &writer) == 0);
-  child_must(write(party->done.ends[1], ringcast_writer_handle(writer), 96) == 96);
-  child_must(ringcast_writer_wait_readers(writer, 2, RINGCAST_FOREVER) == 2);
-  child_must(ringcast_writer_reserve(writer, 8 * MIB, 0, &span) == 0);
-  fill_words(span.data, 4 * MIB, 1);
-  child_must(ringcast_writer_publish(writer, 4 * MIB, 9) == 0);
-  gate_open(&party->done);
-  gate_wait(&party->gate);
-}
-
-START_TEST(a_writer_killed_in_the_middle_of_a_frame_leaves_no_torn_one) {
-  struct party party = {.gate = gate_make(), .done = gate_make()};
-  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_CUT_THROUGH};
-  ringcast_reader *follower, *reader;
-  struct ringcast_frame frame;
-  size_t there;
-  pid_t pid = start_child(publish_half_and_stop, &party);
-  ck_assert_int_eq(read(party.done.ends[0], party.handle, 96), 96);
-  ck_assert_int_eq(ringcast_reader_attach_ex(party.handle, &options, &follower), 0);
-  ck_assert_int_eq(ringcast_reader_attach(party.handle, &reader), 0);
-  gate_wait(&party.done);
-  ck_assert_int_eq(ringcast_reader_next(follower, RINGCAST_FOREVER, &frame), 0);
-  kill_child(pid);
-  ck_assert_int_eq(ringcast_reader_await(follower, &frame, 4 * MIB, RINGCAST_FOREVER, &there), 0);
-  ck_assert(there == 4 * MIB && words_match(frame.data, there, 1));
-  for (int i = 0; i < 2; i++) {
-    ck_assert_int_eq(ringcast_reader_await(follower, &frame, 4 * MIB + 1, RINGCAST_FOREVER, &there), -EPIPE);
-    ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "4194304 bytes into the frame"));
-    ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
-  }
-  frame.position = 0;
-  ck_assert_int_eq(ringcast_reader_release(follower, &frame), 0);
-  ck_assert_int_eq(ringcast_reader_next(follower, RINGCAST_FOREVER, &frame), -EPIPE);
-  ringcast_reader_close(reader);
-  ringcast_reader_close(follower);
-  gate_free(&party.gate);
-  gate_free(&party.done);
-}
-END_TEST
-
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
 /* How many processes have a file mapped or open. */
@@ -456,8 +365,6 @@ int main(void) {
   tcase_add_test(tests, a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted);
   tcase_add_test(tests, a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory);
   tcase_add_test(tests, what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet);
-  tcase_add_test(tests, frames_are_followed_while_they_are_sent);
-  tcase_add_test(tests, a_writer_killed_in_the_middle_of_a_frame_leaves_no_torn_one);
   tcase_add_test(tests, spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead);
   return run_suite(suite);
 }

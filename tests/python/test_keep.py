@@ -16,7 +16,6 @@ import values
 from keeping import KEEPS, MIB, address, is_free, is_kept, is_some, keeping, some, teach, tensor
 from needs import needs_torch, torch
 from peers import WATCHDOG
-from pieces import PieceWriter, needs_library
 from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
 
 import ringcast
@@ -321,61 +320,6 @@ def test_gradients_flow_through_it(link):
     with torch.no_grad():
         got -= got.grad
     assert float(got.detach().sum()) == -(1 << 19)
-
-
-# ---- Cut-through -----------------------------------------------------------------------------------------------------
-
-
-def begin_half(writer, frame, kind):
-    writer.begin(frame, kind)
-    writer.publish(len(writer.frame) // 2)
-
-
-def is_followed(writer, reader, frame, kind=ringcast.KIND_TENSORS):
-    """Whether the reader was given the frame when half of it was there; and what it gives when it is whole."""
-    begin_half(writer, frame, kind)
-    with pytest.raises(TimeoutError) as raised:
-        reader.recv(0)
-    writer.commit()
-    return "of the frame" in str(raised.value), reader.recv(0)
-
-
-@needs_library
-def test_arrays_are_waited_for_after_the_first_and_bytes_are_followed_after_the_first():
-    data = some(3, 10).tobytes()
-    with PieceWriter() as writer, ringcast.Reader(writer.handle, keep=True) as reader:
-        for _ in range(2):
-            followed, got = is_followed(writer, reader, ringcast.pack({"x": some(1)}))
-            assert followed and not is_kept(got["x"]) and is_some(got["x"], 1)
-            for _ in range(3):
-                followed, got = is_followed(writer, reader, ringcast.pack({"x": some(2)}))
-                assert followed != KEEPS and is_kept(got["x"]) == KEEPS and is_some(got["x"], 2)
-            followed, got = is_followed(writer, reader, data, ringcast.KIND_BYTES)
-            assert followed != KEEPS and got == data
-            for _ in range(3):
-                followed, got = is_followed(writer, reader, data, ringcast.KIND_BYTES)
-                assert followed and got == data
-
-
-@needs_library
-def test_a_frame_that_is_begun_before_the_reader_keeps_is_not_lost():
-    with PieceWriter() as writer, ringcast.Reader(writer.handle, keep=True) as reader:
-        is_followed(writer, reader, ringcast.pack({"x": some(1)}))
-        for number in range(2, 6):
-            begin_half(writer, ringcast.pack({"x": some(number)}), ringcast.KIND_TENSORS)
-            for _ in range(3):
-                with pytest.raises(TimeoutError):
-                    reader.recv(0)
-            if number == 4:
-                writer.abort()
-                continue
-            writer.commit()
-            got = reader.recv(0)["x"]
-            assert is_kept(got) == KEEPS and is_some(got, number)
-        begin_half(writer, ringcast.pack({"x": some(6)}), ringcast.KIND_TENSORS)
-        writer.close()
-        with pytest.raises(ringcast.WriterGone):
-            reader.recv(WATCHDOG)
 
 
 # ---- Frames that are refused -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from conftest import ring_mappings
 from keeping import KEEPS, MIB, is_free, is_kept, is_some, keeping, some, teach, tensor
 from needs import needs_torch, torch
 from peers import WATCHDOG
-from test_cut_through import Receiving
+from receiving import Receiving
 from test_lifecycle import in_a_fork
 
 import ringcast

@@ -59,8 +59,8 @@ static inline size_t frame_bytes(uint64_t number) {
 /* What the frame's word at `at` must be; the first of all is the number. */
 static inline uint64_t frame_word(uint64_t number, size_t at) { return at == 0 ? number : pattern_word(number, at); }
 
-static inline void fill(void *out, size_t from, size_t to, uint64_t number) {
-  for (size_t at = from; at < to; at += 8) {
+static inline void fill(void *out, size_t bytes, uint64_t number) {
+  for (size_t at = 0; at < bytes; at += 8) {
     uint64_t word = frame_word(number, at);
     memcpy((uint8_t *)out + at, &word, 8);
   }
@@ -86,12 +86,9 @@ static inline int reserve(struct rc_ring_writer *writer, struct rc_spill *spill,
   return is_spilled(number) ? reserve_spilled(writer, spill, bytes, out) : rc_ring_reserve(writer, bytes, out);
 }
 
-/* Fills what has been reserved, and commits it; every second spilled one is published by halves, for who follows. */
 static inline void fill_and_commit(struct rc_ring_writer *writer, struct rc_spill *spill, uint64_t number, void *out) {
-  size_t bytes = frame_bytes(number), half = is_spilled(number) && number % 2 ? bytes / 16 * 8 : 0;
-  fill(out, 0, half, number);
-  if (half > 0 && rc_spill_publish(spill, writer, half, 0) != 0) abort();
-  fill(out, half, bytes, number);
+  size_t bytes = frame_bytes(number);
+  fill(out, bytes, number);
   if ((is_spilled(number) ? rc_spill_commit(spill, writer, bytes, 0) : rc_ring_commit(writer, bytes, 0)) != 0) abort();
 }
 

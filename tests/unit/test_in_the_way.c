@@ -269,73 +269,6 @@ START_TEST(nobody_is_expelled_whose_cursor_is_right) {
 }
 END_TEST
 
-/* ---- Followers -------------------------------------------------------------------------------------------------- */
-
-static _Atomic uint32_t arrived;
-
-/* Both are here. Neither sleeps, so that they go on at the same time. */
-static void meet(uint32_t *number) {
-  rc_add_acq_rel(&arrived, 1);
-  *number += 2;
-  while (rc_load_acquire(&arrived) < *number) sched_yield();
-}
-
-enum { ROUNDS = 20000 };
-
-static void *come_and_go(void *context) {
-  const struct rc_ring *ring = context;
-  uint32_t number = 0, slot;
-  uintptr_t wrong = 0;
-  uint64_t owner;
-  struct rc_ring_reader reader;
-  for (int i = 0; i < ROUNDS; i++) {
-    if (rc_slot_claim(ring, 1, 7, &slot, &owner) != 0) abort();
-    rc_store_relaxed(&ring->control->slots[slot].follows, 1);
-    meet(&number);
-    if (rc_slot_activate(ring, slot, owner, &reader) != 0) abort();
-    rc_ring_count_followers(ring);
-    meet(&number);
-    wrong += rc_load_relaxed(&ring->control->followers) != 2;
-    meet(&number);
-    rc_slot_free(ring, slot, reader.owner);
-    rc_ring_count_followers(ring);
-    meet(&number);
-    wrong += rc_load_relaxed(&ring->control->followers) != 0;
-    meet(&number);
-  }
-  return (void *)wrong;
-}
-
-START_TEST(followers_are_counted_right_when_two_come_or_go_at_once) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  pthread_t thread;
-  void *wrong;
-  ck_assert_int_eq(pthread_create(&thread, NULL, come_and_go, &writer->ring.ring), 0);
-  ck_assert_ptr_null(come_and_go(&writer->ring.ring));
-  pthread_join(thread, &wrong);
-  ck_assert_ptr_null(wrong);
-  ringcast_writer_close(writer);
-}
-END_TEST
-
-START_TEST(a_follower_is_counted_from_attaching_to_closing_or_until_it_is_lost) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
-  struct ringcast_reader_options options = {.size = sizeof options, .flags = RINGCAST_READER_CUT_THROUGH};
-  ringcast_reader *readers[2];
-  for (uint32_t i = 0; i < 2; i++) {
-    ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &readers[i]), 0);
-    ck_assert_uint_eq(writer->ring.ring.control->followers, i + 1);
-  }
-  ringcast_reader_close(readers[0]);
-  ck_assert_uint_eq(writer->ring.ring.control->followers, 1);
-  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
-  ck_assert_uint_eq(writer->ring.ring.control->followers, 0);
-  ringcast_reader_close(readers[1]);
-  ck_assert_uint_eq(writer->ring.ring.control->followers, 0);
-  ringcast_writer_close(writer);
-}
-END_TEST
-
 /* Late is late, but a death is told as one, and evicting the slow does not bury the dead. */
 START_TEST(who_is_late_and_dead_is_dead) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
@@ -370,8 +303,6 @@ int main(void) {
   tcase_add_test(tests, no_sleep_is_longer_than_somebody_may_be_in_the_way);
   tcase_add_test(tests, one_wait_is_enough_to_expel_somebody_and_wait_for_another);
   tcase_add_test(tests, nobody_is_expelled_whose_cursor_is_right);
-  tcase_add_test(tests, followers_are_counted_right_when_two_come_or_go_at_once);
-  tcase_add_test(tests, a_follower_is_counted_from_attaching_to_closing_or_until_it_is_lost);
   tcase_add_test(tests, who_is_late_and_dead_is_dead);
   return run_suite(suite);
 }

@@ -94,12 +94,11 @@ START_TEST(nothing_is_taken_for_a_frame_behind_a_note_in_place_of_a_filled_reser
   ring.spill_bytes = sizeof memory;
   struct rc_ring_reader reader = join();
   const uint64_t offset = sizeof(struct rc_frame_header);
-  struct rc_spilled *note;
   struct rc_ring_frame frame;
   for (uint64_t i = 0; i < ROUNDS; i++) {
-    send_plain(&reader, sizeof *note);
+    send_plain(&reader, sizeof(struct rc_spilled));
     reserve_forged(200 + mix(i) % 1000);
-    ck_assert_int_eq(rc_ring_commit_spilled(&writer, offset, 2000, RC_SPILL_WHOLE, SENT, &note), 0);
+    ck_assert_int_eq(rc_ring_commit_spilled(&writer, offset, 2000, SENT), 0);
     ck_assert_int_eq(rc_ring_next(&reader, &frame), 0);
     ck_assert(frame.spilled && frame.kind == SENT && frame.bytes == 2000);
     ck_assert_int_eq(rc_ring_release(&reader, frame.position), 0);

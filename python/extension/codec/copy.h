@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copying large things piece by piece. memcpy decides by the size of a piece how to copy it, and not by the whole: of
- * up to some MiB the C library's takes the CPU's string instruction (rep movsb), which on AMD's Zen 4 takes more than
- * twice as long for what others have just written as a plain loop. And what is too much for the cache is best written
- * past it, which spares to fetch what is overwritten. SSE2, which every x86-64 has, is enough to be as fast as the
- * memory. Other CPUs have memcpy.
+ * Copying to and from spill memory. Up to some MiB the C library's memcpy takes the CPU's string instruction (rep
+ * movsb), which on AMD's Zen 4 takes more than twice as long as a plain loop for bytes that another process has just
+ * written. What is too large for the cache is best written past the cache, which spares the fetch of what the copy
+ * overwrites. SSE2, which every x86-64 CPU has, is enough to be as fast as the memory. Other CPUs use memcpy.
  */
 #ifndef RC_EXTENSION_COPY_H
 #define RC_EXTENSION_COPY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -40,11 +40,11 @@ static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_
 }
 #endif
 
-/* A piece of something of `whole` bytes. */
-static inline void rc_py_copy_piece(void *to, const void *from, size_t bytes, uint64_t whole) {
+/* `is_spilled`: one of the two places is in spill memory. */
+static inline void rc_py_copy_of(bool is_spilled, void *to, const void *from, size_t bytes) {
   enum { PAST_CACHE = 1 << 20 };
-  if (whole >= PAST_CACHE) rc_py_copy_past_cache(to, from, bytes);
-  else memcpy(to, from, bytes);
+  if (is_spilled && bytes >= PAST_CACHE) rc_py_copy_past_cache(to, from, bytes);
+  else if (bytes) memcpy(to, from, bytes);
 }
 
 #endif

@@ -15,16 +15,22 @@
  * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
  * they come from: entries that share their bytes could else ask for any amount of memory.
  */
+#include "python/extension/codec/copy.h"
 #include "python/extension/codec/decode.h"
 #include "python/extension/device.h"
 
 /* How much of a pickle that is refused is looked at, for the names that it asks for. */
 enum { REFUSED_BYTES = 1 << 16 };
 
+static bool is_spilled(const struct rc_py_reader *owner, const struct ringcast_frame *frame) {
+  return owner && frame->bytes > owner->info.ring_frame;
+}
+
 static void copy_all(const struct rc_py_decoding *decoding) {
+  bool spilled = is_spilled(decoding->owner, decoding->whole);
   for (size_t i = 0; i < decoding->copy_count; i++) {
     const struct rc_py_copy *copy = &decoding->copies[i];
-    if (copy->bytes) memcpy(copy->to, copy->from, copy->bytes);
+    rc_py_copy_of(spilled, copy->to, copy->from, copy->bytes);
   }
 }
 
@@ -109,8 +115,7 @@ static bool refuse_pickle(struct rc_py_decoding *decoding, const struct ringcast
   struct rc_py_state *state = decoding->state;
   if (!state->refuse_frame && !(state->refuse_frame = rc_py_import("ringcast._pickling", "refuse_frame"))) return false;
   Py_ssize_t bytes = item->bytes < REFUSED_BYTES ? (Py_ssize_t)item->bytes : REFUSED_BYTES;
-  PyObject *data = rc_py_need(decoding, item->data, (uint64_t)bytes) ? PyBytes_FromStringAndSize(item->data, bytes)
-                                                                     : NULL;
+  PyObject *data = PyBytes_FromStringAndSize(item->data, bytes);
   PyObject *keys = data ? PyList_New(0) : NULL;
   bool ok = keys;
   for (size_t i = 0; ok && i < decoding->leaf_count; i++) ok = PyList_Append(keys, decoding->leaves[i].key) == 0;
@@ -252,23 +257,18 @@ static bool take_all(struct rc_py_decoding *decoding) {
   return ok;
 }
 
-static bool finish_copies(struct rc_py_decoding *decoding) {
-  if (decoding->follow) {
-    if (!rc_py_follow_copies(decoding)) return false;
-    return decoding->follow->frame->bytes == decoding->frame.bytes || rc_py_damaged(decoding, "it was cut short");
-  }
+static void finish_copies(const struct rc_py_decoding *decoding) {
   if (decoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
     copy_all(decoding);
   } else {
     Py_BEGIN_ALLOW_THREADS copy_all(decoding);
     Py_END_ALLOW_THREADS
   }
-  return true;
 }
 
 static bool finish(struct rc_py_decoding *decoding) {
   if (decoding->device && !rc_py_device_copy(decoding)) return false;
-  if (!finish_copies(decoding)) return false;
+  finish_copies(decoding);
   if (!decoding->buffers && decoding->nested_count == 0 && decoding->leaf_count == 0) {
     return decoding->result || rc_py_damaged(decoding, "no value");
   }
@@ -285,16 +285,9 @@ static bool finish(struct rc_py_decoding *decoding) {
   return ok;
 }
 
-/* Makes sure of the entries, too. */
 static bool open_frame(struct rc_py_decoding *decoding, const struct ringcast_frame *frame) {
-  if (!rc_py_need(decoding, frame->data, sizeof(struct ringcast_frame_header))) return false;
   int rc = ringcast_frame_open(&decoding->frame, frame->data, frame->bytes);
-  if (rc < 0 && decoding->follow) { /* its length may be but what was reserved */
-    if (!rc_py_follow_copies(decoding)) return false;
-    rc = ringcast_frame_open(&decoding->frame, frame->data, frame->bytes);
-  }
-  uint64_t entries = sizeof(struct ringcast_frame_header) + decoding->frame.count * sizeof(struct ringcast_frame_entry);
-  if (rc == 0) return rc_py_need(decoding, frame->data, entries + decoding->frame.meta_bytes);
+  if (rc == 0) return true;
   if (rc != -EPROTONOSUPPORT) return rc_py_damaged(decoding, "its header makes no sense");
   rc_py_raise_text(decoding->state, EPROTO,
                    "the frame is of version %d of the layout, and ringcast %s reads up to version %d: this process "
@@ -328,7 +321,6 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
                               .classes = decoder->classes,
                               .allow_pickle = decoder->allow_pickle,
                               .hold = decoder->hold,
-                              .follow = decoder->follow,
                               .selection = decoder->selection};
   bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
@@ -340,18 +332,14 @@ static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast
   return decoding.result;
 }
 
-/* Fills `bytes`, which it takes over, as they come. There may come fewer than were reserved. */
-static PyObject *follow_bytes(struct rc_py_state *state, struct rc_py_follow *follow, PyObject *bytes) {
-  struct rc_py_copy copy = {.to = PyBytes_AS_STRING(bytes), .from = follow->frame->data};
-  struct rc_py_decoding decoding = {.state = state, .follow = follow, .copies = &copy, .copy_count = 1};
-  copy.bytes = follow->frame->bytes;
-  if (!rc_py_follow_copies(&decoding)) {
-    if (follow->rc != 0) Py_CLEAR(bytes);
-    else PyErr_Clear(); /* all of it is there */
+/* Without the GIL if it is much. */
+static void copy_payload(void *to, const struct ringcast_frame *frame, bool spilled) {
+  if (frame->bytes <= RC_PY_COPY_WITH_GIL) {
+    rc_py_copy_of(spilled, to, frame->data, frame->bytes);
+  } else {
+    Py_BEGIN_ALLOW_THREADS rc_py_copy_of(spilled, to, frame->data, frame->bytes);
+    Py_END_ALLOW_THREADS
   }
-  Py_ssize_t came = (Py_ssize_t)follow->frame->bytes;
-  if (bytes && came != PyBytes_GET_SIZE(bytes)) _PyBytes_Resize(&bytes, came);
-  return bytes;
 }
 
 PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
@@ -365,8 +353,7 @@ PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame
                             frame->kind);
   }
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
-  if (bytes && decoder->follow) return follow_bytes(state, decoder->follow, bytes);
-  if (bytes) rc_py_copy(PyBytes_AS_STRING(bytes), frame->data, frame->bytes);
+  if (bytes) copy_payload(PyBytes_AS_STRING(bytes), frame, is_spilled(decoder->owner, frame));
   return bytes;
 }
 

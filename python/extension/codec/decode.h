@@ -3,7 +3,6 @@
 #ifndef RC_EXTENSION_DECODE_H
 #define RC_EXTENSION_DECODE_H
 
-#include "python/extension/codec/follow.h"
 #include "python/extension/codec/get.h"
 #include "python/extension/view.h"
 
@@ -39,8 +38,6 @@ struct rc_py_decoding {
   size_t copy_count, copy_room;
   uint64_t taken; /* bytes of the frame that keys, text and copies were made of */
   uint64_t copy_bytes;
-  struct rc_py_follow *follow; /* NULL: all of the frame is there */
-  size_t copied, copied_bytes; /* of a frame that is followed: copies that are made, and how far the next one is */
   struct rc_py_decoded_leaf *leaves;
   size_t leaf_count, leaf_room;
   struct rc_py_nested *nested;
@@ -70,13 +67,6 @@ bool rc_py_take_bytes(struct rc_py_decoding *decoding, uint64_t bytes);
 bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t bytes);
 static inline void rc_py_copy_to(struct rc_py_decoding *decoding, void *to) {
   decoding->copies[decoding->copy_count - 1].to = to;
-}
-
-/* Makes sure that these bytes of the frame are there. False: raised. */
-static inline bool rc_py_need(struct rc_py_decoding *decoding, const void *data, uint64_t bytes) {
-  if (!decoding->follow || bytes == 0) return true;
-  uint64_t offset = (uint64_t)((const uint8_t *)data - (const uint8_t *)decoding->follow->frame->data);
-  return rc_py_follow_upto(decoding, offset + bytes);
 }
 
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes);

@@ -40,7 +40,7 @@ bool rc_py_copy_add(struct rc_py_decoding *decoding, const void *from, uint64_t 
 /* Decodes a copy: the decoder of Python looks at its input more than once, and the ring could change in between. */
 PyObject *rc_py_make_text(struct rc_py_decoding *decoding, const void *data, uint64_t bytes) {
   char small[256];
-  if (!rc_py_take_bytes(decoding, bytes) || !rc_py_need(decoding, data, bytes)) return NULL;
+  if (!rc_py_take_bytes(decoding, bytes)) return NULL;
   char *copy = bytes <= sizeof small ? small : PyMem_Malloc(bytes);
   if (!copy) return PyErr_NoMemory();
   memcpy(copy, data, bytes);
@@ -138,10 +138,6 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
   rc_py_copy_to(decoding, out);
   if (packed) return array;
   decoding->copies[decoding->copy_count - 1].bytes = 0; /* the copy is made here */
-  if (!rc_py_need(decoding, item->data, item->bytes)) {
-    Py_DECREF(array);
-    return NULL;
-  }
   if (ringcast_tensor_pack(&tensor, out) == 0) return array;
   Py_DECREF(array);
   rc_py_damaged(decoding, "a tensor's strides make no sense");

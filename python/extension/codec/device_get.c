@@ -178,7 +178,6 @@ static int open_device(struct rc_py_decoding *decoding, const struct ringcast_it
 /* NULL: raised. */
 static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struct ringcast_item *item) {
   if (decoding->device) return decoding->device;
-  if (decoding->follow && !rc_py_follow_copies(decoding)) return NULL;
   struct rc_py_fetching *device = decoding->device = PyMem_Calloc(1, sizeof *device);
   if (!device) {
     PyErr_NoMemory();

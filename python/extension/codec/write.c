@@ -5,16 +5,12 @@
  * The entries are built, which only finds each part's place in the ring; then all the data is copied there in one go,
  * without the GIL if it is much. No Python code runs and nothing is allocated, so the only way to fail is to find the
  * library's plan and build at odds; but where hashes are asked for, hash.c calls hashlib, which has no code of
- * anybody's. What is too large for the ring is published while it is copied: all but the data is there by then. With
- * hashes it is not, as they stand in the entries.
+ * anybody's.
  */
 #include "python/extension/codec/encode.h"
 
-#include "python/extension/codec/pieces.h"
+#include "python/extension/codec/copy.h"
 #include "python/extension/device.h"
-
-/* Before the first part of that size, what came before it is published. */
-enum { LARGE_PART = 64 << 10 };
 
 static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part *part, bool in_pool) {
   uint64_t bytes;
@@ -46,19 +42,16 @@ static bool is_in_order(const struct ringcast_tensor *tensor) {
   return tensor->data && (!tensor->strides || rc_py_is_c_order(tensor->ndim, tensor->shape, tensor->strides));
 }
 
-/* In the order in which they lie, so that what is behind is there. */
-static int copy_parts(const struct rc_py_encoding *encoding, struct rc_py_pieces *pieces) {
+static int copy_parts(const struct rc_py_encoding *encoding, bool is_spilled) {
   int rc = 0;
   for (size_t i = 0; i < encoding->count && rc == 0; i++) {
     const struct rc_py_part *part = &encoding->parts[i];
     bool is_tensor = part->kind == RINGCAST_ITEM_TENSOR;
     if (!part->bytes || (is_tensor && part->source.is_on_device)) continue;
-    if (part->bytes >= LARGE_PART && !pieces->published) rc_py_pieces_tell(pieces, part->out);
     if (is_tensor && !is_in_order(&part->source.tensor)) {
       rc = ringcast_tensor_pack(&part->source.tensor, part->out);
-      rc_py_pieces_reach(pieces, (uint8_t *)part->out + part->bytes);
     } else {
-      rc_py_pieces_copy(pieces, part->out, is_tensor ? part->source.tensor.data : part->data, part->bytes);
+      rc_py_copy_of(is_spilled, part->out, is_tensor ? part->source.tensor.data : part->data, part->bytes);
     }
   }
   return rc;
@@ -94,10 +87,10 @@ static int build(struct rc_py_encoding *encoding, struct ringcast_frame_builder 
   return rc;
 }
 
-static int copy_all(const struct rc_py_encoding *encoding, struct rc_py_pieces *pieces) {
+static int copy_all(const struct rc_py_encoding *encoding, bool is_spilled) {
   int rc;
-  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, pieces);
-  Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, pieces);
+  if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, is_spilled);
+  Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, is_spilled);
   Py_END_ALLOW_THREADS
   return rc;
 }
@@ -105,7 +98,6 @@ static int copy_all(const struct rc_py_encoding *encoding, struct rc_py_pieces *
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
                          const struct ringcast_span *span, uint32_t tag, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
-  struct rc_py_pieces pieces;
   int rc = build(encoding, &builder, span, tag);
   if (rc < 0) return rc;
   if (encoding->hash) {
@@ -114,26 +106,17 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
   }
   rc = ringcast_build_end(&builder, out_bytes);
   if (rc < 0) return rc;
-  rc_py_pieces_begin(&pieces, writer, span, RINGCAST_KIND_TENSORS);
-  return copy_all(encoding, &pieces);
+  return copy_all(encoding, writer && span->bytes > writer->info.ring_frame);
 }
 
-/* Nothing of it is published before the commit: the writer may have to take it back, and what a device copies into it
- * is there only at the end. */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
                                 const struct ringcast_span *span, uint32_t tag,
                                 const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
   struct ringcast_frame_builder builder;
-  struct rc_py_pieces pieces;
   int rc = build(encoding, &builder, span, tag);
   if (rc == 0 && lease) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
   if (rc == 0) rc = lease ? rc_py_device_copy_in(encoding, gpu, lease) : rc_py_device_fetch(encoding, gpu);
   if (rc < 0) return rc;
-  if (encoding->hash) {
-    rc = copy_and_hash(encoding, &builder);
-  } else {
-    rc_py_pieces_begin(&pieces, NULL, span, RINGCAST_KIND_TENSORS);
-    rc = copy_all(encoding, &pieces);
-  }
+  rc = encoding->hash ? copy_and_hash(encoding, &builder) : copy_all(encoding, false);
   return rc < 0 ? rc : ringcast_build_end(&builder, out_bytes);
 }

@@ -2,26 +2,15 @@
 /*
  * Receiving: the next frame, copied out or lent.
  *
- * A large frame may be there in part, as every Reader follows. What is copied out is copied behind the writer
- * (codec/follow.c); what is lent is waited for as a whole. A call that gives up in the middle, since its time is up, it
- * is cancelled or Ctrl-C was pressed, loses nothing: the frame stays held, as the Reader's `rest`, and is the next one.
- * It is then waited for as a whole before it is copied; else who asks often would copy its beginning as often.
+ * A frame is not lost whose tensors can't be copied just now, because their stream captures a graph: the frame stays
+ * held, as the Reader's `rest`, and is the next one.
  *
- * Nor is a frame lost whose tensors can't be copied just now, as their stream captures a graph.
- *
- * A Reader that keeps copies what it can't keep. Whether a large frame is worth keeping is known when it was read, so
- * the last one tells: where that was made of large arrays, the next ones are not followed but waited for, and kept.
- *
- * A frame that the writer takes back was never sent, and the call goes on. So it does where the writer dies in the
- * middle: the next look tells that there is no more.
+ * A Reader that keeps copies what it can't keep. Whether a large frame is worth keeping is known only once the frame
+ * was read. So the last large frame decides: if it was made of large arrays, the next one is kept.
  */
 #include "python/extension/handles/receive.h"
 
-#include "python/extension/codec/follow.h"
 #include "python/extension/device.h"
-
-/* How long a task lets its loop wait for the rest of a large frame, once: as long as to copy it takes, about. */
-enum { TASK_WAITS_NS = 1000000, TASK_BYTES_PER_NS = 4 };
 
 /* How long who asks without waiting waits for a device that has too much of the ring: he is to ask again, soon, and not
  * without end in between. */
@@ -63,7 +52,7 @@ static int try_tidied(struct arrival *call) {
   return rc == -EINTR ? -EAGAIN : rc;
 }
 
-/* The next frame, or the one that an earlier call gave up in the middle of. */
+/* The next frame, or the one that an earlier call could not copy. */
 static int arrive(struct rc_py_reader *self, struct arrival *call) {
   if (self->begun) {
     call->frame = self->rest;
@@ -76,103 +65,45 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
   return rc == -EAGAIN && call->gpu ? try_tidied(call) : rc;
 }
 
-/* Only such a frame may be there in part. */
+/* A frame in spill memory. */
 static inline bool is_large(const struct rc_py_reader *self, const struct arrival *call) {
   return call->frame.bytes > self->info.ring_frame;
 }
 
-/* A frame does not come to its end: the writer took it back, or is gone, which the next one tells. */
-static bool is_lost(int rc) {
-  return rc == -ECONNABORTED || rc == -EPIPE;
-}
-
-/* How reading it has ended. False: it is the next one still. */
-static bool settle(struct rc_py_reader *self, const struct arrival *call, int rc) {
-  self->begun = rc_py_follow_goes_on(rc);
-  self->rest = call->frame;
-  return !self->begun;
-}
-
-static int make_whole(struct rc_py_reader *self, struct arrival *call) {
-  struct rc_py_follow follow = {.reader = self->reader,
-                                .frame = &call->frame,
-                                .timeout_ns = call->timeout_ns,
-                                .deadline = call->deadline};
-  int rc = rc_py_follow_whole(&follow);
-  call->deadline = follow.deadline;
-  return rc;
-}
-
-static PyObject *decode_by(struct rc_py_reader *self, const struct ringcast_frame *frame, struct rc_py_follow *follow,
-                           struct rc_py_hold *hold, uint32_t *tag) {
+static PyObject *decode_by(struct rc_py_reader *self, const struct ringcast_frame *frame, struct rc_py_hold *hold,
+                           uint32_t *tag) {
   uint64_t arrays = 0;
   const struct rc_py_decoder decoder = {.reader = self->reader,
                                         .owner = self,
                                         .classes = &self->classes,
                                         .allow_pickle = self->allow_pickle,
                                         .hold = hold,
-                                        .arrays = &arrays,
-                                        .follow = follow};
+                                        .arrays = &arrays};
   PyObject *object = rc_py_decode_by(rc_py_state_of(self), frame, &decoder, tag);
   if (frame->bytes > self->info.ring_frame) self->has_arrays = arrays > frame->bytes / 2;
   return object;
 }
 
-static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, struct rc_py_follow *follow,
-                        uint32_t *tag) {
-  return decode_by(self, &call->frame, follow, NULL, tag);
+static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, uint32_t *tag) {
+  return decode_by(self, &call->frame, NULL, tag);
 }
 
 /* The object, with its large arrays where they are. */
 static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
   bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
-  if (is_copied) return decode(self, call, NULL, tag); /* a device may still read it afterwards */
+  if (is_copied) return decode(self, call, tag); /* a device may still read it afterwards */
   struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
-  if (!hold) return decode(self, call, NULL, tag);
+  if (!hold) return decode(self, call, tag);
   call->kept = true;
-  PyObject *object = rc_py_reader_made_sure(self, decode_by(self, &frame, NULL, hold, tag));
+  PyObject *object = rc_py_reader_made_sure(self, decode_by(self, &frame, hold, tag));
   self->has_arrays = self->has_arrays && rc_py_hold_is_shared(hold);
   rc_py_hold_drop(hold);
   return object;
 }
 
-/* Reads the frame behind the writer. 0, with *object NULL if something was raised that is no matter of waiting; else
- * what ringcast_reader_await gave, with nothing raised, or RC_PY_RAISED. */
-static int follow_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag,
-                        PyObject **object) {
-  struct rc_py_follow follow = {.reader = self->reader,
-                                .frame = &call->frame,
-                                .timeout_ns = call->timeout_ns,
-                                .deadline = call->deadline};
-  if (taking) follow.timeout_ns = TASK_WAITS_NS + (int64_t)(call->frame.bytes / TASK_BYTES_PER_NS);
-  *object = decode(self, call, &follow, tag);
-  if (!taking) call->deadline = follow.deadline;
-  if (follow.rc == 0 || follow.rc == RC_PY_RAISED) return follow.rc;
-  if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
-  return PyErr_Occurred() ? RC_PY_RAISED : follow.rc;
-}
-
 static bool is_to_be_kept(const struct rc_py_reader *self) {
   return self->keeps && self->has_arrays && ringcast_reader_keeps(self->reader);
-}
-
-/* As follow_frame. What is tried for the second time is not followed: it would be copied anew each time. */
-static int receive_large(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag,
-                         PyObject **object) {
-  int rc = -ETIMEDOUT;
-  if (is_to_be_kept(self)) {
-    rc = make_whole(self, call);
-    if (rc == 0) *object = decode_kept(self, call, tag);
-    return rc;
-  }
-  bool follows = !self->begun && (taking || call->timeout_ns != 0);
-  if (follows) rc = follow_frame(self, call, taking, tag, object);
-  if (!follows || (taking && rc == -ETIMEDOUT)) {
-    rc = make_whole(self, call);
-    if (rc == 0) *object = decode(self, call, NULL, tag);
-  }
-  return rc;
 }
 
 /* Whether what is raised comes of a stream that captures a graph: nothing was made of the frame. */
@@ -188,47 +119,28 @@ static bool is_captured(struct rc_py_state *state) {
   return is_busy;
 }
 
-/* The frame that has arrived. -ECONNABORTED: go on with the next one. */
-static int read_frame(struct rc_py_reader *self, struct arrival *call, bool taking, uint32_t *tag, PyObject **object) {
-  int rc = 0;
+/* The frame that has arrived. -ECONNABORTED: it was not for this Reader, go on with the next one. */
+static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   rc_py_gpu_skips_none(self);
-  if (is_large(self, call)) rc = receive_large(self, call, taking, tag, object);
-  else *object = decode(self, call, NULL, tag);
-  if (rc != 0 && !settle(self, call, rc)) return rc;
-  self->begun = rc == 0 && !*object && !call->kept && self->gpu && is_captured(rc_py_state_of(self));
+  bool keeps = is_large(self, call) && is_to_be_kept(self);
+  *object = keeps ? decode_kept(self, call, tag) : decode(self, call, tag);
+  self->begun = !*object && !call->kept && self->gpu && is_captured(rc_py_state_of(self));
   self->rest = call->frame;
   if (self->begun) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
-  if (rc != 0 && !is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
   if (!call->kept && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
-  if (self->keeps && is_large(self, call)) ringcast_reader_set_cut_through(self->reader, !is_to_be_kept(self));
   call->kept = false;
   if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
-  return skips || is_lost(rc) ? -ECONNABORTED : 0;
-}
-
-/* A frame that is lent is there as a whole. As read_frame. */
-static int arrive_whole(struct rc_py_reader *self, struct arrival *call) {
-  int rc = arrive(self, call);
-  if (rc < 0) return rc;
-  if (!is_large(self, call)) {
-    self->begun = false; /* it may be one that could not be copied, and is lent now */
-    return rc;
-  }
-  rc = make_whole(self, call);
-  if (!settle(self, call, rc) || rc == 0) return rc;
-  if (!is_lost(rc)) rc_py_raise(rc_py_state_of(self), rc);
-  bool is_well = rc_py_reader_give_back(self, &call->frame) && is_lost(rc);
-  return is_well ? -ECONNABORTED : RC_PY_RAISED;
+  return skips ? -ECONNABORTED : 0;
 }
 
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
   struct arrival call = {.reader = self->reader, .timeout_ns = timeout_ns};
-  int rc;
-  do rc = arrive_whole(self, &call);
-  while (rc == -ECONNABORTED);
-  if (rc == 0) *out = call.frame;
-  return rc;
+  int rc = arrive(self, &call);
+  if (rc < 0) return rc;
+  self->begun = false; /* a frame that could not be copied is lent now */
+  *out = call.frame;
+  return 0;
 }
 
 PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
@@ -240,7 +152,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
     rc = arrive(self, &call);
     if (rc < 0) break;
     if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
-    rc = read_frame(self, &call, taking, tag, &object);
+    rc = read_frame(self, &call, tag, &object);
   } while (rc == -ECONNABORTED);
   if (rc == -EAGAIN && taking) {
     self->spent = 0; /* the task is going to wait */

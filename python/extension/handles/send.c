@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writer.send(), send_bytes() and send_error(): three ways to fill a frame. */
+#include "python/extension/codec/copy.h"
 #include "python/extension/codec/encode.h"
-#include "python/extension/codec/pieces.h"
 #include "python/extension/device.h"
 
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
@@ -46,16 +46,14 @@ static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encod
 }
 
 /* Fills the span with `data`, but for the first bytes, which are there already. */
-static void copy_pieces(const struct rc_py_writer *self, const struct ringcast_span *span, const void *data,
-                        size_t there, uint16_t kind) {
-  struct rc_py_pieces pieces;
+static void fill(const struct rc_py_writer *self, const struct ringcast_span *span, const void *data, size_t there) {
+  bool is_spilled = span->bytes > self->info.ring_frame;
   uint8_t *to = (uint8_t *)span->data + there;
   const uint8_t *from = (const uint8_t *)data + there;
-  rc_py_pieces_begin(&pieces, self, span, kind);
   if (span->bytes <= RC_PY_COPY_WITH_GIL) {
-    rc_py_pieces_copy(&pieces, to, from, span->bytes - there);
+    rc_py_copy_of(is_spilled, to, from, span->bytes - there);
   } else {
-    Py_BEGIN_ALLOW_THREADS rc_py_pieces_copy(&pieces, to, from, span->bytes - there);
+    Py_BEGIN_ALLOW_THREADS rc_py_copy_of(is_spilled, to, from, span->bytes - there);
     Py_END_ALLOW_THREADS
   }
 }
@@ -69,7 +67,7 @@ static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *pac
   memcpy(&header, packed->data, sizeof header);
   header.tag = tag;
   memcpy(call.span.data, &header, sizeof header);
-  copy_pieces(self, &call.span, packed->data, sizeof header, RINGCAST_KIND_TENSORS);
+  fill(self, &call.span, packed->data, sizeof header);
   return ringcast_writer_commit(self->writer, packed->bytes, RINGCAST_KIND_TENSORS);
 }
 
@@ -152,7 +150,7 @@ PyObject *rc_py_writer_offer(PyObject *object, PyObject *const *args, Py_ssize_t
 
 static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span, const Py_buffer *view) {
   if (!PyBuffer_IsContiguous(view, 'C')) return PyBuffer_ToContiguous(span->data, (Py_buffer *)view, view->len, 'C');
-  copy_pieces(self, span, view->buf, 0, RINGCAST_KIND_BYTES);
+  fill(self, span, view->buf, 0);
   return 0;
 }
 

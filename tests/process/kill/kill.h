@@ -50,7 +50,7 @@ struct party {
   /* The referee's word. */
   enum mode mode;
   uint32_t leases;
-  bool follows, keeps, churns, dawdles;
+  bool keeps, churns, dawdles;
   _Atomic uint32_t armed; /* a point + 1: strike yourself there, 0: nowhere ... */
   _Atomic uint32_t passes; /* ... once you have passed it so many times */
   _Atomic int32_t signal;
@@ -70,9 +70,9 @@ struct party {
 };
 
 struct counts {
-  _Atomic uint64_t frames, bytes, spilled, followed, kept;
+  _Atomic uint64_t frames, bytes, spilled, kept;
   _Atomic uint64_t corrupt, missing, unexpected, torn; /* torn: and told so in time */
-  _Atomic uint64_t lives, pipe, owner_dead, stale, aborted, timed_out, refused; /* refused: -EUSERS, for a moment */
+  _Atomic uint64_t lives, pipe, owner_dead, stale, timed_out, refused; /* refused: -EUSERS, for a moment */
   _Atomic uint64_t descriptors, mappings, threads; /* left by a party that ended by itself */
 };
 
@@ -85,7 +85,7 @@ struct board {
   int64_t slow_ns;
   bool storms; /* the writer never pauses: it waits for room, and the readers seldom for a frame */
   bool trims;  /* spill memory is given back as soon as it can be */
-  bool large;  /* many frames go beside the ring, in pieces, of which many are taken back */
+  bool large;  /* many frames go beside the ring */
   char handle[96];
   _Atomic bool has_handle, stop;
   _Atomic uint64_t sending, committed; /* frames' numbers, from 1 on: stored before and after a commit */

@@ -188,12 +188,12 @@ static uint64_t summarise(const struct leaks *leaks, double seconds) {
   printf("  points: %d, not struck by both signals: %d\n  parties:", RC_POINT_COUNT, missed);
   for (int i = 0; i < MODES; i++) printf("%s %s %" PRIu64, i == 0 ? "" : ",", mode_names[i], tally.modes[i]);
   printf("\n  frames verified %" PRIu64 " (%" PRIu64 " MiB; %" PRIu64 " beside the ring, %" PRIu64
-         " followed, %" PRIu64 " kept), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
-         c->frames, c->bytes >> 20, c->spilled, c->followed, c->kept, c->corrupt, c->missing);
+         " kept), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
+         c->frames, c->bytes >> 20, c->spilled, c->kept, c->corrupt, c->missing);
   printf("  lives of readers %" PRIu64 "; -EPIPE %" PRIu64 ", -ESTALE %" PRIu64 " (%" PRIu64
-         " in a torn frame), -ECONNABORTED %" PRIu64 ", -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64
+         " in a torn frame), -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64
          ", -ETIMEDOUT %" PRIu64 "; not documented: %" PRIu64 "\n",
-         c->lives, c->pipe, c->stale, c->torn, c->aborted, c->refused, c->owner_dead, c->timed_out, c->unexpected);
+         c->lives, c->pipe, c->stale, c->torn, c->refused, c->owner_dead, c->timed_out, c->unexpected);
   uint64_t late = 0;
   tell_delays("readers that waited", false, &late);
   tell_delays("writers that waited", true, &late);

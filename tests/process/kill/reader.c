@@ -76,41 +76,8 @@ static bool has_head(const void *data, size_t bytes, struct head *head) {
   return true;
 }
 
-static int await_bytes(struct ringcast_frame *frame, size_t upto, size_t *there) {
-  atomic_store(&self->called, now_ns());
-  int result = ringcast_reader_await(reader, frame, upto, RINGCAST_FOREVER, there);
-  atomic_store(&self->called, 0);
-  if (result == -ECONNABORTED) atomic_fetch_add(&board->counts.aborted, 1);
-  if (result == 0 || result == -ECONNABORTED || result == -EPIPE) return result;
-  return result == -ESTALE ? stale("await") : unexpected("await", result);
-}
-
-/* Reads behind the writer. -ECONNABORTED: it was taken back. It is a frame once it is whole, and not before, even when
- * all that was reserved is there. */
-static int follow(struct ringcast_frame *frame) {
-  struct head head = {0};
-  bool matches = true;
-  size_t done = 0, there = 0;
-  uint64_t pieces = 0;
-  do {
-    int result = await_bytes(frame, done < sizeof head ? sizeof head : done + 1, &there);
-    if (result != 0) return result;
-    if (done == 0) matches = has_head(frame->data, there, &head);
-    size_t until = there == frame->bytes ? there : there & ~(size_t)7;
-    matches = matches && frame_matches(frame->data, done, until, &head);
-    done = until;
-    pieces++;
-  } while (there < frame->bytes);
-  int result = await_bytes(frame, SIZE_MAX, &there);
-  if (result != 0) return result;
-  matches = matches && frame_matches(frame->data, done & ~(size_t)7, frame->bytes, &head);
-  if (pieces > 1) atomic_fetch_add_explicit(&board->counts.followed, 1, memory_order_relaxed);
-  return judge_frame(frame, &head, matches);
-}
-
 static int examine(struct ringcast_frame *frame) {
   struct head head = {0};
-  if (self->follows) return follow(frame);
   bool matches = has_head(frame->data, frame->bytes, &head) && frame_matches(frame->data, 0, frame->bytes, &head);
   return judge_frame(frame, &head, matches);
 }
@@ -256,7 +223,6 @@ static void judge_end(void) {
 
 static int attach(void) {
   struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
-  if (self->follows) options.flags |= RINGCAST_READER_CUT_THROUGH;
   if (self->keeps) options.flags |= RINGCAST_READER_KEEP;
   set_mode(self->mode, &options.spin_ns);
   before = atomic_load(&board->committed);
@@ -281,9 +247,7 @@ static int read_frames(uint64_t most) {
     heads[holds] = (struct head){0};
     held[holds++] = frame;
     result = examine(&frame);
-    if (result == -EPIPE && self->follows) result = release_one(holds - 1); /* a part of a frame; the next call tells */
-    if (result != 0 && result != -ECONNABORTED) return result;
-    if (result == 0 && (result = keep_newest()) != 0) return result;
+    if (result != 0 || (result = keep_newest()) != 0) return result;
     if ((result = release_some()) != 0) return result;
     if (self->dawdles && chance(16) == 0) nanosleep(&(struct timespec){.tv_nsec = (long)chance(400000)}, NULL);
   }

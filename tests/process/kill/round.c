@@ -333,11 +333,6 @@ static void suit(int point) {
   case RC_POINT_EPOCH_DONE: board->trims = true; break;
   case RC_POINT_SETTLED: party->leases = 3; break;
   case RC_POINT_SPILL_CHECKED: board->large = true; break;
-  case RC_POINT_PASSED:
-    board->large = true;
-    for (int i = WRITER + 1; i < PARTIES; i++) board->parties[i].follows = i != SUITED;
-    break;
-  case RC_POINT_P2_DONE: party->follows = board->large = true; break;
   case RC_POINT_KEPT:
   case RC_POINT_OWN:
   case RC_POINT_OWNED:
@@ -377,7 +372,6 @@ static void plan(const struct strike *first) {
     do party->mode = i == spinning ? SPINNING : (enum mode)draw(MODES);
     while (party->mode == SPINNING && i != spinning);
     party->leases = draw(2) ? 1 : 1 + (uint32_t)draw(6);
-    party->follows = draw(2) == 0;
     party->keeps = draw(2) == 0;
     party->churns = i == CHURNER || draw(4) == 0;
     party->dawdles = draw(3) == 0;

@@ -113,24 +113,7 @@ static int by_reservation(struct head *head) {
   return commit(head);
 }
 
-/* Piece by piece, for those who follow. */
-static int in_pieces(struct head *head) {
-  struct ringcast_span span;
-  uint16_t kind = kind_of(head->number);
-  int result = reserve(head->bytes, false, &span);
-  if (result != 0) return result;
-  atomic_store(&board->sending, head->number); /* who joins from here on may not get it */
-  for (size_t done = 0, next; done < head->bytes; done = next) {
-    next = done + (head->bytes / 6 & ~(size_t)7) + 64;
-    if (next > head->bytes) next = head->bytes;
-    fill_frame(span.data, done, next, head);
-    if ((result = ringcast_writer_publish(writer, next, kind)) != 0) return judge(result, now_ns());
-    if (chance(board->large ? 12 : 24) == 0) return abort_it(head);
-  }
-  return commit(head);
-}
-
-/* One call; large ones go in pieces there too. */
+/* One call. */
 static int by_send(struct head *head) {
   static uint8_t *copy;
   if (!copy) copy = malloc((size_t)2 << 20);
@@ -160,11 +143,7 @@ static size_t some_bytes(void) {
 static int send_one(struct head *head) {
   head->bytes = some_bytes();
   head->attempt++;
-  switch (board->large && head->bytes > board->capacity / 2 ? 1 + chance(2) : chance(4)) {
-  case 0: return by_reservation(head);
-  case 1: return in_pieces(head);
-  default: return by_send(head);
-  }
+  return chance(board->large && head->bytes > board->capacity / 2 ? 2 : 4) == 0 ? by_reservation(head) : by_send(head);
 }
 
 /* ---- Life ------------------------------------------------------------------------------------------------------- */
