@@ -47,7 +47,7 @@ except ModuleNotFoundError as error:
     raise ImportError("ringcast.torch needs torch: python -m pip install torch") from error
 
 from ringcast._group import rings as _rings
-from ringcast._group.ends import OBJECT, OBJECT_LIST, TENSOR_DICT, Source
+from ringcast._group.endpoint import OBJECT, OBJECT_LIST, TENSOR_DICT, Source
 from ringcast._group.rings import end_of
 
 __all__ = ["broadcast_object", "broadcast_object_list", "broadcast_tensor_dict", "close", "rings"]
@@ -135,4 +135,4 @@ def close(group: Any = None) -> None:
 
 def rings(group: Any = None) -> Dict[int, Union[ringcast.Writer, ringcast.Reader]]:
     """This process's end of each ring of `group` made so far, by src: to look at (memory, lag, readers), not to use."""
-    return {src: ring.end for (stream, src), ring in _rings.ends(group).items() if stream == "broadcast"}
+    return {src: ring.ring for (stream, src), ring in _rings.ends(group).items() if stream == "broadcast"}

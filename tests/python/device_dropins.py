@@ -15,7 +15,7 @@ import torch.distributed as dist
 import ringcast
 import ringcast.torch as rt
 from ringcast import sglang
-from ringcast._group import pairs, rings
+from ringcast._group import p2p, rings
 from ringcast.vllm import group as groups
 from ringcast.vllm.queue import MessageQueue
 
@@ -32,7 +32,7 @@ def run(function, folder, rank, world, *args):
         os.environ.clear()
         os.environ.update(before)
         rt.close()
-        pairs.close(dist.group.WORLD)
+        p2p.close(dist.group.WORLD)
         dist.destroy_process_group()
         gc.collect()
 
@@ -178,7 +178,7 @@ def ranks_inline_then_pool():
 
 
 def pool_frames(stream):
-    return rings._rings[dist.group.WORLD][stream, 0].end.gpu.pool_frames
+    return rings._rings[dist.group.WORLD][stream, 0].ring.gpu.pool_frames
 
 
 def ranks_ways():
@@ -225,7 +225,7 @@ def ranks_pair_inline_then_pool():
             check(group.recv_tensor_dict(0), {"x": cuda(numbers(step)), "step": step})
         dist.barrier()
     if me < 2:
-        end = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end
+        end = (p2p.sender if me == 0 else p2p.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).ring
         return end.gpu.pool_frames, end.gpu.opens
     return None
 
@@ -268,7 +268,7 @@ def ranks_not_received(count):
             assert (group.recv_tensor_dict(0)["x"].numpy() == step).all()
     for handle in handles:
         handle.wait()
-    info = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end.gpu
+    info = (p2p.sender if me == 0 else p2p.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).ring.gpu
     return sum(type(handle).__name__ == "_Queued" for handle in handles), info.pool_frames, info.full
 
 
@@ -328,7 +328,7 @@ def ranks_pairs_switched_off():
             check(group.recv_tensor_dict(0), whole)
             check(group.recv_object(0), [whole])
         dist.barrier()
-    end = (pairs.sender if me == 0 else pairs.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).end
+    end = (p2p.sender if me == 0 else p2p.receiver)(dist.group.WORLD, [0, 1], me, 1 - me).ring
     return len(group.device_group.calls), end.gpu.pool_frames, end.gpu.way
 
 

@@ -3,12 +3,12 @@
 
 import torch.distributed as dist
 
-from ringcast._group import pairs
+from ringcast._group import p2p
 from ringcast.vllm.group import Group
 
 
-def end_to(group: Group, dst: int) -> pairs.Sender:
-    return pairs._pairs[group.cpu_group][True, dst]
+def end_to(group: Group, dst: int) -> p2p.Sender:
+    return p2p._made[group.cpu_group][True, dst]
 
 
 def send_some(group: Group, count: int = 3) -> None:

@@ -22,7 +22,7 @@ from values import assert_same, scribble
 
 import ringcast
 import ringcast.torch as rt
-from ringcast._group import ends, rings
+from ringcast._group import endpoint, rings
 
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
@@ -116,20 +116,20 @@ def test_what_was_received_is_not_touched_by_later_frames(ranks):
 def ranks_hashed() -> Any:
     ring = rings.end_of(None, 0)
     tensor = torch.arange(5)
-    if isinstance(ring, ends.Source):
+    if isinstance(ring, endpoint.Source):
         dist.barrier()
-        ring.send({"x": tensor}, ends.SHARE, hash="sha256")
-        ring.send({"x": tensor}, ends.SHARE)
-        ring.send("else", ends.OBJECT)
+        ring.send({"x": tensor}, endpoint.SHARE, hash="sha256")
+        ring.send({"x": tensor}, endpoint.SHARE)
+        ring.send("else", endpoint.OBJECT)
         dist.barrier()
         return int.from_bytes(hashlib.sha256(tensor.numpy().tobytes()).digest()[:8], "big")
-    assert ring.take_hashed(ends.SHARE) is None
+    assert ring.take_hashed(endpoint.SHARE) is None
     dist.barrier()
     dist.barrier()
-    value, hashes = ring.take_hashed(ends.SHARE)
+    value, hashes = ring.take_hashed(endpoint.SHARE)
     assert torch.equal(value["x"], tensor)
-    assert not ring.take_hashed(ends.SHARE)[1]
-    assert "was broadcast_object;" in text_of(RuntimeError, lambda: ring.take_hashed(ends.SHARE))
+    assert not ring.take_hashed(endpoint.SHARE)[1]
+    assert "was broadcast_object;" in text_of(RuntimeError, lambda: ring.take_hashed(endpoint.SHARE))
     return hashes["x"]
 
 

@@ -25,7 +25,7 @@ from peers import WATCHDOG
 import ringcast
 import ringcast.torch as rt
 from ringcast import _watch
-from ringcast._group import ends, rings
+from ringcast._group import endpoint, rings
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_rank_that_dies_is_named_on_all_others(mortals):
 def test_the_others_go_on_without_a_rank_that_dies_if_they_are_to(mortals):
     source, other, _ = mortals.run(3, ranks_dying, "evict", dying=2)
     (warning,) = source
-    assert warning.startswith("RuntimeWarning, ends.py: rank 2 (pid ")
+    assert warning.startswith("RuntimeWarning, endpoint.py: rank 2 (pid ")
     assert warning.endswith(") has died: the broadcasts go on without it")
     assert other == []
 
@@ -141,7 +141,7 @@ def ranks_without_room(received: bool, watched: bool) -> str:
     for size in (1000, 0):  # then there is no room for the least
         with contextlib.suppress(TimeoutError):
             while True:
-                source.end.send(bytes(size), 0, tag=ends.OBJECT << 24 | source._call)
+                source.ring.send(bytes(size), 0, tag=endpoint.OBJECT << 24 | source._call)
                 source._call += 1
     dist.send(torch.zeros(1), dst=1)
     text = text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(1))
@@ -204,8 +204,8 @@ def ranks_dying_while_a_call_is_made(on_death: str) -> str:
         assert len(caught) == (on_death == "evict")
     if on_death == "evict":
         source = rings._rings[dist.group.WORLD]["broadcast", 0]
-        with source._looking:  # not while the watching thread has come again, to find nothing
-            assert not source._alarm and source.end.fileno() in _watch._watcher._methods  # again
+        with source._checking:  # not while the watching thread has come again, to find nothing
+            assert not source._alarm and source.ring.fileno() in _watch._watcher._methods  # again
         return rt.broadcast_object("on")
     return text_of(ringcast.ReaderDied, lambda: rt.broadcast_object(2))
 
@@ -231,17 +231,17 @@ class Seen:
         self._lock.release()
 
 
-class Slow(ends.Source):
+class Slow(endpoint.Source):
     """The watching thread has been given the name of the dead, and tells it only when it is let go on."""
 
-    def _hear(self, who: str) -> None:
+    def _lose(self, who: str, what: str = "") -> None:
         self.heard.set()
         assert self.go_on.wait(WATCHDOG)
-        super()._hear(who)
+        super()._lose(who, what)
 
-    def _look(self) -> None:
+    def check(self) -> None:
         try:
-            super()._look()
+            super().check()
         finally:
             if threading.current_thread().name == "ringcast-watch":
                 self.looked.set()
@@ -270,7 +270,7 @@ def ranks_dying_while_the_thread_is_slow() -> str:
         return text_of(ringcast.ReaderDied, rt.broadcast_object)
     source = rings._rings[dist.group.WORLD]["broadcast", 0]
     source.heard, source.go_on, source.looked = (threading.Event() for _ in range(3))
-    source._looking = Seen(source._looking, source.go_on)
+    source._checking = Seen(source._checking, source.go_on)
     source.__class__ = Slow
     os.kill(pids[2], signal.SIGKILL)
     assert source.heard.wait(WATCHDOG)

@@ -21,7 +21,7 @@ from values import assert_same, scribble
 
 import ringcast
 from ringcast import sglang
-from ringcast._group import pairs
+from ringcast._group import p2p
 from ringcast.vllm import group as groups
 from ringcast.vllm.group import Group
 
@@ -262,7 +262,7 @@ def ranks_isend_first(count: int, size: int, capacity: str) -> List[int]:
     queued = []
     for turn in range(3):
         handles = [group.isend_object([turn, step, bytes(size)], peer) for step in range(count)]
-        queued.append(sum(isinstance(handle, pairs._Queued) for handle in handles))
+        queued.append(sum(isinstance(handle, p2p._Queued) for handle in handles))
         if turn == 0:
             assert not any(handle.is_completed() for handle in handles)
         dist.barrier()
@@ -370,7 +370,7 @@ def ranks_not_attaching() -> None:
             handle.wait()
             dist.barrier()
     end = end_to(group, peer)
-    assert end._on_ring == (peer == 0) and end.end.closed == (peer == 1) and len(end.posted) <= 1
+    assert end._on_ring == (peer == 0) and end.ring.closed == (peer == 1) and len(end.posted) <= 1
 
 
 def test_who_cannot_attach_receives_all_the_same(ranks):

@@ -19,7 +19,7 @@ from _dist import meet, text_of
 from sending import end_to, send_some
 
 import ringcast
-from ringcast._group import pairs
+from ringcast._group import p2p
 from ringcast.vllm.group import Group
 
 pytestmark = pytest.mark.alike
@@ -116,7 +116,7 @@ def ranks_odd_errors(error: BaseException, warm: int) -> str:
     [
         (TimeoutError("of the value's own"), "TimeoutError: value: of the value's own"),
         (FileNotFoundError("\udcff.jpg"), "FileNotFoundError: value: \\udcff.jpg"),
-        (Untellable(), "Untellable: (its text can't be had)"),
+        (Untellable(), "Untellable: (the error has no readable text)"),
     ],
     ids=["time", "text", "no text"],
 )
@@ -192,11 +192,11 @@ class Answered:
 
 def ranks_half_answers() -> None:
     answers = [Answered(-1234), Answered(-1234)]
-    end = pairs.Sender(0, 1, 1)
+    end = p2p.Sender(0, 1, 1)
     for each in answers:
-        end.posted.append(pairs._Posted([], each.tensor, each, [], end))
+        end.posted.append(p2p._Posted([], each.tensor, each, [], end))
     end._look_for_answers(None)
-    assert not end._on_ring and end.end.closed and end._peer_pid == 1234
+    assert not end._on_ring and end.ring.closed and end._peer_pid == 1234
 
 
 def test_an_answer_of_which_a_part_is_there_is_not_taken_for_another(ranks):
@@ -218,7 +218,7 @@ def ranks_one_dies() -> Dict[str, List[str]]:
     if me == 0:
         assert begun.recv_object(1) == "begun"
         handles = [ring.isend_object(bytes(5000), 1) for _ in range(100)]
-        assert end_to(ring, 1)._on_ring and isinstance(handles[-1], pairs._Queued)
+        assert end_to(ring, 1)._on_ring and isinstance(handles[-1], p2p._Queued)
     meet()
     if me == 1:
         ring.isend_object("last", 0)
@@ -269,7 +269,7 @@ def ranks_seldom_look() -> str:
         patch.setattr(end, "_look", lambda look=end._look: (looks.append(1), look()))
         end._next_look = now
         for step in range(30):
-            patch.setattr(pairs.time, "monotonic", lambda step=step: now + 0.01 * step)
+            patch.setattr(p2p.time, "monotonic", lambda step=step: now + 0.01 * step)
             group.send_object(step, 1)
     assert len(looks) == 6, looks
     return ""

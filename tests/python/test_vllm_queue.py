@@ -18,7 +18,7 @@ from peers import WATCHDOG
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
-from ringcast.vllm import Handle, MessageQueue, _ends, _waits
+from ringcast.vllm import Handle, MessageQueue, _endpoints
 
 pytestmark = pytest.mark.alike
 
@@ -162,7 +162,7 @@ def test_a_tensor_on_another_device_arrives_as_by_pickle():
 def test_a_rank_that_attaches_twice_is_told():
     writer = MessageQueue(2, 2)
     readers = [MessageQueue.create_from_handle(writer.handle, 0) for _ in range(2)]
-    with pytest.raises(RuntimeError, match=r"rank 1 is not among them: another has attached twice"):
+    with pytest.raises(RuntimeError, match=r"not by rank 1: another rank has attached twice"):
         writer.enqueue(1)
     assert len(readers) == 2
 
@@ -227,13 +227,13 @@ def test_a_frame_that_is_no_message_takes_no_time_from_a_wait(monkeypatch):
     writer.wait_until_ready()
     over = []
 
-    class Seen(_waits.Wait):
+    class Seen(_endpoints.Wait):
         def __init__(self, *args, **options):
             super().__init__(*args, **options)
             over.append(self.over())
 
-    monkeypatch.setattr(_ends, "Wait", Seen)
-    monkeypatch.setattr(_ends, "_FIRST", WATCHDOG)
+    monkeypatch.setattr(_endpoints, "Wait", Seen)
+    monkeypatch.setattr(_endpoints, "_FIRST", WATCHDOG)
     reader.shutdown()
     with pytest.raises(RuntimeError, match="cancelled"):
         reader.dequeue(timeout=WATCHDOG)

@@ -14,7 +14,7 @@ from queues import SMALL, fill, make, meanwhile, once_it_waits, the_watching_thr
 
 import ringcast
 from ringcast import _watch
-from ringcast.vllm import MessageQueue, _ends, _waits
+from ringcast.vllm import MessageQueue, _endpoints
 
 # ---- What peers do ---------------------------------------------------------------------------------------------------
 
@@ -147,15 +147,15 @@ def test_a_death_is_told_though_a_call_has_the_writer(peer, monkeypatch):
     sent = fill(writer)
     for _ in range(sent):
         peer.call(dequeue)
-    name_dead, overtaken = _waits.name_dead, threading.Event()
+    lose, overtaken = writer._end._lose, threading.Event()
 
-    def name_and_be_overtaken(dead):
+    def lose_and_be_overtaken(who, what):
         with once_it_waits(writer):
             stack.enter_context(meanwhile(writer._end.ring.send, bytes(10_000)))
         overtaken.set()
-        return name_dead(dead)
+        lose(who, what)
 
-    monkeypatch.setattr(_waits, "name_dead", name_and_be_overtaken)
+    monkeypatch.setattr(writer._end, "_lose", lose_and_be_overtaken)
     with contextlib.ExitStack() as stack:
         kill(peer)
         assert overtaken.wait(WATCHDOG)
@@ -209,7 +209,7 @@ def goes_on(writer, reader):
     for _ in range(2):
         writer.enqueue("goes on")
         assert reader.dequeue() == "goes on"
-    assert writer._end.look()
+    assert writer._end._notice()
     return True
 
 
@@ -278,9 +278,11 @@ def test_a_child_leaves_its_parents_queue_alone():
 
 
 def test_who_watches_a_queue_that_is_closed_meanwhile_says_nothing():
-    end = _ends.Sender(ringcast.Writer(4096), [])
+    end = _endpoints.Sender(ringcast.Writer(4096), [])
+    end._unwatch()
     end.ring.close()
-    assert not end.look() and end.keep_telling()
+    assert end._notice()
+    _endpoints._keep_telling(end.ring, "a rank has died")
 
 
 def test_a_queue_may_be_collected_in_the_midst_of_the_watching_threads_work():

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 import ringcast
-from ringcast._group import environment
+from ringcast._group import config
 
 # How deep, and among how many, a tensor is looked for.
 _DEPTH, _MOST_ITEMS = 4, 64
@@ -20,7 +20,7 @@ _DEPTH, _MOST_ITEMS = 4, 64
 
 def may_carry() -> bool:
     """Whether, as far as this rank knows by now, the rings carry tensors on a CUDA device."""
-    return not environment.gpu_is_off() and (not _has_used_cuda() or ringcast.gpu_status().ready)
+    return not config.gpu_is_off() and (not _has_used_cuda() or ringcast.gpu_status().ready)
 
 
 def carries(end: Any, tensor: Any) -> bool:

@@ -23,7 +23,7 @@ from typing import Any, Callable, List, Tuple
 import torch
 
 import ringcast
-from ringcast._group.ends import GONE, NOTICE, Source, Watched
+from ringcast._group.endpoint import GONE, NOTICE, Source, WriterEnd
 
 _FRAME, _BEAT, _LOST, _BYE = range(4)
 # The first message of each has this size, and holds the whole if that fits.
@@ -96,7 +96,7 @@ class Leg:
         self._seconds = seconds
         self._since = 0.0  # when the message began that is being sent; 0: none is
         self._over = threading.Event()
-        self._reader = ringcast.Reader(source.end.handle, name=leader)
+        self._reader = ringcast.Reader(source.ring.handle, name=leader)
         self._threads = [_start_thread(self._pass_on, "ringcast-leg"), _start_thread(self._listen, "ringcast-leg-up")]
         _start_thread(self._look_at_clock, "ringcast-leg-clock")
 
@@ -125,7 +125,7 @@ class Leg:
             del source
             self._wire.send(_BYE)
         except RuntimeError as error:
-            self._lose(_why(error))
+            self._break(_why(error))
         finally:
             self._reader.close()
 
@@ -140,15 +140,15 @@ class Leg:
             with contextlib.suppress(ValueError):
                 self._reader.cancel()  # it need not pass on any more
         except RuntimeError as error:
-            self._lose(_why(error))
+            self._break(_why(error))
 
     def _look_at_clock(self) -> None:
         while not self._over.wait(self._seconds / 10):
             since = self._since
             if since and time.monotonic() - since > self._seconds * 2 / 3:
-                self._lose(f"it has not answered for {self._seconds * 2 / 3:.4g} s")
+                self._break(f"it has not answered for {self._seconds * 2 / 3:.4g} s")
 
-    def _lose(self, why: str) -> None:
+    def _break(self, why: str) -> None:
         if not self._over.is_set():
             self._over.set()
             self._tell(f"{self._leader} can't be reached: {why}")
@@ -163,14 +163,15 @@ class Leg:
             source.lose(who)
 
 
-class Relay(Watched):
+class Relay(WriterEnd):
     """The other machine's end, of its leader: what the source sends, into the ring here. leader, source: in words."""
 
     def __init__(
         self, writer: ringcast.Writer, goes_on: bool, wire: Wire, leader: str, source: str, seconds: float
     ) -> None:
-        super().__init__(writer, goes_on)
+        self._has_reported = False
         self._wire = wire
+        super().__init__(writer, goes_on)
         self._leader = leader
         self._source_name = source
         self._seconds = seconds
@@ -195,53 +196,57 @@ class Relay(Watched):
             what, data, kind = self._wire.receive()
             while what != _BYE:
                 self._publishes = True
-                if not self.end.closed:
+                if not self.ring.closed:
                     self._publish(what, data, kind)
                 self._heard = time.monotonic()
                 self._publishes = False
                 what, data, kind = self._wire.receive()
             self._wire.post(_BYE)
         except RuntimeError as error:
-            self._lose(_why(error))
+            self._break(_why(error))
         finally:
             self._over.set()
             self._unwatch()
-            self.end.close()
+            self.ring.close()
 
     def _publish(self, what: int, data: memoryview, kind: int) -> None:
         try:
             if what == _FRAME:
-                span = self.end.reserve(len(data))
+                span = self.ring.reserve(len(data))
                 with memoryview(span) as view:
                     view[:] = data
                 span.commit(kind=kind)
             elif what == _LOST:
-                self.end.send(str(data, "utf-8"), tag=NOTICE)
+                self.ring.send(str(data, "utf-8"), tag=NOTICE)
             if self._alarm:
                 self._catch_up()
         except ringcast.Error as error:  # the dead are in the way, or there is no memory for a large frame
             self._wire.post(_LOST, f"{self._leader} can't pass on what it is sent: {error}")
             self._unwatch()
-            self.end.close()
+            self.ring.close()
 
     def _look_at_clock(self) -> None:
         while not self._over.wait(self._seconds / 10):
             if not self._publishes and time.monotonic() - self._heard > self._seconds:
-                self._lose(f"it has said nothing for {self._seconds:.4g} s")
+                self._break(f"it has said nothing for {self._seconds:.4g} s")
 
-    def _lose(self, why: str) -> None:
+    def _break(self, why: str) -> None:
         if not self._over.is_set():
             self._over.set()
             with contextlib.suppress(RuntimeError, ValueError, ringcast.Error, TimeoutError):
                 text = f"the source, {self._source_name}, can't be reached from {self._leader}: {why}"
-                self.end.send(text, self._seconds, tag=GONE)
+                self.ring.send(text, self._seconds, tag=GONE)
             self._unwatch()
             with contextlib.suppress(RuntimeError):
-                self.end.close()
+                self.ring.close()
 
-    def _hear(self, who: str) -> None:
+    def _is_over(self) -> bool:
+        return self._has_reported and not self._goes_on
+
+    def _lose(self, who: str, what: str = "") -> None:
         """A reader here has died: the source tells all, these too."""
-        self._wire.post(_LOST, who)
+        self._has_reported = True
+        self._wire.post(_LOST, f"{who} {what}")
 
 
 def cpu_backend(group: Any) -> Any:

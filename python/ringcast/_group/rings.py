@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group import devices, environment, legs
-from ringcast._group.ends import End, Receiver, Source
+from ringcast._group import config, devices, legs
+from ringcast._group.endpoint import End, Receiver, Source
 
 _SLOTS = 64
 
@@ -77,7 +77,7 @@ def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broa
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
     made = _rings.get(group)
     ring = made.get((stream, src)) if made else None
-    if ring is not None and (not ring.end.closed or ring.lost is not None):
+    if ring is not None and (not ring.ring.closed or ring.lost is not None):
         return ring
     size = group.size()
     if size == 1:
@@ -138,7 +138,7 @@ class _Making:
         if self._me == leader:
             try:
                 if leader == self._src:
-                    policy = environment.on_death()
+                    policy = config.on_death()
                 else:
                     policy = self._everyone[self._src]["on_death"] or "fail"
                 self._writer = _make_writer(len(self._ranks), policy)
@@ -197,7 +197,7 @@ class _Making:
             assert self._writer is not None
             end = Source(self._writer, rank, goes_on)
             leaders = [machine[0] for machine in self._machines[1:]]
-            end.reach([legs.Leg(end, self._wire(backend, each), self._name(each), seconds) for each in leaders])
+            end.links = [legs.Leg(end, self._wire(backend, each), self._name(each), seconds) for each in leaders]
             return end
         machine = next(machine for machine in self._machines if self._me in machine)
         if self._writer is not None:
@@ -207,7 +207,7 @@ class _Making:
         receiver = Receiver(self._reader, rank, source, self._ranks[machine[0]], pids)
         if self._writer is not None:
             wire, names = self._wire(backend, self._src), (self._name(self._me), self._name(self._src))
-            receiver.relay(legs.Relay(self._writer, goes_on, wire, *names, seconds))
+            receiver.own(legs.Relay(self._writer, goes_on, wire, *names, seconds))
         return receiver
 
     def _name(self, rank: int) -> str:
@@ -231,10 +231,10 @@ class _Making:
 
 def _make_writer(size: int, on_death: str) -> ringcast.Writer:
     return ringcast.Writer(
-        environment.capacity(),
+        config.capacity(),
         max(_SLOTS, size - 1),
         on_death=on_death,
-        gpu_pool_bytes=environment.gpu_pool_bytes(),
+        gpu_pool_bytes=config.gpu_pool_bytes(),
     )
 
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed
 
 import ringcast
-from ringcast._group.failures import is_of_value
+from ringcast._group.config import is_of_value
 from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict
 
 _lock = threading.RLock()

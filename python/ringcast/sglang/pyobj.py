@@ -12,7 +12,7 @@ import torch.distributed as dist
 import ringcast
 import ringcast.torch
 from ringcast._group import devices
-from ringcast._group.ends import PYOBJ, TENSOR_DICT, Source
+from ringcast._group.endpoint import PYOBJ, TENSOR_DICT, Source
 from ringcast._group.rings import end_of
 
 

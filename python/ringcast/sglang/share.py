@@ -18,8 +18,8 @@ import torch.distributed as dist
 
 import ringcast
 from ringcast._group import devices
-from ringcast._group.arguments import whole
-from ringcast._group.ends import SHARE, End, Receiver, Source
+from ringcast._group.config import whole
+from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
 from ringcast._ringcast import _tidy_readers
@@ -190,7 +190,7 @@ class _Sharing:
 
     def closed(self) -> bool:
         """Whether ringcast.torch.close() has closed its rings, and not a failure."""
-        return not self._failed and any(end.end.closed and end.lost is None for end in self._ends.values())
+        return not self._failed and any(end.ring.closed and end.lost is None for end in self._ends.values())
 
     def call(
         self, compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Optional[str], how: str, seconds: float
@@ -277,7 +277,7 @@ class _Sharing:
             try:
                 return attempt()
             except TimeoutError:
-                self._wait(None, end.end.room_fileno())
+                self._wait(None, end.ring.room_fileno())
 
     # ---- Taking in ----
 
@@ -296,7 +296,7 @@ class _Sharing:
                 outcome: Any = taken[0], taken[1] if shared._hashed else None
             except Exception as error:
                 outcome = error
-                if isinstance(error, _ENDS) or end.end.closed:
+                if isinstance(error, _ENDS) or end.ring.closed:
                     self._fail(src, error)
                     return True
             took = True
@@ -326,7 +326,7 @@ class _Sharing:
         for src, pending in self._pending.items():
             took = bool(pending) and self.take(src) or took
             if pending:
-                poll.register(self._ends[src].end.fileno(), select.POLLIN)
+                poll.register(self._ends[src].ring.fileno(), select.POLLIN)
         if not took:
             if room is not None:
                 poll.register(room, select.POLLIN)

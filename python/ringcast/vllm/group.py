@@ -8,7 +8,7 @@
 
 Names, arguments, results and defaults are those of vLLM 0.33.0. Ranks are ranks in the group. Broadcasts take the ring
 of (cpu_group, src), as those of ringcast.torch, any src; what one rank sends to another takes a ring of these two alone
-(ringcast._group.pairs).
+(ringcast._group.p2p).
 
 Tensors on a CUDA device go by the rings, too, and arrive on the receiver's current device, in the order of its current
 stream (docs/vllm.md). Those that the rings can't carry, in a dict or as broadcast()'s tensor, go by the collectives and
@@ -31,9 +31,9 @@ import torch.distributed as dist
 
 import ringcast.torch as _broadcasts
 from ringcast._group import devices as _devices
-from ringcast._group import pairs as _pairs
-from ringcast._group.ends import TENSOR, TENSOR_DICT, Source
-from ringcast._group.pairs import Handle
+from ringcast._group import p2p as _p2p
+from ringcast._group.endpoint import TENSOR, TENSOR_DICT, Source
+from ringcast._group.p2p import Handle
 from ringcast._group.rings import end_of
 
 __all__ = ["Group", "GroupOperations", "Handle", "travels_apart"]
@@ -129,12 +129,12 @@ def _check_peer(group: Any, peer: int, what: str) -> None:
         raise AssertionError(f"Invalid {what} rank ({peer}): it is the rank that calls")
 
 
-def _sender(group: Any, dst: int) -> _pairs.Sender:
-    return _pairs.sender(group.cpu_group, group.ranks, group.rank_in_group, dst)
+def _sender(group: Any, dst: int) -> _p2p.Sender:
+    return _p2p.sender(group.cpu_group, group.ranks, group.rank_in_group, dst)
 
 
-def _receiver(group: Any, src: int) -> _pairs.Receiver:
-    return _pairs.receiver(group.cpu_group, group.ranks, group.rank_in_group, src)
+def _receiver(group: Any, src: int) -> _p2p.Receiver:
+    return _p2p.receiver(group.cpu_group, group.ranks, group.rank_in_group, src)
 
 
 def _forget_completed(beside: Deque[Handle]) -> None:
@@ -241,18 +241,18 @@ class GroupOperations:
     def send_object(self, obj: Any, dst: int) -> None:
         """Send an object to one rank, and wait until it is where that rank can take it."""
         _check_peer(self, dst, "destination")
-        _sender(self, dst).isend(self.cpu_group, obj, _pairs.OBJECT).wait()
+        _sender(self, dst).isend(self.cpu_group, obj, _p2p.OBJECT).wait()
 
     def isend_object(self, obj: Any, dst: int) -> Handle:
         """The same without waiting. What was given is copied: it may change or go at once, on a device in the order of
         the current stream."""
         _check_peer(self, dst, "destination")
-        return _sender(self, dst).isend(self.cpu_group, obj, _pairs.OBJECT)
+        return _sender(self, dst).isend(self.cpu_group, obj, _p2p.OBJECT)
 
     def recv_object(self, src: int) -> Any:
         """The next object that rank `src` sends here."""
         _check_peer(self, src, "source")
-        return _receiver(self, src).recv(self.cpu_group, _pairs.OBJECT)
+        return _receiver(self, src).recv(self.cpu_group, _p2p.OBJECT)
 
     def send_tensor_dict(
         self,
@@ -335,7 +335,7 @@ def _isend_tensor_dict(
     _check_peer(group, dst, "destination")
     sender = _sender(group, dst)
     frame, apart = _split(tensor_dict, group.device_group, sender)
-    handles = [sender.isend(group.cpu_group, frame, _pairs.TENSOR_DICT, tuple if apart else dict)]
+    handles = [sender.isend(group.cpu_group, frame, _p2p.TENSOR_DICT, tuple if apart else dict)]
     _forget_completed(sender.beside)
     for key, tensor in apart:
         if tensor.numel() == 0:
@@ -359,7 +359,7 @@ def _irecv_tensor_dict(
 ) -> Tuple[Dict[Any, Any], List[Handle], List[Callable[[], None]]]:
     src = (group.rank_in_group - 1) % group.world_size if src is None else src
     _check_peer(group, src, "source")
-    frame = _receiver(group, src).recv(group.cpu_group, _pairs.TENSOR_DICT)
+    frame = _receiver(group, src).recv(group.cpu_group, _p2p.TENSOR_DICT)
     tensor_dict, apart = _join(frame)
     handles: List[Handle] = []
     postprocess: List[Callable[[], None]] = []
@@ -417,4 +417,4 @@ class Group(GroupOperations):
     def close(self) -> None:
         """Close this process's rings of the group; the next use makes new ones. To be called on all ranks."""
         _broadcasts.close(self.cpu_group)
-        _pairs.close(self.cpu_group)
+        _p2p.close(self.cpu_group)

@@ -23,22 +23,17 @@ import dataclasses
 import importlib
 import multiprocessing.util
 import os
-import time
-from typing import Any, Callable, List, NoReturn, Optional, Tuple, Union
+from typing import Any, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
-from ringcast import _watch
-from ringcast._group import environment
-from ringcast._group.arguments import whole
-from ringcast.vllm._ends import Nobody, Receiver, Sender, name_of
+from ringcast._group import config
+from ringcast._group.config import whole
+from ringcast.vllm._endpoints import NoReaders, Receiver, Sender, name_of
 from ringcast.vllm.machines import Ranks, who_attaches
 
 # The smallest ring that a Writer makes unless it is asked for less.
 _LEAST_DEFAULT = 4 << 20
 _SLOTS = 64
-# How long an exit waits for calls of other threads to end, and how often it looks.
-_AT_EXIT_SECONDS = 1.0
-_TURN = 0.001
 
 
 @dataclasses.dataclass
@@ -98,15 +93,15 @@ class MessageQueue:
         self.n_remote_reader = n_reader - n_local_reader
         self.handle = Handle(ranks)
         if n_reader == 0:
-            self._own(Nobody())
+            self._own(NoReaders())
             return
         end = Sender(_make_ring(max_chunk_bytes * max_chunks, n_reader), [name_of(rank) for rank in ranks])
         if n_local_reader:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
             connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
-            end.leg = _bridge().Uplink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
-            self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.leg.address, end.leg.ipv6
+            end.link = _bridge().Uplink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
+            self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.link.address, end.link.ipv6
         self._own(end)
 
     @classmethod
@@ -132,21 +127,20 @@ class MessageQueue:
         self._own(end, rank)
         return self
 
-    def _own(self, end: Union[Sender, Receiver, Nobody], rank: Optional[int] = None) -> None:
+    def _own(self, end: Union[Sender, Receiver, NoReaders], rank: Optional[int] = None) -> None:
         """Whatever the end is of. rank: the reader's."""
         self._end = end
         self._is_writer = rank is None
-        self._is_local_reader = rank is not None and end.leg is None
-        self._is_remote_reader = rank is not None and end.leg is not None
+        self._is_local_reader = rank is not None and end.link is None
+        self._is_remote_reader = rank is not None and end.link is not None
         self.local_reader_rank = (
             self.handle.local_reader_ranks.index(rank) if rank is not None and self._is_local_reader else -1
         )
         self.shutting_down = False
         #: has close(linger); None: all is on this machine
-        self.remote_socket = end.leg
-        forget = _watch.watch(end.ring, end.look) if isinstance(end, Sender) else None
-        # Nobody closes a MessageQueue of vLLM's. A child of multiprocessing exits without atexit's functions.
-        multiprocessing.util.Finalize(self, _close, args=(end.ring, end.leg, forget), exitpriority=0)
+        self.remote_socket = end.link
+        # vLLM never closes a MessageQueue. A child of multiprocessing exits without atexit's functions.
+        multiprocessing.util.Finalize(self, end.close, exitpriority=0)
 
     def export_handle(self) -> Handle:
         return self.handle
@@ -255,37 +249,14 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
     """A dead reader is evicted, so that there is room to tell the others of it."""
     slots = max(_SLOTS, readers + 1)
     if budget > _LEAST_DEFAULT:
-        writer = ringcast.Writer(None, slots, on_death="evict", gpu_pool_bytes=environment.gpu_pool_bytes())
+        writer = ringcast.Writer(None, slots, on_death="evict", gpu_pool_bytes=config.gpu_pool_bytes())
         if writer.capacity <= budget:
             return writer
         writer.close()
-    return ringcast.Writer(budget, slots, on_death="evict", gpu_pool_bytes=environment.gpu_pool_bytes())
+    return ringcast.Writer(budget, slots, on_death="evict", gpu_pool_bytes=config.gpu_pool_bytes())
 
 
 def _bridge() -> Any:
     """Loaded for remote readers alone: it needs pyzmq."""
     return importlib.import_module("ringcast.vllm.bridge")
 
-
-def _close(ring: Any, leg: Any, forget: Optional[Callable[[], None]]) -> None:
-    """When the queue is collected, or its process exits."""
-    if forget is not None:
-        forget()
-    if ring is not None:
-        _close_ring(ring)
-    if leg is not None:
-        leg.close()
-
-
-def _close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
-    """At exit another thread may be in a call, which ends as by shutdown(). To leave it would look like a death."""
-    deadline = time.monotonic() + _AT_EXIT_SECONDS
-    while True:
-        try:
-            ring.close()
-            return
-        except RuntimeError:
-            ring.cancel()
-        if time.monotonic() >= deadline:
-            return
-        time.sleep(_TURN)

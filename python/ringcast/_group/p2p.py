@@ -30,8 +30,8 @@ from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 import torch
 
 import ringcast
-from ringcast._group import devices, environment, failures
-from ringcast._group.ends import CALL_BITS, CALL_MASK
+from ringcast._group import config, devices
+from ringcast._group.endpoint import CALL_BITS, CALL_MASK
 from ringcast._group.packing import may_pack, pack
 
 # Of torch.distributed, for messages and for answers.
@@ -139,10 +139,10 @@ class Sender:
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        self.end: ringcast.Writer = ringcast.Writer(
-            environment.capacity(), 1, gpu_pool_bytes=environment.gpu_pool_bytes()
+        self.ring: ringcast.Writer = ringcast.Writer(
+            config.capacity(), 1, gpu_pool_bytes=config.gpu_pool_bytes()
         )
-        self._gpu_is_off = environment.gpu_is_off()
+        self._gpu_is_off = config.gpu_is_off()
         self._lock = threading.Lock()
         self._call = 0
         self._on_ring = False
@@ -159,7 +159,7 @@ class Sender:
     def carries_cuda(self) -> bool:
         """Whether tensors on a CUDA device go by the ring; until there is one, in the frames on torch.distributed's
         way. Not once it is known that the receiver is on another machine."""
-        return not self._gpu_is_off and not self.end.closed
+        return not self._gpu_is_off and not self.ring.closed
 
     def isend(self, group: Any, value: Any, operation: int, kind: Any = object) -> Handle:
         with self._lock:
@@ -176,8 +176,8 @@ class Sender:
                         raise
                     handle = self._isend(group, pack(value), tag)
             except Exception as error:
-                named = failures.name_knob(error, f"on rank {self._rank}")
-                if failures.is_of_value(named) and not isinstance(named, _NotReceived):
+                named = config.name_setting(error, f"on rank {self._rank}")
+                if config.is_of_value(named) and not isinstance(named, _NotReceived):
                     self._tell(group, named, operation, tag)
                 if named is error:
                     raise
@@ -196,7 +196,7 @@ class Sender:
             if time.monotonic() >= self._next_look:
                 self._look()
             try:
-                self.end.send(value, 0, tag=tag)
+                self.ring.send(value, 0, tag=tag)
                 return _SENT
             except TimeoutError:
                 pass
@@ -215,14 +215,14 @@ class Sender:
         self._call = (self._call + 1) & CALL_MASK
 
     def _text(self, error: Exception, operation: int) -> str:
-        return failures.told(_OPERATIONS[operation], self._rank, error)
+        return config.text_of(_OPERATIONS[operation], self._rank, error)
 
     def _look(self) -> None:
         """Whether the receiver lives, and is there."""
         self._next_look = time.monotonic() + LOOK_SECONDS
-        if self.end.check() is not None:
+        if self.ring.check() is not None:
             self._fail("has died")
-        if not self.end.peers():
+        if not self.ring.peers():
             self._fail("has left: its group was destroyed, or it has exited")
 
     def _fail(self, what: str) -> NoReturn:
@@ -240,7 +240,7 @@ class Sender:
     def _isend_far(self, group: Any, kind: int, tag: int, payload: Any = b"") -> Handle:
         try:
             if not self._greeted:
-                self._post(group, _HELLO, 0, self.end.handle.encode())
+                self._post(group, _HELLO, 0, self.ring.handle.encode())
                 self._greeted = True
             return self._post(group, kind, tag, payload)
         except RuntimeError as error:
@@ -267,7 +267,7 @@ class Sender:
             return
         self._peer_pid = abs(answer)
         if answer < 0:
-            self.end.close()  # nobody will come
+            self.ring.close()  # nobody will come
         elif not self._on_ring:
             self._isend_far(group, _RING, 0)
             self._on_ring = True
@@ -286,11 +286,11 @@ class Sender:
             item, error = self._outbox[0], None
             try:
                 if isinstance(item.what, str):
-                    self.end.send_error(item.what, tag=item.tag)
+                    self.ring.send_error(item.what, tag=item.tag)
                 else:
-                    self.end.send(item.what, tag=item.tag)
+                    self.ring.send(item.what, tag=item.tag)
             except Exception as raised:
-                error = failures.name_knob(raised, f"on rank {self._rank}")
+                error = config.name_setting(raised, f"on rank {self._rank}")
             with self._lock:
                 if error is not None:
                     error = self._judge(error, item)
@@ -303,7 +303,7 @@ class Sender:
 
     def _judge(self, error: Exception, item: _Queued) -> Exception:
         """What the handle raises: the error of this frame, of which the receiver is told, or the end of all."""
-        if failures.is_of_value(error) and not self.end.closed:
+        if config.is_of_value(error) and not self.ring.closed:
             self._outbox.insert(1, _Queued(self._text(error, item.tag >> CALL_BITS), item.tag))
             return error
         try:
@@ -312,13 +312,13 @@ class Sender:
             return death
 
     def close(self) -> None:
-        if self.end.closed:
+        if self.ring.closed:
             return
-        self.end.cancel()
+        self.ring.cancel()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        self.end.close()
+        self.ring.close()
 
 
 # ---- The end that receives -------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class Receiver:
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        self.end: Optional[ringcast.Reader] = None
+        self.ring: Optional[ringcast.Reader] = None
         self._on_ring = False
         self._call: Optional[int] = 0  # None: the last one failed before or after its frame was taken, who knows
         self._answer: Tuple[Any, ...] = ()
@@ -351,11 +351,11 @@ class Receiver:
                 value = self._unpack(payload.numpy())
                 self._check(operation, expected, tag)
                 return value
-        if self.end is None:
+        if self.ring is None:
             what = f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
             raise ringcast.Error(errno.EPIPE, what)
         try:
-            value, tag = self.end.recv_tagged()
+            value, tag = self.ring.recv_tagged()
         except (ringcast.SendError, ringcast.PickleRefused):
             self._call = None if expected is None else (expected + 1) & CALL_MASK
             raise
@@ -396,7 +396,7 @@ class Receiver:
     def _attach(self, payload: Any) -> None:
         self.close()
         try:
-            self.end = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}", keep=True)
+            self.ring = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}", keep=True)
         except ringcast.RingNotFound:
             pass  # it is on another machine
         except ringcast.Error as error:
@@ -413,7 +413,7 @@ class Receiver:
             if self._answer:
                 self._answer[0].wait()
         self._answer = ()
-        answer = torch.tensor([os.getpid() if self.end is not None else -os.getpid()], dtype=torch.int64)
+        answer = torch.tensor([os.getpid() if self.ring is not None else -os.getpid()], dtype=torch.int64)
         with contextlib.suppress(RuntimeError):
             self._answer = group.send([answer], self._peer_in_group, _ANSWER_TAG), answer
 
@@ -433,22 +433,22 @@ class Receiver:
         )
 
     def close(self) -> None:
-        if self.end is not None:
-            self.end.close()
-        self.end = None
+        if self.ring is not None:
+            self.ring.close()
+        self.ring = None
         self._on_ring = False
 
 
 # ---- Finding them ----------------------------------------------------------------------------------------------------
 
 # Group -> whether it sends, the other's rank in the group -> end. A group's entry goes with the group.
-_pairs: "weakref.WeakKeyDictionary[Any, Dict[Tuple[bool, int], Union[Sender, Receiver]]]" = weakref.WeakKeyDictionary()
+_made: "weakref.WeakKeyDictionary[Any, Dict[Tuple[bool, int], Union[Sender, Receiver]]]" = weakref.WeakKeyDictionary()
 _leftovers: "weakref.WeakKeyDictionary[Any, List[Any]]" = weakref.WeakKeyDictionary()
 
 
 def sender(group: Any, ranks: List[int], me: int, peer: int) -> Sender:
     """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` what these are globally."""
-    made = _pairs.get(group)
+    made = _made.get(group)
     end = made.get((True, peer)) if made else None
     if end is None:
         end = Sender(ranks[me], ranks[peer], peer)
@@ -459,7 +459,7 @@ def sender(group: Any, ranks: List[int], me: int, peer: int) -> Sender:
 
 def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
     """This rank's end of what `peer` sends."""
-    made = _pairs.get(group)
+    made = _made.get(group)
     end = made.get((False, peer)) if made else None
     if end is None:
         end = Receiver(ranks[me], ranks[peer], peer)
@@ -469,9 +469,9 @@ def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
 
 
 def _of(group: Any) -> Dict[Tuple[bool, int], Union[Sender, Receiver]]:
-    ends = _pairs.get(group)
+    ends = _made.get(group)
     if ends is None:
-        ends = _pairs[group] = {}
+        ends = _made[group] = {}
         weakref.finalize(group, _close, ends).atexit = False
     return ends
 
@@ -484,7 +484,7 @@ def _close(ends: Dict[Tuple[bool, int], Union[Sender, Receiver]]) -> None:
 
 def close(group: Any) -> None:
     """Close this process's ends; what waits in an outbox is lost. For both sides to call, with nothing under way."""
-    ends = _pairs.get(group, {})
+    ends = _made.get(group, {})
     for end in ends.values():
         if isinstance(end, Sender):  # answers will still arrive in their memory
             _leftovers.setdefault(group, []).extend(end.posted)
@@ -492,7 +492,7 @@ def close(group: Any) -> None:
 
 
 def _close_all() -> None:
-    for ends in list(_pairs.values()):
+    for ends in list(_made.values()):
         _close(ends)
 
 

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments, the environment, and values that can't be sent: the errors of each, and their texts."""
+
+import errno
+import operator
+import os
+from typing import Any, Optional
+
+import ringcast
+
+# ---- Arguments and the environment -----------------------------------------------------------------------------------
+
+
+def whole(name: str, value: Any) -> int:
+    """`value` as an int, by its __index__. TypeError: it has none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r:.100}") from None
+
+
+def _choice(variable: str, *choices: str) -> str:
+    """What the environment says, by default the first of `choices`."""
+    text = os.environ.get(variable) or choices[0]
+    if text not in choices:
+        raise ValueError(f"the environment's {variable} is {text!r}: it must be {' or '.join(sorted(choices))}")
+    return text
+
+
+def capacity() -> Optional[int]:
+    """A ring's bytes. None: RINGCAST_CAPACITY is not set."""
+    text = os.environ.get("RINGCAST_CAPACITY")
+    if not text:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        what = "a whole number of bytes, such as 16777216"
+        raise ValueError(f"the environment's RINGCAST_CAPACITY is {text!r}: it must be {what}")
+    return value
+
+
+def on_death() -> str:
+    return _choice("RINGCAST_ON_DEATH", "fail", "evict")
+
+
+def curve_is_on() -> bool:
+    return _choice("RINGCAST_CURVE", "1", "0") == "1"
+
+
+def gpu_is_off() -> bool:
+    """Whether this process wants tensors on a CUDA device to travel as without ringcast. An invalid value is reported
+    by gpu_pool_bytes(), when a ring is made."""
+    return os.environ.get("RINGCAST_GPU") == "0"
+
+
+def gpu_pool_bytes() -> Optional[int]:
+    """A ring's memory on the device: 0, none; or None, the Writer's default."""
+    return 0 if _choice("RINGCAST_GPU", "1", "0") == "0" else None
+
+
+# ---- What can't be sent ----------------------------------------------------------------------------------------------
+
+# Fits the smallest ring in UTF-8.
+MOST_CHARACTERS = 400
+# The second row is of devices; EPIPE, at the sender, is the end of a device's memory and not of a writer.
+_OF_VALUES = (
+    *(errno.EMSGSIZE, errno.ENOMEM, errno.ENOSPC),
+    *(errno.EBUSY, errno.EIO, errno.ENODEV, errno.ENOTSUP, errno.EPIPE),
+)
+
+
+def is_of_value(error: Exception) -> bool:
+    """Whether the value can't be sent, for its type, its size or a device's failure. If not, the ring or a peer has
+    failed, and the ring itself reports that to the receivers."""
+    if isinstance(error, ringcast.Error) and not isinstance(error, ringcast.PickleRefused):
+        return error.errno in _OF_VALUES
+    return True
+
+
+def name_setting(error: Exception, where: str, what: str = "ring", capacity: bool = True) -> Exception:
+    """The same error; an error of size with the setting to change `where` before `what` is made.
+
+    capacity: whether RINGCAST_CAPACITY counts there.
+    """
+    if not isinstance(error, ringcast.FrameTooLarge) or error.spill_bytes is None:
+        return error
+    too_large = str(error).partition(":")[0]
+    how = f"set RINGCAST_SPILL_BYTES {where} to at least {error.spill_bytes}"
+    if capacity and error.capacity is not None:
+        how += f", or RINGCAST_CAPACITY to at least {error.capacity},"
+    named = ringcast.FrameTooLarge(error.errno, f"{too_large}: {how} before the {what} is made")
+    named.spill_bytes, named.capacity = error.spill_bytes, error.capacity
+    return named
+
+
+def text_of(operation: str, rank: int, error: BaseException) -> str:
+    """What the receivers are sent for an error. Any error has a text here, one that can be encoded."""
+    try:
+        why = str(error)
+    except Exception:
+        why = "(the error has no readable text)"
+    text = f"{operation} failed at the source, rank {rank}: {type(error).__name__}: {why}"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."

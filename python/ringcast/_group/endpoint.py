@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints of a ring among processes that belong together: a queue's, or the ranks of a group.
+
+In a group each frame carries the operation and the number of the call, so that ranks which make different calls raise
+an error instead of receiving wrong data.
+
+Deaths are reported while no process makes a call. When a reader dies, the watching thread of the writer's process sends
+a notice, a frame without a call number, which names the dead. If the ring has no room for the notice, which the dead
+reader may be the cause of, a group closes the ring and each rank looks for the dead by pid.
+"""
+
+import errno
+import threading
+import warnings
+import weakref
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, Tuple, Union
+
+import ringcast
+from ringcast._group import config
+from ringcast._group.packing import may_pack, pack
+from ringcast._watch import watch
+
+# A tag is the operation's number, then the number of the call.
+_OPERATIONS = (
+    "",
+    "broadcast_tensor_dict",
+    "broadcast_object",
+    "broadcast_object_list",
+    "broadcast_pyobj",
+    "share_once",
+    "broadcast",
+)
+TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
+# Operations whose originals pickle the value as a whole, with tensors on any device.
+_ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
+CALL_BITS = 24
+CALL_MASK = (1 << CALL_BITS) - 1
+# Tags outside of the calls, whose value is a text: a rank has died; the source is out of reach.
+NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
+
+
+def state_of(pid: int) -> str:
+    """Of a process on this machine: "alive", "stopped" or "dead". A process without a readable state counts as alive,
+    or a wait for that process would end."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            letter = stat.read().rpartition(b")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "dead"
+    except (OSError, IndexError):
+        return "alive"
+    return "dead" if letter in b"ZX" else "stopped" if letter in b"Tt" else "alive"
+
+
+class WriterEnd:
+    """The endpoint that sends into a ring, and learns of its readers' deaths while no call is made.
+
+    The caller and the watching thread share no lock around send(), since a lock would double the cost of a send: a
+    Writer refuses a second thread, and the watching thread's calls hold the GIL, so that the caller never is the second
+    thread. Only the search for the dead holds a lock: check() names each dead reader once.
+    """
+
+    def __init__(self, writer: ringcast.Writer, goes_on: bool) -> None:
+        self.ring = writer
+        self.lost: Optional[str] = None  # which reader has died, for good
+        self._goes_on = goes_on  # after a death; else the first death is the end
+        self._alarm = False  # the watching thread found a call under way, which checks the readers at its end
+        self._checking = threading.RLock()  # a warning's handler may send
+        self._unwatch = watch(writer, self._notice)
+
+    def check(self) -> None:
+        """Find the readers that have died and tell the others. RuntimeError: another thread's call is under way."""
+        with self._checking:
+            while not self._is_over() and (reader := self.ring.check()) is not None:
+                what = "has died" if reader.state == "dead" else "is alive, but wrote invalid data into the ring"
+                self._lose(f"{reader.name} (pid {reader.pid})", what)
+            if self.lost is not None and not self.ring.closed:
+                self._tell(self.lost)
+            self._alarm = False
+
+    def lose(self, name: str) -> None:
+        """For the thread of a relay: a rank on another machine has died or is out of reach."""
+        with self._checking:
+            self._lose(name)
+            self._alarm = True
+            try:
+                if not self.ring.closed:
+                    self.check()
+            except RuntimeError:
+                if not self._goes_on:
+                    self._interrupt()
+            except ValueError:
+                pass  # the ring was closed meanwhile
+
+    def _lose(self, name: str, what: str = "") -> None:
+        """Record a death: set self.lost if that is the end."""
+        raise NotImplementedError
+
+    def _tell(self, text: str) -> None:
+        """Send the notice."""
+
+    def _interrupt(self) -> None:
+        """End the call under way, which may wait for room that a rank which waits for the dead one will not make."""
+
+    def _is_over(self) -> bool:
+        return self.lost is not None
+
+    def _notice(self) -> bool:
+        """For the watching thread: a reader may have died. Returns whether to go on watching."""
+        with self._checking:
+            self._alarm = True  # before the check: the call under way looks at the alarm last
+            try:
+                if not self.ring.closed:
+                    self.check()
+            except (RuntimeError, ValueError):  # a call is under way, or the ring was closed meanwhile
+                return False  # the descriptor stays readable as long as a call waits for room
+            return not self._is_over()
+
+    def _catch_up(self) -> None:
+        """At the end of a call that met an alarm."""
+        self.check()
+        if not self._is_over() and not self.ring.closed:
+            self._unwatch()
+            self._unwatch = watch(self.ring, self._notice)
+
+
+class Source(WriterEnd):
+    """The endpoint of the rank that sends to its group."""
+
+    def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
+        self.carries_cuda = False  # as the ranks have agreed
+        self.links: Sequence[Any] = ()  # to other machines
+        self._rank = rank
+        self._call = 0
+        super().__init__(writer, goes_on)
+
+    def send(
+        self,
+        value: Any,
+        operation: int,
+        kind: type = object,
+        hash: Optional[str] = None,
+        timeout: Optional[float] = None,
+        inside: bool = False,
+    ) -> None:
+        """inside: the values of a dict may hold anything, as where the original pickles them. timeout: for room, also
+        for the error that is sent instead. TimeoutError: nothing was sent, and the call can be repeated."""
+        self._raise_if_lost()
+        tag = operation << CALL_BITS | self._call
+        try:
+            if not isinstance(value, kind):
+                raise TypeError(f"the source must give a {kind.__name__}, not {type(value).__name__}")
+            if kind is dict and type(value) is not dict:
+                value = dict(value)  # a subclass of the caller's may have no typed form
+            try:
+                self.ring.send(value, timeout, tag=tag, hash=hash)
+            except TypeError:
+                if operation not in _ANYTHING and not (inside and may_pack(value)):
+                    raise
+                self.ring.send(pack(value), timeout, tag=tag)
+            self._call = (self._call + 1) & CALL_MASK
+        except Exception as error:
+            if timeout is not None and isinstance(error, TimeoutError):
+                raise
+            raised = self._fail(error, operation, tag, timeout)
+            if raised is error:
+                raise
+            raise raised from None
+        finally:
+            if self._alarm:
+                self._catch_up()
+
+    def refuse(self, error: BaseException, operation: int, timeout: Optional[float] = None) -> None:
+        """Send the other ranks, which wait for this call, the error in place of a value. timeout: as for send()."""
+        self._raise_if_lost()
+        tag = operation << CALL_BITS | self._call
+        try:
+            self._send_error(error, operation, tag, timeout)
+        except (ringcast.ReaderDied, ringcast.Cancelled) as death:
+            raise self._fail(death, operation, tag) from None
+        finally:
+            if self._alarm:
+                self._catch_up()
+
+    def number(self, call: int) -> None:
+        """Set the number of the next call, for a caller that numbers its calls over several rings."""
+        self._call = call & CALL_MASK
+
+    def close(self) -> None:
+        self._unwatch()  # before the descriptor is closed
+        self.ring.close()
+        for link in self.links:
+            link.join()
+
+    def _raise_if_lost(self) -> None:
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+
+    def _fail(self, error: Exception, operation: int, tag: int, timeout: Optional[float] = None) -> Exception:
+        """The error to raise here; the other ranks, which wait for this call, get its text."""
+        error = config.name_setting(error, f"on rank {self._rank}")
+        try:
+            if config.is_of_value(error):
+                self._send_error(error, operation, tag, timeout)
+        except (ringcast.ReaderDied, ringcast.Cancelled) as death:  # lose() cancels
+            error = death
+        if isinstance(error, ringcast.ReaderDied):
+            self.check()
+        return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+
+    def _send_error(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
+        text = config.text_of(_OPERATIONS[operation], self._rank, error)
+        self.ring.send_error(text, timeout, tag=tag)
+        self._call = (self._call + 1) & CALL_MASK
+
+    def _lose(self, name: str, what: str = "") -> None:
+        text = f"{name} {what}".rstrip()
+        if self._goes_on:
+            warnings.warn(f"{text}: the broadcasts go on without it", RuntimeWarning, stacklevel=1)
+        elif self.lost is None:
+            self.lost = f"{text}: make a new group without it. (RINGCAST_ON_DEATH=evict would go on.)"
+
+    def _tell(self, text: str) -> None:
+        try:
+            self.ring.send(text, 0, tag=NOTICE)
+        except (TimeoutError, ringcast.Error):
+            self.ring.close()
+
+    def _interrupt(self) -> None:
+        self.ring.cancel()
+
+
+class Receiver:
+    """The endpoint of a rank that receives."""
+
+    def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
+        self.ring = reader
+        self.source = source
+        self.lost: Optional[str] = None  # which rank has died, for good
+        self.carries_cuda = False  # as the source's
+        self._rank = rank
+        self._sender = sender  # the rank that sends into the ring of this machine
+        self._pids = pids  # of the ranks of this machine
+        self._call: Optional[int] = 0  # None: unknown, since the last call failed before or after it took its frame
+        self._relay: Any = None
+
+    def own(self, relay: Any) -> None:
+        """This process has the relay that sends into the ring what comes from the source."""
+        self._relay = relay
+        weakref.finalize(self, relay.leave).atexit = False
+
+    def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
+        """take: called instead of a wait for the next value; receive() returns None if `take` does."""
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+        expected, self._call = self._call, None
+        try:
+            taken = self.ring.recv_tagged() if take is None else take()
+        except (ringcast.SendError, ringcast.PickleRefused):
+            self._call = None if expected is None else (expected + 1) & CALL_MASK
+            raise
+        except ringcast.WriterGone:
+            self._raise_gone()
+        if taken is None:
+            self._call = expected
+            return None
+        value, tag = taken
+        call = tag & CALL_MASK
+        self._call = (call + 1) & CALL_MASK
+        if tag >> CALL_BITS != operation or call != (call if expected is None else expected):
+            self._raise_mismatch(operation, expected, tag, value)
+        return value
+
+    def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
+        """The value, and the hashes that were sent with it, as Frame.hashes. None: no frame has come."""
+        value: Optional[Tuple[Any, Any]] = self.receive(operation, self._take_hashed)
+        return value
+
+    def number(self, call: int) -> None:
+        """As Source.number(): of the frame that the next call is to receive."""
+        self._call = call & CALL_MASK
+
+    def close(self) -> None:
+        self.ring.close()
+        if self._relay is not None:
+            self._relay.close()
+
+    def _take_hashed(self) -> Optional[Tuple[Tuple[Any, Any], int]]:
+        try:
+            taken = self.ring.next(0)
+        except TimeoutError:  # unpack() below may raise a TimeoutError of a value's own
+            return None
+        with taken as frame:
+            return (ringcast.unpack(frame), frame.hashes), frame.tag
+
+    def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int, value: Any) -> NoReturn:
+        number = tag >> CALL_BITS
+        if tag in (NOTICE, GONE):
+            text = value if isinstance(value, str) else value[0]
+            if tag == NOTICE:
+                self._raise_lost(text)
+            self.ring.close()
+            raise ringcast.WriterGone(errno.EPIPE, text)
+        theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
+        mine = _OPERATIONS[operation]
+        raise RuntimeError(
+            f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {theirs}; here, on rank "
+            f"{self._rank}, call {'?' if expected is None else expected} is {mine}: all ranks must make the same calls "
+            "in the same order"
+        )
+
+    def _raise_lost(self, text: str) -> NoReturn:
+        self.lost = text
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, text) from None
+
+    def _raise_gone(self) -> NoReturn:
+        """The next call makes a new ring, unless a rank has died whose notice found no room."""
+        self.ring.close()
+        pid = self._pids[self._sender]
+        name = f"rank {self._sender} (pid {pid}),"
+        if self._sender == self.source:
+            name = f"the source, {name}"
+        else:
+            name += f" which passes on what the source, rank {self.source}, sends from another machine,"
+        if state_of(pid) == "dead":
+            raise ringcast.WriterGone(errno.EPIPE, f"{name} has died or exited") from None
+        dead = [f"rank {rank} (pid {pid})" for rank, pid in self._pids.items() if state_of(pid) == "dead"]
+        if dead:
+            have = "has" if len(dead) == 1 else "have"
+            self._raise_lost(f"{', '.join(dead)} {have} died, and {name} has closed the ring: make a new group")
+        raise ringcast.WriterGone(errno.EPIPE, f"{name} has closed the ring") from None
+
+
+End = Union[Source, Receiver]

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The endpoints of a MessageQueue, and their waits, which warn and name the rank that is waited for."""
+
+import collections
+import contextlib
+import errno
+import logging
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Deque, List, NoReturn, Optional, Tuple, Union
+
+import ringcast
+from ringcast._group.config import MOST_CHARACTERS, name_setting
+from ringcast._group.endpoint import WriterEnd, state_of
+from ringcast._group.packing import pack
+
+_logger = logging.getLogger("ringcast.vllm")
+
+_VLLM_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
+_INTERVAL = "VLLM_RINGBUFFER_WARNING_INTERVAL"
+_DEFAULT_INTERVAL = 60.0
+# How many readers a warning names.
+_MOST_NAMED = 8
+# The first part of a call that has to wait; this part reads no clock and gives no warning.
+_FIRST = 0.05
+# How often a waiting writer checks its readers.
+_CHECK = 0.05
+# How soon a thread that finds the ring taken by another one tries again, and how long an exit does.
+_RETRY = 0.001
+_AT_EXIT_SECONDS = 1.0
+# Tags of frames other than messages: all readers are attached; a reader has died, and the text names it.
+_READY, _DIED = 1, 2
+
+
+# ---- Waits -----------------------------------------------------------------------------------------------------------
+
+
+def warning_interval() -> float:
+    """Seconds between two warnings: vLLM's own where vLLM is loaded, since users may have changed it; else the
+    environment's."""
+    value = getattr(sys.modules.get(_VLLM_MODULE), _INTERVAL, None)
+    if value is None:
+        value = os.environ.get(_INTERVAL) or _DEFAULT_INTERVAL
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"{_INTERVAL} is {value!r}: it must be a number of seconds above 0, such as 60")
+    return seconds
+
+
+class Wait:
+    """The wait of one call. timeout: seconds, None for ever. spent: seconds that have passed. warns: if it does."""
+
+    def __init__(self, timeout: Optional[float], spent: float = 0.0, warns: bool = True) -> None:
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, or None, not nan")
+        self._began = time.monotonic() - spent
+        self._deadline = math.inf if timeout is None else self._began + timeout
+        self._interval = warning_interval() if warns else math.inf
+        self._warned = self._began
+
+    def over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    def slice(self, most: float = math.inf) -> Optional[float]:
+        """Seconds until the next warning, the end, or `most`, whichever is first. None: no limit."""
+        now = time.monotonic()
+        seconds = min(self._deadline - now, self._warned + self._interval - now, most)
+        return None if seconds == math.inf else max(0.0, seconds)
+
+    def warn(self, describe: Callable[[], str]) -> None:
+        """Warn, if the interval has passed."""
+        now = time.monotonic()
+        if now - self._warned >= self._interval:
+            self._warned = now
+            # Operators search for the first words, which are vLLM's.
+            _logger.warning(
+                "No available shared memory broadcast block found in %d seconds: %s", now - self._began, describe()
+            )
+
+
+def _first(timeout: Optional[float]) -> float:
+    return _FIRST if timeout is None else max(0.0, min(timeout, _FIRST))
+
+
+def _describe_readers(writer: ringcast.Writer) -> str:
+    """Which readers are behind, the slowest first."""
+    sent = writer.stats().frames
+    behind = sorted((peer for peer in writer.peers() if peer.lag), key=lambda peer: -peer.lag)
+    if not behind:
+        return "every reader has received all by now"
+    texts = [_describe(peer, sent) for peer in behind[:_MOST_NAMED]]
+    if len(behind) > _MOST_NAMED:
+        texts.append(f"and {len(behind) - _MOST_NAMED} more readers")
+    return "; ".join(texts)
+
+
+def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
+    messages = max(0, sent - peer.stats.frames)  # all readers have been attached since the first message
+    state = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
+    return (
+        f"{peer.name} (pid {peer.pid}) is {state.get(peer.state, peer.state)}, {peer.lag} bytes ({messages} messages) "
+        f"behind, and has held the writer back for {peer.held:.3g} s"
+    )
+
+
+# ---- The writer's endpoint -------------------------------------------------------------------------------------------
+
+
+def name_of(rank: int) -> str:
+    """What the reader of a rank is called in the ring, and so in errors and warnings."""
+    return f"rank {rank}"
+
+
+class Sender(WriterEnd):
+    """names: of the readers on this machine. The Writer evicts a dead reader, so that the notice finds room."""
+
+    def __init__(self, writer: ringcast.Writer, names: List[str]) -> None:
+        self.link: Any = None  # the relay to other machines, which is a reader of the ring itself
+        self._names = names
+        self._cancelled = False
+        self._complete = False  # all readers are attached
+        self._announced = False  # and know that all are
+        self._told = False  # of a death
+        self._send: Callable[..., None] = _go_slowly
+        super().__init__(writer, goes_on=False)
+
+    def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
+        try:
+            self._send(obj, _FIRST if timeout is None else _first(timeout))
+            return
+        except TimeoutError:
+            pass
+        except TypeError:  # a tensor on another device, which vLLM's pickle takes
+            obj = pack(obj)
+        except ringcast.Cancelled:
+            raise RuntimeError("cancelled") from None
+        except ringcast.FrameTooLarge as error:
+            raise self._name_setting(error) from None
+        finally:
+            if self._alarm:
+                self._catch_up()
+        self._enqueue_slowly(obj, timeout)
+
+    def _enqueue_slowly(self, obj: Any, timeout: Optional[float]) -> None:
+        """There is no room, or a reader is missing; or obj is what fails, and fails again."""
+        wait = Wait(timeout, _first(timeout) if self._complete else 0.0)
+        try:
+            if not self._complete:
+                self._gather(wait)
+            if not isinstance(obj, ringcast.PackedFrame):
+                obj = pack(obj)  # once, and not for each slice of the wait
+            self._send_waiting(obj, wait)
+        except ringcast.FrameTooLarge as error:
+            raise self._name_setting(error) from None
+        finally:
+            if self._alarm:
+                self._catch_up()
+
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
+        raise RuntimeError("Only readers can dequeue")
+
+    def wait_until_ready(self) -> None:
+        if not self._announced:
+            wait = Wait(None)
+            self._gather(wait)
+            self._send_waiting(None, wait, _READY)
+            self._announced = True
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self.ring.cancel()
+
+    def close(self) -> None:
+        self._unwatch()
+        close_ring(self.ring)
+        if self.link is not None:
+            self.link.close()
+
+    def _name_setting(self, error: Exception) -> Exception:
+        return name_setting(error, "in the writer's process", "queue", capacity=False)
+
+    def _send_waiting(self, obj: Any, wait: Wait, tag: int = 0) -> None:
+        while True:
+            self._check_readers()
+            wait.warn(self._describe_readers)
+            try:
+                self.ring.send(obj, wait.slice(_CHECK), tag=tag)
+                return
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError:
+                if wait.over():
+                    raise
+
+    def _gather(self, wait: Wait) -> None:
+        """Wait for all readers: a reader that attaches after a message was sent never gets that message."""
+        here = len(self._names) + (self.link is not None)
+        while True:
+            self._check_readers()
+            try:
+                self.ring.wait_readers(here, wait.slice(_CHECK))
+                if self.link is not None:
+                    self.link.wait(wait.slice(_CHECK))
+                self._check_names()
+                self._complete = True
+                self._send = self.ring.send
+                return
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError:
+                if self._cancelled:  # during the wait for the relay
+                    raise RuntimeError("cancelled") from None
+                if wait.over():
+                    raise TimeoutError(self._describe_missing()) from None
+            wait.warn(self._describe_missing)
+
+    def _check_names(self) -> None:
+        """The number of readers is right: find a rank that has attached twice in place of another."""
+        names = {peer.name for peer in self.ring.peers()}
+        missing = [name for name in self._names if name not in names]
+        if missing:
+            raise RuntimeError(
+                f"all {len(self._names)} places are taken, but not by {', '.join(missing)}: another rank has attached "
+                "twice. Each rank calls create_from_handle() once"
+            )
+
+    def _describe_readers(self) -> str:
+        text = _describe_readers(self.ring)
+        return text if self.link is None else f"{text}; remote readers: {self.link.describe()}"
+
+    def _describe_missing(self) -> str:
+        texts = []
+        if self._names:
+            came = {peer.name for peer in self.ring.peers() if peer.state in ("active", "stopped")}
+            missing = [name for name in self._names if name not in came]
+            texts.append(f"{len(self._names) - len(missing)} of {len(self._names)} readers are attached")
+            texts += [f"missing: {', '.join(missing)}"] if missing else []
+        if self.link is not None:
+            texts.append(f"remote readers: {self.link.describe()}")
+        return "; ".join(texts)
+
+    # ---- Deaths ----
+
+    def _check_readers(self) -> None:
+        self._catch_up() if self._alarm else self.check()
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+
+    def _lose(self, who: str, what: str = "") -> None:
+        if self.lost is None:
+            if what:
+                who = f"{who}, a reader of the message queue of pid {os.getpid()}, {what}: make a new queue"
+            self.lost = who[:MOST_CHARACTERS]
+            self._send = _raise_died(self.lost)
+
+    def _tell(self, text: str) -> None:
+        """The dead reader takes no room, since the Writer has evicted it; a slow reader may."""
+        if self._told:
+            return
+        self._told = True
+        try:
+            self.ring.send(text, 0, tag=_DIED)
+        except (TimeoutError, RuntimeError):
+            thread = threading.Thread(target=_keep_telling, args=(self.ring, text), name="ringcast-tell", daemon=True)
+            thread.start()
+        except ringcast.Error:
+            pass
+
+
+def _keep_telling(ring: ringcast.Writer, text: str) -> None:
+    """Until there is room, or the queue is closed, which ends the wait; no queue is kept alive."""
+    with contextlib.suppress(ringcast.Error, ValueError):
+        while True:
+            try:
+                return ring.send(text, None, tag=_DIED)
+            except RuntimeError:  # a call that began before has the Writer
+                time.sleep(_RETRY)
+
+
+# ---- A reader's endpoint ---------------------------------------------------------------------------------------------
+
+
+class Receiver:
+    """link: the relay's end on this machine, if the writer is on another machine."""
+
+    def __init__(self, reader: ringcast.Reader, link: Any = None) -> None:
+        self.ring = reader
+        self.link = link
+        self._ready = False
+        self._early: Deque[Any] = collections.deque()  # messages that came before the writer was ready
+        self._recv: Callable[..., Tuple[Any, int]] = reader.recv_tagged
+
+    def enqueue(self, obj: Any, timeout: Optional[float]) -> NoReturn:
+        raise AssertionError("Only writers can enqueue")
+
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> Any:
+        if self._early:
+            return self._early.popleft()
+        spent = 0.0
+        try:
+            obj, tag = self._recv(_FIRST if timeout is None else _first(timeout))
+            if not tag:
+                return obj
+            self._take_notice(obj, tag)
+        except TimeoutError as error:
+            if _is_of_a_message(error):
+                raise
+            spent = _first(timeout)
+        except ringcast.Cancelled:
+            raise RuntimeError("cancelled") from None
+        wait = Wait(timeout, spent, warns=not indefinite)
+        while True:
+            obj, tag = self._receive_waiting(wait)
+            if not tag:
+                return obj
+            self._take_notice(obj, tag)
+
+    def wait_until_ready(self) -> None:
+        wait = Wait(None)
+        while not self._ready:
+            obj, tag = self._receive_waiting(wait)
+            if tag:
+                self._take_notice(obj, tag)
+            else:
+                self._early.append(obj)
+
+    def cancel(self) -> None:
+        self.ring.cancel()
+
+    def close(self) -> None:
+        close_ring(self.ring)
+        if self.link is not None:
+            self.link.close()
+
+    def _receive_waiting(self, wait: Wait) -> Tuple[Any, int]:
+        while True:
+            wait.warn(self._describe_writer)
+            try:
+                return self._recv(wait.slice())
+            except ringcast.Cancelled:
+                raise RuntimeError("cancelled") from None
+            except TimeoutError as error:
+                if wait.over() or _is_of_a_message(error):
+                    raise
+
+    def _describe_writer(self) -> str:
+        who, pid = "the writer" if self.link is None else "the relay of the writer", self.ring.writer_pid
+        state = "stopped by a signal or a debugger" if state_of(pid) == "stopped" else "alive"
+        return f"{who} (pid {pid}) is {state}, and all that it has sent was received"
+
+    def _take_notice(self, obj: Any, tag: int) -> None:
+        if tag == _READY:
+            self._ready = True
+        elif tag == _DIED:
+            self._recv = _raise_died(obj)  # nothing more will come
+            self._recv()
+        else:
+            raise ringcast.ProtocolError(
+                errno.EPROTO, f"a frame has the tag {tag}: its sender is no MessageQueue of this version of ringcast"
+            )
+
+
+class NoReaders:
+    """The writer's endpoint of a queue without readers."""
+
+    link = None
+
+    def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
+        pack(obj)  # raises what sending the object would
+
+    dequeue = Sender.dequeue
+
+    def wait_until_ready(self) -> None:
+        pass
+
+    cancel = close = wait_until_ready
+
+
+def close_ring(ring: Union[ringcast.Writer, ringcast.Reader]) -> None:
+    """At exit another thread may be in a call, which ends as by shutdown(). An open ring would look like a death."""
+    deadline = time.monotonic() + _AT_EXIT_SECONDS
+    while True:
+        try:
+            return ring.close()
+        except RuntimeError:
+            ring.cancel()
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(_RETRY)
+
+
+def _go_slowly(*_: Any) -> NoReturn:
+    """In place of Writer.send()."""
+    raise TimeoutError
+
+
+def _is_of_a_message(error: TimeoutError) -> bool:
+    """Whether the unpickling of a message has raised it: then Python code has, and a Reader is none."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
+def _raise_died(text: str) -> Callable[..., NoReturn]:
+    def fail(*_: Any) -> NoReturn:
+        raise ringcast.ReaderDied(errno.EOWNERDEAD, text)
+
+    return fail
