@@ -173,16 +173,13 @@ bool rc_py_gpu_map_exists(struct rc_py_reader *self);
 /* Whether such a frame holds tensors of a device. It is there as a whole. */
 bool rc_py_has_device(const struct ringcast_frame *frame);
 
-extern const char rc_py_prepare_gpu_doc[];
 PyObject *rc_py_reader_prepare_gpu(PyObject *self, PyObject *unused);
 PyObject *rc_py_writer_gpu(PyObject *self, void *closure);
 PyObject *rc_py_reader_gpu(PyObject *self, void *closure);
-extern const char rc_py_gpu_doc[], rc_py_gpu_status_doc[];
 PyObject *rc_py_gpu_status(PyObject *module, PyObject *unused);
 
 /* ---- handles/loan.c --------------------------------------------------------------------------------------------- */
 
-extern const char rc_py_writer_lend_doc[];
 PyObject *rc_py_writer_lend(PyObject *writer, PyObject *tensor);
 /* Says of each tensor on a device whether it lies in lent memory, and where. False: none does. */
 bool rc_py_loans_find(const struct rc_py_writer *writer, struct rc_py_encoding *encoding);

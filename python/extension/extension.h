@@ -376,9 +376,7 @@ struct rc_py_packed {
 };
 /* Raises PickleRefused of one that is `pickled`. Always NULL. */
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed);
-extern const char rc_py_pack_doc[];
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-extern const char rc_py_unpack_doc[];
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* ---- status.c --------------------------------------------------------------------------------------------------- */
@@ -404,7 +402,6 @@ int rc_py_wait_for_room(struct rc_py_writer *self, rc_py_attempt attempt, void *
 /* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
 int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 
-extern const char rc_py_send_doc[], rc_py_send_bytes_doc[], rc_py_send_error_doc[];
 PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
@@ -422,7 +419,6 @@ void rc_py_watch_close(PyObject **watch, pid_t pid);
 /* After each call that may have made the descriptor wait: -ENOBUFS says that it is gone, and who waits asks anew. */
 void rc_py_watch_after(PyObject *watch, pid_t pid, int rc);
 
-extern const char rc_py_arecv_doc[], rc_py_arecv_tagged_doc[], rc_py_asend_doc[], rc_py_room_fileno_doc[];
 PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_reader_anext(PyObject *self);

@@ -5,6 +5,8 @@
  */
 #include "python/extension/device.h"
 
+#include "python/docstrings.h"
+
 static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTypeObject **out) {
   PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
   if (!type) return -1;
@@ -131,12 +133,12 @@ static void module_free(void *module) {
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef module_functions[] = {
-    {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, rc_py_pack_doc},
-    {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, rc_py_unpack_doc},
-    {"_tidy_readers", rc_py_gpu_tidy_readers, METH_NOARGS, NULL},
-    {"gpu_status", rc_py_gpu_status, METH_NOARGS, rc_py_gpu_status_doc},
-    {"recycling", rc_py_recycling, METH_NOARGS, rc_py_recycling_doc},
-    {"set_recycling", rc_py_set_recycling, METH_O, rc_py_set_recycling_doc},
+    {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
+    {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
+    {"_tidy_readers", rc_py_gpu_tidy_readers, METH_NOARGS,NULL},
+    {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
+    {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
+    {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},
     {NULL, NULL, 0, NULL},
 };
 

@@ -112,7 +112,6 @@ PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out
 
 int rc_py_recycle_init(void); /* -1: raised */
 void rc_py_recycle_end(void);
-extern const char rc_py_recycling_doc[], rc_py_set_recycling_doc[];
 PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
 PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);
 

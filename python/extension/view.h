@@ -73,7 +73,6 @@ PyObject *rc_py_look_item(const struct rc_py_looking *looking, PyObject *key);
 PyObject *rc_py_look_contains(const struct rc_py_looking *looking, PyObject *key); /* a bool */
 PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *key);
 /* What keys() and hashes are, for the two types that have them. */
-extern const char rc_py_keys_doc[], rc_py_hashes_doc[];
 
 /* ---- frame.c ---------------------------------------------------------------------------------------------------- */
 

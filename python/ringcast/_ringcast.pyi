@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of the extension. What they do and raise is told in full by their docstrings: help(ringcast.Writer).
+"""The types and the docstrings of the extension: the build makes the C docstrings of this file (docstrings.py).
 
-Wherever there is a `timeout`: seconds; None waits for ever, 0 tries once; TimeoutError when the time is up.
+Every `timeout` is in seconds; None waits for ever, 0 tries once. TimeoutError: the time is up.
 """
 
 from types import TracebackType
@@ -28,77 +28,127 @@ from ringcast._status import GpuInfo, GpuStatus, Info, ReaderStatus, Recycling, 
 __version__: Final[str]
 
 KIND_BYTES: Final[int]
-"""The kind of a frame whose bytes are the caller's own: of send_bytes(), and of commit() unless it is told."""
+"""The kind of a frame with the caller's own bytes: of send_bytes(), and of commit() by default."""
 
 KIND_TENSORS: Final[int]
 """The kind of a frame in the typed layout of ringcast/frame.h: of send() and send_error()."""
 
 def pack(obj: Any, *, allow_pickle: Optional[bool] = None, hash: Optional[str] = None) -> PackedFrame:
-    """Make the frame that Writer.send(obj) would send, in memory of its own, to be sent on several rings.
-    allow_pickle=False: PickleRefused names the place and type of what has no form of its own."""
+    """Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame.
+
+    Each Writer.send(packed) costs one copy, and the readers receive what send(obj) would give them. The frame holds
+    `obj` as it is at the time of the call.
+
+    allow_pickle: as for Writer; None allows pickles unless RINGCAST_ALLOW_PICKLE=0. hash: as for Writer.send();
+    PackedFrame.hashes has the hashes.
+
+    Tensors on a CUDA device: the call waits for the device and copies the bytes; such tensors arrive on a device,
+    as after send().
+
+    TypeError: a tensor on any other device. PickleRefused, and any error of pickle, as in Writer.send().
+    """
 
 def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
-    """The object that a frame holds: a PackedFrame, a Frame, or its bytes; as recv() would give it.
-    allow_pickle=False: no pickle of it is loaded, and no module is imported but torch and NumPy."""
+    """Return the object of a frame, as recv() would: `frame` is a PackedFrame, a Frame of Reader.next(), or the
+    bytes of a frame in any buffer.
+
+    allow_pickle: as for Reader. If False, no pickle is loaded and no module is imported but torch and NumPy. A
+    Frame's Reader must allow pickles too. Tensors of a CUDA device arrive on the CPU; in a Frame, where the Reader
+    wants them.
+
+    ProtocolError: the buffer does not hold a frame. BufferError: the buffer is not contiguous. PickleRefused,
+    ImportError, SendError, and any error of unpickling, as in Reader.recv().
+    """
 
 def _tidy_readers() -> bool: ...
 def gpu_status() -> GpuStatus:
-    """Whether this process can use a CUDA device, and why not."""
+    """Return whether this process can use a CUDA device, and if not why: GpuStatus(ready, why, version, devices,
+    result).
+
+    The first call opens the driver, which takes 0.1 s or more. The call allocates nothing on a device.
+    """
 
 def recycling() -> Recycling:
-    """How the memory of large received arrays is used again."""
+    """Return how ringcast uses the memory of large received arrays again: Recycling(limit, idle, lent, reused,
+    fresh).
+
+    limit, idle and lent are bytes: the most kept for later, the bytes kept now, and the bytes in use by live
+    arrays. reused and fresh count the blocks taken from the kept memory and from the kernel.
+    """
 
 def set_recycling(limit: int, /) -> None:
-    """Keep at most `limit` bytes of that memory for the next arrays; 0 turns it off. Default:
-    RINGCAST_RECYCLE_BYTES."""
+    """Keep at most `limit` bytes of the memory of large received arrays for the next arrays.
+
+    The kernel gets memory beyond the limit back at once. 0 turns recycling off: arrays then come from the
+    allocators of NumPy and torch. Default: RINGCAST_RECYCLE_BYTES at import, else 256 MiB. Any thread may call.
+
+    ValueError: out of range. TypeError: not an int.
+    """
 
 @final
 class PackedFrame:
-    """A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once; read-only."""
+    """A frame made by pack(), for Writer.send() on any number of rings, in any threads at once.
+
+    A PackedFrame never changes and does not refer to the packed object. memoryview(packed) and bytes(packed) show
+    the bytes, in the layout of ringcast/frame.h; nbytes and len(packed) count them. packed["key"], keys() and "key"
+    in packed look into a dict, as for a Frame.
+    """
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes in a ring."""
+        """Bytes of the frame in a ring."""
 
     @property
     def hashes(self) -> Any:
-        """Of send(..., hash=...): {key: int} for tensors, {key: [int]} for what has such in it; see the docstring."""
+        """The hashes of the tensors and arrays, of pack(..., hash=...), as for Frame.hashes."""
 
     def keys(self) -> List[str]:
-        """The keys of the dict that it holds, in order. TypeError: it holds none."""
+        """Return the keys of the frame's dict, in order. Errors as Frame.keys()."""
 
     def __getitem__(self, key: str, /) -> Any:
-        """That item alone, a copy, as recv() would give it."""
+        """Return a copy of one item of the frame's dict, as recv() would give it."""
 
     def __contains__(self, key: object, /) -> bool: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
-    def __reduce__(self) -> NoReturn: ...
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: only Writer.send() takes a PackedFrame, on its own."""
 
 @final
 class DeviceTensor:
-    """An array on a CUDA device, of a sender's library that is not known, or not here: for from_dlpack()."""
+    """An array on a CUDA device whose library is unknown to ringcast, or missing in this process.
+
+    torch.from_dlpack(tensor), cupy.from_dlpack(tensor) and the like make an array over the same memory. The memory
+    is freed with the last array, once the streams named by from_dlpack() have done their work; the streams must
+    exist until then. A DeviceTensor of a view() lies in the writer's pool and is read-only.
+    """
 
     @property
-    def shape(self) -> Tuple[int, ...]: ...
+    def shape(self) -> Tuple[int, ...]:
+        """The shape, a tuple of ints."""
+
     @property
     def dtype(self) -> str:
-        """Its name, as torch has it."""
+        """The name of the dtype, as torch spells it: "float32"."""
 
     @property
     def device(self) -> str:
-        """ "cuda:0" and the like."""
+        """The device: "cuda:0" and the like."""
 
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of the array, in C order."""
+
     @property
     def data_ptr(self) -> int:
-        """Its address on the device."""
+        """The address on the device; 0 if the array is empty."""
 
     @property
-    def __cuda_array_interface__(self) -> Dict[str, Any]: ...
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        """The array for libraries without DLPack, such as Numba."""
+
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> NoReturn:
-        """TypeError: its bytes are on a device."""
+        """Raise TypeError: the bytes are on a device."""
 
     def __dlpack__(
         self,
@@ -107,81 +157,128 @@ class DeviceTensor:
         max_version: Optional[Tuple[int, int]] = None,
         dl_device: Optional[Tuple[int, int]] = None,
         copy: Optional[bool] = None,
-    ) -> Any: ...
-    def __dlpack_device__(self) -> Tuple[int, int]: ...
+    ) -> Any:
+        """Return a DLPack capsule for from_dlpack() of torch, CuPy or JAX.
+
+        BufferError: the caller asks for a copy, or for another device.
+        """
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        """Return (2, ordinal): a CUDA device and its number."""
 
 @final
 class Loan:
-    """A tensor that Writer.lend() has lent: what is sent of it is copied by the readers, from where it lies.
+    """A tensor that Writer.lend() has lent: the readers copy the sent parts of the tensor from the tensor's own
+    memory.
 
-    with writer.lend(weights) as loan:
-        writer.send({"weights": weights})
-        loan.wait()
+        with writer.lend(weights) as loan:
+            writer.send({"weights": weights})
+            loan.wait()                     # the readers have their copies: weights may be written to
 
-    It keeps the tensor until it is closed. What was sent must not be written to before it is idle.
+    The Loan keeps the tensor until close(). Do not write to a sent part before the Loan is idle, and do not free
+    the memory by other means before close() has returned. Dropping a Loan waits for no reader: later calls of the
+    Writer take the memory back, and the Writer keeps the tensor until then. Use a Loan in the thread that uses the
+    Writer.
     """
 
     @property
     def idle(self) -> bool:
-        """Whether all that was sent of it has been read."""
+        """Whether the readers have read all sent parts, so that the tensor may be written to."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether the tensor was taken back, or is left to the Writer to take back."""
+
     def wait(self, timeout: Optional[float] = None) -> None:
-        """Wait until it is idle."""
+        """Wait until the readers have read all sent parts, so that the tensor may be written to.
+
+        timeout: seconds, None for ever, 0 to look once. TimeoutError: not in time.
+        """
 
     def close(self, timeout: Optional[float] = None) -> None:
-        """Take it back: afterwards its memory may be freed. TimeoutError: not yet; ask again."""
+        """Take the tensor back: wait until the readers have read the sent parts and closed the memory, which may
+        then be freed.
 
-    def __enter__(self) -> Self: ...
+        Closing twice is fine. timeout: seconds, None for ever, 0 to try once. TimeoutError: not in time; call
+        again.
+        """
+
+    def __enter__(self) -> Self:
+        """Return the Loan."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Call close(). After an exception do not wait: later calls of the Writer take the tensor back."""
 
 @final
 class Span:
-    """Memory of the ring, lent by Writer.reserve(), to be written in place.
+    """Memory of the ring, reserved by Writer.reserve() and written in place.
 
-    with writer.reserve(16) as span, memoryview(span) as view:
-        view[:] = bytes(16)
+        with writer.reserve(16) as span, memoryview(span) as view:
+            view[:] = bytes(16)
 
-    All of it is committed at the end of the block, and aborted after an exception. BufferError: a memoryview or an
-    array of it is still in use; it is open as before: drop them, then commit() or abort().
+    The end of the block commits the whole Span; an exception aborts the Span. numpy.asarray(span) and
+    torch.frombuffer(span, ...) write too, but delete every such array before the end of the block. BufferError: a
+    memoryview or an array is still in use, and the Span is still open: delete the array, then call commit() or
+    abort().
+
+    len(span) is the number of bytes. The memory starts 16 bytes into a 64-byte line.
     """
 
     def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
-        """Publish the first `n` bytes (None: all) as one frame. kind: KIND_BYTES or KIND_TENSORS."""
+        """Publish the first `n` bytes (None: all) as one frame, as Writer.commit(). The Span is then closed.
+
+        ValueError: the Span is closed, or `n` is more than was reserved (the Span stays open). BufferError: a
+        memoryview of the Span is still in use.
+        """
 
     def grow(self, n: int, timeout: Optional[float] = None) -> None:
-        """Make it `n` bytes long in all, keeping what was written. No memoryview may be in use; take a new one."""
+        """Make the Span `n` bytes long in all and keep the written bytes. The memory may move: take a new
+        memoryview.
+
+        Timeout and errors as Writer.reserve(); after an error the Span is unchanged. BufferError: a memoryview of
+        the Span is still in use. ValueError: the Span is closed.
+        """
 
     def abort(self) -> None:
-        """Give the memory back; no reader sees anything."""
+        """Give the memory back; no reader sees the bytes. Errors as commit()."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Return the Span."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Commit the whole Span, unless closed; after an exception, abort (once the last memoryview is gone)."""
 
 @final
 class Frame:
-    """A frame in the ring, lent by Reader.next(), to be read in place; read-only.
+    """A frame in the ring, leased by Reader.next() and read in place. A Reader holds at most `leases` Frames at a
+    time.
 
-    with reader.next() as frame, memoryview(frame) as view:
-        total = sum(view)
+        with reader.next() as frame, memoryview(frame) as view:
+            total = sum(view)
 
-    It is released at the end of the block. BufferError: a memoryview or an array of it is still in use; it is held as
-    before: drop them, then release().
+    The end of the block releases the frame, and the writer may reuse the memory. Dropping the last reference to a
+    Frame releases the frame too. numpy.asarray(frame) reads in place; delete every such array before the end of the
+    block. BufferError: a memoryview or an array is still in use, and the frame is still held: delete the array,
+    then call release().
+
+    The bytes read were whole if release() or the block ends without Evicted; Reader.check() tells earlier.
+
+    If a dict was sent, frame["key"] reads one item, as recv() would give it; frame.keys() and "key" in frame look
+    at the keys alone. len(frame) is the number of bytes, bytes(frame) a copy. Read-only.
     """
 
     @property
@@ -194,75 +291,123 @@ class Frame:
 
     @property
     def tag(self) -> int:
-        """The sender's tag; that of bytes is 0."""
+        """The sender's tag; 0 for send_bytes()."""
 
     def release(self) -> None:
-        """Give the frame back to the ring, where the writer may overwrite it. Evicted: drop what was made of it."""
+        """Give the frame back to the ring. The writer may overwrite the memory once all older frames are released
+        too.
+
+        A second call does nothing. BufferError: a memoryview of the frame is still in use. Evicted: the writer has
+        evicted this Reader and may have overwritten the frame during the read: discard all results.
+        """
 
     @property
     def hashes(self) -> Any:
-        """Of send(..., hash=...): {key: int} for tensors, {key: [int]} for what has such in it; see the docstring."""
+        """The hashes of the sender's send(..., hash=...) or pack(..., hash=...), as 64-bit ints.
+
+        If a dict was sent: a dict with the hash of each key whose value is a tensor or array, and a list of hashes
+        for each key whose value contains tensors or arrays, in the order of a walk through the value. Other keys
+        are absent. For any other value (and for a dict of more than 64 items without tensors, or with keys other
+        than str): the hash, the list, or None. Pickled values have no hashes. ringcast does not verify the hashes.
+        """
 
     def keys(self) -> List[str]:
-        """The keys of the dict that it holds, in order. TypeError: it holds none."""
+        """Return the keys of the frame's dict, in order, without reading the values.
+
+        A dict of more than 64 items without tensors or arrays, or with keys other than str, is read as a whole.
+
+        TypeError: the frame holds no dict, or a dict with keys other than str. ProtocolError, SendError, and the
+        errors of reading the whole, as in Reader.recv().
+        """
 
     def __getitem__(self, key: str, /) -> Any:
-        """That item alone, a copy, as recv() would give it."""
+        """Return a copy of one item of the frame's dict, as recv() would give it."""
 
     def __contains__(self, key: object, /) -> bool: ...
-    def __reduce__(self) -> NoReturn: ...
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: send the frame's object instead."""
+
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Return the Frame."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Release the frame; after an exception, as soon as the last memoryview is gone."""
 
 @final
 class View:
-    """An object whose arrays and tensors lie in the ring, lent by Reader.view() for one `with` block.
+    """The result of Reader.view(), for one `with` block.
 
-    with reader.view() as obj:
-        total = obj["x"].sum()
+        with reader.view() as obj:
+            total = obj["x"].sum()            # reads the ring's memory in place
 
-    NumPy arrays are read-only; TO WRITE TO A TORCH TENSOR OF A VIEW KILLS THE PROCESS (SIGSEGV). What is still held
-    after the block can be looked at, but shows whatever the writer puts there.
+    NumPy arrays in obj are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS THE
+    PROCESS (SIGSEGV), because the memory is mapped read-only; in-place operations write too. Clone a tensor before
+    changing it.
+
+    The end of the block gives the frame back, also after an exception. Reading an array or tensor after the block
+    is safe, whatever happens to the Reader and the writer, but shows whatever the writer puts there next. Copy what
+    you keep, inside the block. Dropping a View gives the frame back.
     """
 
     @property
     def tag(self) -> int:
-        """The sender's; that of bytes is 0."""
+        """The sender's tag; 0 for send_bytes()."""
 
     @property
     def hashes(self) -> Any:
         """As Frame.hashes, inside the block."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> Any:
+        """Return the object."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Give the frame back.
+
+        Evicted: the writer has evicted this Reader during the block and may have overwritten the arrays: discard
+        all results.
+        """
 
 @final
 class Writer:
-    """Makes a ring and sends through it. capacity: bytes. spin: seconds that a wait spins before it sleeps.
+    """Makes a ring, and sends to every process that attaches a Reader to the ring's handle.
 
-    memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first of them that can be had.
-    numa: "local", "none", "interleaved", or a node's number. spill_bytes: the most memory beside the ring, for what is
-    too large for it; None: RINGCAST_SPILL_BYTES, else up to 4 GiB; 0: none. allow_pickle: False refuses to send what
-    would need a pickle; None: RINGCAST_ALLOW_PICKLE, else True. on_death: what is done about a dead reader in the way,
-    "fail" (ReaderDied) or "evict" (go on without it). slow: seconds that a live one may be in the way, None for ever;
-    on_slow: then "fail" (TimeoutError) or "evict" (it gets Evicted). gpu_pool_bytes: memory of the device for tensors
-    on it; None: RINGCAST_GPU_POOL_BYTES, else 256 MiB; 0: none. gpu_inline_most: so few bytes go through the ring
-    anyway. gpu_full: without room there, "inline" (through the ring) or "raise" (TimeoutError). gpu_lend: needed only
-    if other device tensors are sent before the first lend().
+    capacity: bytes of the ring, rounded up to a power of two; default: by the L3 cache, 4 to 32 MiB.
+    readers: the most readers at a time.
+    memory: "hugetlb", "shmem-huge", "pages", or "auto": RINGCAST_MEMORY, else the first kind the machine has. If a
+    kind is named and the machine lacks it, the call raises Error.
+    spin: seconds that a wait spins before sleeping. None: 20 µs (with fewer CPUs than parties a wait yields for at
+    most 50 µs); 0: never spin.
+    numa: where the memory lies on a machine of several nodes: "local" to this CPU, "none" (the kernel decides),
+    "interleaved", or the number of a node. A placement that fails is no error; info() tells.
+    spill_bytes: the most memory beside the ring, for frames too large for the ring, rounded up to 2 MiB and
+    allocated on use. None: RINGCAST_SPILL_BYTES, else 4 GiB or half of the free memory, whichever is less. 0: none.
+    allow_pickle: False refuses values that need a pickle. None: True, unless RINGCAST_ALLOW_PICKLE=0.
+    on_death: what a blocked call does about a dead reader: "fail" raises ReaderDied, "evict" goes on without the
+    reader.
+    slow: seconds that a live reader may block the writer, over all calls until one succeeds; None: for ever.
+    on_slow: what happens after `slow`: "fail" raises TimeoutError, "evict" goes on, and the reader gets Evicted.
+    gpu_pool_bytes: device memory for tensors on a CUDA device, allocated by the first such tensor. None:
+    RINGCAST_GPU_POOL_BYTES, else 256 MiB. 0: no pool; such tensors go through the ring.
+    gpu_inline_most: a frame with at most so many bytes of device tensors goes through the ring.
+    gpu_full: if the pool has no room, send the frame through the ring ("inline") or raise TimeoutError ("raise").
+    gpu_lend: needed only if other device tensors are sent before the first lend().
+
+    One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an
+    argument is out of range. Error: the kernel's errno, if there is no memory.
     """
 
     def __new__(
@@ -285,11 +430,13 @@ class Writer:
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
-        """How tensors of a CUDA device go; None: none has gone yet."""
+        """How tensors of a CUDA device travel: a GpuInfo, or None if none was sent yet or this process has no
+        device.
+        """
 
     @property
     def handle(self) -> str:
-        """The ring's name: hand it to the readers by any means."""
+        """The ring's name, a short printable str: give the handle to the readers by any means."""
 
     @property
     def capacity(self) -> int:
@@ -297,97 +444,248 @@ class Writer:
 
     @property
     def max_frame(self) -> int:
-        """The largest frame's bytes, spill memory included."""
+        """Bytes of the largest possible frame, spill memory included."""
 
     @property
     def ring_frame(self) -> int:
-        """Bytes of the largest frame that stays in the ring."""
+        """Bytes of the largest frame that stays in the ring; larger frames go through spill memory."""
 
     @property
     def spill_bytes(self) -> int:
-        """The most spill memory there can be; 0: there is none."""
+        """The most bytes of spill memory; 0: none."""
 
     @property
     def memory(self) -> str:
-        """What was got: "hugetlb", "shmem-huge" or "pages"."""
+        """The kind of memory of the ring: "hugetlb", "shmem-huge" or "pages"."""
 
     @property
-    def page_size(self) -> int: ...
+    def page_size(self) -> int:
+        """Bytes of a page of the ring's memory."""
+
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
     def wait_readers(self, n: int, timeout: Optional[float] = None) -> int:
-        """Wait until at least `n` readers are attached; return how many are."""
+        """Wait until at least `n` readers are attached, and return the number of readers.
+
+        TimeoutError: not in time. ValueError: `n` is more than the ring has slots.
+        """
 
     def send(
         self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None
     ) -> None:
-        """Send any object, or what pack() made of one. timeout: for room. tag: 32 bits of the caller's own. hash:
-        "sha256" or "xxh3", of each tensor and array, for Frame.hashes."""
+        """Send any Python object to every attached reader.
+
+        ringcast encodes plain values, containers, torch tensors (any dtype and strides), NumPy arrays and scalars,
+        dataclasses, msgspec.Structs, namedtuples and Enum members itself, nested up to 1024 deep. Tensors and
+        arrays are copied once, straight into the ring; from a CUDA device (torch, or any array with __dlpack__
+        there, such as CuPy's and JAX's), into a pool on the device, without a wait. The rest of a value is pickled
+        by protocol 5, with tensors, arrays and buffers beside the pickle. A PackedFrame of pack() is sent as the
+        packed object.
+
+        Do not change the value before send() returns; afterwards changes do no harm, for the readers have copies.
+        If a tensor gets other memory during the call (tensor.data = ...), the tensor is sent as before. Nothing can
+        hold memory that is freed or moved within its storage (untyped_storage().resize_(0), a resize_ that grows
+        the storage, NumPy's resize(refcheck=False)): send() then reads freed memory, and the process may crash.
+
+        timeout: seconds to wait for room, None for ever, 0 to try once.
+        tag: 32 bits of the caller's own, for recv_tagged().
+        hash: "sha256" or "xxh3" hashes each tensor and array, nested ones too, during the copy, over the bytes in C
+        order; readers find the hashes in Frame.hashes. The hash is the first 8 bytes of the SHA-256 as a big-endian
+        int, or the 64-bit XXH3. Pickled values get no hash; a PackedFrame has the hashes of pack().
+
+        TimeoutError: no room in time, in the ring or in the spill memory; the message names the reader that blocks.
+        FrameTooLarge: the frame can never fit; the error's spill_bytes would be enough. Error (ENOMEM, ENOSPC): the
+        machine has no more spill memory. PickleRefused: the value needs a pickle, and this Writer makes none.
+        ReaderDied: there is no room, a reader has died, and on_death is "fail". TypeError: a tensor on another
+        device, or on a device that this process can't use. ValueError: a tensor without memory. RecursionError: the
+        nesting is too deep for the thread's stack, or for pickle. RuntimeError: the value changed during the call.
+        Any error of pickle, with the place in front: "value['a'][2]: ...". After an error nothing was sent.
+        """
 
     def asend(
         self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None
     ) -> Coroutine[Any, Any, None]:
-        """send() for a task of asyncio; calls that wait for room are served in their order."""
+        """Send for a task of asyncio: `await writer.asend(obj)`.
 
-    def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None: ...
+        If there is room, the call sends at once, now and then after a turn of the loop. Else only this task waits,
+        in the loop and without a thread, and sends `obj` as it was at the start of the wait. Waiting calls are
+        served in order. A cancelled call has sent nothing.
+
+        Timeout and errors as send(). ValueError: the Writer was closed during the wait.
+        """
+
+    def send_bytes(self, data: Buffer, timeout: Optional[float] = None) -> None:
+        """Send the bytes of any buffer, in C order; recv() returns bytes. Timeout and errors as send()."""
+
     def send_error(self, text: str, timeout: Optional[float] = None, *, tag: int = 0) -> None:
-        """Make recv() raise SendError(text) at every reader."""
+        """Send an error in place of an object: recv() raises SendError(text) at every reader. Timeout, tag and
+        errors as send().
+        """
 
     def reserve(self, n: int, timeout: Optional[float] = None) -> Span:
-        """Lend `n` bytes, of the ring or of spill memory, to be written in place."""
+        """Reserve `n` bytes of the ring or of spill memory, to be written in place: a Span. One reservation at a
+        time.
+
+            with writer.reserve(16) as span, memoryview(span) as view:
+                view[:] = bytes(16)                 # committed at the end of the block
+
+        Readers see nothing before commit(). Timeout and errors as send(). Error (EBUSY): a reservation is already
+        open.
+        """
 
     def commit(self, n: Optional[int] = None, *, kind: int = 0) -> None:
-        """As Span.commit(), of the open reservation."""
+        """Publish the first `n` bytes (None: all) of the open reservation as one frame.
 
-    def abort(self) -> None: ...
+        kind: KIND_BYTES, or KIND_TENSORS for a whole frame of Reader.next(), to be passed on.
+
+        Error (ENOTSUP): the frame's tensors lie in device memory of another Writer; the reservation stays open.
+        ValueError: no reservation is open, or `n` is more than was reserved (the reservation stays open).
+        BufferError: a memoryview of the Span is still in use.
+        """
+
+    def abort(self) -> None:
+        """Give the open reservation back; no reader sees the bytes. Errors as commit()."""
+
     def lend(self, tensor: Any, /) -> Loan:
-        """Lend a contiguous tensor on a CUDA device: readers copy what is sent of it from where it lies."""
+        """Lend a contiguous tensor on a CUDA device: a Loan. For tensors too large for any pool.
+
+            with writer.lend(weights) as loan:
+                writer.send({"weights": weights, "first": weights[0]})
+                loan.wait()                     # the readers have their copies: weights may be written to
+
+        Until the Loan is closed, sending the tensor, or a contiguous part of the tensor, copies nothing into the
+        pool: the readers copy from the tensor's own memory. Do not write to a sent part before loan.idle. Every
+        reader must have opened the writer's pool, by an earlier frame with a device tensor or by
+        Reader.prepare_gpu(); else the frame goes through the ring.
+
+        ValueError: the tensor is not contiguous, or empty, or the Writer already has a pool made without gpu_lend.
+        TypeError: not on a CUDA device. Error (ENOTSUP): the memory can't be exported (torch's expandable_segments,
+        memory of cudaMallocAsync) or is on another device, or there is no pool; (EUSERS): 64 allocations are lent;
+        (ENODEV): there is no device.
+        """
 
     def estimate(self, tag: int) -> int:
-        """Bytes to reserve() for the next frame of `tag`, by what learn() was told."""
+        """Return how many bytes to reserve() for the next frame of `tag`, so that the Span seldom has to grow.
+
+        tag: 32 bits of the caller's own. The estimate is a little more than the third largest of the last 32 to 64
+        sizes given to learn(), 4096 for a new tag, and never more than max_frame. send() knows the size and needs
+        no estimate.
+
+        ValueError: the tag is out of range.
+        """
 
     def learn(self, tag: int, n: int) -> None:
-        """Tell estimate() that a frame of `tag` took `n` bytes."""
+        """Tell estimate() that a frame of `tag` took `n` bytes. ringcast remembers the last 64 or so tags.
 
-    def peers(self) -> List[ReaderStatus]: ...
+        ValueError: out of range.
+        """
+
+    def peers(self) -> List[ReaderStatus]:
+        """Return the readers that hold a slot now: ReaderStatus(slot, pid, state, name, position, lag, stalls,
+        stats, wait, held).
+
+        state is "joining", "active", "stopped" (by a signal or a debugger: slow, not dead), "dead", or "evicted"
+        (and still alive). position and lag are bytes; held is the seconds that the writer has waited for the
+        reader. Each field is true of some moment during the call.
+        """
+
     def readers(self) -> List[ReaderStatus]:
         """The same as peers()."""
 
     def check(self) -> Optional[ReaderStatus]:
-        """A reader that has died or was evicted, to be asked until there is None."""
+        """Return the ReaderStatus of a reader that has died, or was evicted since the last call; None if all is
+        well.
+
+        With on_death="evict" each reader is reported once, so call until None. With "fail" each call reports a dead
+        reader. The call never waits, and makes one system call where the kernel has pidfds.
+
+        Error: EMFILE, ENFILE, ENOMEM of the kernel.
+        """
 
     def fileno(self) -> int:
-        """A descriptor to poll: readable when a reader has died; then call check()."""
+        """Return a descriptor for select, poll, epoll and asyncio's add_reader, readable when a reader has died:
+        call check().
+
+        Readers that attach later are watched from the next check(), wait_readers() or fileno() on. Every call
+        returns the same descriptor, which close() closes: never read or close the descriptor. Errors as check().
+        """
 
     def room_fileno(self) -> int:
-        """A descriptor to poll: readable when a send with timeout 0 that found no room may end otherwise."""
+        """Return a descriptor for event loops, readable when a send with timeout 0 that raised TimeoutError may now
+        succeed.
 
-    def info(self) -> Info: ...
-    def stats(self) -> Stats: ...
+        Then send again with timeout 0; each TimeoutError makes the descriptor wait again. The descriptor may be
+        readable without room, and is so every 50 ms while there is no room. The descriptor starts readable, is the
+        same at each call, and is closed by close(): never read or close the descriptor. asend() does all of this.
+
+        Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of a send: the descriptor is gone; call
+        room_fileno() again.
+        """
+
+    def info(self) -> Info:
+        """Return facts of the ring: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid,
+        spin_ns, numa, numa_node, numa_error, spill_error, ring_frame, spill_bytes, spill_used, wait).
+
+        Sizes are bytes. tail counts the bytes sent so far, headers and rounding included; spill_used is the spill
+        memory in use now.
+        """
+
+    def stats(self) -> Stats:
+        """Return the counts of this Writer so far: Stats(frames, bytes, waits, sleeps, wakes, waited_ns,
+        histogram).
+        """
+
     def cancel(self) -> None:
-        """Make waits raise Cancelled, from any thread."""
+        """Make the current wait of another thread on this Writer, and every later call that would wait, raise
+        Cancelled.
 
-    def close(self) -> None: ...
-    def __reduce__(self) -> NoReturn: ...
-    def __enter__(self) -> Self: ...
+        Any thread may call. A cancelled Writer stays cancelled.
+        """
+
+    def close(self) -> None:
+        """Announce the end and leave the ring: readers receive what was sent, then WriterGone.
+
+        The call aborts an open reservation. Closing twice is fine. BufferError: a memoryview of the Span is still
+        in use, or a Loan is open.
+        """
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: give the handle to the other process instead."""
+
+    def __enter__(self) -> Self:
+        """Return the Writer."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Call close()."""
 
 @final
 class Reader(Iterator[Any], AsyncIterator[Any]):
-    """Attaches to the ring of a handle and receives what is sent from then on; iterating, also by `async for`, ends
-    with the writer.
+    """Attaches to the ring of a Writer's handle, and receives what is sent from then on.
 
-    map_location: where tensors that were on a CUDA device arrive: None, on this process's current one; "cpu"; "cuda",
-    "cuda:1" or a torch.device, with those of the CPU too. name: shown where the reader is spoken of. spin: as for
-    Writer. leases: how many Frames may be held at once, to 64.
-    allow_pickle: False refuses frames that hold a pickle; None: RINGCAST_ALLOW_PICKLE, else True. keep: large arrays
-    and tensors are not copied where that can be avoided: docs/python.md, "Without a copy".
+    handle: the Writer's handle, whole, with nothing around it.
+    name: shown in errors and lists ("rank 3"); at most 31 bytes in UTF-8 are kept.
+    spin: as for Writer.
+    leases: how many Frames of next() the Reader may hold at a time, at most 64.
+    allow_pickle: False refuses frames with a pickle, which can run code. None: True, unless
+    RINGCAST_ALLOW_PICKLE=0.
+    keep: where possible, recv() does not copy large arrays and tensors: the arrays stay in the ring's spill memory,
+    and belong to this process, copy-on-write. See docs/python.md, "Without a copy".
+    map_location: where tensors and arrays of a CUDA device arrive. None: on this process's current device. "cuda",
+    "cuda:1" or a torch.device: there, with the torch tensors of the CPU too. "cpu": in host memory.
+
+    Iterating, also by `async for`, receives until the writer is gone.
+
+    One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError:
+    not a handle. RingNotFound: the ring is gone. AccessDenied: the ring of another user. ProtocolError: another
+    build of ringcast made the ring. NoFreeSlot: the ring has no slot for another reader.
     """
 
     def __new__(
@@ -403,105 +701,226 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
-        """How tensors of a CUDA device come; None: none has come yet, or there is no device here."""
+        """How tensors of a CUDA device arrive: a GpuInfo, or None if none has arrived yet or this process has no
+        device.
+        """
 
     @property
-    def handle(self) -> str: ...
+    def handle(self) -> str:
+        """The handle of the ring."""
+
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """Bytes of the ring."""
+
     @property
-    def memory(self) -> str: ...
+    def memory(self) -> str:
+        """The kind of memory of the ring: "hugetlb", "shmem-huge" or "pages"."""
+
     @property
-    def writer_pid(self) -> int: ...
+    def writer_pid(self) -> int:
+        """The pid of the writer."""
+
     @property
     def lag(self) -> int:
-        """Bytes that were sent and not received yet."""
+        """Bytes sent and not received yet."""
 
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
     def recv(self, timeout: Optional[float] = None) -> Any:
-        """Receive the next object, this process's own; of send_bytes(), bytes."""
+        """Receive the next object: equal to the sent object, writable, and no part of the ring. For send_bytes(),
+        bytes.
+
+        A received torch tensor can't be made larger in place (resize_).
+
+        timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.
+
+        TimeoutError: nothing came in time. WriterGone: the writer is gone, and all frames were received. SendError:
+        the writer could not send an object. ProtocolError: the frame is damaged, or a class has other fields here.
+        ImportError: torch, or the module or class of an instance, is missing. PickleRefused: the frame holds a
+        pickle, and this Reader loads none. RecursionError: the nesting is too deep for the thread's stack. Any
+        error of unpickling, or of a Struct's __post_init__. After any error from SendError on, the Reader goes on
+        with the next frame. Error (EBUSY): the Reader holds as many Frames of next() as `leases` allows. Evicted:
+        the writer has evicted this Reader.
+        """
 
     def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:
-        """As recv(), with the sender's tag; that of bytes is 0."""
+        """Receive the next object with the sender's tag: (object, tag). The tag of bytes is 0. Otherwise as recv()."""
 
     def arecv(self, timeout: Optional[float] = None) -> Coroutine[Any, Any, Any]:
-        """recv() for a task of asyncio; one that is cancelled has lost nothing."""
+        """Receive for a task of asyncio: `await reader.arecv()`.
+
+        Only this task waits, in the loop and without a thread. A frame that is already there is received at once,
+        now and then after a turn of the loop, so that other tasks make progress. A cancelled call loses nothing:
+        the next call receives the frame.
+
+        Timeout and errors as recv(). RuntimeError: another task waits on this Reader. ValueError: the Reader was
+        closed during the wait.
+        """
 
     def arecv_tagged(self, timeout: Optional[float] = None) -> Coroutine[Any, Any, Tuple[Any, int]]:
-        """As arecv(), with the sender's tag."""
+        """Receive as arecv(), with the sender's tag: (object, tag). The tag of bytes is 0."""
 
     def next(self, timeout: Optional[float] = None) -> Frame:
-        """Lend the next frame, to be read in place."""
+        """Lease the next frame, of any kind, to be read in place: a Frame.
+
+            with reader.next() as frame, memoryview(frame) as view:
+                total = sum(view)                   # released at the end of the block
+
+        A Reader may hold as many Frames as `leases` allows, and release them in any order.
+
+        timeout, TimeoutError, WriterGone and ProtocolError as for recv(). Error (EBUSY): the Reader already holds
+        as many Frames. Evicted: the writer has evicted this Reader.
+        """
 
     def view(self, timeout: Optional[float] = None) -> View:
-        """Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring."""
+        """Receive the next object for a `with` block, with arrays and tensors in place, in the ring: a View.
+
+            with reader.view() as obj:
+                total = obj["x"].sum()
+
+        NumPy arrays are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS THE PROCESS
+        (SIGSEGV). After the block, an array that is still held shows whatever the writer puts there: copy what you
+        keep. All else in the object is a copy of this process's own.
+
+        A view uses one of the Reader's `leases`; several views may be nested. Timeout and errors as recv(). The end
+        of the block may raise Evicted: the writer has evicted this Reader and may have overwritten the arrays.
+        """
 
     def prepare_gpu(self) -> bool:
-        """Open the pool that the writer has on its device, before a frame needs it; False: there is none yet, or it
-        can't be opened just now, and then gpu.why says why."""
+        """Open the writer's pool on the device; return whether the pool is open.
+
+        Without this call the first frame with a device tensor opens the pool, and itself goes through the ring. A
+        lent tensor is copied from its own memory only by readers that have opened the pool. False: the writer has
+        no pool yet, frames of an earlier pool are to be received first, or the pool can't be opened just now (the
+        device is busy, a graph is being captured, descriptors or memory lack; gpu.why tells): call again. The call
+        may take long.
+
+        Error (ENODEV): this process can't use a device; (ENOTSUP, EIO): the pool can't be opened here.
+        """
 
     def check(self) -> None:
-        """Make sure that what was read of held Frames so far was whole; else Evicted."""
+        """Check that all bytes read from held Frames before this call were whole, without releasing the Frames.
+
+        Evicted: the bytes may be damaged; the writer has evicted this Reader.
+        """
 
     def fileno(self) -> int:
-        """A descriptor to poll: readable when recv(0) may have something to give."""
+        """Return a descriptor for select, poll, epoll and asyncio's add_reader, readable when recv() may have a
+        result.
 
-    def info(self) -> Info: ...
-    def stats(self) -> Stats: ...
+        Then call recv(0) until TimeoutError, which makes the descriptor wait again. The descriptor starts readable,
+        is the same at each call, and is closed by close(): never read or close the descriptor.
+
+        Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of recv(0): the descriptor is gone; call
+        fileno() again.
+        """
+
+    def info(self) -> Info:
+        """Return facts of the ring, as Writer.info(); spin_ns is this Reader's own."""
+
+    def stats(self) -> Stats:
+        """Return the counts of this Reader so far, as Writer.stats(): frames and bytes count what was received."""
+
     def cancel(self) -> None:
-        """Make waits raise Cancelled, from any thread; what is there can still be received."""
+        """Make the current wait of another thread on this Reader, and every later call that would wait, raise
+        Cancelled.
 
-    def close(self) -> None: ...
-    def __reduce__(self) -> NoReturn: ...
+        Frames that are already there can still be received. Any thread may call. A cancelled Reader stays
+        cancelled.
+        """
+
+    def close(self) -> None:
+        """Leave the ring and release all held Frames. Closing twice is fine.
+
+        Arrays of a view() may outlive the Reader: the memory is unmapped with the last array. BufferError: a
+        memoryview of a Frame is still in use.
+        """
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: give the handle to the other process instead."""
+
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Coroutine[Any, Any, Any]: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Return the Reader."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Call close()."""
 
 @final
 class Tap(Iterator[Any]):
-    """Sees what a ring carries, holds nobody back, and loses what is overwritten before it has copied it."""
+    """Copies the frames of a ring, from now on, without ever blocking the writer.
+
+    A Tap takes no slot of a reader. Frames that the writer overwrites before the Tap has copied them are lost, and
+    counted by lost(); a Tap that is less than half a ring behind loses nothing. Iterating receives until the writer
+    is gone.
+
+    handle: the Writer's handle. allow_pickle: as for Reader.
+
+    One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. Errors as
+    Reader, except NoFreeSlot.
+    """
 
     def __new__(cls, handle: str, *, allow_pickle: Optional[bool] = None) -> Self: ...
     @property
-    def handle(self) -> str: ...
+    def handle(self) -> str:
+        """The handle of the ring."""
+
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether close() was called."""
+
     def recv(self, timeout: Optional[float] = None) -> Any:
-        """Copy the next frame's object, as Reader.recv()."""
+        """Copy the next frame and return the object, as Reader.recv(). For overwritten frames see lost()."""
 
     def recv_tagged(self, timeout: Optional[float] = None) -> Tuple[Any, int]:
-        """As recv(), with the sender's tag; that of bytes is 0."""
+        """Copy the next frame and return (object, tag). The tag of bytes is 0."""
 
     def next(self, timeout: Optional[float] = None) -> TapFrame:
-        """Copy the next frame as it stands in the ring."""
+        """Copy the next frame, of any kind, as the frame stands in the ring: TapFrame(position, kind, data)."""
 
     def lost(self) -> TapLost:
-        """What was overwritten before it was copied."""
+        """Return what was overwritten before this Tap had copied it: TapLost(bytes, gaps).
 
-    def info(self) -> Info: ...
+        bytes counts bytes of the ring, headers and rounding included; gaps counts the interruptions.
+        """
+
+    def info(self) -> Info:
+        """Return facts of the ring, as Writer.info()."""
+
     def stats(self) -> Stats:
-        """The writer's."""
+        """Return the counts of the writer so far, as Writer.stats()."""
 
-    def peers(self) -> List[ReaderStatus]: ...
-    def close(self) -> None: ...
-    def __reduce__(self) -> NoReturn: ...
+    def peers(self) -> List[ReaderStatus]:
+        """Return the readers of the ring, as Writer.peers()."""
+
+    def close(self) -> None:
+        """Leave the ring. Closing twice is fine."""
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: give the handle to the other process instead."""
+
     def __iter__(self) -> Self: ...
     def __next__(self) -> Any: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        """Return the Tap."""
+
     def __exit__(
         self,
         exception_type: Optional[Type[BaseException]] = None,
         exception: Optional[BaseException] = None,
         traceback: Optional[TracebackType] = None,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Call close()."""

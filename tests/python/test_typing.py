@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stubs say what the extension does, and code that uses the API passes a strict check."""
 
+import ast
+import inspect
 import os
+import pathlib
+import pydoc
+import re
 import site
 import subprocess
 import sys
+import types
 
 import pytest
 
 import ringcast
+from ringcast import _ringcast as extension
 
 pytestmark = pytest.mark.alike
 
@@ -159,3 +166,49 @@ def test_the_stubs_agree_with_the_modules(tmp_path, module):
     allowed.write_text("ringcast\\._ringcast\\.(Span|Frame|PackedFrame)\\.__buffer__\n")
     result = check(tmp_path, "mypy.stubtest", module, "--allowlist", str(allowed), "--ignore-unused-allowlist")
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+STUB = ast.parse(pathlib.Path(ringcast.__file__).with_name("_ringcast.pyi").read_text(encoding="utf-8"))
+
+
+def stubs():
+    """(name, the extension's object, the stub's node) of all that is public, and of __enter__ and the like."""
+    for node in STUB.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            found = getattr(extension, node.name)
+            yield node.name, found, node
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name in vars(found) and item.name != "__new__":
+                    yield f"{node.name}.{item.name}", vars(found)[item.name], item
+
+
+STUBS = {name: (found, node) for name, found, node in stubs()}
+
+
+def test_every_public_name_has_a_docstring_which_is_the_stubs_and_help_shows_it():
+    assert len(STUBS) > 100 and {"Writer", "Writer.send", "Writer.__exit__", "Reader.lag", "pack"} <= STUBS.keys()
+    pages = [pydoc.render_doc(found, renderer=pydoc.plaintext) for name, (found, _) in STUBS.items() if "." not in name]
+    page = re.sub(r"[\s|]+", " ", "".join(pages))
+    for name, (found, node) in STUBS.items():
+        if isinstance(found, types.WrapperDescriptorType):
+            continue
+        text = ast.get_docstring(node)
+        assert text, f"{name} has no docstring in the stub"
+        assert inspect.getdoc(found) == text, name
+        assert re.sub(r"[\s|]+", " ", text) in page, name
+
+
+def test_every_signature_is_the_stubs():
+    """What it takes, in which order, and by default."""
+    for name, (found, node) in STUBS.items():
+        makers = [item for item in node.body if getattr(item, "name", None) == "__new__"]
+        is_slot = isinstance(found, types.WrapperDescriptorType)  # of which CPython tells the signature
+        if is_slot or not callable(found) or (inspect.isclass(found) and not makers):
+            continue
+        wanted = (makers or [node])[0].args
+        for argument in wanted.posonlyargs + wanted.args + wanted.kwonlyargs:
+            argument.annotation = None
+        words = [str(parameter) for parameter in inspect.signature(found).parameters.values()]
+        assert [word for word in words if word != "self"] == [
+            word for word in ast.unparse(wanted).split(", ") if word not in ("", "self", "cls", "/", "*")
+        ], name

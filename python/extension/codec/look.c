@@ -119,12 +119,6 @@ static bool are_text(PyObject *keys) {
   return true;
 }
 
-const char rc_py_keys_doc[] =
-    "keys($self)\n--\n\n"
-    "The keys of the dict that it holds, in order: a list of str. Nothing else is read, but of a dict of more than 64 "
-    "items that are\nno tensors or arrays, or with keys that are no str: that is read as a whole.\n\n"
-    "TypeError: it holds no dict, or one with keys that are no str. ProtocolError, SendError, and what reading the "
-    "whole\nraises, as Reader.recv().";
 PyObject *rc_py_look_keys(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   int opened = open_dict(&look);
@@ -297,13 +291,6 @@ static PyObject *hashes_of_dict(struct look *look) {
   return dict;
 }
 
-const char rc_py_hashes_doc[] =
-    "The hashes that came with it, of send(..., hash=...) or pack(..., hash=...), as ints of 64 bits.\n\n"
-    "Of a dict: a dict that has, for each key whose value is a tensor or array, its hash; for each whose value has "
-    "such in\nit, a list of theirs, in the order in which a walk through the value comes upon them. Other keys are not "
-    "in it.\nOf a value that is no dict (or a dict of more than 64 items that are no tensors, or with keys that are no "
-    "str): the\nhash, or the list, or None. What is sent by pickle has no hashes. Nobody has checked them: they are "
-    "what the sender\nsays.";
 PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   struct ringcast_item item;

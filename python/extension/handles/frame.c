@@ -8,6 +8,8 @@
  */
 #include "python/extension/device.h"
 
+#include "python/docstrings.h"
+
 #include <unistd.h>
 
 #include <structmember.h>
@@ -138,20 +140,12 @@ static Py_ssize_t frame_length(PyObject *object) {
   return frame_check(self) ? (Py_ssize_t)self->frame.bytes : -1;
 }
 
-PyDoc_STRVAR(frame_release_doc,
-             "release($self)\n--\n\n"
-             "Give the frame back to the ring, where the writer may overwrite it once all older ones are given back "
-             "too. A second\ntime does nothing.\n\n"
-             "BufferError: a memoryview of it is still in use. Evicted: the writer goes on without this Reader, and "
-             "may have\n"
-             "overwritten the frame while it was read: drop what was made of it.");
 static PyObject *frame_release(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self)) Py_RETURN_NONE;
   return release(self);
 }
 
-PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
 static PyObject *frame_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return frame_check((struct frame *)object) ? rc_py_ref(object) : NULL;
 }
@@ -166,8 +160,6 @@ static PyObject *release_later(struct frame *self, PyObject *raised) {
   Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(frame_exit_doc, "__exit__($self, *exception)\n--\n\n"
-                             "Release it; after an exception, as soon as the last memoryview is gone.");
 PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
   struct frame *self = (struct frame *)object;
   if (!is_current(self)) Py_RETURN_NONE;
@@ -269,7 +261,6 @@ PyObject *rc_py_frame_new(struct rc_py_reader *reader, const struct ringcast_fra
   return (PyObject *)self;
 }
 
-PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: send what it holds instead.");
 static PyObject *frame_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
   PyErr_SetString(PyExc_TypeError, "a Frame can't be pickled, nor be sent: it is a place in a ring. Send what it "
                                    "holds, by send(unpack(frame)), or its bytes, by send_bytes(frame)");
@@ -277,44 +268,29 @@ static PyObject *frame_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(u
 }
 
 static PyMethodDef frame_methods[] = {
-    {"release", frame_release, METH_NOARGS, frame_release_doc},
-    {"keys", frame_keys, METH_NOARGS, rc_py_keys_doc},
-    {"__reduce__", frame_reduce, METH_NOARGS, reduce_doc},
-    {"__enter__", frame_enter, METH_NOARGS, enter_doc},
-    {"__exit__", rc_py_frame_exit, METH_VARARGS, frame_exit_doc},
+    {"release", frame_release, METH_NOARGS, RC_DOC_Frame_release},
+    {"keys", frame_keys, METH_NOARGS, RC_DOC_Frame_keys},
+    {"__reduce__", frame_reduce, METH_NOARGS, RC_DOC_Frame___reduce__},
+    {"__enter__", frame_enter, METH_NOARGS, RC_DOC_Frame___enter__},
+    {"__exit__", rc_py_frame_exit, METH_VARARGS, RC_DOC_Frame___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef frame_members[] = {
     {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY,
-     "Where the frame starts, in bytes since the ring was made."},
-    {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, "KIND_BYTES or KIND_TENSORS."},
-    {"tag", T_UINT, offsetof(struct frame, tag), READONLY, "The sender's tag; that of bytes is 0."},
+     RC_DOC_Frame_position},
+    {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, RC_DOC_Frame_kind},
+    {"tag", T_UINT, offsetof(struct frame, tag), READONLY, RC_DOC_Frame_tag},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef frame_properties[] = {
-    {"hashes", rc_py_frame_hashes, NULL, rc_py_hashes_doc, NULL},
+    {"hashes", rc_py_frame_hashes, NULL, RC_DOC_Frame_hashes, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(frame_doc,
-             "A frame in the ring, lent by Reader.next(), to be read in place. As many at a time as the Reader's "
-             "`leases`.\n\n"
-             "    with reader.next() as frame, memoryview(frame) as view:\n"
-             "        total = sum(view)\n\n"
-             "At the end of the block the view goes, and then the frame is released, for the writer to reuse its "
-             "memory; so it\nis when its last reference is dropped. numpy.asarray(frame) reads too; every array must "
-             "be gone (del array) at the\nend. BufferError: a view or an array is still in use. Then the frame is "
-             "held as before; drop them, and call\nrelease().\n\n"
-             "What was read is known to be whole when release(), or the block, has ended without Evicted; "
-             "Reader.check() "
-             "tells before.\n\n"
-             "Of a dict that was sent, frame[\"key\"] reads that item alone, as recv() would give it; frame.keys() and "
-             "\"key\" in frame\ntell what there is.\n\n"
-             "len(frame) is its bytes, bytes(frame) a copy. Read-only.");
 static PyType_Slot frame_slots[] = {
-    {Py_tp_doc, (void *)frame_doc},      {Py_tp_methods, frame_methods},
+    {Py_tp_doc, (void *)RC_DOC_Frame},      {Py_tp_methods, frame_methods},
     {Py_tp_members, frame_members},      {Py_tp_repr, frame_repr},
     {Py_tp_traverse, frame_traverse},    {Py_tp_dealloc, frame_dealloc},
     {Py_bf_getbuffer, frame_get_buffer}, {Py_bf_releasebuffer, frame_release_buffer},

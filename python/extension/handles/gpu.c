@@ -278,14 +278,6 @@ struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
   return self->gpu = gpu;
 }
 
-const char rc_py_prepare_gpu_doc[] =
-    "prepare_gpu($self)\n--\n\n"
-    "Open the pool that the writer has on its device, which else the first frame with a tensor of a device does, and "
-    "therefore\ngoes through the ring; what a Writer has lent goes where it lies only to readers that have opened it. "
-    "True: it is open. False:\nthere is none yet, frames of an earlier one are to be received first, or it can't be "
-    "opened just now, as the device is\nbusy, a graph is captured, or descriptors or memory lack (gpu.why says which): "
-    "ask again. It may take long.\n\n"
-    "Error (ENODEV): this process can't use a device; (ENOTSUP, EIO): the pool can't be opened here.";
 PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
@@ -447,8 +439,6 @@ static PyObject *make_info(struct rc_py_state *state, const struct ringcast_gpu_
       PyBool_FromLong(info->registered != 0));
 }
 
-const char rc_py_gpu_doc[] = "How tensors of a CUDA device go from here, or come: a GpuInfo, or None: none went or "
-                             "came yet, or this process has no device.";
 PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   struct ringcast_gpu_info info = {.size = sizeof info};
@@ -469,10 +459,6 @@ PyObject *rc_py_reader_gpu(PyObject *object, void *Py_UNUSED(closure)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : make_info(rc_py_state_of(self), &info);
 }
 
-const char rc_py_gpu_status_doc[] =
-    "gpu_status($module)\n--\n\n"
-    "Whether this process can use a CUDA device: GpuStatus(ready, why, version, devices, result). The driver is opened "
-    "if\nnobody has yet, which takes 0.1 s and more; nothing is put on a device.";
 PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
   struct rc_py_state *state = PyModule_GetState(module);
   struct ringcast_gpu_driver status = {.size = sizeof status};

@@ -13,6 +13,8 @@
  */
 #include "python/extension/device.h"
 
+#include "python/docstrings.h"
+
 #include <time.h>
 #include <unistd.h>
 
@@ -173,21 +175,6 @@ static int lend(struct rc_py_writer *writer, int32_t device, struct rc_py_lendin
   return RC_PY_RAISED;
 }
 
-const char rc_py_writer_lend_doc[] =
-    "lend($self, tensor, /)\n--\n\n"
-    "Lend a contiguous tensor on a CUDA device: a Loan. Until that is closed, what is sent of its memory (it, or "
-    "contiguous parts\nof it) is not copied into the pool: the readers copy it from where it lies. For tensors too "
-    "large for any pool.\n\n"
-    "    with writer.lend(weights) as loan:\n"
-    "        writer.send({\"weights\": weights, \"first\": weights[0]})\n"
-    "        loan.wait()                     # all have it: now it may be written to\n\n"
-    "What was sent of it must not be written to before loan.idle. All readers must have opened the writer's pool: by "
-    "an earlier\nframe with a tensor of a device, or by Reader.prepare_gpu(); else such a frame goes through the "
-    "ring.\n\n"
-    "ValueError: not contiguous, empty, or the Writer has a pool already that was made without gpu_lend. TypeError: "
-    "not on a CUDA\ndevice. Error (ENOTSUP): this memory can't be exported (torch's expandable_segments, memory of "
-    "cudaMallocAsync), is on another\ndevice, or there is no pool; (EUSERS): 64 allocations are lent; (ENODEV): there "
-    "is no device.";
 PyObject *rc_py_writer_lend(PyObject *object, PyObject *tensor) {
   struct rc_py_writer *writer = (struct rc_py_writer *)object;
   struct rc_py_state *state = rc_py_state_of(writer);
@@ -262,9 +249,6 @@ static PyObject *wait_for(struct loan *self, rc_py_attempt attempt, int64_t time
   return result;
 }
 
-PyDoc_STRVAR(wait_doc, "wait($self, timeout=None)\n--\n\n"
-                       "Wait until all that was sent of it has been read, and it may be written to.\n\n"
-                       "timeout: seconds, None for ever, 0 to look once. TimeoutError: not in time.");
 static PyObject *loan_wait(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct loan *self = (struct loan *)object;
   int64_t timeout_ns;
@@ -276,11 +260,6 @@ static PyObject *loan_wait(PyObject *object, PyObject *const *args, Py_ssize_t c
   return NULL;
 }
 
-PyDoc_STRVAR(close_doc,
-             "close($self, timeout=None)\n--\n\n"
-             "Take it back: no more of it is sent where it lies, and when all has been read and the readers have "
-             "closed it, its memory\nmay be freed. Closing twice is fine.\n\n"
-             "timeout: seconds, None for ever, 0 to try once. TimeoutError: not in time; ask again.");
 static PyObject *loan_close(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct loan *self = (struct loan *)object;
   int64_t timeout_ns;
@@ -298,15 +277,12 @@ static bool is_closed(const struct loan *self) {
   return !self->lending || self->lending->dropped;
 }
 
-PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
 static PyObject *loan_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!is_closed((struct loan *)object)) return rc_py_ref(object);
   PyErr_SetString(PyExc_ValueError, "this Loan is closed");
   return NULL;
 }
 
-PyDoc_STRVAR(exit_doc, "__exit__($self, *exception)\n--\n\n"
-                       "close(); after an exception without a wait: later calls of the Writer take it back.");
 static PyObject *loan_exit(PyObject *object, PyObject *args) {
   struct loan *self = (struct loan *)object;
   bool failed = PyTuple_GET_SIZE(args) > 0 && PyTuple_GET_ITEM(args, 0) != Py_None;
@@ -347,31 +323,21 @@ static void loan_dealloc(PyObject *object) {
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef loan_methods[] = {
-    {"wait", FAST(loan_wait), METH_FASTCALL | METH_KEYWORDS, wait_doc},
-    {"close", FAST(loan_close), METH_FASTCALL | METH_KEYWORDS, close_doc},
-    {"__enter__", loan_enter, METH_NOARGS, enter_doc},
-    {"__exit__", loan_exit, METH_VARARGS, exit_doc},
+    {"wait", FAST(loan_wait), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Loan_wait},
+    {"close", FAST(loan_close), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Loan_close},
+    {"__enter__", loan_enter, METH_NOARGS, RC_DOC_Loan___enter__},
+    {"__exit__", loan_exit, METH_VARARGS, RC_DOC_Loan___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef loan_properties[] = {
-    {"idle", get_idle, NULL, "Whether all that was sent of it has been read: then it may be written to.", NULL},
-    {"closed", get_closed, NULL, "Whether it was taken back, or is left to the Writer to be.", NULL},
+    {"idle", get_idle, NULL, RC_DOC_Loan_idle, NULL},
+    {"closed", get_closed, NULL, RC_DOC_Loan_closed, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(loan_doc,
-             "A tensor that Writer.lend() has lent: what is sent of it is copied by the readers, from where it "
-             "lies.\n\n"
-             "    with writer.lend(weights) as loan:\n"
-             "        writer.send({\"weights\": weights})\n"
-             "        loan.wait()                     # all have it: now it may be written to\n\n"
-             "It keeps the tensor until it is closed. What was sent must not be written to before it is idle, and its "
-             "memory is not to be\nfreed by other means before close() has returned. A Loan that is dropped waits for "
-             "nobody; later calls of the\nWriter take it back, which keeps the tensor until then. It is used by the "
-             "thread that uses the Writer.");
 static PyType_Slot loan_slots[] = {
-    {Py_tp_doc, (void *)loan_doc},    {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_properties},
+    {Py_tp_doc, (void *)RC_DOC_Loan},    {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_properties},
     {Py_tp_dealloc, loan_dealloc},    {Py_tp_repr, loan_repr},       {0, NULL},
 };
 PyType_Spec rc_py_loan_spec = {"ringcast.Loan", sizeof(struct loan), 0, Py_TPFLAGS_DEFAULT, loan_slots};

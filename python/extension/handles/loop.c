@@ -70,19 +70,10 @@ static PyObject *arecv(PyObject *self, const char *name, PyObject *tagged, PyObj
   return result;
 }
 
-const char rc_py_arecv_doc[] =
-    "arecv($self, timeout=None)\n--\n\n"
-    "recv() for a task of asyncio: await it. Only this task waits, by the loop and without a thread. What is there "
-    "already\nis given at once, but now and then after a turn of the loop, so that other tasks make progress. Who is "
-    "cancelled has\nlost nothing: the frame is the next one's.\n\n"
-    "Timeout and errors as recv(). RuntimeError: another task waits on this Reader. ValueError: it was closed "
-    "meanwhile.";
 PyObject *rc_py_reader_arecv(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   return arecv(self, "arecv", Py_False, args, count, keywords);
 }
 
-const char rc_py_arecv_tagged_doc[] = "arecv_tagged($self, timeout=None)\n--\n\n"
-                                      "As arecv(), with the sender's tag: (object, tag). The tag of bytes is 0.";
 PyObject *rc_py_reader_arecv_tagged(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   return arecv(self, "arecv_tagged", Py_True, args, count, keywords);
 }
@@ -92,12 +83,6 @@ PyObject *rc_py_reader_anext(PyObject *self) {
   return function ? PyObject_CallFunctionObjArgs(function, self, NULL) : NULL;
 }
 
-const char rc_py_asend_doc[] =
-    "asend($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
-    "send() for a task of asyncio: await it. Where there is room it sends at once, but now and then after a turn of "
-    "the loop;\nelse only this task waits, by the loop and without a thread, and what is sent is `obj` as it was when "
-    "it began to wait.\nCalls that wait are served in their order. Who is cancelled has sent nothing.\n\n"
-    "Timeout and errors as send(). ValueError: the Writer was closed meanwhile.";
 PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   PyObject *values[4] = {NULL};
@@ -118,13 +103,6 @@ PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t c
   return result;
 }
 
-const char rc_py_room_fileno_doc[] =
-    "room_fileno($self)\n--\n\n"
-    "A descriptor for select, poll, epoll and other event loops: readable when a send with timeout 0 that has raised "
-    "TimeoutError\nmay end otherwise. Then try again with timeout 0; each TimeoutError of it makes the descriptor wait "
-    "again. It may be\nreadable for nothing, and is, every 50 ms, while there is no room. It starts readable, is the "
-    "same at each call, and goes\nwith the Writer: never read or close it. asend() needs none of this.\n\n"
-    "Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of a send: it can't wait any more; ask anew.";
 PyObject *rc_py_writer_room_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!rc_py_writer_enter(self)) return NULL;

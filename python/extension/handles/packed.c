@@ -3,6 +3,8 @@
 #include "python/extension/codec/encode.h"
 #include "python/extension/view.h"
 
+#include "python/docstrings.h"
+
 #include <structmember.h>
 
 enum { LINE = 64, PHASE = 16 }; /* a frame starts so many bytes into a line: then its tensors are on lines */
@@ -48,13 +50,6 @@ static PyObject *repack(struct rc_py_state *state, PyObject *object, bool allow_
   return packed->pickled && !allow_pickle ? rc_py_packed_refuse(state, packed) : rc_py_ref(object);
 }
 
-const char rc_py_pack_doc[] =
-    "pack($module, obj, *, allow_pickle=None, hash=None)\n--\n\n"
-    "Make the frame that Writer.send(obj) would send, in memory of its own: a PackedFrame. Each Writer.send(packed) "
-    "then costs one\ncopy, and its readers get what they would of send(obj). What is sent is `obj` as it is now.\n\n"
-    "allow_pickle: as for Writer. hash: as for Writer.send(); PackedFrame.hashes has them.\n\n"
-    "Of tensors on a CUDA device it has the bytes: they are waited for, and arrive on a device as those of send().\n\n"
-    "TypeError: a tensor on any other device. PickleRefused, and whatever pickle raises, as Writer.send().";
 PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "allow_pickle", "hash", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
@@ -77,14 +72,6 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
   return (PyObject *)self;
 }
 
-const char rc_py_unpack_doc[] =
-    "unpack($module, frame, *, allow_pickle=None)\n--\n\n"
-    "The object that a frame holds: a PackedFrame, a Frame of Reader.next(), or its bytes in any buffer; as recv() "
-    "would\ngive it.\n\n"
-    "allow_pickle: as for Reader; of a Frame, its Reader must allow them too. Tensors that were on a CUDA device "
-    "arrive on the\nCPU, but those of a Frame, which arrive where its Reader has them.\n\n"
-    "ProtocolError: these are not the bytes of a frame. PickleRefused, ImportError, SendError, and whatever unpickling "
-    "raises, as\nReader.recv(). BufferError: a buffer that is not contiguous.";
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"frame", "allow_pickle", NULL};
   struct rc_py_state *state = PyModule_GetState(module);
@@ -150,7 +137,6 @@ static PyObject *packed_repr(PyObject *object) {
   return PyUnicode_FromFormat("<ringcast.PackedFrame of %zu bytes>", ((struct rc_py_packed *)object)->bytes);
 }
 
-PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: only Writer.send() takes a PackedFrame, by itself.");
 static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
   PyErr_SetString(PyExc_TypeError, "a PackedFrame can't be pickled, nor be sent inside another value: send it by "
                                    "itself, by Writer.send(packed), or what it was made of");
@@ -158,28 +144,23 @@ static PyObject *packed_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(
 }
 
 static PyMethodDef packed_methods[] = {
-    {"keys", packed_keys, METH_NOARGS, rc_py_keys_doc},
-    {"__reduce__", packed_reduce, METH_NOARGS, reduce_doc},
+    {"keys", packed_keys, METH_NOARGS, RC_DOC_PackedFrame_keys},
+    {"__reduce__", packed_reduce, METH_NOARGS, RC_DOC_PackedFrame___reduce__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef packed_members[] = {
-    {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY, "Bytes that it takes in a ring."},
+    {"nbytes", T_PYSSIZET, offsetof(struct rc_py_packed, bytes), READONLY, RC_DOC_PackedFrame_nbytes},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef packed_properties[] = {
-    {"hashes", packed_hashes, NULL, rc_py_hashes_doc, NULL},
+    {"hashes", packed_hashes, NULL, RC_DOC_PackedFrame_hashes, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(packed_doc,
-             "A frame made by pack(), to be sent by Writer.send() on any number of rings, by any threads at once.\n\n"
-             "It does not change, and has nothing to do with the object it was made of any more. memoryview(packed) "
-             "and\nbytes(packed) show its bytes, in the layout of ringcast/frame.h; nbytes and len() are how many.\n"
-             "packed[\"key\"], keys() and \"key\" in packed look into a dict, as of a Frame.");
 static PyType_Slot packed_slots[] = {
-    {Py_tp_doc, (void *)packed_doc},      {Py_tp_dealloc, packed_dealloc},
+    {Py_tp_doc, (void *)RC_DOC_PackedFrame},      {Py_tp_dealloc, packed_dealloc},
     {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},
     {Py_bf_getbuffer, packed_get_buffer}, {Py_sq_length, packed_length},
     {Py_tp_repr, packed_repr},            {Py_tp_getset, packed_properties},

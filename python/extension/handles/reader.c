@@ -3,6 +3,8 @@
 #include "python/extension/device.h"
 #include "python/extension/handles/receive.h"
 
+#include "python/docstrings.h"
+
 #include <unistd.h>
 
 #include <structmember.h>
@@ -87,18 +89,6 @@ static int reader_clear(PyObject *object) {
 
 /* ---- Receiving -------------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(recv_doc,
-             "recv($self, timeout=None)\n--\n\n"
-             "Receive the next object, equal to what was sent and this process's own: writable, and no part of the "
-             "ring.\nA torch tensor can't be made larger in place (resize_). Of send_bytes(), bytes.\n\n"
-             "timeout: seconds to wait, None for ever, 0 to try once. Ctrl-C ends the wait at once.\n\n"
-             "TimeoutError: nothing came. WriterGone: the writer is gone, and all it sent was received. SendError: "
-             "the writer\nsays that it could not send. ProtocolError: the frame is damaged, or a class has other "
-             "fields here. ImportError: torch,\nor an instance's class or module, is missing. PickleRefused: it holds "
-             "a pickle, and this Reader loads none.\nRecursionError: nested too deep for this thread's stack. Whatever "
-             "unpickling raises, or a Struct's __post_init__. After\nany of the last six the Reader goes on with the "
-             "next frame.\nError (EBUSY): as many Frames of next() as may be are held. Evicted: the writer goes on "
-             "without this Reader.");
 static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -106,8 +96,6 @@ static PyObject *reader_recv(PyObject *object, PyObject *const *args, Py_ssize_t
   return rc_py_receive((struct rc_py_reader *)object, timeout_ns, &tag, false);
 }
 
-PyDoc_STRVAR(recv_tagged_doc, "recv_tagged($self, timeout=None)\n--\n\n"
-                              "As recv(), with the sender's tag: (object, tag). The tag of bytes is 0.");
 static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -149,32 +137,12 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   return frame;
 }
 
-PyDoc_STRVAR(next_doc,
-             "next($self, timeout=None)\n--\n\n"
-             "Lend the next frame, of any kind, to be read in place: a Frame. As many at a time as the Reader's "
-             "`leases`;\nthey may be released in any order.\n\n"
-             "    with reader.next() as frame, memoryview(frame) as view:\n"
-             "        total = sum(view)                   # released at the end of the block\n\n"
-             "Timeout as recv(). TimeoutError, WriterGone, ProtocolError as there; Error (EBUSY): as many "
-             "as may be are held. Evicted: the writer goes on without this Reader.");
 static PyObject *reader_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
   return lend((struct rc_py_reader *)object, timeout_ns);
 }
 
-PyDoc_STRVAR(view_doc,
-             "view($self, timeout=None)\n--\n\n"
-             "Receive the next object for a `with` block, its arrays and tensors where they lie, in the ring: a View. "
-             "All else is a copy\nof this process's own.\n\n"
-             "    with reader.view() as obj:\n"
-             "        total = obj[\"x\"].sum()\n\n"
-             "NumPy arrays in it are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS "
-             "THE PROCESS\n(SIGSEGV). After the block, arrays that are still held show whatever the writer puts there: "
-             "copy what is to be\nkept.\n\n"
-             "A view is one of the Reader's `leases`: several may be nested where those allow. Timeout and errors as "
-             "recv(); at the\nend of the block, Evicted: the writer went on without this Reader, and what was looked "
-             "at may have been\noverwritten.");
 static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   int64_t timeout_ns;
@@ -193,10 +161,6 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
 
 /* ---- Closing, looking ------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(close_doc, "close($self)\n--\n\n"
-                        "Leave the ring; Frames that are held are released. Arrays of a view() may outlive it: their "
-                        "memory goes\nwith the last of them. Closing twice is fine.\n\n"
-                        "BufferError: a memoryview of a Frame is still in use.");
 static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) Py_RETURN_NONE;
@@ -212,10 +176,6 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return may_close ? rc_py_ref(Py_None) : NULL;
 }
 
-PyDoc_STRVAR(cancel_doc,
-             "cancel($self)\n--\n\n"
-             "Make the wait that another thread is in on this Reader, and every later call that would have to wait, "
-             "raise\nCancelled. Frames that are there can still be had. Any thread; it can't be taken back.");
 static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) return PyErr_Format(PyExc_ValueError, "the Reader is closed");
@@ -224,13 +184,6 @@ static PyObject *reader_cancel(PyObject *object, PyObject *Py_UNUSED(unused)) {
   Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(fileno_doc,
-             "fileno($self)\n--\n\n"
-             "A descriptor for select, poll, epoll and asyncio's add_reader: readable when recv() may have something "
-             "to give (an\nobject, or WriterGone). Then call recv(0) until TimeoutError, which makes it wait again. It "
-             "starts readable, is\nthe same at each call, and goes with the Reader: never read or close it.\n\n"
-             "Error: EMFILE, ENFILE, ENOMEM of the kernel. Error (ENOBUFS) of recv(0): it can't wait any more; ask "
-             "anew.");
 static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
@@ -239,11 +192,6 @@ static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
 }
 
-PyDoc_STRVAR(check_doc,
-             "check($self)\n--\n\n"
-             "Make sure that all that was read of held Frames before this call was whole, without releasing them "
-             "yet.\n\n"
-             "Evicted: it was perhaps not; the writer goes on without this Reader.");
 static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
@@ -252,21 +200,18 @@ static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_None);
 }
 
-PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
 static PyObject *reader_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
   PyErr_SetString(PyExc_TypeError, "a Reader can't go to another process, nor be copied: pass reader.handle, and make "
                                    "a Reader(handle) there");
   return NULL;
 }
 
-PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
 static PyObject *reader_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (((struct rc_py_reader *)object)->reader) return rc_py_ref(object);
   PyErr_SetString(PyExc_ValueError, "the Reader is closed");
   return NULL;
 }
 
-PyDoc_STRVAR(exit_doc, "__exit__($self, *exception)\n--\n\nclose().");
 static PyObject *reader_exit(PyObject *object, PyObject *Py_UNUSED(args)) {
   return reader_close(object, NULL);
 }
@@ -287,7 +232,6 @@ static PyObject *get_lag(PyObject *object, void *Py_UNUSED(closure)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : PyLong_FromUnsignedLongLong(lag);
 }
 
-PyDoc_STRVAR(info_doc, "info($self)\n--\n\nThe ring's facts: an Info, as Writer.info(); spin_ns is this Reader's own.");
 static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   struct ringcast_info info = {.size = sizeof info};
@@ -297,8 +241,6 @@ static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
 }
 
-PyDoc_STRVAR(stats_doc,
-             "stats($self)\n--\n\nWhat this Reader has done so far: Stats. Its frames and bytes are those received.");
 static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   struct ringcast_stats stats = {.size = sizeof stats};
@@ -318,63 +260,44 @@ static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef reader_methods[] = {
-    {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
-    {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
-    {"arecv", FAST(rc_py_reader_arecv), METH_FASTCALL | METH_KEYWORDS, rc_py_arecv_doc},
-    {"arecv_tagged", FAST(rc_py_reader_arecv_tagged), METH_FASTCALL | METH_KEYWORDS, rc_py_arecv_tagged_doc},
-    {"_take", reader_take, METH_O, NULL},
-    {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
-    {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, view_doc},
-    {"check", reader_check, METH_NOARGS, check_doc},
-    {"prepare_gpu", rc_py_reader_prepare_gpu, METH_NOARGS, rc_py_prepare_gpu_doc},
-    {"fileno", reader_fileno, METH_NOARGS, fileno_doc},
-    {"cancel", reader_cancel, METH_NOARGS, cancel_doc},
-    {"info", reader_info, METH_NOARGS, info_doc},
-    {"stats", reader_stats, METH_NOARGS, stats_doc},
-    {"close", reader_close, METH_NOARGS, close_doc},
-    {"__reduce__", reader_reduce, METH_NOARGS, reduce_doc},
-    {"__enter__", reader_enter, METH_NOARGS, enter_doc},
-    {"__exit__", reader_exit, METH_VARARGS, exit_doc},
+    {"recv", FAST(reader_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv},
+    {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv_tagged},
+    {"arecv", FAST(rc_py_reader_arecv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_arecv},
+    {"arecv_tagged", FAST(rc_py_reader_arecv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_arecv_tagged},
+    {"_take", reader_take, METH_O,NULL},
+    {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_next},
+    {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_view},
+    {"check", reader_check, METH_NOARGS, RC_DOC_Reader_check},
+    {"prepare_gpu", rc_py_reader_prepare_gpu, METH_NOARGS, RC_DOC_Reader_prepare_gpu},
+    {"fileno", reader_fileno, METH_NOARGS, RC_DOC_Reader_fileno},
+    {"cancel", reader_cancel, METH_NOARGS, RC_DOC_Reader_cancel},
+    {"info", reader_info, METH_NOARGS, RC_DOC_Reader_info},
+    {"stats", reader_stats, METH_NOARGS, RC_DOC_Reader_stats},
+    {"close", reader_close, METH_NOARGS, RC_DOC_Reader_close},
+    {"__reduce__", reader_reduce, METH_NOARGS, RC_DOC_Reader___reduce__},
+    {"__enter__", reader_enter, METH_NOARGS, RC_DOC_Reader___enter__},
+    {"__exit__", reader_exit, METH_VARARGS, RC_DOC_Reader___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef reader_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, handle), READONLY, "The handle that it was attached by."},
-    {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, "Bytes of the ring."},
-    {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, "The writer's process."},
+    {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, handle), READONLY, RC_DOC_Reader_handle},
+    {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, RC_DOC_Reader_capacity},
+    {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, RC_DOC_Reader_writer_pid},
     {"_watch", T_OBJECT, offsetof(struct rc_py_reader, watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef reader_properties[] = {
-    {"lag", get_lag, NULL, "Bytes that were sent and not received yet.", NULL},
-    {"memory", get_memory, NULL, "Which memory the ring has: \"hugetlb\", \"shmem-huge\" or \"pages\".", NULL},
-    {"closed", get_closed, NULL, "Whether close() was called.", NULL},
-    {"gpu", rc_py_reader_gpu, NULL, rc_py_gpu_doc, NULL},
+    {"lag", get_lag, NULL, RC_DOC_Reader_lag, NULL},
+    {"memory", get_memory, NULL, RC_DOC_Reader_memory, NULL},
+    {"closed", get_closed, NULL, RC_DOC_Reader_closed, NULL},
+    {"gpu", rc_py_reader_gpu, NULL, RC_DOC_Reader_gpu, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(reader_doc,
-             "Reader(handle, *, name=None, spin=None, leases=1, allow_pickle=None, keep=False,\n"
-             "       map_location=None)\n--\n\n"
-             "Attaches to the ring that a Writer's handle names; its first frame is the next one to be sent.\n\n"
-             "handle: the Writer's, whole, with nothing around it. name: shown where the reader is spoken of (\"rank "
-             "3\"); 31\nbytes of it. spin: as for Writer. leases: how many Frames of next() may be held at once, at "
-             "most "
-             "64.\n"
-             "allow_pickle: False refuses frames that hold a pickle, which can run code; None: as the environment's "
-             "RINGCAST_ALLOW_PICKLE\nsays, 0 or 1 (the default). keep: large arrays and tensors that recv() gives "
-             "are not "
-             "copied where that can be avoided: they\nstay in the ring's spill memory, and are this process's own, "
-             "copy-on-write.\nmap_location: where torch tensors and other arrays arrive that were on a "
-             "CUDA device: None, on this process's current one;\n\"cuda\", \"cuda:1\" or a torch.device, there, and "
-             "torch tensors of the CPU too; \"cpu\", in host memory.\nIterating, also by `async for`, receives until "
-             "the writer is gone.\n\n"
-             "One thread at a time: a second gets RuntimeError. After fork the child gets ForkedError.\n"
-             "ValueError: not a handle. RingNotFound: its ring is gone. AccessDenied: another user's. ProtocolError: "
-             "another\nbuild of ringcast made it. NoFreeSlot: it has as many readers as it can have.");
 static PyType_Slot reader_slots[] = {
-    {Py_tp_doc, (void *)reader_doc}, {Py_tp_new, reader_new},
+    {Py_tp_doc, (void *)RC_DOC_Reader}, {Py_tp_new, reader_new},
     {Py_tp_dealloc, reader_dealloc}, {Py_tp_methods, reader_methods},
     {Py_tp_members, reader_members}, {Py_tp_getset, reader_properties},
     {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, reader_iternext},

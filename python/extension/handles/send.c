@@ -90,30 +90,6 @@ static PyObject *send_object(struct rc_py_writer *self, PyObject *object, int64_
   return result;
 }
 
-const char rc_py_send_doc[] =
-    "send($self, obj, timeout=None, *, tag=0, hash=None)\n--\n\n"
-     "Send any Python object to every reader that is attached.\n\n"
-     "Plain values, containers, tensors of torch (any dtype and strides, copied once, straight into the ring; of a "
-     "CUDA device,\ninto a pool there, without a wait), what has __dlpack__ on such a device (CuPy's arrays, JAX's), "
-     "NumPy's\narrays and scalars, dataclasses, msgspec.Structs, namedtuples and members of Enums go as they are, "
-     "nested up to 1024\ndeep. What else there is in a value goes by pickle, protocol 5, the tensors, arrays and "
-     "buffers in it beside the\npickle. Nothing that is sent may change until send returns; afterwards it may: the "
-     "readers have copies.\nA tensor that gets other memory meanwhile (tensor.data = ...) is sent as it was. Nothing "
-     "can hold memory that is freed or moved\nwithin its storage (untyped_storage().resize_(0), a resize_ that grows "
-     "it, NumPy's resize(refcheck=False)):\nsend then reads freed memory.\nA PackedFrame of pack() is sent as what it "
-     "was made of.\n\n"
-     "timeout: seconds to wait for room, None for ever, 0 to try once. tag: 32 bits of the caller's own, for "
-     "recv_tagged. hash: \"sha256\" or \"xxh3\": each tensor and array, nested ones too, gets a hash of its bytes in C "
-     "order,\nmade while it is copied, which the readers find in Frame.hashes. The first 8 bytes of the SHA-256 as a "
-     "big-endian int, or\nthe 64-bit XXH3. What goes by pickle gets none, and a PackedFrame has those of pack().\n\n"
-     "TimeoutError: no room in time, in the ring or in the spill memory that large frames go through; the message "
-     "names the\nreader that holds it back. FrameTooLarge: it can never fit; its .spill_bytes is what would do. Error "
-     "(ENOMEM, ENOSPC):\nthe machine has no more spill memory to give. PickleRefused: it needs a pickle, and this "
-     "Writer makes none. ReaderDied: there is no room, a reader has died, and on_death is \"fail\".\nTypeError: a "
-     "tensor that is on another device, or on one that can't be used here. ValueError: a tensor without memory. "
-     "RecursionError: nested too deep for "
-     "this thread's\nstack, or for pickle. RuntimeError: the value was changed meanwhile. Whatever pickle raises for "
-     "what can't be pickled,\nwith its place in front: \"value['a'][2]: ...\". After an error nothing was sent.";
 PyObject *rc_py_writer_send(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"obj", "timeout", "tag", "hash", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -165,9 +141,6 @@ static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t t
   return RC_PY_RAISED;
 }
 
-const char rc_py_send_bytes_doc[] =
-    "send_bytes($self, data, timeout=None)\n--\n\n"
-     "Send the bytes of any buffer, in C order; recv() gives them as bytes. Timeout and errors as send().";
 PyObject *rc_py_writer_send_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"data", "timeout", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -207,10 +180,6 @@ static int send_error(struct rc_py_writer *self, const struct ringcast_frame_pla
   return RC_PY_RAISED;
 }
 
-const char rc_py_send_error_doc[] =
-    "send_error($self, text, timeout=None, *, tag=0)\n--\n\n"
-     "Send a frame that makes recv() raise SendError(text) at every reader: for a sender that can't send what "
-     "they\nwait for. Timeout, tag and errors as send().";
 PyObject *rc_py_writer_send_error(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"text", "timeout", "tag", NULL};
   struct rc_py_writer *self = (struct rc_py_writer *)object;

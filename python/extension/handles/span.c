@@ -8,6 +8,8 @@
  */
 #include "python/extension/extension.h"
 
+#include "python/docstrings.h"
+
 struct span {
   PyObject_HEAD struct rc_py_writer *writer;
   uint64_t generation;
@@ -132,11 +134,6 @@ static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
   return rc;
 }
 
-PyDoc_STRVAR(span_grow_doc,
-             "grow($self, n, timeout=None)\n--\n\n"
-             "Make it `n` bytes long in all, keeping what was written. Its place may change: take a new memoryview.\n\n"
-             "Timeout and errors as Writer.reserve(); after one the span is as it was. BufferError: a memoryview of it "
-             "is still\nin use. ValueError: committed or aborted already.");
 static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   struct span *self = (struct span *)object;
   struct rc_py_writer *writer = self->writer;
@@ -150,12 +147,6 @@ static PyObject *span_grow(PyObject *object, PyObject *const *args, Py_ssize_t c
   return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(writer), rc, &writer->info, bytes) : rc_py_ref(Py_None);
 }
 
-PyDoc_STRVAR(span_commit_doc,
-             "commit($self, n=None, *, kind=0)\n--\n\n"
-             "Publish the first `n` bytes (None: all) as one frame, as Writer.commit(). The Span is of no use "
-             "afterwards.\n\n"
-             "ValueError: committed or aborted already, or `n` is more than was reserved (it stays open).\n"
-             "BufferError: a memoryview of it is still in use.");
 static PyObject *span_commit(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   static const char *const names[] = {"n", "kind", NULL};
   PyObject *values[2] = {NULL};
@@ -164,21 +155,15 @@ static PyObject *span_commit(PyObject *object, PyObject *const *args, Py_ssize_t
   return rc_py_writer_commit(self->writer, values[0], values[1]);
 }
 
-PyDoc_STRVAR(span_abort_doc, "abort($self)\n--\n\n"
-                             "Give the memory back; no reader sees anything. Errors as commit().");
 static PyObject *span_abort(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct span *self = (struct span *)object;
   return span_check(self) ? rc_py_writer_abort(self->writer) : NULL;
 }
 
-PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
 static PyObject *span_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return span_check((struct span *)object) ? rc_py_ref(object) : NULL;
 }
 
-PyDoc_STRVAR(span_exit_doc,
-             "__exit__($self, *exception)\n--\n\n"
-             "Commit all of it, unless that was done; after an exception, abort (once the last memoryview is gone).");
 static PyObject *span_exit(PyObject *object, PyObject *args) {
   struct span *self = (struct span *)object;
   struct rc_py_lease *lease = &self->writer->lease;
@@ -221,25 +206,16 @@ PyObject *rc_py_span_new(struct rc_py_writer *writer) {
 }
 
 static PyMethodDef span_methods[] = {
-    {"commit", (PyCFunction)(void (*)(void))span_commit, METH_FASTCALL | METH_KEYWORDS, span_commit_doc},
-    {"grow", (PyCFunction)(void (*)(void))span_grow, METH_FASTCALL | METH_KEYWORDS, span_grow_doc},
-    {"abort", span_abort, METH_NOARGS, span_abort_doc},
-    {"__enter__", span_enter, METH_NOARGS, enter_doc},
-    {"__exit__", span_exit, METH_VARARGS, span_exit_doc},
+    {"commit", (PyCFunction)(void (*)(void))span_commit, METH_FASTCALL | METH_KEYWORDS, RC_DOC_Span_commit},
+    {"grow", (PyCFunction)(void (*)(void))span_grow, METH_FASTCALL | METH_KEYWORDS, RC_DOC_Span_grow},
+    {"abort", span_abort, METH_NOARGS, RC_DOC_Span_abort},
+    {"__enter__", span_enter, METH_NOARGS, RC_DOC_Span___enter__},
+    {"__exit__", span_exit, METH_VARARGS, RC_DOC_Span___exit__},
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(span_doc,
-             "Memory of the ring, lent by Writer.reserve(), to be written in place:\n\n"
-             "    with writer.reserve(16) as span, memoryview(span) as view:\n"
-             "        view[:] = bytes(16)\n\n"
-             "At the end of the block the view goes, and then all of the span is committed; after an exception it is "
-             "aborted.\nnumpy.asarray(span) and torch.frombuffer(span, ...) write too; every array must be gone "
-             "(del array) at the end.\nBufferError: a view or an array is still in use. Then nothing was committed: "
-             "the span is open as before; drop\nthem, and call commit() or abort().\n\n"
-             "len(span) is its bytes. It starts 16 bytes into a 64-byte line.");
 static PyType_Slot span_slots[] = {
-    {Py_tp_doc, (void *)span_doc},
+    {Py_tp_doc, (void *)RC_DOC_Span},
     {Py_tp_methods, span_methods},
     {Py_tp_repr, span_repr},
     {Py_tp_traverse, span_traverse},

@@ -2,6 +2,8 @@
 /* Tap: sees what a ring carries, and holds nobody back. */
 #include "python/extension/extension.h"
 
+#include "python/docstrings.h"
+
 #include <unistd.h>
 
 #include <structmember.h>
@@ -99,10 +101,6 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   return object;
 }
 
-PyDoc_STRVAR(recv_doc,
-             "recv($self, timeout=None)\n--\n\n"
-             "Copy the next frame's object, as Reader.recv(). Frames that were overwritten before are not told of "
-             "here: see lost().");
 static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -110,8 +108,6 @@ static PyObject *tap_recv(PyObject *object, PyObject *const *args, Py_ssize_t co
   return receive((struct tap *)object, timeout_ns, &tag);
 }
 
-PyDoc_STRVAR(recv_tagged_doc, "recv_tagged($self, timeout=None)\n--\n\n"
-                              "As recv(), with the sender's tag: (object, tag). The tag of bytes is 0.");
 static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   uint32_t tag;
@@ -120,8 +116,6 @@ static PyObject *tap_recv_tagged(PyObject *object, PyObject *const *args, Py_ssi
   return received ? Py_BuildValue("(NI)", received, (unsigned)tag) : NULL;
 }
 
-PyDoc_STRVAR(next_doc, "next($self, timeout=None)\n--\n\n"
-                       "Copy the next frame, of any kind, as it stands in the ring: TapFrame(position, kind, data).");
 static PyObject *tap_next(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
   int64_t timeout_ns;
   if (!rc_py_timeout_argument("next", args, count, keywords, &timeout_ns)) return NULL;
@@ -139,9 +133,6 @@ static PyObject *tap_iternext(PyObject *object) {
 
 /* ---- Looking ---------------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(lost_doc, "lost($self)\n--\n\n"
-                       "What was overwritten before this Tap had copied it: TapLost(bytes, gaps), bytes of the ring, "
-                       "headers and\nrounding included, and how many gaps they make.");
 static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   uint64_t bytes, gaps;
@@ -152,7 +143,6 @@ static PyObject *tap_lost(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return PyObject_CallFunction(rc_py_state_of(self)->lost, "KK", (unsigned long long)bytes, (unsigned long long)gaps);
 }
 
-PyDoc_STRVAR(info_doc, "info($self)\n--\n\nThe ring's facts: an Info, as Writer.info().");
 static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   struct ringcast_info info = {.size = sizeof info};
@@ -162,7 +152,6 @@ static PyObject *tap_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
 }
 
-PyDoc_STRVAR(stats_doc, "stats($self)\n--\n\nWhat the writer has done so far: its Stats, as Writer.stats().");
 static PyObject *tap_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   struct ringcast_stats stats = {.size = sizeof stats};
@@ -172,7 +161,6 @@ static PyObject *tap_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_stats(rc_py_state_of(self), &stats);
 }
 
-PyDoc_STRVAR(peers_doc, "peers($self)\n--\n\nThe ring's readers: a list of ReaderStatus, as Writer.peers().");
 static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   if (!enter(self)) return NULL;
@@ -188,7 +176,6 @@ static PyObject *tap_peers(PyObject *object, PyObject *Py_UNUSED(unused)) {
 
 /* ---- Closing ---------------------------------------------------------------------------------------------------- */
 
-PyDoc_STRVAR(close_doc, "close($self)\n--\n\nLet go of the ring. Closing twice is fine.");
 static PyObject *tap_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct tap *self = (struct tap *)object;
   if (!self->tap) Py_RETURN_NONE;
@@ -199,21 +186,18 @@ static PyObject *tap_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(reduce_doc, "__reduce__($self)\n--\n\nTypeError: hand over the handle instead.");
 static PyObject *tap_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
   PyErr_SetString(PyExc_TypeError, "a Tap can't go to another process, nor be copied: pass tap.handle, and make a "
                                    "Tap(handle) there");
   return NULL;
 }
 
-PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn self.");
 static PyObject *tap_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (((struct tap *)object)->tap) return rc_py_ref(object);
   PyErr_SetString(PyExc_ValueError, "the Tap is closed");
   return NULL;
 }
 
-PyDoc_STRVAR(exit_doc, "__exit__($self, *exception)\n--\n\nclose().");
 static PyObject *tap_exit(PyObject *object, PyObject *Py_UNUSED(args)) {
   return tap_close(object, NULL);
 }
@@ -229,40 +213,32 @@ static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
 static PyMethodDef tap_methods[] = {
-    {"recv", FAST(tap_recv), METH_FASTCALL | METH_KEYWORDS, recv_doc},
-    {"recv_tagged", FAST(tap_recv_tagged), METH_FASTCALL | METH_KEYWORDS, recv_tagged_doc},
-    {"next", FAST(tap_next), METH_FASTCALL | METH_KEYWORDS, next_doc},
-    {"lost", tap_lost, METH_NOARGS, lost_doc},
-    {"info", tap_info, METH_NOARGS, info_doc},
-    {"stats", tap_stats, METH_NOARGS, stats_doc},
-    {"peers", tap_peers, METH_NOARGS, peers_doc},
-    {"close", tap_close, METH_NOARGS, close_doc},
-    {"__reduce__", tap_reduce, METH_NOARGS, reduce_doc},
-    {"__enter__", tap_enter, METH_NOARGS, enter_doc},
-    {"__exit__", tap_exit, METH_VARARGS, exit_doc},
+    {"recv", FAST(tap_recv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_recv},
+    {"recv_tagged", FAST(tap_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_recv_tagged},
+    {"next", FAST(tap_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Tap_next},
+    {"lost", tap_lost, METH_NOARGS, RC_DOC_Tap_lost},
+    {"info", tap_info, METH_NOARGS, RC_DOC_Tap_info},
+    {"stats", tap_stats, METH_NOARGS, RC_DOC_Tap_stats},
+    {"peers", tap_peers, METH_NOARGS, RC_DOC_Tap_peers},
+    {"close", tap_close, METH_NOARGS, RC_DOC_Tap_close},
+    {"__reduce__", tap_reduce, METH_NOARGS, RC_DOC_Tap___reduce__},
+    {"__enter__", tap_enter, METH_NOARGS, RC_DOC_Tap___enter__},
+    {"__exit__", tap_exit, METH_VARARGS, RC_DOC_Tap___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef tap_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct tap, handle), READONLY, "The handle that it was attached by."},
+    {"handle", T_OBJECT_EX, offsetof(struct tap, handle), READONLY, RC_DOC_Tap_handle},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef tap_properties[] = {
-    {"closed", get_closed, NULL, "Whether close() was called.", NULL},
+    {"closed", get_closed, NULL, RC_DOC_Tap_closed, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(tap_doc,
-             "Tap(handle, *, allow_pickle=None)\n--\n\n"
-             "Sees what a ring carries from now on, and holds nobody back: it copies frames, takes no reader's slot, "
-             "and what is\noverwritten before it was copied is lost to it, and counted by lost(). It loses nothing as "
-             "long as it is less than half\na ring behind. Iterating goes on until the writer is gone.\n\n"
-             "handle: the Writer's. allow_pickle: as for Reader. One thread at a time: a second gets RuntimeError. "
-             "After "
-             "fork the child gets ForkedError.\nErrors as Reader, but for NoFreeSlot.");
 static PyType_Slot tap_slots[] = {
-    {Py_tp_doc, (void *)tap_doc},    {Py_tp_new, tap_new},          {Py_tp_dealloc, tap_dealloc},
+    {Py_tp_doc, (void *)RC_DOC_Tap},    {Py_tp_new, tap_new},          {Py_tp_dealloc, tap_dealloc},
     {Py_tp_methods, tap_methods},    {Py_tp_members, tap_members},  {Py_tp_getset, tap_properties},
     {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, tap_iternext}, {Py_tp_repr, tap_repr},
     {0, NULL},

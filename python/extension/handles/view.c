@@ -11,6 +11,8 @@
  */
 #include "python/extension/view.h"
 
+#include "python/docstrings.h"
+
 #include <structmember.h>
 
 struct view {
@@ -53,15 +55,11 @@ static bool view_check(const struct view *self) {
   return false;
 }
 
-PyDoc_STRVAR(enter_doc, "__enter__($self)\n--\n\nReturn the object.");
 static PyObject *view_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct view *self = (struct view *)object;
   return view_check(self) ? rc_py_ref(self->object) : NULL;
 }
 
-PyDoc_STRVAR(exit_doc, "__exit__($self, *exception)\n--\n\n"
-                       "Give the frame back. Evicted: the writer went on without this Reader meanwhile, and what was "
-                       "looked at may have been\noverwritten.");
 static PyObject *view_exit(PyObject *object, PyObject *args) {
   struct view *self = (struct view *)object;
   Py_CLEAR(self->object);
@@ -103,35 +101,23 @@ static void view_dealloc(PyObject *object) {
 }
 
 static PyMethodDef view_methods[] = {
-    {"__enter__", view_enter, METH_NOARGS, enter_doc},
-    {"__exit__", view_exit, METH_VARARGS, exit_doc},
+    {"__enter__", view_enter, METH_NOARGS, RC_DOC_View___enter__},
+    {"__exit__", view_exit, METH_VARARGS, RC_DOC_View___exit__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef view_members[] = {
-    {"tag", T_UINT, offsetof(struct view, tag), READONLY, "The sender's tag; that of bytes is 0."},
+    {"tag", T_UINT, offsetof(struct view, tag), READONLY, RC_DOC_View_tag},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef view_properties[] = {
-    {"hashes", get_hashes, NULL, "As Frame.hashes, inside the block.", NULL},
+    {"hashes", get_hashes, NULL, RC_DOC_View_hashes, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(view_doc,
-             "What Reader.view() gives, for one `with` block:\n\n"
-             "    with reader.view() as obj:\n"
-             "        total = obj[\"x\"].sum()            # read where it lies, in the ring\n\n"
-             "NumPy arrays in obj are read-only. torch has no read-only tensors: TO WRITE TO A TENSOR OF A VIEW KILLS "
-             "THE PROCESS\n(SIGSEGV), as the memory is mapped read-only; that goes for in-place operations too. Clone "
-             "what is to be changed.\n\n"
-             "At the end of the block the frame goes back to the ring, also if an exception ends it. An array or "
-             "tensor that is still\nthere may be looked at safely, as long as it lives and whatever becomes of Reader "
-             "and writer; but it shows whatever the\nwriter puts there next. Copy what is to be kept, inside the "
-             "block.\n\n"
-             "A View that is dropped gives its frame back.");
 static PyType_Slot view_slots[] = {
-    {Py_tp_doc, (void *)view_doc},    {Py_tp_methods, view_methods},   {Py_tp_members, view_members},
+    {Py_tp_doc, (void *)RC_DOC_View},    {Py_tp_methods, view_methods},   {Py_tp_members, view_members},
     {Py_tp_getset, view_properties},  {Py_tp_repr, view_repr},         {Py_tp_traverse, view_traverse},
     {Py_tp_clear, view_clear},        {Py_tp_dealloc, view_dealloc},   {0, NULL},
 };

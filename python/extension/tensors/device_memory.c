@@ -11,6 +11,8 @@
  */
 #include "python/extension/device.h"
 
+#include "python/docstrings.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <structmember.h>
@@ -263,10 +265,6 @@ static bool may_copy(PyObject *copy, PyObject *device, const struct device_tenso
   return false;
 }
 
-PyDoc_STRVAR(dlpack_doc,
-             "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-             "A capsule of DLPack's, for from_dlpack() of torch, CuPy, JAX. BufferError: a copy is asked for, or "
-             "another device.");
 static PyObject *tensor_dlpack(PyObject *object, PyObject *args, PyObject *keywords) {
   static char *names[] = {"stream", "max_version", "dl_device", "copy", NULL};
   struct device_tensor *self = (struct device_tensor *)object;
@@ -285,7 +283,6 @@ PyObject *rc_py_device_tensor_export(PyObject *tensor, void **stream) {
   return rc_py_device_capsule(&self->item, self->memory, false);
 }
 
-PyDoc_STRVAR(dlpack_device_doc, "__dlpack_device__($self)\n--\n\n(2, ordinal): CUDA's, and which.");
 static PyObject *tensor_dlpack_device(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return Py_BuildValue("(ii)", RC_PY_DLPACK_CUDA, (int)((struct device_tensor *)object)->memory->device);
 }
@@ -329,7 +326,6 @@ static PyObject *tensor_repr(PyObject *object) {
                               (int)self->memory->device);
 }
 
-PyDoc_STRVAR(array_doc, "__array__($self, dtype=None, copy=None)\n--\n\nTypeError: its bytes are on a device.");
 static PyObject *tensor_array(PyObject *object, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
   return PyErr_Format(PyExc_TypeError, "a DeviceTensor is on cuda:%d, and no array of NumPy's: Reader(handle, "
                                        "map_location=\"cpu\") receives such arrays there, as NumPy's",
@@ -337,34 +333,30 @@ static PyObject *tensor_array(PyObject *object, PyObject *Py_UNUSED(args), PyObj
 }
 
 static PyMethodDef tensor_methods[] = {
-    {"__array__", (PyCFunction)(void (*)(void))tensor_array, METH_VARARGS | METH_KEYWORDS, array_doc},
-    {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS, dlpack_doc},
-    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, dlpack_device_doc},
+    {"__array__", (PyCFunction)(void (*)(void))tensor_array, METH_VARARGS | METH_KEYWORDS,
+     RC_DOC_DeviceTensor___array__},
+    {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
+     RC_DOC_DeviceTensor___dlpack__},
+    {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS, RC_DOC_DeviceTensor___dlpack_device__},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef tensor_members[] = {
-    {"shape", T_OBJECT_EX, offsetof(struct device_tensor, shape), READONLY, "A tuple of ints."},
-    {"nbytes", T_ULONGLONG, offsetof(struct device_tensor, item.bytes), READONLY, "Bytes of it, in C order."},
+    {"shape", T_OBJECT_EX, offsetof(struct device_tensor, shape), READONLY, RC_DOC_DeviceTensor_shape},
+    {"nbytes", T_ULONGLONG, offsetof(struct device_tensor, item.bytes), READONLY, RC_DOC_DeviceTensor_nbytes},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef tensor_properties[] = {
-    {"dtype", get_dtype, NULL, "Its name, as torch has it: \"float32\".", NULL},
-    {"device", get_device, NULL, "\"cuda:0\" and the like.", NULL},
-    {"data_ptr", get_data_ptr, NULL, "Its address on the device; 0: it is empty.", NULL},
-    {"__cuda_array_interface__", get_interface, NULL, "For who knows no DLPack: CuPy, Numba.", NULL},
+    {"dtype", get_dtype, NULL, RC_DOC_DeviceTensor_dtype, NULL},
+    {"device", get_device, NULL, RC_DOC_DeviceTensor_device, NULL},
+    {"data_ptr", get_data_ptr, NULL, RC_DOC_DeviceTensor_data_ptr, NULL},
+    {"__cuda_array_interface__", get_interface, NULL, RC_DOC_DeviceTensor___cuda_array_interface__, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-PyDoc_STRVAR(tensor_doc,
-             "An array on a CUDA device, received from a sender that had it of no library known here, or of one that "
-             "is missing here.\n\n"
-             "torch.from_dlpack(tensor), cupy.from_dlpack(tensor) and the like make theirs of it, over the same "
-             "memory, which goes\nwith the last of them, once the streams that they named have done: these must still "
-             "exist. Of a view() it is a place in\nthe writer's pool: read-only.");
 static PyType_Slot tensor_slots[] = {
-    {Py_tp_doc, (void *)tensor_doc},   {Py_tp_methods, tensor_methods}, {Py_tp_members, tensor_members},
+    {Py_tp_doc, (void *)RC_DOC_DeviceTensor},   {Py_tp_methods, tensor_methods}, {Py_tp_members, tensor_members},
     {Py_tp_getset, tensor_properties}, {Py_tp_repr, tensor_repr},       {Py_tp_dealloc, tensor_dealloc},
     {0, NULL},
 };

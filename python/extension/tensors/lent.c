@@ -117,9 +117,9 @@ static Py_ssize_t lent_length(PyObject *object) {
   return ((struct lent *)object)->bytes;
 }
 
-PyDoc_STRVAR(lent_doc, "Memory of a ring that an array looks at; it stays mapped as long as this lives.");
 static PyType_Slot lent_slots[] = {
-    {Py_tp_doc, (void *)lent_doc},      {Py_tp_dealloc, lent_dealloc},
+    {Py_tp_doc, (void *)"Memory of a ring under an array, mapped as long as the array lives."},
+    {Py_tp_dealloc, lent_dealloc},
     {Py_bf_getbuffer, lent_get_buffer}, {Py_sq_length, lent_length},
     {0, NULL},
 };

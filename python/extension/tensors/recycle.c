@@ -209,9 +209,8 @@ static Py_ssize_t memory_length(PyObject *object) {
   return (Py_ssize_t)((struct memory *)object)->bytes;
 }
 
-PyDoc_STRVAR(memory_doc, "The memory of a received array, which is used again when nothing refers to it any more.");
 static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, (void *)memory_doc},      {Py_tp_dealloc, memory_dealloc},
+    {Py_tp_doc, (void *)"The memory of a received array, for later arrays."},      {Py_tp_dealloc, memory_dealloc},
     {Py_bf_getbuffer, memory_get_buffer}, {Py_sq_length, memory_length},
     {0, NULL},
 };
@@ -220,11 +219,6 @@ PyType_Spec rc_py_memory_spec = {"ringcast._ringcast.Memory", sizeof(struct memo
 
 /* ---- The module's functions ------------------------------------------------------------------------------------- */
 
-const char rc_py_recycling_doc[] =
-    "recycling($module)\n--\n\n"
-    "How the memory of large received arrays is used again: Recycling(limit, idle, lent, reused, fresh). limit, idle "
-    "and lent\nare in bytes: the most that is kept for later, what is kept now, and what live arrays hold. reused and "
-    "fresh count how\noften a kept block did, and how often the kernel was asked for one.";
 PyObject *rc_py_recycling(PyObject *module, PyObject *Py_UNUSED(unused)) {
   struct rc_py_state *state = PyModule_GetState(module);
   lock();
@@ -233,12 +227,6 @@ PyObject *rc_py_recycling(PyObject *module, PyObject *Py_UNUSED(unused)) {
   return PyObject_CallFunction(state->recycling, "KKKKK", limit, idle, lent, reused, fresh);
 }
 
-const char rc_py_set_recycling_doc[] =
-    "set_recycling($module, limit, /)\n--\n\n"
-    "Keep at most `limit` bytes of the memory of large received arrays for the next ones; what is kept beyond it goes "
-    "back to\nthe kernel at once. 0 turns it off: arrays then come from NumPy's and torch's own allocators. The "
-    "default is what the\nenvironment's RINGCAST_RECYCLE_BYTES says at import, else 256 MiB. Any thread.\n\n"
-    "ValueError: out of range. TypeError: not an int.";
 PyObject *rc_py_set_recycling(PyObject *Py_UNUSED(module), PyObject *object) {
   uint64_t limit;
   if (!rc_py_integer("limit", object, 0, UINT64_MAX >> 1, &limit)) return NULL;
