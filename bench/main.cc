@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "bench/harness.h"
+#include "bench/cases.h"
 #include "ringcast/ringcast.h"
 
 // Google Benchmark before 1.8 can only call it an error.
@@ -32,9 +32,9 @@ static void run(benchmark::State &state, const bench_case *which, uint64_t batch
   while (state.KeepRunningBatch(static_cast<benchmark::IterationCount>(batch)))
     state.SetIterationTime(which->run(context, batch));
   which->teardown(context);
-  const bench_figure *figures;
-  size_t count = bench_figures(&figures);
-  for (size_t i = 0; i < count; i++) state.counters[figures[i].key] = figures[i].value;
+  const char *key;
+  double value;
+  if (bench_figure(&key, &value)) state.counters[key] = value;
   state.SetItemsProcessed(static_cast<int64_t>(state.iterations()));
   if (which->bytes) state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * which->bytes));
 }
@@ -42,10 +42,9 @@ static void run(benchmark::State &state, const bench_case *which, uint64_t batch
 static void add(const bench_case &which, bool dry) {
   // Timed as one: a clock read costs as much as a small frame. 16 MiB of them, so that the ring is gone round.
   uint64_t batch = which.batch ? which.batch : std::clamp<uint64_t>((16 << 20) / (which.bytes + 1), 4, 1000);
-  uint64_t iterations = dry ? 1 : which.iterations;
   auto *registered = benchmark::RegisterBenchmark(which.name, run, &which, dry ? 1 : batch)->UseManualTime();
   registered->Unit(benchmark::kNanosecond);
-  if (iterations) registered->Iterations(static_cast<benchmark::IterationCount>(iterations));
+  if (dry) registered->Iterations(1);
 }
 
 static void add_context() {
@@ -72,9 +71,7 @@ int main(int argc, char **argv) {
   argc = static_cast<int>(end - argv);
   bench_begin(dry);
   add_context();
-  for (const bench_group *group :
-       {&bench_one_way, &bench_alone, &bench_stream, &bench_full, &bench_readers, &bench_crowd, &bench_tap})
-    for (size_t i = 0; i < group->count; i++) add(group->cases[i], dry);
+  for (size_t i = 0; i < bench_case_count; i++) add(bench_cases[i], dry);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -24,7 +24,7 @@ PAGE = ROOT / "docs/benchmarks.md"
 PICTURE = "cost_per_frame.svg"
 
 SIZES = [16, 40, 64, 256, *(4**power << 10 for power in range(11))]  # 1 KiB to 1 GiB
-CASES = "alone|statistics|tap|pages|full|spill|crowd"
+CASES = "alone|statistics|tap|pages|full|spill"
 CROWD = 8
 
 
@@ -66,7 +66,7 @@ def run_cases(quick):
         elif entry.get("aggregate_name") == "median":
             cases[name] = {"ns": entry["real_time"]}
         elif entry["run_type"] == "iteration":
-            for key in ("fewest", "most", "tap_lost_percent"):
+            for key in ("tap_lost_percent",):
                 if key in entry:
                     cases.setdefault("figures", {}).setdefault(name, {}).setdefault(key, []).append(entry[key])
     return cases
@@ -267,20 +267,6 @@ def show_wake(raw):
                      f"{found['idle_cpu_percent']:.3f} %"])
     return table(["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio",
                   "CPU of a parked reader"], rows)
-
-
-def show_crowd(raw):
-    cases = raw["cases"]
-    floor, ring, free = (cases.get(f"crowd/{name}/{CROWD}", {}) for name in ("bare_futex", "ring_in_step", "ring_free"))
-    rows = [["bare futex, in step", of(floor), ""], ["ring, in step", of(ring), ratio(ring, floor)],
-            ["ring, as each can", of(free), ""]]
-    found = cases.get("figures", {}).get(f"crowd/ring_free/{CROWD}")
-    text = table([f"{CROWD} readers on {raw['machine']['cpus']} CPUs, 40 B", "per frame", "ratio"], rows)
-    if found:
-        text += (f"\n\nWhen the writer had sent a million frames as fast as it could, the reader with fewest had"
-                 f" {min(found['fewest']):,.0f} of them and the one with most {max(found['most']):,.0f}"
-                 f" (over {len(found['most'])} runs; all get all in the end).")
-    return text
 
 
 def show_scale(raw):

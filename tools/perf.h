@@ -78,6 +78,16 @@ void perf_start(struct perf_children *children, const struct perf_options *optio
 void perf_stop(struct perf_children *children);
 double perf_cpu_ns(const struct perf_children *children, uint32_t index); /* the CPU time of the reader so far */
 
+/* The writer's own page faults so far (tools/measure/stream.c). */
+uint64_t perf_page_faults(void);
+
+/* Notes why a measurement is not possible here, and returns NULL. */
+__attribute__((format(printf, 1, 2))) void *perf_skip(const char *format, ...);
+const char *perf_reason(void);
+
+/* NULL: the machine has no such ring, or the ring does not take frames of `frame` bytes; see perf_reason. perf_writer
+ * ends the process then. */
+ringcast_writer *perf_try_writer(const struct ringcast_writer_options *wanted, size_t frame);
 ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity, int64_t spin_ns);
 ringcast_reader *perf_attach(const char *handle, int64_t spin_ns);
 

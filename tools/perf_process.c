@@ -131,17 +131,35 @@ double perf_cpu_ns(const struct perf_children *children, uint32_t index) {
 
 /* ---- Rings ------------------------------------------------------------------------------------------------------ */
 
+static char reason[256];
+
+const char *perf_reason(void) { return reason; }
+
+void *perf_skip(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(reason, sizeof reason, format, arguments);
+  va_end(arguments);
+  return NULL;
+}
+
+ringcast_writer *perf_try_writer(const struct ringcast_writer_options *wanted, size_t frame) {
+  ringcast_writer *writer;
+  struct ringcast_info info = {.size = sizeof info};
+  if (ringcast_writer_create_ex(wanted, &writer) != 0) return perf_skip("%s", ringcast_last_error());
+  perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
+  if (frame <= info.max_frame) return writer;
+  ringcast_writer_close(writer);
+  return perf_skip("a frame of %zu bytes does not fit: this ring takes up to %llu; set RINGCAST_SPILL_BYTES, or "
+                   "--capacity to more than twice the frame, by 1K or so",
+                   frame, (unsigned long long)info.max_frame);
+}
+
 ringcast_writer *perf_writer(const struct perf_options *options, uint64_t capacity, int64_t spin_ns) {
   struct ringcast_writer_options asked = {
       .size = sizeof asked, .capacity = capacity, .spin_ns = spin_ns, .readers = options->readers};
-  ringcast_writer *writer;
-  struct ringcast_info info = {.size = sizeof info};
-  perf_must(ringcast_writer_create_ex(&asked, &writer), "can't make a ring");
-  perf_must(ringcast_writer_info(writer, &info), "no facts of the ring");
-  if (options->size > info.max_frame)
-    perf_die("a frame of %zu bytes does not fit: this ring takes up to %llu; set RINGCAST_SPILL_BYTES, or --capacity "
-             "to more than twice the frame, by 1K or so",
-             options->size, (unsigned long long)info.max_frame);
+  ringcast_writer *writer = perf_try_writer(&asked, options->size);
+  if (!writer) perf_die("%s", reason);
   return writer;
 }
 

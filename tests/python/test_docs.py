@@ -103,11 +103,3 @@ def test_the_demo_says_what_it_lacks(tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     (sentence,) = done.stderr.splitlines()
     assert "needs torch" in sentence and sentence.endswith("-m pip install torch")
-
-
-@pytest.mark.parametrize("bad", [["--rounds", "0"], ["--mib", "1", "0"], ["--seconds", "-1"], ["--seconds", "nan"]])
-def test_a_benchmark_of_nothing_is_refused(bad):
-    benchmark = [sys.executable, str(ROOT / "bench" / "receive.py"), *bad]
-    done = subprocess.run(benchmark, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{bad[0]} take" in done.stderr.splitlines()[-1]

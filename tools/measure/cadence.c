@@ -99,8 +99,10 @@ static int64_t receive(const struct cadence *cadence, ringcast_reader *reader, s
 static int64_t await_word(const struct cadence *cadence, uint32_t value, struct stamp *stamp) {
   uint32_t *word = &cadence->shared->futex;
   while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
-    if (cadence->way == FUTEX) syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
-    else perf_relax(cadence->crowded);
+    if (cadence->way == FUTEX)
+      syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+    else
+      perf_relax(cadence->crowded);
   }
   int64_t now = perf_now_ns();
   *stamp = cadence->shared->stamp;
@@ -125,7 +127,7 @@ static void reader_body(void *context, uint32_t index) {
   if (cadence->walk.bytes > 0) shared->readers[index].walk_ns = timed_walk(cadence, cadence->options->readers + 1);
   for (uint64_t number = 1;; number++) {
     struct stamp stamp;
-    struct ringcast_stats stats = {0};
+    struct ringcast_stats stats = {.size = sizeof stats};
     int64_t now = reader ? receive(cadence, reader, &stamp) : await_word(cadence, (uint32_t)number - 1, &stamp);
     if (stamp.number != number)
       perf_die("reader %u got message %llu in the place of message %llu", index, (unsigned long long)stamp.number,
@@ -379,9 +381,13 @@ static double *numbers(size_t count) {
 static void set_up(struct cadence *cadence, const struct perf_options *options, size_t readers_bytes) {
   double wanted = options->seconds * 1000 / options->gap_ms / ROUNDS;
   size_t counted = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (size_t)wanted;
-  *cadence = (struct cadence){.options = options, .block = LEARNING + counted, .seed = 88172645463325252,
+  *cadence = (struct cadence){.options = options,
+                              .block = LEARNING + counted,
+                              .seed = 88172645463325252,
+                              .info.size = sizeof cadence->info,
                               .crowded = perf_cpu_of(options, 0, options->readers + 1) < 0,
-                              .shared = perf_shared(readers_bytes), .source = perf_source(options->size)};
+                              .shared = perf_shared(readers_bytes),
+                              .source = perf_source(options->size)};
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
   for (enum way way = 0; way < WAYS; way++) {
     struct figures *figures = &cadence->figures[way];

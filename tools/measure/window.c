@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tools/perf_window.h"
+#include "tools/measure/window.h"
 
 #include <string.h>
 
@@ -39,8 +39,12 @@ static void make_ring(struct window *window, const struct window_wish *wish) {
 }
 
 void window_make(struct window *window, const uint8_t *source, size_t size, const struct window_wish *wish) {
-  *window = (struct window){.source = source, .size = size, .sum = sum_bytes(source, size), .readers = wish->readers,
-                            .crowded = wish->crowded, .stride = (size + HEADER + 63) & ~(uint64_t)63};
+  *window = (struct window){.source = source,
+                            .size = size,
+                            .sum = sum_bytes(source, size),
+                            .readers = wish->readers,
+                            .crowded = wish->crowded,
+                            .stride = (size + HEADER + 63) & ~(uint64_t)63};
   make_ring(window, wish);
   window->shared = perf_shared(sizeof *window->shared + wish->readers * sizeof window->shared->readers[0]);
   strncpy(window->shared->handle, ringcast_writer_handle(window->ring), sizeof window->shared->handle - 1);

@@ -4,8 +4,8 @@
  * the same places, handed over by nothing but two counters. The memory is one frame of a ring of its own, which all
  * readers hold for good: so it has the same pages.
  */
-#ifndef TOOLS_PERF_WINDOW_H
-#define TOOLS_PERF_WINDOW_H
+#ifndef TOOLS_MEASURE_WINDOW_H
+#define TOOLS_MEASURE_WINDOW_H
 
 #include "tools/perf.h"
 
@@ -51,7 +51,7 @@ void window_destroy(struct window *window);
 /* The writer, once the readers' processes run: hands the memory to them. */
 void window_open(struct window *window);
 void window_write(struct window *window, uint64_t frames);
-void window_flush(struct window *window);                 /* readers see all of it, and may stop there */
+void window_flush(struct window *window);                        /* readers see all of it, and may stop there */
 void window_write_alone(struct window *window, uint64_t frames); /* nobody is told; the window is as before */
 
 /* Reader `index`, with a copy of the struct that was made. window_read returns at the next flush. */

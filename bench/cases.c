@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cases.
+ *   stream, full, spill, pages, readers, tap
+ *                tools/measure/stream.h: by the size of a frame; with a ring of one page, which has room for three
+ *                frames; with frames just below and just above half the ring; in each kind of memory; to more readers;
+ *                with an observer
+ *   alone        the two halves of the hot path in one process: reserve and commit, next and release; no byte of
+ *                payload is touched
+ *   statistics   the same with and without the library's statistics, which can't be switched off: the library is built
+ *                once more with RINGCAST_NO_STATS, and both libraries are loaded and called in the same way
+ */
+#define _GNU_SOURCE
+#include "bench/cases.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli.h"
+#include "tools/measure/stream.h"
+#include "tools/perf.h"
+
+enum { KI = 1 << 10, MI = 1 << 20, MOST_FOR_A_CPU = 8 };
+#define ALONE_BYTES MI /* fits in L2: the memory is not what is measured */
+
+static bool is_dry;
+static struct perf_options machine; /* the CPUs; the other fields are zero */
+static const char *figure_key;
+static double figure_value;
+
+void bench_begin(bool dry) {
+  cpu_set_t allowed;
+  is_dry = dry;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
+  for (int cpu = 0; cpu < CPU_SETSIZE && machine.cpu_count < PERF_MAX_CPUS; cpu++)
+    if (CPU_ISSET(cpu, &allowed)) machine.cpus[machine.cpu_count++] = cpu;
+  perf_watch_children();
+}
+
+const char *bench_reason(void) {
+  return perf_reason();
+}
+
+bool bench_figure(const char **key, double *value) {
+  *key = figure_key;
+  *value = figure_value;
+  figure_key = NULL;
+  return *key;
+}
+
+const char *bench_cpu(void) {
+  static char model[256];
+  return cli_cpu_model(model, sizeof model);
+}
+
+/* ---- Streams ---------------------------------------------------------------------------------------------------- */
+
+struct stream_case {
+  struct stream_options options;
+  enum stream_kind kind;
+};
+
+struct running {
+  const struct stream_case *self;
+  struct stream *stream;
+};
+
+/* Whether the machine has memory for the ring, the frames beside the ring, and what the ring is compared with. */
+static bool has_memory(size_t frame) {
+  unsigned long long kibibytes = 0, needed = 6 * (uint64_t)frame >> 10;
+  char line[128];
+  if (frame <= 64 << 20) return true;
+  if (is_dry) return perf_skip("a dry run leaves frames of %zu MiB out", frame >> 20);
+  FILE *file = fopen("/proc/meminfo", "re");
+  while (file && fgets(line, sizeof line, file) && sscanf(line, "MemAvailable: %llu", &kibibytes) != 1) continue;
+  if (file) fclose(file);
+  if (needed <= kibibytes) return true;
+  return perf_skip("needs %llu MiB, and %llu are free", needed >> 10, kibibytes >> 10);
+}
+
+static bool has_cpus(const struct stream_options *options) {
+  uint32_t parties = options->readers + options->taps + 1, cpus = (uint32_t)machine.cpu_count;
+  if (options->taps > 0 && parties > cpus) return perf_skip("needs %u CPUs, and %u may be used", parties, cpus);
+  if (options->readers <= MOST_FOR_A_CPU * cpus) return true;
+  return perf_skip("more than %d readers for each of %u CPUs", MOST_FOR_A_CPU, cpus);
+}
+
+static void *set_up_stream(const struct bench_case *self) {
+  const struct stream_case *stream_case = self->options;
+  struct stream_options options = stream_case->options;
+  options.size = self->bytes;
+  options.floor = stream_case->kind != STREAM_RING;
+  struct stream *stream = has_memory(self->bytes) && has_cpus(&options) ? stream_make(&machine, &options) : NULL;
+  if (!stream) return NULL;
+  struct running *running = malloc(sizeof *running);
+  if (!running) perf_die("no memory");
+  *running = (struct running){stream_case, stream};
+  return running;
+}
+
+static double run_stream(void *state, uint64_t iterations) {
+  const struct running *running = state;
+  return stream_run(running->stream, running->self->kind, iterations);
+}
+
+static void tear_down_stream(void *state) {
+  struct running *running = state;
+  if (running->self->options.taps > 0) {
+    figure_key = "tap_lost_percent";
+    figure_value = 100 * stream_tap_lost(running->stream, 0);
+  }
+  stream_destroy(running->stream);
+  free(running);
+}
+
+/* ---- The two halves --------------------------------------------------------------------------------------------- */
+
+/* The functions that are measured, by the library that they are from. */
+struct api {
+  void *library;
+  __typeof__(ringcast_writer_create_ex) *create;
+  __typeof__(ringcast_writer_handle) *handle;
+  __typeof__(ringcast_writer_close) *close_writer;
+  __typeof__(ringcast_writer_reserve) *reserve;
+  __typeof__(ringcast_writer_commit) *commit;
+  __typeof__(ringcast_reader_attach) *attach;
+  __typeof__(ringcast_reader_next) *next;
+  __typeof__(ringcast_reader_release) *release;
+  __typeof__(ringcast_reader_close) *close_reader;
+};
+
+struct alone {
+  struct api api;
+  size_t size;
+  ringcast_writer *writer;
+  ringcast_reader *reader; /* NULL: only the writer's half is measured */
+};
+
+struct half {
+  const char *library; /* NULL: the one that is linked in */
+  bool reads;
+};
+
+static bool load(const char *path, struct api *api) {
+  if (!path) {
+    *api = (struct api){NULL,
+                        ringcast_writer_create_ex,
+                        ringcast_writer_handle,
+                        ringcast_writer_close,
+                        ringcast_writer_reserve,
+                        ringcast_writer_commit,
+                        ringcast_reader_attach,
+                        ringcast_reader_next,
+                        ringcast_reader_release,
+                        ringcast_reader_close};
+    return true;
+  }
+  api->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!api->library) return perf_skip("%s", dlerror());
+#define FIND(field, name) *(void **)&api->field = dlsym(api->library, name)
+  FIND(create, "ringcast_writer_create_ex");
+  FIND(handle, "ringcast_writer_handle");
+  FIND(close_writer, "ringcast_writer_close");
+  FIND(reserve, "ringcast_writer_reserve");
+  FIND(commit, "ringcast_writer_commit");
+  FIND(attach, "ringcast_reader_attach");
+  FIND(next, "ringcast_reader_next");
+  FIND(release, "ringcast_reader_release");
+  FIND(close_reader, "ringcast_reader_close");
+#undef FIND
+  return true;
+}
+
+static void *set_up_alone(const struct bench_case *self) {
+  const struct half *half = self->options;
+  struct ringcast_writer_options options = {.size = sizeof options, .readers = 1, .capacity = ALONE_BYTES};
+  struct alone *alone = calloc(1, sizeof *alone);
+  if (!alone) perf_die("no memory");
+  if (!load(half->library, &alone->api)) {
+    free(alone);
+    return NULL;
+  }
+  alone->size = self->bytes;
+  perf_pin(perf_cpu_of(&machine, 0, 1));
+  perf_must(alone->api.create(&options, &alone->writer), "can't make a ring");
+  if (half->reads) perf_must(alone->api.attach(alone->api.handle(alone->writer), &alone->reader), "can't attach");
+  return alone;
+}
+
+static void write_frames(const struct alone *alone, uint64_t frames) {
+  struct ringcast_span span;
+  while (frames-- > 0) {
+    perf_must(alone->api.reserve(alone->writer, alone->size, RINGCAST_FOREVER, &span), "can't reserve");
+    perf_must(alone->api.commit(alone->writer, alone->size, RINGCAST_KIND_BYTES), "can't commit");
+  }
+}
+
+static void read_frames(const struct alone *alone, uint64_t frames) {
+  struct ringcast_frame frame;
+  while (frames-- > 0) {
+    perf_must(alone->api.next(alone->reader, RINGCAST_FOREVER, &frame), "can't receive");
+    perf_must(alone->api.release(alone->reader, &frame), "can't release");
+  }
+}
+
+static double run_writer(void *state, uint64_t iterations) {
+  int64_t start = perf_now_ns();
+  write_frames(state, iterations);
+  return (double)(perf_now_ns() - start) * 1e-9;
+}
+
+/* The frames lie ready: a batch of them fits into half the ring. */
+static double run_reader(void *state, uint64_t iterations) {
+  write_frames(state, iterations);
+  int64_t start = perf_now_ns();
+  read_frames(state, iterations);
+  return (double)(perf_now_ns() - start) * 1e-9;
+}
+
+static void tear_down_alone(void *state) {
+  struct alone *alone = state;
+  perf_unpin(&machine);
+  alone->api.close_reader(alone->reader);
+  alone->api.close_writer(alone->writer);
+  free(alone); /* the library stays: it watches forks */
+}
+
+/* ---- The table -------------------------------------------------------------------------------------------------- */
+
+#define WRITER(name, library) \
+  { name, 40, set_up_alone, run_writer, tear_down_alone, &(const struct half){library, false}, 1000 }
+#define READER(name, library) \
+  { name, 40, set_up_alone, run_reader, tear_down_alone, &(const struct half){library, true}, 1000 }
+#define STREAM(name, bytes, kind, batch, ...) \
+  { name, bytes, set_up_stream, run_stream, tear_down_stream, &(const struct stream_case){{__VA_ARGS__}, kind}, batch }
+#define SIZE(text, bytes)                                           \
+  STREAM("stream/ring/" text, bytes, STREAM_RING, 0, .readers = 1), \
+      STREAM("stream/memcpy/" text, bytes, STREAM_FLOOR, 0, .readers = 1)
+#define PAGES(text, wanted)                                                                             \
+  STREAM("pages/" text "/40", 40, STREAM_RING, 0, .readers = 1, .capacity = 64 * MI, .memory = wanted), \
+      STREAM("pages/" text "/65536", 64 * KI, STREAM_RING, 0, .readers = 1, .capacity = 64 * MI, .memory = wanted)
+#define FULL(text, kind, ...)    STREAM("full/" text, KI, kind, 0, .readers = 1, __VA_ARGS__)
+#define SPILL(text, bytes, kind) STREAM("spill/" text, bytes, kind, 0, .readers = 1, .capacity = MI)
+#define READERS(count)           STREAM("readers/" #count, 40, STREAM_RING, 20000, .readers = count)
+#define TAP(text, reader_count, tap_count) \
+  STREAM("tap/" text, 40, STREAM_RING, 100000, .readers = reader_count, .taps = tap_count)
+enum { IN_RING = MI / 2 - 2 * 64 /* of payload: half the ring, less two headers' lines */ };
+
+const struct bench_case bench_cases[] = {
+    WRITER("alone/reserve_commit", NULL),
+    READER("alone/next_release", NULL),
+    WRITER("statistics/on/reserve_commit", BENCH_LIBRARY),
+    WRITER("statistics/off/reserve_commit", BENCH_LIBRARY_WITHOUT_STATISTICS),
+    READER("statistics/on/next_release", BENCH_LIBRARY),
+    READER("statistics/off/next_release", BENCH_LIBRARY_WITHOUT_STATISTICS),
+    SIZE("16", 16),
+    SIZE("40", 40),
+    SIZE("64", 64),
+    SIZE("256", 256),
+    SIZE("1024", KI),
+    SIZE("4096", 4 * KI),
+    SIZE("65536", 64 * KI),
+    SIZE("1048576", MI),
+    SIZE("16777216", 16 * MI),
+    SIZE("268435456", 256 * MI),
+    FULL("room_enough", STREAM_RING),
+    FULL("room_short", STREAM_RING, .capacity = 4096),
+    FULL("memcpy", STREAM_FLOOR, .capacity = 4096),
+    FULL("slow_reader_2us", STREAM_RING, .capacity = 4096, .work_ns = 2000),
+    SPILL("in_the_ring", IN_RING, STREAM_RING),
+    SPILL("beside_the_ring", IN_RING + 4 * KI, STREAM_RING),
+    SPILL("memcpy", IN_RING + 4 * KI, STREAM_FLOOR),
+    PAGES("hugetlb", RINGCAST_MEMORY_HUGETLB),
+    PAGES("shmem-huge", RINGCAST_MEMORY_SHMEM_HUGE),
+    PAGES("small", RINGCAST_MEMORY_PAGES),
+    READERS(1),
+    READERS(2),
+    READERS(4),
+    READERS(8),
+    READERS(16),
+    TAP("nobody", 0, 0),
+    TAP("tap", 0, 1),
+    TAP("reader", 1, 0),
+    TAP("reader_and_tap", 1, 1),
+};
+const size_t bench_case_count = sizeof bench_cases / sizeof *bench_cases;

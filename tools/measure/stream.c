@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "tools/measure/stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+enum { HEADER = 16, LINE = 64 };
+enum mark { GO_ON, LEAVE }; /* the bytes of a frame that carries no data: the reader stays in the ring, or leaves */
+
+struct shared {
+  _Alignas(PERF_LINE) uint64_t command; /* turn * STREAM_KINDS + kind: what the readers read next */
+  char handle[96];
+  struct {
+    _Alignas(PERF_LINE) uint64_t done; /* batches that this process has read; of a tap: 1 when attached */
+    uint64_t faults; /* page faults in the ring's turns but the first two, which put memory in place */
+    uint64_t lost;   /* bytes that this tap has lost */
+  } others[];
+};
+
+struct stream {
+  struct stream_options options;
+  const struct perf_options *machine;
+  bool crowded;
+  struct shared *shared;
+  struct perf_children children;
+  ringcast_writer *ring;
+  struct ringcast_info info;
+  struct window window;
+  uint8_t *source;
+  uint64_t sum;
+  enum stream_kind kind; /* that the readers read now; ALONE: none */
+  uint64_t turns, batches, sent;
+};
+
+uint64_t perf_page_faults(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return (uint64_t)usage.ru_minflt;
+}
+
+/* ---- The other processes ---------------------------------------------------------------------------------------- */
+
+static void work(uint32_t ns) {
+  int64_t start = ns > 0 ? perf_now_ns() : 0;
+  while (ns > 0 && perf_now_ns() - start < ns) continue;
+}
+
+/* Until a mark tells the reader to leave. */
+static void read_ring(const struct stream *stream, ringcast_reader *reader, uint64_t *done) {
+  for (uint64_t frames = 1;; frames++) {
+    struct ringcast_frame frame;
+    perf_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), "can't receive");
+    size_t bytes = frame.bytes;
+    uint64_t sum = sum_bytes(frame.data, bytes);
+    work(stream->options.work_ns);
+    perf_must(ringcast_reader_release(reader, &frame), "can't release");
+    if (__builtin_expect(bytes > LEAVE, 1)) {
+      if (sum != stream->sum) perf_die("frame %llu arrived damaged", (unsigned long long)frames);
+      continue;
+    }
+    perf_store(done, *done + 1);
+    if (bytes == LEAVE) return;
+  }
+}
+
+static void reader_body(struct stream *stream, uint32_t index) {
+  struct shared *shared = stream->shared;
+  uint64_t *done = &shared->others[index].done, visits = 0;
+  ringcast_reader *reader = perf_attach(shared->handle, stream->options.spin_ns);
+  if (stream->options.floor) window_attach(&stream->window);
+  for (uint64_t turn = 1;; turn++) {
+    uint64_t command;
+    while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn) perf_relax(stream->crowded);
+    if (command % STREAM_KINDS == STREAM_FLOOR) {
+      window_read(&stream->window, index);
+      perf_store(done, *done + 1);
+      continue;
+    }
+    uint64_t faults = perf_page_faults();
+    read_ring(stream, reader, done);
+    if (visits++ > 1) shared->others[index].faults += perf_page_faults() - faults;
+  }
+}
+
+static void tap_body(struct stream *stream, uint32_t index) {
+  ringcast_tap *tap;
+  struct ringcast_frame frame;
+  uint64_t gaps;
+  perf_must(ringcast_tap_attach(stream->shared->handle, &tap), "can't attach a tap");
+  perf_store(&stream->shared->others[index].done, 1);
+  for (;;) {
+    perf_must(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), "the tap can't receive");
+    perf_must(ringcast_tap_lost(tap, &stream->shared->others[index].lost, &gaps), "the tap can't tell its losses");
+  }
+}
+
+static void child(void *context, uint32_t index) {
+  struct stream *stream = context;
+  index < stream->options.readers ? reader_body(stream, index) : tap_body(stream, index);
+}
+
+/* ---- The writer ------------------------------------------------------------------------------------------------- */
+
+static void write_ring(struct stream *stream, size_t bytes, uint64_t frames) {
+  while (frames-- > 0) {
+    struct ringcast_span span;
+    perf_must(ringcast_writer_reserve(stream->ring, bytes, RINGCAST_FOREVER, &span), "can't send");
+    copy_bytes(span.data, stream->source, bytes);
+    perf_must(ringcast_writer_commit(stream->ring, bytes, RINGCAST_KIND_BYTES), "can't send");
+  }
+}
+
+static void await_batch(struct stream *stream) {
+  stream->batches++;
+  for (uint32_t i = 0; i < stream->options.readers; i++)
+    while (perf_load(&stream->shared->others[i].done) != stream->batches) perf_relax(stream->crowded);
+}
+
+static void enter(struct stream *stream, enum stream_kind kind) {
+  if (stream->kind == kind) return;
+  if (stream->kind == STREAM_RING) {
+    write_ring(stream, LEAVE, 1);
+    await_batch(stream);
+  }
+  stream->kind = kind;
+  if (kind != STREAM_ALONE) perf_store(&stream->shared->command, ++stream->turns * STREAM_KINDS + (uint64_t)kind);
+}
+
+void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames) {
+  enter(stream, kind);
+  if (kind == STREAM_FLOOR) window_write(&stream->window, frames);
+  if (kind == STREAM_ALONE) window_write_alone(&stream->window, frames);
+  if (kind != STREAM_RING) return;
+  write_ring(stream, stream->options.size, frames);
+  stream->sent += frames;
+}
+
+void stream_finish(struct stream *stream, enum stream_kind kind) {
+  if (kind == STREAM_RING) write_ring(stream, GO_ON, 1);
+  if (kind == STREAM_FLOOR) window_flush(&stream->window);
+  if (kind != STREAM_ALONE) await_batch(stream);
+  if (kind == STREAM_FLOOR) stream->kind = STREAM_ALONE; /* a reader leaves the window at each flush */
+}
+
+double stream_run(struct stream *stream, enum stream_kind kind, uint64_t frames) {
+  int64_t start = perf_now_ns();
+  stream_send(stream, kind, frames);
+  stream_finish(stream, kind);
+  return (double)(perf_now_ns() - start) * 1e-9;
+}
+
+/* ---- Making and destroying -------------------------------------------------------------------------------------- */
+
+static size_t shared_bytes(const struct stream_options *options) {
+  return sizeof(struct shared) + (options->readers + options->taps) * sizeof((struct shared *)NULL)->others[0];
+}
+
+static void start(struct stream *stream) {
+  const struct stream_options *options = &stream->options;
+  uint32_t parties = options->readers + options->taps + 1;
+  for (uint32_t i = 1; i < parties; i++) perf_start(&stream->children, stream->machine, parties, child, stream);
+  perf_pin(perf_cpu_of(stream->machine, 0, parties));
+  perf_must(ringcast_writer_wait_readers(stream->ring, options->readers, RINGCAST_FOREVER), "no readers");
+  if (options->floor) window_open(&stream->window);
+  for (uint32_t i = options->readers; i < parties - 1; i++)
+    while (perf_load(&stream->shared->others[i].done) == 0) perf_relax(true);
+}
+
+struct stream *stream_make(const struct perf_options *machine, const struct stream_options *options) {
+  struct ringcast_writer_options wish = {.size = sizeof wish,
+                                         .capacity = options->capacity,
+                                         .spin_ns = options->spin_ns,
+                                         .memory = options->memory,
+                                         .readers = options->readers + !options->readers};
+  ringcast_writer *ring = perf_try_writer(&wish, options->size);
+  struct stream *stream = ring ? calloc(1, sizeof *stream) : NULL;
+  if (!ring) return NULL;
+  if (!stream) perf_die("no memory");
+  *stream = (struct stream){.options = *options,
+                            .machine = machine,
+                            .ring = ring,
+                            .kind = STREAM_ALONE,
+                            .info.size = sizeof stream->info,
+                            .shared = perf_shared(shared_bytes(options)),
+                            .source = perf_source(options->size)};
+  perf_must(ringcast_writer_info(ring, &stream->info), "no facts of the ring");
+  stream->sum = sum_bytes(stream->source, options->size);
+  stream->crowded = perf_cpu_of(machine, 0, options->readers + options->taps + 1) < 0;
+  strncpy(stream->shared->handle, ringcast_writer_handle(ring), sizeof stream->shared->handle - 1);
+  if (options->floor)
+    window_make(&stream->window, stream->source, options->size,
+                &(struct window_wish){stream->info.capacity, stream->info.memory, options->readers, stream->crowded});
+  start(stream);
+  stream_run(stream, STREAM_RING, 4); /* the readers' mapping */
+  if (options->floor) stream_run(stream, STREAM_FLOOR, 4);
+  return stream;
+}
+
+void stream_destroy(struct stream *stream) {
+  perf_stop(&stream->children);
+  perf_unpin(stream->machine);
+  if (stream->options.floor) window_destroy(&stream->window);
+  ringcast_writer_close(stream->ring);
+  free(stream->source);
+  perf_unshare(stream->shared, shared_bytes(&stream->options));
+  free(stream);
+}
+
+/* ---- Figures ---------------------------------------------------------------------------------------------------- */
+
+const struct ringcast_info *stream_info(const struct stream *stream) {
+  return &stream->info;
+}
+
+uint64_t stream_stride(const struct stream *stream) {
+  return (stream->options.size + HEADER + LINE - 1) & ~(uint64_t)(LINE - 1);
+}
+
+uint64_t stream_reader_faults(const struct stream *stream) {
+  uint64_t most = 0;
+  for (uint32_t i = 0; i < stream->options.readers; i++)
+    if (stream->shared->others[i].faults > most) most = stream->shared->others[i].faults;
+  return most;
+}
+
+double stream_tap_lost(const struct stream *stream, uint32_t tap) {
+  uint64_t lost = stream->shared->others[stream->options.readers + tap].lost;
+  return (double)lost / ((double)stream->sent * (double)stream_stride(stream));
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stream: this process copies a buffer into each frame, and each reader reads every byte of each frame in place.
+ *   RING    through a ring
+ *   FLOOR   the same copying and reading without a ring (tools/measure/window.h): the limit when the bytes move from
+ *           one core to another
+ *   ALONE   the copying of FLOOR without a reader: the limit when no other core has read the memory
+ * A batch of frames ends when every reader has read the last frame. Observers (taps) may look on; the writer does not
+ * wait for a tap.
+ */
+#ifndef TOOLS_MEASURE_STREAM_H
+#define TOOLS_MEASURE_STREAM_H
+
+#include "tools/measure/window.h"
+#include "tools/perf.h"
+
+enum stream_kind { STREAM_RING, STREAM_FLOOR, STREAM_ALONE, STREAM_KINDS };
+
+struct stream_options {
+  size_t size;       /* of a frame's payload, at least 8 */
+  uint64_t capacity; /* 0: the library's default */
+  uint32_t memory;   /* enum ringcast_memory */
+  int64_t spin_ns;   /* of the writer and the readers; 0: the library's default */
+  uint32_t readers, taps;
+  uint32_t work_ns; /* that a reader spends on each frame, beside reading the frame */
+  bool floor;       /* FLOOR and ALONE are measured too */
+};
+
+struct stream;
+
+/* Makes the ring and the processes, and sends a few frames. NULL: the machine can't do that, see perf_reason.
+ * `machine`: the CPUs to run on. */
+struct stream *stream_make(const struct perf_options *machine, const struct stream_options *options);
+void stream_destroy(struct stream *stream);
+
+/* Sends frames; stream_finish waits until every reader has read all of them. */
+void stream_send(struct stream *stream, enum stream_kind kind, uint64_t frames);
+void stream_finish(struct stream *stream, enum stream_kind kind);
+
+/* Both; seconds. */
+double stream_run(struct stream *stream, enum stream_kind kind, uint64_t frames);
+
+const struct ringcast_info *stream_info(const struct stream *stream);
+uint64_t stream_stride(const struct stream *stream); /* bytes of a frame with its header */
+
+/* The page faults of the readers' process with most, but for its first frames. */
+uint64_t stream_reader_faults(const struct stream *stream);
+
+/* What share of the bytes that were sent the tap has lost. */
+double stream_tap_lost(const struct stream *stream, uint32_t tap);
+
+#endif
