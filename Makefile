@@ -10,12 +10,13 @@ installed := build/venv/.ringcast
 inputs := $(shell find CMakeLists.txt pyproject.toml README.md LICENSE cmake include ring shm channel gpu python \
                        -not -path '*/__pycache__*' 2>/dev/null)
 
-.PHONY: help deps build demo test soak bench bench-docs gpu-test vllm-compat sglang-compat clean distclean
+.PHONY: help deps build demo test test-all soak bench bench-docs gpu-test vllm-compat sglang-compat clean distclean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       tensor dicts from one process to three, through ringcast and through gloo (ARGS="--world 8")'
-	@echo 'make test       all tests: C (plain, ASan + UBSan, TSan), Python, and fuzz targets for 10 s each'
+	@echo 'make test       what every change must pass: C (plain, part of it with ASan + UBSan or TSan), Python'
+	@echo 'make test-all   the other tests too: less and more than this machine has, models, fuzzing, valgrind, aarch64'
 	@echo 'make soak       kills, frames, codec, loops, fuzzing, model: at length (KILLS=10000 SOAK_SECONDS=3600)'
 	@echo 'make build      the library in build/release, the Python package in build/venv'
 	@echo 'make bench      the benchmarks (ARGS="--benchmark_filter=...")'
@@ -46,6 +47,9 @@ demo: build
 
 test: deps $(installed)
 	@cmake/test.sh
+
+test-all: deps $(installed)
+	@cmake/test-all.sh
 
 soak: deps $(installed)
 	@cmake/soak.sh

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# At length what `make test` does in short, one step after the other, whatever fails; then a summary, which is also left
-# in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects what
-# `make deps` makes, and the package in build/venv.
+# At length what `make test-all` does in short, one step after the other, whatever fails; then a summary, which is also
+# left in build/soak/summary.txt. A progress line every ten seconds. Exit status 0 only if every step passed. Expects
+# what `make deps` makes, and the package in build/venv.
 #   SOAK_SECONDS  about how long all of it runs (600): frames, fuzzing and threads share what the kills leave of it;
 #                 the codec, the loops, the model, valgrind and aarch64 take what they take
 #   KILLS, SEED   strikes of the kill campaign (2000), and the seed of their order (of the clock)
@@ -75,7 +75,7 @@ wants() { [[ " $steps " == *" $1 "* ]]; }
 share() { echo $((rest * $1 / 100 > 5 ? rest * $1 / 100 : 5)); } # a part of the time that is left, in percent
 
 build() { cmake --preset "$1" && cmake --build --preset "$1"; }
-# The tests in C with each loop in full, and not the share that `make test` has of it.
+# The tests in C with each loop in full, and not the share that `make test` and `make test-all` run.
 loops() {
   build dev && ctest --preset dev -LE '^(house|model)$' -j "$(nproc)" &&
     build asan && ctest --preset asan -LE '^house$' -j "$(nproc)" &&

@@ -3,6 +3,7 @@
 """Plants bugs in gpu/, one at a time, and sees that the tests catch each of them.
 
     plants.py --source DIR --out DIR --cc CC --program NAME OBJECTS... --libraries=A:B [--only NAME]
+    plants.py --source DIR --check      only sees that each replacement matches the sources
 
 A plant is a few replacements in one or two files, each of which must match exactly once: copies of those files are
 compiled and linked in front of the library's own. A program is run with them by fixed seeds until it fails. First each
@@ -170,14 +171,20 @@ PLANTS = {
 }
 
 
-def plant(source, out, name, replacements):
-    """Writes the changed files; returns those to be compiled."""
+def changed_files(source, name, replacements):
+    """The contents of the changed files, by their names."""
     changed = {}
     for file, text, instead in replacements:
         content = changed.get(file) or open(os.path.join(source, "gpu", file), encoding="utf-8").read()
         if content.count(text) != 1:
             sys.exit(f"plants: {name}: this must be in gpu/{file} once, and is {content.count(text)} times:\n{text}")
         changed[file] = content.replace(text, instead)
+    return changed
+
+
+def plant(source, out, name, replacements):
+    """Writes the changed files; returns those to be compiled."""
+    changed = changed_files(source, name, replacements)
     folder = os.path.join(out, name)
     os.makedirs(os.path.join(folder, "gpu"), exist_ok=True)
     for file, content in changed.items():
@@ -233,12 +240,18 @@ def catch(options, name, how, replacements):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", required=True)
-    parser.add_argument("--out", required=True)
+    parser.add_argument("--out")
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("--cc", default="cc")
-    parser.add_argument("--program", nargs="+", action="append", required=True)
+    parser.add_argument("--program", nargs="+", action="append", default=[])
     parser.add_argument("--libraries", default="", help="with colons between them")
     parser.add_argument("--only")
     options = parser.parse_args()
+    if options.check:
+        for name, (_, replacements) in PLANTS.items():
+            changed_files(options.source, name, replacements)
+        print(f"plants: {len(PLANTS)} match the sources")
+        return 0
     options.program = {words[0]: [word for item in words[1:] for word in item.split(";")] for words in options.program}
     options.libraries = options.libraries.split(":")
     chosen = {name: plant for name, plant in PLANTS.items() if options.only in (None, name)}

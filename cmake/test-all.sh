@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# All tests: those of cmake/test.sh first, unless they have passed with the very files that are here, and then what it
+# leaves out. Runs all steps, whatever fails; then a summary. Exit status 0 only if every step passed.
+#
+# Two rows of steps side by side. The first makes rings, without what machines may lack, one step after the other. The
+# second, `aside`, runs what needs the CPUs alone: models, planted bugs, other builds.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+source cmake/test-steps.sh
+hash=$(hash_of .)
+if when=$(passed_before test "$hash"); then
+  echo "make test: unchanged since it passed ($when)"
+else
+  cmake/test.sh || failed=1
+fi
+rm -f build/test/ended
+
+models() { python3 -B tests/model/run.py; }
+plants() { check dev plants -L '^plants$'; }
+# What only a real GPU can show, with the tests' own driver: that each line of it runs.
+gpu_fake() { GPU_FAKE=1 cmake/gpu-test.sh; }
+memcheck() {
+  command -v valgrind >/dev/null || { echo "SKIPPED no valgrind (Debian: valgrind)" && return 77; }
+  build valgrind --target programs_memcheck && check valgrind valgrind -L memcheck -j "$jobs"
+}
+aarch64() {
+  local why
+  why=$(cmake/aarch64.sh) || { echo "SKIPPED ${why:-cmake/aarch64.sh failed}" && return 77; }
+  build aarch64 --target programs_arm && check aarch64 aarch64 -L arm -j "$jobs"
+}
+fuzz() {
+  local why
+  why=$(tests/fuzz/run.py --why-not)
+  [ -z "$why" ] || { echo "SKIPPED $why" && return 77; }
+  build fuzz && check fuzz fuzz -j "$jobs"
+}
+
+aside() {
+  run build-asan-rest build asan
+  finished asan
+  run_if_changed model tests/model models
+  run_if_changed plants "gpu ring shm channel include tests/process/gpu tests/fake_cuda tests/unit tests/support" plants
+  run_if_changed gpu-fake "gpu include tools python tests/gpu tests/fake_cuda cmake" gpu_fake
+  run fuzz fuzz
+  run valgrind memcheck
+  run aarch64 aarch64
+}
+
+asan_rest() { RINGCAST_TEST_SHARE=6 check asan asan-rest -LE '^(sanitized|pool|house)$' -j "$jobs"; }
+
+begin_aside aside
+for switch in "${switches[@]}"; do
+  RINGCAST_DISABLE=$switch run "no-${switch//,/-}" again "no-${switch//,/-}"
+done
+# Without all of them. Python does not see which one is missing: what memory a ring is made of does not reach it, nor
+# how a CPU waits or whether it spins first; without io_uring, membarrier or pidfds it sleeps and is told as without all
+# of them, and without cow it copies; dlpack_api is one of these.
+RINGCAST_DISABLE=$everything RINGCAST_TEST_EXAMPLES=30 python no-extras-python -m 'not alike'
+until_finished asan
+run asan-rest asan_rest
+wait "$aside"
+
+# ---- Alone: the pool of huge pages -----------------------------------------------------------------------------------
+
+# What changes the machine's pool, in each of these ways.
+pool() {
+  local status=0 switch
+  check asan pool -L '^pool$' || status=1
+  for switch in "${switches[@]}" "$everything"; do
+    RINGCAST_DISABLE=$switch check dev pool -L '^pool$' || status=1
+  done
+  return "$status"
+}
+run pool pool
+
+# With 2 MiB pages reserved, which are given back however this ends. Python is looked at where it makes rings.
+hugetlb() {
+  again with-hugetlb && check dev with-hugetlb -L '^pool$' &&
+    pytest with-hugetlb -m 'not alike' tests/python/test_{switches,writer_reader,large,lifecycle}.py
+}
+nr_hugepages=/proc/sys/vm/nr_hugepages pages=128 before=0
+before=$(cat "$nr_hugepages" 2>/dev/null) || before=0
+give_back() { [ ! -w "$nr_hugepages" ] || echo "$before" 2>/dev/null >"$nr_hugepages"; }
+trap 'end_aside; give_back' EXIT
+if [ -w "$nr_hugepages" ] && echo $((before + pages)) 2>/dev/null >"$nr_hugepages" &&
+  [ "$(cat "$nr_hugepages")" -ge $((before + pages)) ]; then
+  RINGCAST_TEST_MEMORY=hugetlb run with-hugetlb hugetlb
+else
+  skip with-hugetlb "can't reserve $pages pages of 2 MiB here: not root, or no free memory"
+fi
+give_back
+
+summarize
+echo "Not repeated in each of the runs no-... and with-...: the rules of the repository, and what is labelled or marked"
+echo "\"alike\": codec, ring algorithms, tests that make their own conditions, typing, pages."
+echo "Python is repeated with no-extras, and a little of it with-hugetlb: it does not see which one of the others is"
+echo "missing. Under valgrind and for aarch64 only what has the labels memcheck and arm; of each long loop a share."
+echo "make soak runs all of it."
+if [ "$failed" = 0 ]; then echo "All passed."; else echo "FAILED."; fi
+exit "$failed"
