@@ -353,7 +353,7 @@ def write_page(raw, page):
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"<!-- measured: (\w+) -->", text):
         block = f"<!-- measured: {name} -->\n{BLOCKS[name](raw)}\n<!-- end -->"
-        text = re.sub(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _: block, text, flags=re.S)
+        text = re.sub(rf"<!-- measured: {name} -->.*?<!-- end -->", lambda _, block=block: block, text, flags=re.S)
     page.write_text(text, encoding="utf-8")
 
 

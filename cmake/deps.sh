@@ -14,9 +14,9 @@ say() { echo "deps: $*"; }
 
 need="build-essential cmake ninja-build pkg-config check python3-dev python3-venv"
 # The build does without, and says so; the tests leave out what the others are for: the model, fuzzing,
-# memcheck, 64-bit Arm, machines (network namespaces).
+# memcheck, 64-bit Arm, machines (network namespaces), lint.
 want="liburing-dev libnuma-dev libxxhash-dev libbenchmark-dev spin clang libclang-rt-dev valgrind"
-want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2"
+want+=" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user iproute2 clang-format shellcheck"
 
 missing() { # missing PACKAGE...: those of them that are not installed
   local package
@@ -91,6 +91,14 @@ if ! { "$venv/bin/python" -c '' && [ "$(cat "$venv/.requirements")" = "$key" ]; 
     echo "could not install $torch; to try again: rm $venv/.requirements && make deps" >"$venv/.without-torch"
   fi
   echo "$key" >"$venv/.requirements"
+fi
+# Of these versions exactly, as another one judges differently.
+lint="ruff==0.17.6 codespell==2.4.3"
+if [ "$(cat "$venv/.lint" 2>/dev/null)" != "$lint" ]; then
+  # shellcheck disable=SC2086
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check $lint 2>build/pip.log ||
+    say "could not install $lint; make lint goes without"
+  echo "$lint" >"$venv/.lint"
 fi
 if [ -e "$venv/.without-torch" ]; then
   say "no torch: $(cat "$venv/.without-torch")"

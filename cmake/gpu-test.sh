@@ -9,7 +9,7 @@
 # Steps by name as arguments: only these, after the build; what others have left in build/gpu/out is kept, and put
 # beside in $OUT. GPU_TEST_SECONDS: when all of it is over, at the latest.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 build=build/gpu fake=${GPU_FAKE:-} failed=0 wanted=" $* "
 kept=$PWD/build/gpu/out${fake:+-fake} # apart: what the fake has shown is never taken for a device's
 out=${OUT:-$kept}
@@ -129,6 +129,7 @@ if [ -n "$fake" ]; then
   probe+=(--fake)
   export GPU_FAKE # to the probes of Python
   bench=(tests/gpu/stand_in.py gpu --case 1K --case 64K --seconds 0.05)
+  # shellcheck disable=SC2054
   perf=(--sizes 1K,16M --seconds 0.05)
 fi
 export PYTHONPATH=$PWD/$build/site PYTHONDONTWRITEBYTECODE=1

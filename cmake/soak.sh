@@ -9,7 +9,7 @@
 #   FRAMES        frames in sequence (as many as the time allows)
 #   STEPS         which steps (all): kill frames gpu codec loops fuzz model threads valgrind aarch64
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 all="kill frames gpu codec loops fuzz model threads valgrind aarch64"
 seconds=${SOAK_SECONDS:-600} kills=${KILLS:-2000} seed=${SEED:-$(date +%s)} frames=${FRAMES:-}
 steps=${STEPS:-$all}

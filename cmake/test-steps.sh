@@ -3,8 +3,8 @@
 # What cmake/test.sh and cmake/test-all.sh share: steps, their results and their summary. Sourced, in the root of the
 # sources. build/test/ gets of each step NAME the log NAME.log, which is printed when the step ends, the result
 # NAME.result and the test times NAME.*.xml; from them come the summary and times.tsv, the seconds of each test.
-jobs=$(nproc)
-failed=0
+# shellcheck disable=SC2034 # what those who source this read
+jobs=$(nproc) failed=0
 mkdir -p build/test/stamps
 
 # ---- One step --------------------------------------------------------------------------------------------------------
@@ -125,7 +125,9 @@ python() {
 # what memory is, how somebody waits, what is kept. Without membarrier or io_uring nobody parks, and without pidfds not
 # everybody: none of them is with spin. Those of CUDA switch off nothing where there is no driver; the tests with one of
 # their own switch them off themselves.
+# shellcheck disable=SC2054
 switches=(hugetlb,numa,spin shmem-huge,membarrier,dlpack_api io_uring,cow pidfd,cpu_wait)
+# shellcheck disable=SC2034
 everything=$(IFS=, && echo "${switches[*]}")
 
 # Again, as on machines that have less, or more: what depends on the machine (neither "alike" nor "house" by label or
@@ -178,6 +180,7 @@ line_of() {
 left_out() {
   local name
   for name; do
+    ! grep -q '^SKIPPED' "build/test/$name.result" || continue # its own line says why
     sed -nE 's/^SKIPPED (\[[0-9]+\] )?([^:]*)_fn:/SKIPPED \2:/; s/^SKIPPED (\[[0-9]+\] )?//p' \
       "build/test/$name.log" "build/test/$name.tests.log" 2>/dev/null | sort -u | sed "s/^/$name\t/"
   done

@@ -16,6 +16,7 @@ aside() {
   finished asan
   run build-tsan build tsan
   finished tsan
+  run lint cmake/lint.sh
 }
 
 dev() { RINGCAST_TEST_SHARE=3 check dev dev -LE '^(model|plants)$' -j "$jobs"; }

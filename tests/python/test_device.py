@@ -26,7 +26,7 @@ def random_array(chance, most=2000):
         shape = [chance.randrange(1, most)]
     kind = np.dtype(chance.choice(KINDS))
     raw = chance.randbytes(int(np.prod(shape)) * kind.itemsize)
-    return np.frombuffer(raw if kind != bool else bytes(byte & 1 for byte in raw), kind).reshape(shape)
+    return np.frombuffer(raw if kind.kind != "b" else bytes(byte & 1 for byte in raw), kind).reshape(shape)
 
 
 def random_tensor(chance):

@@ -15,7 +15,6 @@ import pytest
 import values
 from keeping import KEEPS, MIB, address, is_free, is_kept, is_some, keeping, some, teach, tensor
 from needs import needs_torch, torch
-from peers import WATCHDOG
 from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
 
 import ringcast
@@ -108,7 +107,9 @@ def test_arrays_of_every_dtype_and_layout_are_the_same(link, dtype, layout):
 @pytest.mark.parametrize("kind", ["plain", "requires_grad", "parameter"])
 @pytest.mark.parametrize("layout", ["plain", "transposed"])
 def test_tensors_of_every_dtype_are_the_same(link, dtype, kind, layout):
-    make = (lambda *shape: values.cook_tensor(dtype, shape, layout, kind, 5))
+    def make(*shape):
+        return values.cook_tensor(dtype, shape, layout, kind, 5)
+
     sent = {"x": make(5, 4, 70_000), "none": make(3, 0), "one": make()}
     got = link(sent)
     assert got["x"].is_contiguous() and not got["x"]._is_view()

@@ -62,7 +62,7 @@ class ByRingcast:
 
 class ByIpc:
     def __init__(self, link: Any, pipe: Any, sends: bool) -> None:
-        import torch.multiprocessing  # registers how a tensor is pickled for a process on the same machine
+        import torch.multiprocessing  # noqa: F401, registers how a tensor is pickled for a process on the same machine
 
         self.pipe = link
 

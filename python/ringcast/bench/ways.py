@@ -7,7 +7,6 @@ receives, a call that returns it.
 """
 
 import importlib
-import os
 import pickle
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple

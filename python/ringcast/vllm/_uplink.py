@@ -19,7 +19,7 @@ import threading
 import time
 import types
 import weakref
-from typing import Any, Callable, Deque, Dict, List, Optional, Set
+from typing import Callable, Deque, Dict, List, Optional, Set
 
 import zmq
 from zmq.utils import z85

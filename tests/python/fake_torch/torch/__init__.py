@@ -184,7 +184,7 @@ def ones(*shape, device="cpu"):
     return segment(array) if array.nbytes >= 1 << 20 else from_numpy(array).cuda()
 
 
-def empty(shape, dtype=_DTYPES["float32"], device="cpu"):
+def empty(shape, dtype=_DTYPES["float32"], device="cpu"):  # noqa: F811, as torch names them
     where = globals()["device"](device)
     shape = tuple(shape)
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
