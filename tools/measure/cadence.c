@@ -247,6 +247,7 @@ static void start(struct cadence *cadence, size_t readers_bytes) {
   memset(shared, 0, readers_bytes);
   if (cadence->way == RING) {
     cadence->writer = perf_writer(options, options->capacity, 0);
+    cadence->info.size = sizeof cadence->info;
     perf_must(ringcast_writer_info(cadence->writer, &cadence->info), "no facts of the ring");
     strncpy(shared->handle, ringcast_writer_handle(cadence->writer), sizeof shared->handle - 1);
   }
