@@ -145,22 +145,12 @@ struct rc_watch *rc_lost_blocker(ringcast_writer *writer) {
   return &writer->blocker;
 }
 
-/* Only the blocker is watched in its sleep. */
-static bool are_there_others(const ringcast_writer *writer) {
-  for (uint32_t i = 0; i < writer->ring.ring.slots; i++)
-    if (i != writer->ring.blocker && rc_owner_state(load_owner(writer, i)) == RC_SLOT_ACTIVE) return true;
-  return false;
-}
-
 int64_t rc_lost_slice(const ringcast_writer *writer) {
   const struct rc_lost *lost = &writer->lost;
-  enum rc_slot_state state = rc_owner_state(load_owner(writer, writer->ring.blocker));
-  if (state != RC_SLOT_ACTIVE) return JOINING_NS; /* or it has left, and might die before it tells */
-  int64_t slice = are_there_others(writer) ? RC_SLICE_NS : INT64_MAX;
-  if (lost->slow_ns == 0) return slice;
+  if (lost->slow_ns == 0) return RC_SLICE_NS;
   int64_t left = lost->slow_ns - (rc_now_ns() - lost->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
-  return left < slice ? left : slice;
+  return left < RC_SLICE_NS ? left : RC_SLICE_NS;
 }
 
 /* Evicts all that have been in the way for as long as they may, or says that there are some. */

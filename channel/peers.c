@@ -97,7 +97,6 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, str
       .lag = tail - cursor <= ring->capacity ? tail - cursor : 0,
       .stalls = rc_load_relaxed(&slot->stalls),
       .stats = stats_of(&slot->counts, &slot->waits),
-      .wait = rc_load_relaxed(&slot->wait),
   };
   copy_name(slot->name, out->name);
   return true;
@@ -226,7 +225,6 @@ int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct r
       .spill_error = segment->spill_error,
       .spill_bytes = segment->spill.bytes,
       .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a number to look at */
-      .wait = waiter->waiting,
   };
   rc_sized_write(out, out->size, &info, sizeof info);
   return 0;

@@ -11,7 +11,6 @@
 #include "shm/crowd.h"
 #include "shm/disable.h"
 #include "shm/error.h"
-#include "shm/fence.h"
 #include "shm/sized.h"
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
@@ -59,7 +58,6 @@ static int join(ringcast_reader *reader, const char *name) {
     if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
-    rc_store_relaxed(&ring.control->slots[slot].wait, RINGCAST_WAIT_NONE); /* relaxed: to look at */
     rc_store_relaxed(&ring.control->slots[slot].keeps, 0);                 /* relaxed: as when it keeps one */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
@@ -85,11 +83,9 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   reader->forks = rc_fork_count();
   atomic_init(&reader->holders, 1);
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
-  if (!rc_fence_register()) rc_event_fence(&control->room);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
   if (result != 0) return result;
-  reader->waiter.shown = &control->slots[reader->ring.slot].wait;
   if (options->leases != 0) reader->ring.leases = options->leases;
   return 0;
 }
@@ -157,7 +153,6 @@ void ringcast_reader_leave(ringcast_reader *reader) {
     rest = reader->rest;
     if (!rest) leave_ring(reader);
   }
-  rc_waiter_destroy(&reader->waiter);
   rc_watch_close(&reader->writer);
   rc_notifier_destroy(reader->notifier);
   reader->notifier = NULL;
@@ -234,8 +229,6 @@ static int check_writer(void *context) {
   return poll_frame(wait);
 }
 
-static struct rc_watch *watch_writer(void *context) { return &((struct reader_wait *)context)->reader->writer; }
-
 static const void *word_of_next_frame(void *context) {
   const struct rc_ring_reader *ring = &((struct reader_wait *)context)->reader->ring;
   return &rc_frame_at(&ring->ring, ring->next)->commit;
@@ -292,7 +285,7 @@ static bool defers_too_much(const ringcast_reader *reader) {
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   rc_notifier_clear(reader->notifier);
   RC_POINT(POLL);
-  uint32_t value = rc_waiter_prepare(&reader->waiter);
+  uint32_t value = rc_event_prepare(reader->waiter.event);
   int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
@@ -339,13 +332,8 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
   struct reader_wait wait = {.reader = reader, .out = frame};
-  /* The writer alone signals a frame, or its end. */
-  const struct rc_wait how = {.poll = poll_frame,
-                              .check = check_writer,
-                              .whom = watch_writer,
-                              .word = word_of_next_frame,
-                              .context = &wait,
-                              .sole = true};
+  const struct rc_wait how = {
+      .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->notifier) result = rc_reader_arm(reader, poll_frame, &wait);

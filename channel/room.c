@@ -14,7 +14,6 @@ struct writer_wait {
   uint32_t readers, found;
   bool grow;
   void **out;
-  int64_t slice_ns;
 };
 
 static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
@@ -90,13 +89,11 @@ static void want(struct writer_wait *wait, uint64_t wanted) {
   rc_keep_ask(writer);
 }
 
-/* Whoever holds the ring back now. Its death ends a sleep at once; that of another reader, and a wake-up that died with
- * one, is left to a slice. */
-static struct rc_watch *watch_blocker(void *context) {
+/* Before each sleep: what is wanted may have changed. */
+static int64_t slice_of(void *context) {
   struct writer_wait *wait = context;
   want(wait, wanted_now(wait));
-  wait->slice_ns = rc_lost_slice(wait->writer);
-  return rc_lost_blocker(wait->writer);
+  return rc_lost_slice(wait->writer);
 }
 
 static const void *word_of_blocker(void *context) {
@@ -183,12 +180,11 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
  * wake-up died with it, is found then, as in any wait for room. */
 static int arm(struct writer_wait *wait) {
   ringcast_writer *writer = wait->writer;
-  uint32_t value = rc_waiter_prepare(&writer->waiter);
+  uint32_t value = rc_event_prepare(writer->waiter.event);
   int result = check_room(wait);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&writer->waiter)) return -ECANCELED;
-  int64_t slice = rc_lost_slice(writer);
-  result = rc_alarm_arm(writer->alarm, value, rc_lost_blocker(writer), slice < RC_SLICE_NS ? slice : RC_SLICE_NS);
+  result = rc_alarm_arm(writer->alarm, value, rc_lost_blocker(writer), rc_lost_slice(writer));
   if (result == 0) return -EAGAIN;
   rc_alarm_close(writer->alarm);
   writer->alarm = NULL;
@@ -215,10 +211,9 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
   const struct rc_wait how = {.poll = poll_room,
                               .check = check_room,
-                              .whom = watch_blocker,
                               .word = word_of_blocker,
-                              .context = wait,
-                              .slice_ns = &wait->slice_ns};
+                              .slice = slice_of,
+                              .context = wait};
   int result = wait_for_room_event(wait, timeout_ns, &how);
   return result == -EAGAIN && writer->alarm ? arm(wait) : result;
 }

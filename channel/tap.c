@@ -65,7 +65,6 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
 
 void ringcast_tap_close(ringcast_tap *tap) {
   if (!tap) return;
-  rc_waiter_destroy(&tap->waiter);
   rc_watch_close(&tap->writer);
   rc_segment_destroy(&tap->segment);
   free(tap->buffer);
@@ -115,8 +114,6 @@ static int check_tapped_writer(void *context) {
   return result == -EAGAIN ? -EPIPE : result;
 }
 
-static struct rc_watch *watch_tapped_writer(void *context) { return &((struct tap_wait *)context)->tap->writer; }
-
 static int fail_to_copy(const ringcast_tap *tap, int code) {
   switch (code) {
   case -EDEADLK: return rc_fail_shared();
@@ -139,11 +136,7 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   if (result != 0) return result;
   struct rc_ring_frame frame;
   struct tap_wait context = {.tap = tap, .out = &frame};
-  const struct rc_wait how = {.poll = poll_tap,
-                              .check = check_tapped_writer,
-                              .whom = watch_tapped_writer,
-                              .context = &context,
-                              .sole = true};
+  const struct rc_wait how = {.poll = poll_tap, .check = check_tapped_writer, .context = &context};
   result = rc_wait(&tap->waiter, &how, timeout_ns);
   if (result != 0) return fail_to_copy(tap, result);
   *out = (struct ringcast_frame){

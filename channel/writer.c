@@ -10,7 +10,6 @@
 #include "shm/disable.h"
 #include "shm/error.h"
 #include "shm/sized.h"
-#include "shm/fence.h"
 #include "shm/machine.h"
 
 #define DEFAULT_READERS 64u
@@ -148,8 +147,6 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: nobody has the handle yet */
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
-  writer->waiter.alone = true;
-  if (!rc_fence_register()) rc_event_fence(&control->data);
   RC_POINT(CREATED);
   *out = writer;
   return 0;
@@ -170,7 +167,6 @@ void ringcast_writer_close(ringcast_writer *writer) {
   writer->is_closed = true;
   if (writer->has_gpu) return; /* it needs the memory still */
   rc_arena_free(&writer->arena);
-  rc_waiter_destroy(&writer->waiter);
   rc_watch_close(&writer->blocker);
   rc_alarm_close(writer->alarm);
   rc_watchers_close(writer->lost.watchers);

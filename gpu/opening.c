@@ -161,7 +161,6 @@ static struct rc_import *import_new(ringcast_reader *reader) {
 }
 
 static void import_free(struct rc_import *import) {
-  rc_waiter_destroy(&import->waiter);
   rc_watch_close(&import->writer);
   rc_device_close(&import->device);
   pthread_mutex_destroy(&import->mutex);

@@ -61,12 +61,6 @@ static int check(void *context) {
   return rc_watch_is_alive(&import->writer) ? -EAGAIN : -EPIPE;
 }
 
-/* Of one that has died already there is nothing to be seen any more. */
-static struct rc_watch *whom(void *context) {
-  struct rc_import *import = context;
-  return rc_load_relaxed(&import->dead) ? NULL : &import->writer; /* relaxed: its own store */
-}
-
 static void see_to_death(struct rc_import *import) {
   struct rc_gpu_control *control = rc_gpu_control(&import->segment);
   if (rc_load_relaxed(&import->dead)) return; /* relaxed: its own store */
@@ -257,7 +251,7 @@ static void see_to_the_rest(struct rc_import *import) {
 
 static void *watch(void *context) {
   struct rc_import *import = context;
-  const struct rc_wait how = {.poll = look, .check = check, .whom = whom, .context = import};
+  const struct rc_wait how = {.poll = look, .check = check, .context = import};
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);

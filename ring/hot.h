@@ -43,6 +43,8 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
   return 0;
 }
 
+#define FETCH_AHEAD (12 * RC_LINE) /* a line takes as long to come as some 12 small frames take */
+
 /* Closes the reservation with what stands in its place. */
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
   struct rc_ring *ring = &writer->ring;
@@ -63,10 +65,13 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   RC_POINT(W1_DONE);
   rc_store_release(&frame->commit, end); /* W2 -> R1 */
   RC_POINT(W2_DONE);
-  if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit))
+  if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit)) {
     rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* W0 of the next frame, if it is as long */
-  else
+    /* A later frame's line is fetched now, so that the signaller's fence (E5) does not wait for each line alone. */
+    __builtin_prefetch(rc_frame_at(ring, end + FETCH_AHEAD), 1);
+  } else {
     writer->zeroed = 0;
+  }
   RC_POINT(ZEROED_AHEAD);
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   RC_POINT(W3_DONE);

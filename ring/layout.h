@@ -126,7 +126,6 @@ struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
-  _Atomic uint32_t wait;                     /* the reader: enum ringcast_wait, to look at only */
   _Atomic uint32_t keeps;                    /* the reader: how many spilled frames it has kept (channel/keep.c) */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
 };
@@ -170,7 +169,7 @@ _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_de
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 15u
+#define RC_LAYOUT_REVISION 16u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

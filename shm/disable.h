@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RINGCAST_DISABLE: a comma-separated list of what the library shall do without although the machine offers it, such as
- * "io_uring,membarrier". For those who track down a fault, and for tests, which force every fallback with it.
+ * "io_uring,pidfd". For those who track down a fault, and for tests, which force every fallback with it.
  */
 #ifndef RC_SHM_DISABLE_H
 #define RC_SHM_DISABLE_H

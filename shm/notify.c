@@ -10,7 +10,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "shm/fence.h"
 #include "shm/os.h"
 #include "shm/uring.h"
 
@@ -24,7 +23,7 @@ struct rc_notifier {
   bool watching, ended;
   struct rc_watch peer;
   uint32_t value;
-  bool threaded, stopping, made_sure;
+  bool threaded, stopping;
   pthread_t thread;
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -44,15 +43,6 @@ static bool word_differs(struct rc_notifier *notifier, uint32_t value) {
 
 /* ---- The helper thread ------------------------------------------------------------------------------------------ */
 
-/* Where nobody is reached by membarrier, a signaller that had not seen FENCED yet may have missed the first sleep
- * (ring/event.h): a slice later all have, and whoever polls must look, once. */
-static void make_sure(struct rc_notifier *notifier) {
-  if (notifier->made_sure || !notifier->armed || rc_fence_is_heavy()) return;
-  notifier->made_sure = true;
-  notifier->armed = false;
-  raise_fd(notifier->fd);
-}
-
 /* One slice of sleep, without the lock. What it sleeps on may be out of date when it wakes: the caller looks anew. */
 static void sleep_a_slice(struct rc_notifier *notifier) {
   uint32_t value = notifier->value;
@@ -62,7 +52,6 @@ static void sleep_a_slice(struct rc_notifier *notifier) {
   bool ended = slept == -ETIMEDOUT && watching && !rc_watch_is_alive(&notifier->peer);
   pthread_mutex_lock(&notifier->lock);
   if (ended) notifier->ended = true;
-  else if (slept == -ETIMEDOUT) make_sure(notifier);
 }
 
 static void *help(void *context) {
@@ -135,10 +124,7 @@ static void drop_uring(struct rc_notifier *notifier) {
   notifier->uring = NULL;
 }
 
-/* Without membarrier a sleeper may miss one signal and counts on its slice (ring/event.h), which io_uring has not.
- * Asked at each arm: that it is refused is known once it has been called. */
 static int open_uring(struct rc_notifier *notifier) {
-  if (!rc_fence_is_heavy()) return -ENOSYS;
   int result = rc_uring_open(notifier->fd, &notifier->uring);
   if (result != 0 || !notifier->watching || notifier->peer.fd < 0) return result;
   result = rc_uring_watch(notifier->uring, notifier->peer.fd);
@@ -149,7 +135,6 @@ static int open_uring(struct rc_notifier *notifier) {
 /* Twice: the ring may belong to another thread. */
 static int arm_uring(struct rc_notifier *notifier, uint32_t value) {
   int result = -EEXIST;
-  if (!rc_fence_is_heavy()) return -ENOSYS;
   for (int i = 0; i < 2 && result < 0; i++) {
     result = notifier->uring ? 0 : open_uring(notifier);
     if (result == 0) result = rc_uring_wait(notifier->uring, &notifier->event->word, value);

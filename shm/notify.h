@@ -6,7 +6,7 @@
  *   - io_uring, which waits for the event's futex word and for the peer's pidfd (shm/uring.h): no thread, no slices.
  *     Needs Linux 6.7 and a library built with liburing.
  *   - a helper thread, which sleeps on the futex word in slices and looks between them whether the peer still lives.
- *     Where io_uring, membarrier or, to watch a peer, pidfds are missing or forbidden, or named by RINGCAST_DISABLE.
+ *     Where io_uring or, to watch a peer, pidfds are missing or forbidden, or named by RINGCAST_DISABLE.
  * A ring serves one thread, an eventfd all of them: a notifier that moves to another thread gets a new ring, and what
  * polls its descriptor does not see it.
  *

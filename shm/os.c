@@ -74,8 +74,6 @@ static int os_poll(struct pollfd *files, unsigned count, int64_t timeout_ns) {
   return result_of(ppoll(files, count, &timeout, NULL));
 }
 
-static int os_membarrier(int command) { return result_of(syscall(SYS_membarrier, command, 0, 0)); }
-
 static void os_yield(void) { sched_yield(); }
 
 static int os_online_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
@@ -160,7 +158,6 @@ struct rc_os rc_os = {
     .poll = os_poll,
     .yield = os_yield,
     .online_cpus = os_online_cpus,
-    .membarrier = os_membarrier,
     .file_limit = os_file_limit,
     .current_cpu = os_current_cpu,
     .configured = os_configured,

@@ -9,8 +9,7 @@
  * wake-ups take and by the same credit: as long as all parties do, they take turns at a microsecond or two each, and
  * nobody need be woken. Somebody else's process that computes on the same CPU keeps it for milliseconds when it is
  * yielded to, while it would have been interrupted for one that is woken. So who has lost the CPU by a yield goes
- * to sleep at once in its next waits, in twice as many each time. Nor does it call membarrier in a crowd, which
- * interrupts whoever runs, if it is one of many and sleeps often: it has the one that signals them fence.
+ * to sleep at once in its next waits, in twice as many each time.
  *
  * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
  * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond
@@ -24,16 +23,12 @@
 #include <time.h>
 
 #include "ring/point.h"
-#include "ringcast/ringcast.h"
 #include "shm/crowd.h"
 #include "shm/disable.h"
 #include "shm/error.h"
-#include "shm/fence.h"
 #include "shm/os.h"
 
 #define MOST_CREDIT 8u
-#define OFTEN    64u /* sleeps, ... */
-#define OFTEN_NS ((int64_t)150 * 1000) /* ... one in this time or sooner */
 #define YIELD_NS   ((int64_t)50 * 1000)  /* how long it yields before it sleeps */
 #define LOST_NS    ((int64_t)250 * 1000) /* a yield that takes longer has given the CPU to one who keeps it */
 #define LEAST_SHUN 16u                   /* waits without yields after such a one, twice as many after each more, ... */
@@ -79,11 +74,6 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_c
                                .cpu_wait = rc_cpu_wait_choose(),
                                .credit = MOST_CREDIT / 2};
   return 0;
-}
-
-void rc_waiter_destroy(struct rc_waiter *waiter) {
-  rc_park_close(waiter->park);
-  waiter->park = NULL;
 }
 
 static void look_at_crowd(struct rc_waiter *waiter) {
@@ -200,100 +190,24 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int sleep_by_futex(struct rc_waiter *waiter, uint32_t value, int64_t most) {
-  return rc_os.futex_wait(&waiter->event->word, value, most);
-}
-
-static int sleep_a_slice(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t value, int64_t most) {
-  if (wait->slice_ns) {
-    wait->whom(wait->context);
-    most = least(most, *wait->slice_ns);
-  }
-  return sleep_by_futex(waiter, value, least(most, RC_SLICE_NS));
-}
-
-static void show(struct rc_waiter *waiter, enum ringcast_wait waiting) {
-  if (waiter->waiting == waiting) return;
-  waiter->waiting = waiting;
-  if (waiter->shown) rc_store_relaxed(waiter->shown, waiting); /* relaxed: to look at */
-}
-
-/* For good: what one waiter is refused it will not ask for again. */
-static void stop_parking(struct rc_waiter *waiter) {
-  rc_waiter_destroy(waiter);
-  show(waiter, RINGCAST_WAIT_FUTEX);
-}
-
-/* Whether it can sleep without slices. The fence: who can't call membarrier may miss one signal (ring/event.h). */
-static bool can_park(struct rc_waiter *waiter) {
-  if (waiter->waiting == RINGCAST_WAIT_FUTEX) return false;
-  if (rc_fence_is_heavy() && (waiter->park || rc_park_open(&waiter->park) == 0)) {
-    show(waiter, RINGCAST_WAIT_URING);
-    return true;
-  }
-  stop_parking(waiter);
-  return false;
-}
-
-/* As rc_park_sleep. A wake-up can also be lost with a signaller that is killed and that nobody watches: then the next
- * look comes after a slice, not never. */
-static int sleep_parked(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t value, int64_t most) {
-  struct rc_watch *watch = wait->whom ? wait->whom(wait->context) : NULL;
-  int pidfd = watch ? rc_watch_fd(watch) : -1;
-  if (pidfd == RC_WATCH_ENDED) return RC_PARK_ENDED;
-  if (wait->slice_ns) most = least(most, *wait->slice_ns);
-  int slept = watch && pidfd < 0 ? -ENOTSUP
-                                 : rc_park_sleep(waiter->park, &waiter->event->word, value, pidfd,
-                                                 watch && wait->sole ? most : least(most, RC_SLICE_NS));
-  if (slept != -ENOTSUP) return slept;
-  stop_parking(waiter);
-  return 0;
-}
-
-/* Being woken from a park takes 1 us longer than from a futex, of 17. So who was last kept waiting for less than this
- * is taken to wait so briefly again: its wait begins with a futex, and it needs no io_uring until it
- * waits for longer. */
-static bool is_brief(const struct rc_waiter *waiter) { return waiter->waited_ns < RC_UNPARKED_NS; }
-
-/* Counted are those that did sleep. Where a frame has mostly come by the time that membarrier has returned, as in a
- * stream, it is better called: who sleeps the sooner must be woken the more often. */
-static bool sleeps_often(struct rc_waiter *waiter) {
-  if (waiter->sleeps - waiter->counted < OFTEN) return false;
-  int64_t now = rc_now_ns(), passed = now - waiter->since;
-  waiter->counted = waiter->sleeps;
-  waiter->since = now;
-  return passed < OFTEN * OFTEN_NS;
-}
-
-uint32_t rc_waiter_prepare(struct rc_waiter *waiter) {
-  look_at_crowd(waiter);
-  bool fenced = rc_load_relaxed(&waiter->event->word) & RC_EVENT_FENCED; /* relaxed: advice */
-  if (!fenced && (waiter->alone || !sleeps_often(waiter) || !waiter->crowded)) return rc_event_prepare(waiter->event);
-  return rc_event_prepare_crowded(waiter->event, &waiter->fences);
-}
-
-/* One sleep, at most `most` long. -EAGAIN: not yet. `first` is the first one of a wait. */
-static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most, bool first) {
-  uint32_t value = rc_waiter_prepare(waiter);
-  int result = look(waiter, wait), slept;
+/* One sleep, at most `most` long. -EAGAIN: not yet. */
+static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
+  most = least(most, RC_SLICE_NS);
+  if (wait->slice) most = least(most, wait->slice(wait->context));
+  uint32_t value = rc_event_prepare(waiter->event);
+  int result = look(waiter, wait);
   if (result != -EAGAIN) return result;
   waiter->sleeps++;
   RC_POINT(E3_DONE);
-  if (waiter->waiting != RINGCAST_WAIT_FUTEX && first && is_brief(waiter))
-    slept = sleep_by_futex(waiter, value, least(most, RC_UNPARKED_NS));
-  else if (can_park(waiter))
-    slept = sleep_parked(waiter, wait, value, most);
-  else
-    slept = sleep_a_slice(waiter, wait, value, most);
+  int slept = rc_os.futex_wait(&waiter->event->word, value, most);
   RC_POINT(SLEPT);
-  if (slept == RC_PARK_ENDED) waiter->checked = 0; /* check is asked next */
   result = look(waiter, wait);
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
 static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
-  for (bool first = true; *now < deadline; first = false) {
-    int result = doze(waiter, wait, deadline - *now, first);
+  while (*now < deadline) {
+    int result = doze(waiter, wait, deadline - *now);
     *now = rc_now_ns();
     if (result != -EAGAIN) return result;
     result = check_now_and_then(waiter, wait, *now);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event. Where the
- * kernel lets us, one sleep covers the event, the other side's death, cancelling and the time limit (shm/park.h); else
- * it is a futex, in slices, and between them a look whether the other side still lives.
+ * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event. The sleep is a
+ * futex, in slices; between two slices the waiter looks whether the other side still lives.
  */
 #ifndef RC_SHM_WAIT_H
 #define RC_SHM_WAIT_H
@@ -11,12 +10,10 @@
 
 #include "ring/event.h"
 #include "shm/cpu_wait.h"
-#include "shm/park.h"
 #include "shm/process.h"
 
-#define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* how soon those who can't park notice a death, and ...
-                                                       * ... all a wake-up that was lost with its waker */
-#define RC_UNPARKED_NS     ((int64_t)5 * 1000 * 1000) /* a wait is brief below, and does not park */
+#define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* the longest sleep: a sleeper notices a death as soon, ...
+                                                       * ... and a wake-up that was lost with its signaller */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
 
@@ -24,17 +21,10 @@
 struct rc_waiter {
   struct rc_event *event; /* what it sleeps on */
   struct rc_crowd *crowd;
-  struct rc_park *park; /* made when it first sleeps for long; NULL before */
-  uint32_t waiting;     /* enum ringcast_wait: FUTEX is for good */
-  _Atomic uint32_t *shown; /* where others see it; NULL: nowhere */
   int64_t spin_ns;   /* 0: never spins */
   bool spin_asked;   /* by option or environment: then it always spins, learns nothing and minds no crowd */
   bool may_yield;    /* in a crowd */
   bool crowded;      /* fewer CPUs than parties, when last looked */
-  bool alone;        /* nobody else sleeps on the event: fences of many for one cost more than its membarrier */
-  bool fences;       /* sleeps without membarrier: all who signal know that they must fence */
-  uint64_t counted; /* sleeps, when last looked whether they are many, and ... */
-  int64_t since;    /* ... when that was */
   uint32_t parties;  /* when last looked */
   uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
@@ -50,18 +40,15 @@ struct rc_waiter {
 };
 
 /* One wait. `poll` returns -EAGAIN to go on waiting, anything else to end with that. `check` does too, and looks at
- * what takes longer (does the other side live?); it is asked now and then, counted across waits, also while spinning,
- * and when `whom` has ended; a verdict other than -EAGAIN is not kept back. */
+ * what takes longer (does the other side live?); it is asked now and then, counted across waits, also while spinning;
+ * a verdict other than -EAGAIN is not kept back. */
 struct rc_wait {
   int (*poll)(void *context);
   int (*check)(void *context);
-  struct rc_watch *(*whom)(void *context); /* whose death matters, asked before each sleep; NULL: nobody's */
   const void *(*word)(void *context); /* what poll will see change, while spinning; NULL, or a NULL from it: it can't
                                        * say */
+  int64_t (*slice)(void *context); /* asked before each sleep: the longest one now; NULL: RC_SLICE_NS, the most */
   void *context;
-  const int64_t *slice_ns; /* the longest sleep, as `whom`, which is needed then, has left it; NULL: as long as one
-                            * likes */
-  bool sole; /* nobody but `whom` signals the event: no wake-up is lost but by its death */
   bool dear; /* poll asks the kernel: not to be spun with */
 };
 
@@ -86,11 +73,6 @@ static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
 /* `spin_ns` is the option: -1 never, 0 the default (RINGCAST_SPIN_US, else 20 us, but none on a machine of one CPU), or
  * what is asked for. -EINVAL, with its text: RINGCAST_SPIN_US is no number. */
 int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns);
-
-void rc_waiter_destroy(struct rc_waiter *waiter); /* also in a forked child */
-
-/* Announces that it is about to sleep on its event, as rc_event_prepare: for those who sleep by a notifier. */
-uint32_t rc_waiter_prepare(struct rc_waiter *waiter);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
  * what poll or check gave; -EDEADLK: another thread is in here. */

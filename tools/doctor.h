@@ -54,7 +54,6 @@ bool doctor_is_disabled(const char *what);
 void doctor_probe_kernel(struct doctor *doctor);     /* doctor_system.c from here */
 void doctor_probe_cores(struct doctor *doctor);
 void doctor_probe_wait(struct doctor *doctor);
-void doctor_probe_membarrier(struct doctor *doctor);
 void doctor_probe_pidfd(struct doctor *doctor);
 void doctor_probe_io_uring(struct doctor *doctor);
 void doctor_probe_sandbox(struct doctor *doctor);

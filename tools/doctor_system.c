@@ -2,7 +2,6 @@
 /* The kernel and the CPU: cores, waiting, io_uring, sandboxes, /proc. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -95,18 +94,6 @@ void doctor_probe_wait(struct doctor *doctor) {
   doctor_fact(doctor, "used", used);
 }
 
-void doctor_probe_membarrier(struct doctor *doctor) {
-  long offered = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
-  bool there = offered > 0 && (offered & MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-  bool off = doctor_is_disabled("membarrier"), used = there && !off;
-  doctor_add(doctor, "membarrier", DOCTOR_OK, "GLOBAL_EXPEDITED is %s%s: %s",
-             there ? "there" : offered < 0 ? strerror(errno) : "missing", off ? DOCTOR_SWITCHED_OFF : "",
-             used ? "a sleeper pays for the fence, a send has none" : "each send has a fence of its own, some 5 ns");
-  if (!there) doctor_mend(doctor, "Linux 4.16 or newer, and a seccomp profile that lets membarrier through");
-  doctor_fact(doctor, "global_expedited", there);
-  doctor_fact(doctor, "used", used);
-}
-
 void doctor_probe_pidfd(struct doctor *doctor) {
   int fd = (int)syscall(SYS_pidfd_open, getpid(), 0), error = errno;
   bool off = doctor_is_disabled("pidfd"), used = fd >= 0 && !off;
@@ -132,41 +119,19 @@ struct uring_probe {
   } ops[PROBED];
 };
 
-/* enum ringcast_wait of a reader that is kept waiting in vain for a moment; NONE if that can't be tried. */
-static uint32_t how_a_reader_sleeps(void) {
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1};
-  struct ringcast_info info = {.size = sizeof info};
-  struct ringcast_frame frame;
-  ringcast_writer *writer;
-  ringcast_reader *reader;
-  if (ringcast_writer_create_ex(&options, &writer) != 0) return RINGCAST_WAIT_NONE;
-  if (ringcast_reader_attach(ringcast_writer_handle(writer), &reader) == 0) {
-    for (int i = 0; i < 50 && info.wait == RINGCAST_WAIT_NONE; i++) { /* 20 ms may pass without a sleep */
-      ringcast_reader_next(reader, 20000000, &frame);
-      ringcast_reader_info(reader, &info);
-    }
-    ringcast_reader_close(reader);
-  }
-  ringcast_writer_close(writer);
-  return info.wait;
-}
-
-/* `error`: of io_uring_setup, 0 if it is there. `idle`: it has all that is wanted of it, and serves nobody. */
-static const char *why_no_uring(int error, int64_t disabled, bool idle) {
+/* `error`: of io_uring_setup, 0 if it is there. */
+static const char *why_no_uring(int error, int64_t disabled, bool has_pidfd) {
   if (doctor_is_disabled("io_uring")) return DOCTOR_SWITCHED_OFF;
   if (error != 0 && disabled > 0) return ", kernel.io_uring_disabled is set";
   if (error == EPERM) return ", perhaps a container's seccomp profile";
   if (!RINGCAST_HAVE_LIBURING) return ", and liburing is not built in";
-  return idle ? ", but not used without membarrier and pidfds" : "";
+  return error == 0 && !has_pidfd ? ", but not used without pidfds" : "";
 }
 
-static const char *what_serves(uint32_t wait) {
-  if (wait == RINGCAST_WAIT_URING)
-    return "it serves a reader's pollable descriptor, and who waits for long sleeps by it until something happens";
-  if (wait == RINGCAST_WAIT_FUTEX)
-    return "a helper thread serves a reader's pollable descriptor, and who waits for long sleeps on a futex, waking "
-           "every 50 ms to look whether the other side lives";
-  return "what it serves can't be tried here, without a ring";
+static bool has_pidfd(void) {
+  int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+  if (fd >= 0) close(fd);
+  return fd >= 0 && !doctor_is_disabled("pidfd");
 }
 
 void doctor_probe_io_uring(struct doctor *doctor) {
@@ -177,18 +142,19 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   bool futex = fd >= 0 && syscall(SYS_io_uring_register, fd, REGISTER_PROBE, &probe, PROBED) == 0 &&
                probe.last_op >= OP_FUTEX_WAIT && (probe.ops[OP_FUTEX_WAIT].flags & OP_SUPPORTED);
   if (fd >= 0) close(fd);
-  uint32_t wait = how_a_reader_sleeps();
+  bool watches = has_pidfd(), used = futex && watches && RINGCAST_HAVE_LIBURING && !doctor_is_disabled("io_uring");
   doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
              fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
-             why_no_uring(fd < 0 ? error : 0, disabled, futex && wait == RINGCAST_WAIT_FUTEX), what_serves(wait));
+             why_no_uring(fd < 0 ? error : 0, disabled, watches),
+             used ? "it serves a reader's pollable descriptor"
+                  : "a helper thread serves a reader's pollable descriptor");
   if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
                                   "lets io_uring_setup through");
   doctor_fact(doctor, "available", fd >= 0);
   doctor_fact(doctor, "futex_wait", futex);
   doctor_fact(doctor, "disabled", disabled);
   doctor_fact(doctor, "liburing", RINGCAST_HAVE_LIBURING);
-  doctor_fact(doctor, "wait", wait);
-  doctor_fact(doctor, "used", wait == RINGCAST_WAIT_URING);
+  doctor_fact(doctor, "used", used);
 }
 
 /* ---- Sandboxes -------------------------------------------------------------------------------------------------- */

@@ -28,9 +28,8 @@
  *            passed, and given back when it has lain idle. The writer waits when it is used up (options.spill_bytes),
  *            as it does when the ring is full.
  *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more
- *            (the other side's pidfd), and two more once it has slept for long (io_uring); ringcast_writer_check and
- *            _fd hold two, and one for each reader; ringcast_reader_fd up to three, ringcast_writer_room_fd up to five.
- *            Closing the handle closes them.
+ *            (the other side's pidfd); ringcast_writer_check and _fd hold two, and one for each reader;
+ *            ringcast_reader_fd up to three, ringcast_writer_room_fd up to five. Closing the handle closes them.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to
  *            no others.
  *
@@ -120,14 +119,6 @@ enum ringcast_numa {
 enum ringcast_policy {
   RINGCAST_FAIL = 0, /* the wait that the reader holds up returns an error that names it */
   RINGCAST_EVICT = 1 /* the writer goes on without it, and ringcast_writer_check tells */
-};
-
-/* How a handle sleeps. Either way it is woken by what it waits for, the other side's death, cancel, a signal handler
- * and the time limit. */
-enum ringcast_wait {
-  RINGCAST_WAIT_NONE = 0,  /* it has not slept for longer than a moment */
-  RINGCAST_WAIT_FUTEX = 1, /* in slices of 50 ms, with a look between them whether the other side lives */
-  RINGCAST_WAIT_URING = 2  /* with io_uring (Linux 6.7), without slices */
 };
 
 /* What a frame's bytes are. The library itself reads none of them; those who send and receive agree by it. */
@@ -222,7 +213,6 @@ struct ringcast_peer {
   uint64_t stalls;   /* times that the writer waited for it */
   struct ringcast_stats stats;
   char name[32];     /* as it gave it at attach, or empty */
-  uint32_t wait;     /* enum ringcast_wait */
   uint64_t held_ns;  /* for how long the writer has been waiting for it by now; 0: it has not, or a tap asks */
 };
 
@@ -244,7 +234,6 @@ struct ringcast_info {
   uint64_t ring_frame;  /* the largest frame's bytes that stays in the ring */
   uint64_t spill_bytes; /* the most spill memory there can be; 0: there is none */
   uint64_t spill_used;  /* how much of it the ring has from the machine now */
-  uint32_t wait;      /* enum ringcast_wait, of this handle */
 };
 
 /* ---- Writer: lifecycle ------------------------------------------------------------------------------------------ */

@@ -20,22 +20,16 @@ PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *st
                                (unsigned long long)stats->waited_ns, histogram);
 }
 
-static const char *wait_name(uint32_t wait) {
-  static const char *const names[] = {"none", "futex", "io_uring"};
-  return wait < sizeof names / sizeof *names ? names[wait] : "unknown";
-}
-
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info) {
   static const char *const numa[] = {"local", "none", "interleaved", "node"};
   const char *memory = ringcast_memory_name(info->memory);
-  return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKKs", (unsigned long long)info->capacity,
+  return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKK", (unsigned long long)info->capacity,
                                (unsigned long long)info->max_frame, (unsigned long long)info->tail,
                                (unsigned)info->readers, memory ? memory : "unknown",
                                (unsigned long long)info->page_size, (int)info->writer_pid, (long long)info->spin_ns,
                                info->numa < 4 ? numa[info->numa] : "unknown", (unsigned)info->numa_node,
                                (int)info->numa_error, (int)info->spill_error, (unsigned long long)info->ring_frame,
-                               (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used,
-                               wait_name(info->wait));
+                               (unsigned long long)info->spill_bytes, (unsigned long long)info->spill_used);
 }
 
 PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer) {
@@ -47,10 +41,9 @@ PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer
     Py_XDECREF(name);
     return NULL;
   }
-  return PyObject_CallFunction(state->reader_status, "IisNKKKNsd", (unsigned)peer->slot, (int)peer->pid, text, name,
+  return PyObject_CallFunction(state->reader_status, "IisNKKKNd", (unsigned)peer->slot, (int)peer->pid, text, name,
                                (unsigned long long)peer->position, (unsigned long long)peer->lag,
-                               (unsigned long long)peer->stalls, stats, wait_name(peer->wait),
-                               (double)peer->held_ns / 1e9);
+                               (unsigned long long)peer->stalls, stats, (double)peer->held_ns / 1e9);
 }
 
 struct ringcast_peer *rc_py_new_peers(uint32_t count) {

@@ -40,8 +40,6 @@ class ReaderStatus(NamedTuple):
     #: times that the writer waited for it
     stalls: int
     stats: Stats
-    #: how it sleeps: as in Info
-    wait: str
     #: seconds that the writer has been waiting for it by now; 0: it has not, or a Tap looks
     held: float
 
@@ -78,8 +76,6 @@ class Info(NamedTuple):
     spill_bytes: int
     #: how much of it the ring has from the machine now
     spill_used: int
-    #: how this handle sleeps: "none" (it has not, for longer than a moment), "futex" or "io_uring"
-    wait: str
 
 
 class TapLost(NamedTuple):

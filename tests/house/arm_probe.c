@@ -14,5 +14,5 @@ int probe_commit(struct rc_ring_writer *writer, uint64_t bytes) { return rc_ring
 bool probe_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) { return rc_ring_next_plain(reader, out); }
 bool probe_release(struct rc_ring_reader *reader, uint64_t position) { return rc_ring_release_only(reader, position); }
 bool probe_is_asleep(struct rc_event *event) { return rc_event_is_asleep(event); }
-uint32_t probe_announce(struct rc_event *event) { return rc_event_announce(event, false); }
+uint32_t probe_announce(struct rc_event *event) { return rc_event_announce(event); }
 bool probe_advance(struct rc_event *event) { return rc_event_advance(event); }

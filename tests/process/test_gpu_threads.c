@@ -260,7 +260,7 @@ END_TEST
 START_TEST(who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event) {
   int files = begin_peer("writer");
   both.gpu_writer = open_peer_writer(both.handle, 2, SLOTS, &both.own, &both.writer);
-  rc_event_announce(&rc_gpu_control(&both.gpu_writer->estate->segment)->attention, false); /* somebody sleeps on it */
+  rc_event_announce(&rc_gpu_control(&both.gpu_writer->estate->segment)->attention); /* somebody sleeps on it */
   atomic_store(&leaving, true);
   ringcast_gpu_writer_close(both.gpu_writer);
   ck_assert_int_eq(atomic_load(&woken), WOKEN_IN_TIME);

@@ -101,18 +101,15 @@ static void be_a_reader_to_the_end(void *context) {
   ringcast_reader_close(reader);
 }
 
-/* Until `count` readers have told how they sleep, and do. In slices, if something that parking takes is off. */
+/* Until `count` readers sleep. */
 static void await_sleepers(ringcast_tap *tap, uint32_t count) {
-  bool slices = rc_disabled("io_uring") || rc_disabled("membarrier") || rc_disabled("pidfd");
   struct ringcast_peer peers[8] = {{.size = sizeof *peers}};
   uint32_t asleep;
   do {
     int found = ringcast_tap_peers(tap, peers, 8);
     asleep = 0;
-    for (int i = 0; i < found; i++) {
-      bool told = slices ? peers[i].wait == RINGCAST_WAIT_FUTEX : peers[i].wait != RINGCAST_WAIT_NONE;
-      asleep += told && state_of(peers[i].pid) == 'S';
-    }
+    for (int i = 0; i < found; i++)
+      asleep += peers[i].state == RINGCAST_PEER_ACTIVE && state_of(peers[i].pid) == 'S';
   } while (asleep < count);
 }
 
@@ -200,7 +197,6 @@ START_TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
       pid = start_child(be_a_reader_that_stalls, &party);
       ck_assert_int_eq(ringcast_writer_wait_readers(writer, 1, RINGCAST_FOREVER), 1);
       fill(writer);
-      /* The next wait is parked. */
       ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, 30 * 1000000, &span), -ETIMEDOUT);
       if (reader == 1) break;
       gate_open(&party.gate);

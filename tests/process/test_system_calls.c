@@ -28,7 +28,6 @@ struct board {
   int64_t spin_ns;
   int caught[2]; /* the call that ended the writer, the reader; or -1 */
   int filtered;  /* what came of asking for seccomp, if it failed */
-  uint32_t wait; /* enum ringcast_wait of who waited long */
   _Atomic uint64_t sent, read;
   _Atomic uint64_t got[MOST_READERS];
 };
@@ -60,7 +59,7 @@ static ringcast_reader *attach(void) {
 /* ---- Nobody sleeps: no call ------------------------------------------------------------------------------------- */
 
 /* What must not be called by who spins. It may call what the look whether the other lives takes, once a slice. */
-static const uint32_t waiting_calls[] = {SYS_futex,           SYS_membarrier, SYS_sched_yield,    SYS_nanosleep,
+static const uint32_t waiting_calls[] = {SYS_futex,           SYS_sched_yield,    SYS_nanosleep,
                                          SYS_clock_nanosleep, SYS_io_uring_enter, SYS_write};
 
 /* Two ways: strictly nothing, where each side has what it needs before it asks; and with real waits, which spin. */
@@ -308,8 +307,7 @@ END_TEST
 
 /* ---- Who waits long --------------------------------------------------------------------------------------------- */
 
-/* A sleep ends after 50 ms at the soonest, to look whether the other side lives, but for that of a parked reader: only
- * the writer wakes it, whose death it is told of. Readers are many, and one may die just before it wakes the writer. */
+/* A sleep ends after 50 ms at the latest, for a look whether the other side lives. */
 enum { SLICES = 10 };
 #define LONG ((int64_t)SLICES * 50 * 1000 * 1000)
 
@@ -324,7 +322,6 @@ static void wait_for_a_frame(void *nothing) {
   struct ringcast_frame frame;
   stop_for_the_tracer();
   child_must(ringcast_reader_next(reader, LONG, &frame) == -ETIMEDOUT);
-  board->wait = reader->waiter.waiting;
 }
 
 static void wait_for_room(void *nothing) {
@@ -335,7 +332,6 @@ static void wait_for_room(void *nothing) {
   while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
   stop_for_the_tracer();
   child_must(ringcast_writer_reserve(writer, 1, LONG, &span) == -ETIMEDOUT);
-  board->wait = writer->waiter.waiting;
 }
 
 /* How many calls it makes until it exits; -1: it can't be traced. */
@@ -358,9 +354,8 @@ static int trace_calls(pid_t pid) {
   return calls / 2;
 }
 
-/* In each sleep: the fence, the sleep, and the look whether the other lives (at its pidfd, or in /proc: open, read,
- * close); parked, also what it takes to arm the io_uring anew. To this come the first, brief sleep, a park made ready,
- * also for nothing where there are no pidfds, what the verdict at the end takes, and the exit. */
+/* In each sleep: the sleep itself, and the look whether the other side lives (at its pidfd, or in /proc: open, read,
+ * close). To this come what the verdict at the end takes, and the exit. */
 START_TEST(who_waits_long_makes_a_few_calls_a_sleep) {
   static void (*const wait_in_vain[])(void *) = {wait_for_a_frame, wait_for_room};
   if (_i == 0) writer = make_writer(4096);
@@ -369,9 +364,7 @@ START_TEST(who_waits_long_makes_a_few_calls_a_sleep) {
     tell_skipped(__func__, "a process can't be traced here");
     return;
   }
-  bool parked = board->wait == RINGCAST_WAIT_URING;
-  int sleeps = parked && _i == 0 ? 1 : SLICES + 1, a_sleep = parked ? 6 : has_pidfds() ? 3 : 5;
-  if (!has_pidfds()) ck_assert(!parked);
+  int sleeps = SLICES + 1, a_sleep = has_pidfds() ? 2 : 4;
   ck_assert_msg(calls > 0 && calls <= a_sleep * sleeps + 25, "%d calls in %d sleeps", calls, sleeps);
 }
 END_TEST

@@ -45,7 +45,7 @@ with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reade
     except TimeoutError:
         print("slept")
 """
-NUMBERS = {"membarrier": {"x86_64": 324, "aarch64": 283}, "pidfd": {"x86_64": 434, "aarch64": 434}}  # of pidfd_open
+NUMBERS = {"pidfd": {"x86_64": 434, "aarch64": 434}}  # of pidfd_open
 
 
 @pytest.mark.parametrize("switch", NUMBERS)
@@ -72,7 +72,7 @@ def test_a_descriptor_is_served_by_a_thread_where_io_uring_is_switched_off(ring)
             threads.add(name.read().strip())
     rings = [number for number in os.listdir("/proc/self/fd") if "io_uring" in read_link(number)]
     assert ("ringcast-notify" in threads) == (not rings)
-    if DISABLED & {"io_uring", "membarrier", "pidfd"}:  # it takes all of them
+    if DISABLED & {"io_uring", "pidfd"}:  # it takes all of them
         assert not rings
 
 

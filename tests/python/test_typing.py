@@ -63,7 +63,7 @@ def send(writer: Writer) -> str:
         writer.send(bytes(10))
     except ringcast.FrameTooLarge as error:
         needed: int = error.spill_bytes or error.capacity or 0
-        print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error, info.wait + first.wait)
+        print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error)
     with writer.lend(data_of_a_device()) as loan:
         loan.wait(timeout=1)
         lent: ringcast.Loan = loan

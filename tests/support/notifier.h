@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "shm/fence.h"
 #include "shm/notify.h"
 #include "shm/uring.h"
 #include "shm/wait.h"
@@ -33,7 +32,6 @@ static inline bool choose(int way, const char *test) {
   }
   char reason[100] = "";
   if (uring_result != 0) snprintf(reason, sizeof reason, "no io_uring: %s", strerror(-uring_result));
-  else if (!rc_fence_register()) snprintf(reason, sizeof reason, "no membarrier, so io_uring is not used");
   if (*reason) tell_skipped(test, reason);
   return !*reason;
 }
@@ -47,20 +45,6 @@ static inline struct rc_notifier *make(int way, struct rc_event *event, int64_t 
 
 static inline void arm(struct rc_notifier *notifier, struct rc_event *event) {
   ck_assert_int_eq(rc_notifier_arm(notifier, rc_event_prepare(event)), 0);
-}
-
-/* Arms one with real slices, past the look that it asks for once where membarrier reaches nobody. */
-static inline void arm_for_good(struct rc_notifier *notifier, struct rc_event *event) {
-  arm(notifier, event);
-  if (rc_fence_is_heavy()) return;
-  ck_assert(poll(&(struct pollfd){.fd = rc_notifier_fd(notifier), .events = POLLIN}, 1, -1) == 1);
-  rc_notifier_clear(notifier);
-  arm(notifier, event);
-}
-
-static inline void signal_now(struct rc_event *event) {
-  if (!rc_fence_register()) rc_event_fence(event);
-  rc_wake(event);
 }
 
 static inline bool readable_within(const struct rc_notifier *notifier, int ms) {
@@ -95,7 +79,7 @@ static inline void *play(void *context) {
   for (uint64_t i = 1; i <= game->rounds; i++) {
     for (volatile uint64_t pause = i * 7919 % 4096; pause > 0; pause--) {}
     rc_store_release(&game->sent, i);
-    signal_now(&game->event);
+    rc_wake(&game->event);
     while (rc_load_acquire(&game->seen) < i) sched_yield();
   }
   return NULL;

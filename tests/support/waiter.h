@@ -19,9 +19,7 @@ struct target {
   int check_result, checks;
 };
 
-/* Any wait that the machine is slow at may open a park: each target is destroyed, by the next set_up or at the end. */
 static inline void set_up(struct target *target, int64_t spin_ns, int check_result) {
-  rc_waiter_destroy(&target->waiter);
   *target = (struct target){.wanted = 1, .check_result = check_result};
   ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, spin_ns), 0);
 }

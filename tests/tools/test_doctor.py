@@ -19,7 +19,7 @@ class Doctor(Case):
         names = [line["name"] for line in found["lines"]]
         self.assertEqual(len(names), len(set(names)))
         for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory",
-                     "locked memory", "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "membarrier", "pidfd",
+                     "locked memory", "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "pidfd",
                      "io_uring", "/proc", "seccomp", "ptrace_scope", "environment"):
             self.assertIn(name, names)
         for line in found["lines"]:
@@ -119,13 +119,13 @@ class Doctor(Case):
 
     def test_what_is_switched_off_is_told_and_not_used(self):
         names = {"hugetlb": "huge pages", "shmem-huge": "shmem huge", "numa": "NUMA", "cpu_wait": "CPU wait",
-                 "membarrier": "membarrier", "pidfd": "pidfd", "io_uring": "io_uring", "cow": "copy-on-write"}
+                 "pidfd": "pidfd", "io_uring": "io_uring", "cow": "copy-on-write"}
         for switches in ([], *([switch] for switch in names), list(names)):
             with self.subTest(switches=switches):
                 lines = self.lines_without(",".join(switches))
                 told = {switch for switch, name in names.items() if "RINGCAST_DISABLE" in lines[name]["found"]}
                 self.assertEqual(told, set(switches))
-                for switch in {"cpu_wait", "membarrier", "pidfd", "io_uring"} & told:
+                for switch in {"cpu_wait", "pidfd", "io_uring"} & told:
                     self.assertEqual(lines[names[switch]]["facts"]["used"], 0)
                 if "cow" in told:
                     self.assertEqual(lines["copy-on-write"]["facts"]["works"], 0)
@@ -134,15 +134,13 @@ class Doctor(Case):
 
     def test_io_uring_is_used_where_all_is_there_that_it_takes(self):
         facts = {name: line["facts"] for name, line in self.lines_without("").items()}
-        there = (facts["membarrier"]["used"] and facts["pidfd"]["used"] and facts["io_uring"]["futex_wait"]
-                 and facts["io_uring"]["liburing"])
+        there = facts["pidfd"]["used"] and facts["io_uring"]["futex_wait"] and facts["io_uring"]["liburing"]
         self.assertEqual(facts["io_uring"]["used"], there)
-        for switch in ("membarrier", "pidfd"):
-            line = self.lines_without(switch)["io_uring"]
-            self.assertEqual(line["facts"]["used"], 0)
-            self.assertIn("a helper thread", line["found"])
-            if there:
-                self.assertIn("not used without membarrier and pidfds", line["found"])
+        line = self.lines_without("pidfd")["io_uring"]
+        self.assertEqual(line["facts"]["used"], 0)
+        self.assertIn("a helper thread", line["found"])
+        if there:
+            self.assertIn("not used without pidfds", line["found"])
 
     def test_whether_large_frames_can_be_kept_is_found_out_by_keeping_one(self):
         line = self.lines_without("")["copy-on-write"]

@@ -28,13 +28,7 @@ static void arm_alarm(struct rc_alarm *alarm, struct rc_event *event, const stru
   ck_assert_int_eq(rc_alarm_arm(alarm, rc_event_prepare(event), whom, most_ns), 0);
 }
 
-/* Armed for ever, past the look that an alarm asks for once where membarrier reaches nobody: each test begins so. */
 static void arm_quietly(struct rc_alarm *alarm, struct rc_event *event, const struct rc_watch *whom) {
-  static const struct rc_alarm *looked; /* each test has a process of its own, and one alarm */
-  arm_alarm(alarm, event, whom, NEVER);
-  if (rc_fence_is_heavy() || looked == alarm) return;
-  looked = alarm;
-  ck_assert(is_readable(alarm, -1));
   arm_alarm(alarm, event, whom, NEVER);
 }
 
@@ -59,7 +53,7 @@ START_TEST(it_starts_readable_and_a_signal_makes_it_so_again) {
   for (int i = 0; i < 100; i++) {
     arm_quietly(alarm, &event, NULL);
     ck_assert(!is_readable(alarm, 0));
-    signal_now(&event);
+    rc_wake(&event);
     ck_assert(is_readable(alarm, -1));
     ck_assert(is_readable(alarm, 0)); /* until armed again */
   }
@@ -155,7 +149,7 @@ START_TEST(without_descriptors_it_fails_and_leaves_nothing) {
     ck_assert_int_lt(more, 5);
   }
   arm_quietly(alarm, &event, NULL);
-  signal_now(&event);
+  rc_wake(&event);
   ck_assert(is_readable(alarm, -1));
   rc_alarm_close(alarm);
   ck_assert_int_eq(open_descriptors(), before);
@@ -179,7 +173,7 @@ START_TEST(a_forked_child_closes_its_copy_and_the_parents_goes_on) {
   kill_child(child);
   if (has_pidfds()) ck_assert(is_readable(alarm, -1));
   arm_quietly(alarm, event, NULL);
-  signal_now(event);
+  rc_wake(event);
   ck_assert(is_readable(alarm, -1));
   rc_alarm_close(alarm);
 }

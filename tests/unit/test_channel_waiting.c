@@ -54,19 +54,6 @@ START_TEST(a_descriptor_tells_when_to_look) {
 }
 END_TEST
 
-START_TEST(a_parked_reader_sleeps_once_however_long_nothing_comes) {
-  ringcast_writer *writer = make_writer(65536, 4);
-  ringcast_reader *reader = attach(writer);
-  struct ringcast_frame frame;
-  reader->waiter.waited_ns = RC_UNPARKED_NS; /* so that it parks at once */
-  ck_assert_int_eq(ringcast_reader_next(reader, 4 * RC_SLICE_NS, &frame), -ETIMEDOUT);
-  if (reader->waiter.waiting != RINGCAST_WAIT_URING) tell_skipped(__func__, "this reader does not park");
-  else ck_assert_uint_eq(reader->waiter.sleeps, 1);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
-}
-END_TEST
-
 START_TEST(what_was_done_is_counted) {
   ringcast_writer *writer;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1}; /* so it sleeps */
@@ -229,7 +216,6 @@ int main(void) {
   tcase_add_checked_fixture(tests, remember, nothing_is_left);
   tcase_add_test(tests, waiting_for_readers_in_vain_says_how_many_came);
   tcase_add_loop_test(tests, a_descriptor_tells_when_to_look, 0, 2);
-  tcase_add_test(tests, a_parked_reader_sleeps_once_however_long_nothing_comes);
   tcase_add_test(tests, what_was_done_is_counted);
   tcase_add_test(tests, a_cancelled_handle_waits_no_more);
   tcase_add_test(tests, a_second_thread_in_a_wait_is_told);

@@ -4,20 +4,17 @@
 #include "ring/event.h"
 
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/fence.h"
 #include "shm/os.h"
 #include "tests/support/suite.h"
 #include "tests/support/waiter.h"
 
 static int (*real_wait)(_Atomic uint32_t *, uint32_t, int64_t);
 static int (*real_wake)(_Atomic uint32_t *, int);
-static int (*real_membarrier)(int);
 static _Atomic int wakes;
 
 static int counted_wake(_Atomic uint32_t *word, int count) {
@@ -36,7 +33,6 @@ static void take_over(void) {
   unsetenv("RINGCAST_SPIN_US");
   real_wait = rc_os.futex_wait;
   real_wake = rc_os.futex_wake;
-  real_membarrier = rc_os.membarrier;
   rc_os.futex_wake = counted_wake;
 }
 
@@ -72,52 +68,6 @@ START_TEST(waking_nobody_makes_no_system_call) {
 }
 END_TEST
 
-static int barriers;
-
-static int counted_barrier(int command) {
-  barriers += command == MEMBARRIER_CMD_GLOBAL_EXPEDITED;
-  return 0;
-}
-
-START_TEST(in_a_crowd_each_sleeper_calls_membarrier_once_after_it_has_told_all_to_fence) {
-  unsetenv("RINGCAST_DISABLE");
-  rc_os.membarrier = counted_barrier;
-  struct rc_event event = {0};
-  bool first = false, second = false;
-  uint32_t value = rc_event_prepare_crowded(&event, &first);
-  ck_assert(first && (event.word & RC_EVENT_FENCED) && event.word == value && rc_event_is_asleep(&event));
-  ck_assert_int_eq(barriers, 1);
-  for (int i = 0; i < 3; i++) rc_event_prepare_crowded(&event, &first);
-  ck_assert_int_eq(barriers, 1);
-  rc_event_prepare_crowded(&event, &second); /* that it is set does not tell it that all have seen it */
-  ck_assert(second);
-  ck_assert_int_eq(barriers, 2);
-}
-END_TEST
-
-START_TEST(who_sleeps_often_in_a_crowd_does_without_membarrier_unless_it_is_alone_on_the_event) {
-  unsetenv("RINGCAST_DISABLE");
-  rc_os.membarrier = counted_barrier;
-  for (int alone = 0; alone < 2; alone++)
-    for (int crowded = 0; crowded < 2; crowded++) {
-      struct rc_event event = {0};
-      struct rc_crowd crowd = {.parties = crowded ? 2 : 1, .cpus = {1}};
-      struct rc_waiter waiter;
-      ck_assert_int_eq(rc_waiter_init(&waiter, &event, &crowd, 0), 0);
-      waiter.alone = alone;
-      waiter.since = rc_now_ns() + (int64_t)1000000000000; /* however slow the machine is */
-      for (int i = 0; i < 200; i++) {
-        rc_waiter_prepare(&waiter);
-        waiter.sleeps++;
-      }
-      ck_assert_int_eq((event.word & RC_EVENT_FENCED) != 0, crowded && !alone);
-      barriers = 0;
-      for (int i = 0; i < 10; i++) rc_waiter_prepare(&waiter);
-      ck_assert_int_eq(barriers, crowded && !alone ? 0 : 10);
-    }
-}
-END_TEST
-
 /* ---- rc_wait ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(a_wait_that_is_over_at_once_asks_nothing) {
@@ -126,7 +76,6 @@ START_TEST(a_wait_that_is_over_at_once_asks_nothing) {
   target.wanted = 0;
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(target.checks, 0);
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -138,7 +87,6 @@ START_TEST(a_wait_in_vain_ends_with_its_timeout) {
     ck_assert_int_eq(wait_for(&target, 0), -EAGAIN);
     ck_assert_int_eq(wait_for(&target, 1), -ETIMEDOUT);
     ck_assert_int_eq(wait_for(&target, 5000000), -ETIMEDOUT);
-    rc_waiter_destroy(&target.waiter);
   }
 }
 END_TEST
@@ -153,7 +101,6 @@ START_TEST(a_spin_as_long_as_the_timeout_still_checks) {
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), -EOWNERDEAD);
   set_up(&target, -1, -EOWNERDEAD);
   ck_assert_int_eq(wait_for(&target, 1), -EOWNERDEAD);
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -162,7 +109,6 @@ START_TEST(a_wait_for_ever_ends_when_the_check_says_so) {
   set_up(&target, -1, -EOWNERDEAD);
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), -EOWNERDEAD);
   ck_assert_int_eq(target.checks, 1);
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -192,7 +138,6 @@ START_TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
   int result = wait_for(&target, 200000000); /* the signal may also come before the sleep: then the time runs out */
   ck_assert(result == -EINTR || result == -ETIMEDOUT);
   pthread_join(thread, NULL);
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -215,34 +160,14 @@ static void *answer(void *nothing) {
   return nothing;
 }
 
-static int no_membarrier(int command) {
-  (void)command;
-  return -ENOSYS;
-}
-
-/* The first sleep of each side may be one that its signaller does not know of yet; from the second on none is lost. */
-static int wait_without_end_but_once(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
-  static _Atomic int sleeps[2];
-  return sleeps[word == &to.event.word]++ == 0 ? real_wait(word, value, timeout_ns) : wait_without_end(word, value, 0);
-}
-
-static int only_registering(int command) { return command == 0x4 ? real_membarrier(command) : -EPERM; }
-
-/* Never, briefly, or as learnt; with membarrier, without it, and with a sleeper that may not call it. */
+/* Never, briefly, or as learnt. */
 START_TEST(no_wake_up_is_lost) {
   const int64_t spins[] = {-1, 500, 5000, 0};
-  int64_t spin_ns = spins[_i % 4];
+  int64_t spin_ns = spins[_i];
   handoffs = (uint64_t)share_of(15000);
-  if (_i / 4 == 1) rc_os.membarrier = no_membarrier;
-  if (_i / 4 == 2) rc_os.membarrier = only_registering;
   set_up(&to, spin_ns, -EAGAIN);
   set_up(&fro, spin_ns, -EAGAIN);
-  ck_assert_int_eq(rc_fence_register(), _i / 4 != 1);
-  if (!rc_fence_register()) {
-    rc_event_fence(&to.event);
-    rc_event_fence(&fro.event);
-  }
-  rc_os.futex_wait = _i / 4 == 2 ? wait_without_end_but_once : wait_without_end;
+  rc_os.futex_wait = wait_without_end;
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, answer, NULL), 0);
   for (uint64_t i = 1; i <= handoffs; i++) {
@@ -252,9 +177,6 @@ START_TEST(no_wake_up_is_lost) {
   }
   pthread_join(thread, NULL);
   if (spin_ns < 0) ck_assert_int_gt(wakes, 0);
-  if (spin_ns < 0) ck_assert_int_eq((to.event.word & RC_EVENT_FENCED) != 0, _i / 4 > 0);
-  rc_waiter_destroy(&to.waiter);
-  rc_waiter_destroy(&fro.waiter);
 }
 END_TEST
 
@@ -284,7 +206,6 @@ START_TEST(a_wait_can_be_cancelled_by_another_thread) {
   ck_assert_int_eq(wait_for(&cancelled, 0), -ECANCELED);
   cancelled.value = 1; /* what is there can still be had */
   ck_assert_int_eq(wait_for(&cancelled, 0), 0);
-  rc_waiter_destroy(&cancelled.waiter);
 }
 END_TEST
 
@@ -295,14 +216,12 @@ int main(void) {
   tcase_add_test(tests, the_word_changes_when_somebody_sleeps_and_only_then);
   tcase_add_test(tests, two_sleepers_are_woken_by_one_signal);
   tcase_add_test(tests, waking_nobody_makes_no_system_call);
-  tcase_add_test(tests, in_a_crowd_each_sleeper_calls_membarrier_once_after_it_has_told_all_to_fence);
-  tcase_add_test(tests, who_sleeps_often_in_a_crowd_does_without_membarrier_unless_it_is_alone_on_the_event);
   tcase_add_test(tests, a_wait_that_is_over_at_once_asks_nothing);
   tcase_add_test(tests, a_wait_in_vain_ends_with_its_timeout);
   tcase_add_test(tests, a_spin_as_long_as_the_timeout_still_checks);
   tcase_add_test(tests, a_wait_for_ever_ends_when_the_check_says_so);
   tcase_add_test(tests, a_signal_ends_a_wait_unless_it_is_over_anyway);
-  tcase_add_loop_test(tests, no_wake_up_is_lost, 0, 12);
+  tcase_add_loop_test(tests, no_wake_up_is_lost, 0, 4);
   tcase_add_test(tests, a_wait_can_be_cancelled_by_another_thread);
   return run_suite(suite);
 }

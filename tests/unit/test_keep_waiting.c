@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "shm/fence.h"
 #include "shm/uring.h"
 #include "tests/support/children.h"
 #include "tests/support/keep.h"
@@ -172,20 +171,23 @@ END_TEST
 
 /* ---- The writer waits ------------------------------------------------------------------------------------------- */
 
-/* Sleeps without slices, where no io_uring does it. */
+/* A sleep without slices. */
 static int wait_for_ever(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   (void)timeout_ns;
   return real.futex_wait(word, value, (int64_t)100000 * 1000000000);
 }
 
-/* By io_uring, or in slices that never end. */
-static bool choose(int way, const char *test) {
+static void sleep_without_slices(void) {
   real = rc_os;
   rc_os.futex_wait = wait_for_ever;
+}
+
+/* The reader's descriptor: by io_uring, or by the helper thread. */
+static bool choose(int way, const char *test) {
+  sleep_without_slices();
   if (way == 1) disable_too("io_uring");
-  if (way == 0 && (uring_result != 0 || !rc_fence_register() || !has_pidfds()))
-    tell_skipped(test, "no io_uring, membarrier or pidfds here: it runs by futex alone");
-  return way == 1 || (uring_result == 0 && rc_fence_register() && has_pidfds());
+  if (way == 0 && (uring_result != 0 || !has_pidfds())) tell_skipped(test, "no io_uring or pidfds here");
+  return way == 1 || (uring_result == 0 && has_pidfds());
 }
 
 struct asleep {
@@ -242,7 +244,7 @@ static struct asleep make_asleep(void) {
 }
 
 START_TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
-  if (!choose(_i, __func__)) return;
+  sleep_without_slices();
   struct asleep asleep = make_asleep();
   pthread_t thread;
   asleep.reader = attach_keeper(asleep.writer);
@@ -259,7 +261,7 @@ START_TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
 END_TEST
 
 START_TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
-  if (!choose(_i, __func__)) return;
+  sleep_without_slices();
   struct asleep asleep = make_asleep();
   pid_t pid = start_child(read_in_process, &asleep);
   ck_assert_int_eq(ringcast_writer_wait_readers(asleep.writer, 1, RINGCAST_FOREVER), 1);
@@ -344,7 +346,7 @@ START_TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   struct ringcast_span span;
   ck_assert_int_eq(send(writer, 1, MIB), 0);
   struct kept kept = keep(reader, 1, MIB);
-  rc_event_announce(data, false); /* as if it slept */
+  rc_event_announce(data); /* as if it slept */
   ck_assert_int_eq(ringcast_writer_reserve(writer, MIB, 0, &span), 0);
   ck_assert(rc_event_is_asleep(data));
   ck_assert_int_eq(ringcast_writer_grow(writer, 7 * MIB + MIB / 2, 0, &span), -EAGAIN);
@@ -352,10 +354,10 @@ START_TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   drop(&kept);
   settle(reader);
-  rc_event_announce(data, false);
+  rc_event_announce(data);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, 0, &span), 0);
   ck_assert_int_eq(ringcast_writer_commit(writer, 0, 3), 0); /* wakes, for the frame */
-  rc_event_announce(data, false);
+  rc_event_announce(data);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 8 * MIB - 16, 0, &span), -EAGAIN);
   ck_assert(rc_event_is_asleep(data)); /* nothing is kept: to wake it would be of no use */
   ringcast_reader_close(reader);
@@ -374,8 +376,8 @@ int main(void) {
   tcase_add_test(tests, where_something_has_become_ones_own_the_next_frame_is_copied);
   tcase_add_test(tests, a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time);
   tcase_add_loop_test(tests, who_drops_does_not_wait_until_another_frame_is_copied, 0, 2);
-  tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_sleeping_thread_has_kept, 0, 2);
-  tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_sleeping_process_has_kept, 0, 2);
+  tcase_add_test(tests, a_writer_that_waits_gets_what_a_sleeping_thread_has_kept);
+  tcase_add_test(tests, a_writer_that_waits_gets_what_a_sleeping_process_has_kept);
   tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4);
   tcase_add_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read);
   tcase_add_test(tests, a_writer_that_has_room_wakes_nobody_for_what_is_kept);

@@ -19,7 +19,7 @@ START_TEST(a_signal_before_the_arm_is_seen_at_once) {
   struct rc_event event = {0};
   struct rc_notifier *notifier = make(_i, &event, NEVER);
   uint32_t value = rc_event_prepare(&event);
-  signal_now(&event);
+  rc_wake(&event);
   ck_assert_int_eq(rc_notifier_arm(notifier, value), 0);
   must_be_readable(notifier);
   ck_assert_int_eq(rc_notifier_uses_uring(notifier), _i == BY_URING); /* it did not give up */
@@ -33,7 +33,7 @@ START_TEST(a_signal_after_the_arm_is_seen) {
   struct rc_notifier *notifier = make(_i, &event, NEVER);
   arm(notifier, &event);
   must_stay_quiet(notifier); /* now the helper is asleep, most likely */
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(notifier);
   rc_notifier_destroy(notifier);
 }
@@ -47,7 +47,7 @@ struct signaller {
 static void signal_when_told(void *context) {
   struct signaller *signaller = context;
   gate_wait(&signaller->gate);
-  signal_now(signaller->event);
+  rc_wake(signaller->event);
 }
 
 START_TEST(a_signal_of_another_process_is_seen) {
@@ -72,39 +72,12 @@ START_TEST(without_a_signal_it_is_not_readable) {
   struct rc_notifier *notifier = make(_i, &event, 1000000); /* many slices end: that is no signal either */
   must_stay_quiet(notifier);
   arm(notifier, &event);
-  if (!rc_fence_is_heavy()) { /* then a look is asked for once, as in the next test */
-    must_become_readable(notifier);
-    arm(notifier, &event);
-  }
   must_stay_quiet(notifier);
   arm(notifier, &event);
   must_stay_quiet(notifier);
   rc_notifier_clear(notifier);
   must_stay_quiet(notifier);
   rc_notifier_destroy(notifier);
-}
-END_TEST
-
-static int only_registering(int command) { return command == 4 ? 0 : -EPERM; }
-
-/* A process of its own: what membarrier can do is found out once. The signal is one that was given without a look at
- * FENCED, and so is none: the word does not change. */
-static void signal_missed_for_want_of_a_fence(void *nothing) {
-  (void)nothing;
-  struct rc_event event = {0};
-  struct rc_notifier *notifier = NULL;
-  rc_os.membarrier = only_registering;
-  child_must(rc_notifier_create(&event, 1000000, &notifier) == 0);
-  child_must(rc_notifier_arm(notifier, rc_event_prepare(&event)) == 0);
-  child_must(!rc_notifier_uses_uring(notifier));
-  child_must(readable_within(notifier, 10000));
-  child_must(rc_notifier_arm(notifier, rc_event_prepare(&event)) == 0);
-  child_must(!readable_within(notifier, 50)); /* once */
-  rc_notifier_destroy(notifier);
-}
-
-START_TEST(where_membarrier_can_only_be_registered_for_no_signal_is_missed) {
-  child_must_succeed(start_child(signal_missed_for_want_of_a_fence, NULL));
 }
 END_TEST
 
@@ -115,7 +88,7 @@ START_TEST(it_stays_readable_until_cleared) {
   for (int i = 0; i < 3; i++) {
     arm(notifier, &event);
     must_stay_quiet(notifier);
-    signal_now(&event);
+    rc_wake(&event);
     must_become_readable(notifier);
     must_be_readable(notifier);
     must_be_readable(notifier);
@@ -133,11 +106,11 @@ START_TEST(after_a_clear_it_takes_another_arm) {
   arm(notifier, &event);
   must_stay_quiet(notifier);
   rc_notifier_clear(notifier);
-  signal_now(&event);
+  rc_wake(&event);
   must_stay_quiet(notifier);
   arm(notifier, &event);
   must_stay_quiet(notifier);
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(notifier);
   rc_notifier_destroy(notifier);
 }
@@ -148,13 +121,13 @@ START_TEST(an_arm_replaces_the_one_before) {
   struct rc_event event = {0};
   struct rc_notifier *notifier = make(_i, &event, NEVER);
   arm(notifier, &event);
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(notifier);
   arm(notifier, &event);
   must_stay_quiet(notifier);
   for (int i = 0; i < 100; i++) arm(notifier, &event); /* more than io_uring has entries */
   must_stay_quiet(notifier);
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(notifier);
   rc_notifier_destroy(notifier);
 }
@@ -167,7 +140,7 @@ START_TEST(two_notifiers_of_one_event_are_both_told) {
   arm(first, &event);
   arm(second, &event);
   must_stay_quiet(first);
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(first);
   must_become_readable(second);
   rc_notifier_clear(first);
@@ -175,7 +148,7 @@ START_TEST(two_notifiers_of_one_event_are_both_told) {
   arm(first, &event);
   arm(second, &event);
   rc_notifier_destroy(first); /* may wake the second for nothing, but takes nothing from it */
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(second);
   rc_notifier_destroy(second);
 }
@@ -224,7 +197,7 @@ START_TEST(edge_triggered_epoll_gets_an_edge_each_time) {
   ck_assert_int_eq(epoll_ctl(epoll, EPOLL_CTL_ADD, rc_notifier_fd(notifier), &wanted), 0);
   for (int i = 0; i < 100; i++) {
     arm(notifier, &event);
-    signal_now(&event);
+    rc_wake(&event);
     ck_assert_int_eq(epoll_wait(epoll, &got, 1, -1), 1);
     rc_notifier_clear(notifier);
   }
@@ -259,7 +232,6 @@ int main(void) {
   tcase_add_loop_test(tests, a_signal_after_the_arm_is_seen, 0, WAYS);
   tcase_add_loop_test(tests, a_signal_of_another_process_is_seen, 0, WAYS);
   tcase_add_loop_test(tests, without_a_signal_it_is_not_readable, 0, WAYS);
-  tcase_add_test(tests, where_membarrier_can_only_be_registered_for_no_signal_is_missed);
   tcase_add_loop_test(tests, it_stays_readable_until_cleared, 0, WAYS);
   tcase_add_loop_test(tests, after_a_clear_it_takes_another_arm, 0, WAYS);
   tcase_add_loop_test(tests, an_arm_replaces_the_one_before, 0, WAYS);

@@ -49,7 +49,7 @@ START_TEST(the_end_of_the_peer_makes_it_readable_and_keeps_it_so) {
   struct rc_event event = {0};
   pid_t child;
   struct rc_notifier *notifier = watch_a_child(_i, &event, &child);
-  arm_for_good(notifier, &event);
+  arm(notifier, &event);
   must_stay_quiet(notifier);
   ck_assert_int_eq(kill(child, SIGKILL), 0);
   must_become_readable(notifier); /* nobody has waited for the child yet */
@@ -104,7 +104,7 @@ START_TEST(signals_are_seen_beside_a_living_peer) {
   for (int i = 0; i < 100; i++) {
     arm(notifier, &event);
     ck_assert(!readable_within(notifier, 0));
-    signal_now(&event);
+    rc_wake(&event);
     must_become_readable(notifier);
     rc_notifier_clear(notifier);
   }
@@ -135,7 +135,7 @@ START_TEST(destroy_is_prompt_in_every_state_and_leaks_nothing) {
     if (i & 1) ck_assert_int_eq(rc_notifier_watch(notifier, &self), 0);
     if (i & 2) arm(notifier, &event);
     for (volatile int pause = i % 8 * 4096; pause > 0; pause--) {} /* falling asleep, asleep */
-    if (i & 4) signal_now(&event);
+    if (i & 4) rc_wake(&event);
     if (i & 32) rc_notifier_clear(notifier);
     rc_notifier_destroy(notifier);
   }
@@ -207,7 +207,7 @@ START_TEST(a_forked_child_can_destroy_its_copy_and_the_parents_goes_on) {
   arm(notifier, event);
   child_must_succeed(start_child(destroy_in_child, notifier));
   must_stay_quiet(notifier);
-  signal_now(event);
+  rc_wake(event);
   must_become_readable(notifier);
   rc_notifier_destroy(notifier);
 }
@@ -236,12 +236,12 @@ START_TEST(it_may_move_to_another_thread_and_outlive_the_one_that_armed_it) {
     struct mover mover = {notifier, &event};
     ck_assert_int_eq(pthread_create(&thread, NULL, clear_and_arm, &mover), 0);
     pthread_join(thread, NULL);
-    signal_now(&event);
+    rc_wake(&event);
     must_become_readable(notifier);
     rc_notifier_clear(notifier);
     arm(notifier, &event);
     if (i % 2) {
-      signal_now(&event);
+      rc_wake(&event);
       must_become_readable(notifier);
     }
   }
@@ -290,7 +290,7 @@ START_TEST(without_descriptors_it_fails_or_does_with_one) {
   ck_assert_int_eq(rc_notifier_create(&event, NEVER, &notifier), 0);
   ck_assert(!rc_notifier_uses_uring(notifier));
   arm(notifier, &event);
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(notifier);
   rc_notifier_destroy(notifier);
 }
@@ -308,7 +308,7 @@ START_TEST(where_io_uring_is_forbidden_the_thread_serves) {
   struct rc_notifier *notifier = make(BY_THREAD, &event, NEVER);
   arm(notifier, &event);
   must_stay_quiet(notifier);
-  signal_now(&event);
+  rc_wake(&event);
   must_become_readable(notifier);
   rc_notifier_destroy(notifier);
 }

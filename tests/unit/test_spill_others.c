@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shm/fence.h"
 #include "tests/support/children.h"
 #include "tests/support/spill.h"
 

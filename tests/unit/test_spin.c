@@ -32,7 +32,6 @@ START_TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
     set_up(&target, 1000, 0);
     ck_assert_int_eq(target.waiter.spin_ns, 1000);
   }
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -60,7 +59,6 @@ START_TEST(the_spin_time_can_be_set_by_environment) {
   setenv("RINGCAST_DISABLE", "spin", 1);
   set_up(&target, 0, 0);
   ck_assert_int_eq(target.waiter.spin_ns, 0);
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -102,7 +100,6 @@ START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
   ck_assert(!spins(&target));
   target.waiter.credit = 1;
   ck_assert(spins(&target));
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -152,7 +149,6 @@ START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
   ck_assert(!spins(&target));
   ck_assert_int_eq(yields, 0);
   unsetenv("RINGCAST_DISABLE");
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -164,7 +160,6 @@ START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
   target.waiter.credit = 1;
   target.waiter.shunned = 0; /* the test may have lost the CPU itself */
   ck_assert(yields_in_a_wait(&target));
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 
@@ -188,7 +183,6 @@ START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_eac
     ck_assert(yields_in_a_wait(&target));
   } while (target.waiter.shun != 0);
   ck_assert_int_eq(target.waiter.shunned, 0);
-  rc_waiter_destroy(&target.waiter);
 }
 END_TEST
 

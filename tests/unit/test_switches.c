@@ -6,7 +6,6 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/membarrier.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,7 +13,6 @@
 #include "shm/cpu_wait.h"
 #include "shm/disable.h"
 #include "shm/error.h"
-#include "shm/fence.h"
 #include "shm/os.h"
 #include "shm/uring.h"
 #include "tests/support/fake_files.h"
@@ -46,7 +44,7 @@ static ringcast_reader *attach(ringcast_writer *writer) {
 }
 
 START_TEST(each_name_is_one_that_the_library_knows) {
-  static const char known[] = ",hugetlb,shmem-huge,numa,membarrier,io_uring,pidfd,cpu_wait,spin,cow,dlpack_api,cuda,"
+  static const char known[] = ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,cow,dlpack_api,cuda,"
                               "cuda_pool,cuda_register,cuda_words64,";
   const char *list = getenv("RINGCAST_DISABLE");
   char copy[256], word[270], *rest = copy;
@@ -79,7 +77,7 @@ START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
     }
     ck_assert(!refused && !reader && !tap);
   }
-  setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,membarrier,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
+  setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
                              "cuda,cuda_pool, cuda_register,cuda_words64", 1);
   ringcast_reader_close(attach(writer));
   if (kept) setenv("RINGCAST_DISABLE", kept, 1);
@@ -137,39 +135,9 @@ START_TEST(a_node_is_asked_for_unless_switched_off) {
 }
 END_TEST
 
-static int count_membarriers(int command) {
-  calls++;
-  return real.membarrier(command);
-}
-
-static bool is_fenced(struct rc_event *event) { return rc_load_relaxed(&event->word) & RC_EVENT_FENCED; }
-
-START_TEST(a_sleeper_calls_membarrier_or_else_signals_are_fenced) {
-  int offered = rc_os.membarrier(MEMBARRIER_CMD_QUERY);
-  bool off = rc_disabled("membarrier");
-  if (!off && (offered < 0 || !(offered & MEMBARRIER_CMD_GLOBAL_EXPEDITED))) {
-    tell_skipped(__func__, "this kernel, or its sandbox, has no membarrier");
-    return;
-  }
-  rc_os.membarrier = count_membarriers;
-  struct ringcast_frame frame;
-  ringcast_writer *writer = make_writer(4096);
-  ringcast_reader *reader = attach(writer);
-  struct rc_control *control = rc_segment_control(&writer->segment);
-  ck_assert_int_eq(is_fenced(&control->data), off);
-  ck_assert_int_eq(is_fenced(&control->room), off);
-  ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
-  ck_assert_int_eq(calls == 0, off);
-  ck_assert_int_eq(is_fenced(&control->data), off);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
-}
-END_TEST
-
 START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
-  /* io_uring is used with membarrier alone, and with a pidfd where it watches, as a reader's does */
-  bool off = rc_disabled("io_uring") || rc_disabled("membarrier") || rc_disabled("pidfd");
-  if (!off && (uring_result != 0 || !rc_fence_register() || !has_pidfds())) {
+  bool off = rc_disabled("io_uring") || rc_disabled("pidfd"); /* it watches the writer by a pidfd */
+  if (!off && (uring_result != 0 || !has_pidfds())) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
     return;
   }
@@ -289,7 +257,6 @@ int main(void) {
   tcase_add_test(tests, a_name_that_the_library_does_not_know_is_refused_in_words);
   tcase_add_test(tests, a_ring_is_of_the_best_memory_that_is_not_switched_off);
   tcase_add_test(tests, a_node_is_asked_for_unless_switched_off);
-  tcase_add_test(tests, a_sleeper_calls_membarrier_or_else_signals_are_fenced);
   tcase_add_test(tests, a_descriptor_is_served_by_io_uring_unless_switched_off);
   tcase_add_test(tests, who_waits_asks_for_a_pidfd_unless_switched_off);
   tcase_add_test(tests, waits_are_left_to_the_cpu_unless_switched_off);

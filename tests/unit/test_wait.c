@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sleeping, parked and in slices: either way the event, a death, cancelling, a signal and the time limit end it. */
+/* Sleeping: the event, a death, cancelling, a signal and the time limit end it. */
 #define _GNU_SOURCE
 #include "shm/wait.h"
 
@@ -7,14 +7,11 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "tests/support/leaks.h"
 #include "tests/support/wait.h"
 
 START_TEST(the_event_ends_it) {
-  if (!choose(_i, __func__)) return;
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, give, target), 0);
-  must_have_slept(target, _i);
   ck_assert_uint_eq(target->waiter.sleeps, 1);
   destroy(target);
 }
@@ -25,17 +22,13 @@ END_TEST
 static void kill_and_wait(void *context) { kill_child(*(pid_t *)context); }
 
 START_TEST(the_death_of_the_peer_ends_it) {
-  if (!choose(_i, __func__)) return;
   for (int waited_for = 0; waited_for < 2; waited_for++) {
     pid_t peer = start_child(live_for_ever, NULL);
     struct target *target = make(peer);
     void (*what)(void *) = waited_for ? kill_and_wait : kill_peer;
     ck_assert_int_eq(wait_for(target, 1000), -ETIMEDOUT); /* it has just been seen alive */
-    uint64_t sleeps = target->waiter.sleeps;
     ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, what, &peer), -EOWNERDEAD);
-    must_have_slept(target, _i);
-    if (_i == PARKED) ck_assert_uint_eq(target->waiter.sleeps - sleeps, 1); /* told, not found out after a slice */
-    ck_assert_int_eq(wait_for(target, RINGCAST_FOREVER), -EOWNERDEAD); /* and again */
+      ck_assert_int_eq(wait_for(target, RINGCAST_FOREVER), -EOWNERDEAD); /* and again */
     if (!waited_for) ck_assert_int_eq(waitpid(peer, NULL, 0), peer);
     destroy(target);
   }
@@ -49,7 +42,6 @@ static void kill_then_give(void *context) {
 }
 
 START_TEST(what_it_gave_before_it_died_is_had) {
-  if (!choose(_i, __func__)) return;
   struct target *target = make(start_child(live_for_ever, NULL));
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, kill_then_give, target), 0);
   destroy(target);
@@ -63,7 +55,6 @@ static void stop_peer(void *context) {
 }
 
 START_TEST(a_stopped_peer_does_not_end_it) {
-  if (!choose(_i, __func__)) return;
   pid_t peer = start_child(live_for_ever, NULL);
   struct target *target = make(peer);
   ck_assert_int_eq(wait_until_it_happens(target, 120000000, stop_peer, &peer), -ETIMEDOUT);
@@ -86,10 +77,8 @@ static void cancel_elsewhere(void *context) {
 }
 
 START_TEST(cancelling_ends_it) {
-  if (!choose(_i, __func__)) return;
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, cancel_elsewhere, target), -ECANCELED);
-  must_have_slept(target, _i);
   destroy(target);
 }
 END_TEST
@@ -100,7 +89,6 @@ static int wake_nobody(_Atomic uint32_t *word, int count) {
 }
 
 START_TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
-  choose(SLICED, __func__);
   struct target *target = make(0);
   uint32_t value = rc_event_prepare(&target->event); /* another waiter, asleep on this from here on */
   rc_os.futex_wake = wake_nobody;                    /* as far as it comes */
@@ -132,14 +120,12 @@ static void start_interrupting(void *context) {
 static void note_signal(int number) { (void)number; }
 
 START_TEST(a_signal_handler_ends_it_also_one_with_restart) {
-  if (!choose(_i % WAYS, __func__)) return;
   struct target *target = make(getppid());
   pthread_t self = pthread_self();
-  sigaction(SIGUSR1, &(struct sigaction){.sa_handler = note_signal, .sa_flags = _i / WAYS ? SA_RESTART : 0}, NULL);
+  sigaction(SIGUSR1, &(struct sigaction){.sa_handler = note_signal, .sa_flags = _i ? SA_RESTART : 0}, NULL);
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, start_interrupting, &self), -EINTR);
   rc_store_release(&over, true);
   pthread_join(interrupter, NULL);
-  must_have_slept(target, _i % WAYS);
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, give, target), 0); /* and nothing is lost */
   destroy(target);
 }
@@ -160,11 +146,8 @@ static void stop_parent_and_go_on(void *context) {
 static void start_stopper(void *context) { start_child(stop_parent_and_go_on, context); }
 
 START_TEST(being_stopped_and_continued_does_not_end_it) {
-  if (!choose(_i, __func__)) return;
   struct target *target = make(getppid());
   ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, start_stopper, target), 0);
-  must_have_slept(target, _i);
-  if (_i == PARKED) ck_assert_uint_eq(target->waiter.sleeps, 1);
   int status;
   ck_assert_int_gt(wait(&status), 0);
   ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -175,7 +158,6 @@ END_TEST
 /* ---- Time ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
-  if (!choose(_i, __func__)) return;
   struct target *target = make(getppid());
   const int64_t timeouts[] = {1, 1000, 1000000, 3000000, 20000000};
   for (int i = 0; i < 100; i++) {
@@ -185,66 +167,23 @@ START_TEST(it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must) {
     ck_assert_int_ge(rc_now_ns() - began, timeout_ns);
     ck_assert_uint_le(target->waiter.sleeps - sleeps, 1); /* what an earlier sleep left behind wakes nobody */
   }
-  must_have_slept(target, _i);
-  /* The last sleep's wait at most is left in the kernel. */
-  ck_assert_int_le(rc_os.futex_wake(&target->event.word, INT_MAX), 1);
+  ck_assert_int_eq(rc_os.futex_wake(&target->event.word, INT_MAX), 0); /* no wait is left in the kernel */
   destroy(target);
-}
-END_TEST
-
-START_TEST(parked_it_sleeps_once_however_long_unless_it_may_miss_a_killed_signaller) {
-  if (!choose(PARKED, __func__)) return;
-  struct target *target = make(getppid());
-  ck_assert_int_eq(wait_for(target, 4 * RC_SLICE_NS), -ETIMEDOUT);
-  ck_assert_uint_eq(target->waiter.sleeps, 1);
-  target->watch.pid = 0; /* nobody's death is told: a slice ends each sleep */
-  uint64_t sleeps = target->waiter.sleeps;
-  ck_assert_int_eq(wait_for(target, 2 * RC_SLICE_NS), -ETIMEDOUT);
-  ck_assert_uint_ge(target->waiter.sleeps - sleeps, 2);
-  ck_assert_uint_eq(target->waiter.waiting, RINGCAST_WAIT_URING);
-  destroy(target);
-}
-END_TEST
-
-START_TEST(who_waits_briefly_makes_no_io_uring) {
-  if (!choose(PARKED, __func__)) return;
-  struct target *target = make(getppid());
-  const struct rc_wait how = {
-      .poll = poll_target, .check = check_target, .whom = watch_target, .context = target, .sole = true};
-  int descriptors = open_descriptors();
-  for (int i = 0; i < 10; i++) {
-    ck_assert_int_eq(rc_wait(&target->waiter, &how, 1000), -ETIMEDOUT);
-    target->waiter.waited_ns = 1000; /* however the machine has held it up */
-  }
-  ck_assert_ptr_null(target->waiter.park);
-  ck_assert_uint_eq(target->waiter.waiting, RINGCAST_WAIT_NONE);
-  ck_assert_int_le(open_descriptors(), descriptors + 1); /* the pidfd */
-  /* Longer, if the machine has held it up in its first sleep until the time was over. */
-  for (int times = 3; target->waiter.waiting == RINGCAST_WAIT_NONE && times < 200; times *= 2) {
-    target->waiter.waited_ns = 1000;
-    ck_assert_int_eq(rc_wait(&target->waiter, &how, times * RC_UNPARKED_NS), -ETIMEDOUT);
-  }
-  ck_assert_uint_eq(target->waiter.waiting, RINGCAST_WAIT_URING);
-  destroy(target);
-  ck_assert_int_eq(open_descriptors(), descriptors);
 }
 END_TEST
 
 int main(void) {
-  uring_result = rc_uring_probe();
   Suite *suite = suite_create("wait");
   TCase *tests = add_case(suite, "ends");
-  tcase_add_loop_test(tests, the_event_ends_it, 0, WAYS);
-  tcase_add_loop_test(tests, the_death_of_the_peer_ends_it, 0, WAYS);
-  tcase_add_loop_test(tests, what_it_gave_before_it_died_is_had, 0, WAYS);
-  tcase_add_loop_test(tests, a_stopped_peer_does_not_end_it, 0, WAYS);
-  tcase_add_loop_test(tests, cancelling_ends_it, 0, WAYS);
+  tcase_add_test(tests, the_event_ends_it);
+  tcase_add_test(tests, the_death_of_the_peer_ends_it);
+  tcase_add_test(tests, what_it_gave_before_it_died_is_had);
+  tcase_add_test(tests, a_stopped_peer_does_not_end_it);
+  tcase_add_test(tests, cancelling_ends_it);
   tcase_add_test(tests, a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up);
-  tcase_add_loop_test(tests, a_signal_handler_ends_it_also_one_with_restart, 0, 2 * WAYS);
-  tcase_add_loop_test(tests, being_stopped_and_continued_does_not_end_it, 0, WAYS);
+  tcase_add_loop_test(tests, a_signal_handler_ends_it_also_one_with_restart, 0, 2);
+  tcase_add_test(tests, being_stopped_and_continued_does_not_end_it);
   tests = add_case(suite, "time");
-  tcase_add_loop_test(tests, it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must, 0, WAYS);
-  tcase_add_test(tests, parked_it_sleeps_once_however_long_unless_it_may_miss_a_killed_signaller);
-  tcase_add_test(tests, who_waits_briefly_makes_no_io_uring);
+  tcase_add_test(tests, it_lasts_as_long_as_it_may_and_sleeps_no_more_than_it_must);
   return run_suite(suite);
 }

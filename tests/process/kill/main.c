@@ -20,7 +20,6 @@
 
 #include "shm/disable.h"
 #include "shm/os.h"
-#include "shm/uring.h"
 #include "tests/process/kill/kill.h"
 
 enum { IN_A_ROUND = 4 };
@@ -35,7 +34,7 @@ static const char *const point_names[RC_POINT_COUNT] = {
 
 static struct {
   uint64_t kills, seed;
-  bool each, quiet, strict, parks, keeps;
+  bool each, quiet, strict, keeps;
   int only; /* -1: all points */
 } options = {.kills = 200, .seed = 1, .only = -1};
 
@@ -48,17 +47,10 @@ static int tasks_left;
 
 static uint64_t texts; /* of things that were wrong, told so far */
 
-/* Nobody comes by some points where io_uring, or what it takes to rely on it, or copy-on-write is not to be had. */
+/* No party passes some points where copy-on-write can't be had. */
 static bool is_on_the_way(int point) {
   if (options.only >= 0 && point != options.only) return false;
-  if (point == RC_POINT_KEPT || point == RC_POINT_OWN || point == RC_POINT_OWNED) return options.keeps;
-  return point != RC_POINT_PARKED || options.parks;
-}
-
-static void look_for_io_uring(void) {
-  options.parks = rc_uring_probe() == 0 && !rc_disabled("pidfd") && !rc_disabled("membarrier");
-  if (!options.parks)
-    fprintf(stderr, "SKIPPED kill: the point PARKED: there is no io_uring here, or nobody may rely on it\n");
+  return options.keeps || (point != RC_POINT_KEPT && point != RC_POINT_OWN && point != RC_POINT_OWNED);
 }
 
 static void look_for_copy_on_write(void) {
@@ -278,7 +270,6 @@ int main(int count, char **words) {
     return 2;
   }
   draw_from(options.seed);
-  look_for_io_uring();
   look_for_copy_on_write();
   shuffle_tasks();
   leaks_begin();

@@ -14,9 +14,8 @@
 #define LOOK_NS 100000 /* between two looks whether something is so */
 
 const char *const mode_names[MODES] = {
-    [BY_DEFAULT] = "default", [PARKED] = "parked", [IN_SLICES] = "slices", [WITHOUT_PIDFD] = "no pidfd",
-    [WITHOUT_MEMBARRIER] = "no membarrier", [WITHOUT_ALL] = "none of them", [SPINNING] = "spinning",
-    [BY_DESCRIPTOR] = "descriptor"};
+    [BY_DEFAULT] = "default",  [ASLEEP] = "asleep",     [WITHOUT_PIDFD] = "no pidfd", [WITHOUT_ALL] = "none of them",
+    [SPINNING] = "spinning",   [BY_DESCRIPTOR] = "descriptor"};
 
 struct board *board;
 struct tally tally;
@@ -52,13 +51,11 @@ void note_wrong(struct party *party, _Atomic uint64_t *count, const char *format
 /* Before a party's first call. What the whole run is to do without stays switched off. So are huge pages: to make one
  * waits for a thread of the kernel on each CPU, for seconds where all are busy, and that is not what is looked for. */
 void set_mode(enum mode mode, int64_t *spin_ns) {
-  static const char *const lacks[MODES] = {[IN_SLICES] = "io_uring", [WITHOUT_PIDFD] = "pidfd",
-                                           [WITHOUT_MEMBARRIER] = "membarrier",
-                                           [WITHOUT_ALL] = "io_uring,pidfd,membarrier,spin"};
+  static const char *const lacks[MODES] = {[WITHOUT_PIDFD] = "pidfd", [WITHOUT_ALL] = "io_uring,pidfd,spin"};
   static bool done;
   const char *outside = getenv("RINGCAST_DISABLE");
   char list[256];
-  *spin_ns = mode == SPINNING ? (int64_t)1 << 40 : mode == PARKED || mode == IN_SLICES ? -1 : 0;
+  *spin_ns = mode == SPINNING ? (int64_t)1 << 40 : mode == ASLEEP ? -1 : 0;
   if (done) return;
   done = true;
   snprintf(list, sizeof list, "%s,shmem-huge,%s", outside ? outside : "", lacks[mode] ? lacks[mode] : "");

@@ -339,10 +339,6 @@ static void suit(int point) {
     party->keeps = board->large = true;
     board->on_slow = RINGCAST_FAIL; /* else nothing is kept */
     break;
-  case RC_POINT_PARKED:
-    party->mode = PARKED;
-    board->storms = false;
-    break;
   case RC_POINT_POLL:
   case RC_POINT_POLL_ARMED:
     party->mode = BY_DESCRIPTOR;
