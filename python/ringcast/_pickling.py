@@ -231,6 +231,13 @@ def _name_place(roots: Sequence[Tuple[str, Any]], error: Exception) -> None:
             error.args = (f"{_locate(roots, error)}: {error}",)
 
 
+def _drop_own_note(error: Exception) -> None:
+    """Drops the note of Python 3.14 and later about the list of leaves, which is this module's and not the user's."""
+    notes = getattr(error, "__notes__", None)
+    if notes and notes[-1].startswith("when serializing list item"):
+        notes.pop()
+
+
 # ---- There and back --------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +284,8 @@ def dumps(
             (tensor,) = error.args
             raise elsewhere(_find(roots, tensor), tensor.device) from None
         _name_place(roots, error)
+        if root is not _NO_ROOT:
+            _drop_own_note(error)
         raise
     data = file.getvalue()
     return None if holders and _has_met(pickler, holders, len(data)) else (data, buffers)

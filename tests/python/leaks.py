@@ -7,6 +7,7 @@ grows: blocks of Python's allocator, or the process's resident memory.
 
 import argparse
 import contextlib
+import pickle
 
 import natives
 import numpy as np
@@ -125,7 +126,7 @@ class Rounds:
 
     def fail(self):
         for value in self.pickled:
-            with contextlib.suppress(LookupError, AttributeError, RecursionError):
+            with contextlib.suppress(LookupError, AttributeError, RecursionError, pickle.PicklingError):
                 ringcast.pack(value)
                 raise SystemExit("what can't be pickled was")
         for value in self.refused:

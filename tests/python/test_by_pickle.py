@@ -353,7 +353,7 @@ def test_classes_of_odd_metaclasses_arrive_as_themselves():
     for value in (One(1), Other(2), [Other(4), One(5)]):
         got = ringcast.unpack(ringcast.pack([value]))[0]
         assert print_of(got) == print_of(value)
-    with pytest.raises(TypeError, match=r"^value\[0\]: unhashable type: 'NoHash'"):  # pickle's
+    with pytest.raises(TypeError, match=r"^value\[0\]: .*unhashable type: 'NoHash'"):  # pickle's
         ringcast.pack([OfNoHash(3)])
 
 
