@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Counts the lines of each part, and of the files over 500 lines, and holds them against the figures below.
+
+    budget.py           a part above its figure fails, and so does one so far below it that the figure should follow
+    budget.py --lower   lowers the figures to what is there
+
+The figures only go down. A commit that has to raise one says which promise to users needs these lines.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Part: its folders, and the lines that it may have at most.
+PARTS = {
+    "headers": ("include", 1490),
+    "core": ("ring shm channel", 8720),
+    "gpu": ("gpu", 5520),
+    "extension": ("python/extension", 11030),
+    "package": ("python/ringcast", 7920),
+    "measuring": ("tools bench python/ringcast/bench", 8350),
+    "tests": ("tests", 45100),
+    "tests of gpu": ("tests", 21540),
+}
+SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
+
+# Files of more than 500 lines: what they may have at most.
+LONG = {
+    "python/ringcast/_ringcast.pyi": 926,
+    "tests/fake_cuda/streams.c": 533,
+    "tests/model/ring.pml": 516,
+    "tests/python/device_dropins.py": 525,
+}
+MOST = 500
+
+SUFFIXES = {".c", ".h", ".cc", ".py", ".pyi", ".sh", ".txt", ".pml", ".cmake", ".json", ".supp", ".md"}
+DATA = {".md", ".txt", ".json"}  # may be as long as they like
+ME = "tests/house/budget.py"
+OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|lent_|lend|_loans|fake_torch)")
+
+
+def tracked():
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()
+    return [name for name in listed if pathlib.Path(name).suffix in SUFFIXES and (ROOT / name).is_file()]
+
+
+def part_of(name):
+    """The part that counts this file, or None. Where two folders of the table contain a file, the inner one counts."""
+    if OF_THE_GPU.search(name):
+        return "tests of gpu"
+    parts = {folder: part for part, (folders, _) in reversed(PARTS.items()) for folder in folders.split()}
+    return parts.get(max((folder for folder in parts if name.startswith(folder + "/")), default=None))
+
+
+def lower(found, long):
+    """Rewrites the figures of this file."""
+    path = pathlib.Path(__file__)
+    text = path.read_text(encoding="utf-8")
+    for part, (folders, most) in PARTS.items():
+        if found[part] < most:
+            text = text.replace(f'"{part}": ("{folders}", {most})', f'"{part}": ("{folders}", {found[part]})')
+    for name, most in LONG.items():
+        if name not in long:
+            text = text.replace(f'    "{name}": {most},\n', "")
+        elif long[name] < most:
+            text = text.replace(f'"{name}": {most},', f'"{name}": {long[name]},')
+    path.write_text(text, encoding="utf-8")
+
+
+def main():
+    lines = {name: (ROOT / name).read_bytes().count(b"\n") for name in tracked()}
+    found = dict.fromkeys(PARTS, 0)
+    for name, count in lines.items():
+        if part_of(name):
+            found[part_of(name)] += count
+    long = {name: count for name, count in lines.items() if count > MOST and pathlib.Path(name).suffix not in DATA}
+    if sys.argv[1:] == ["--lower"]:
+        lower(found, long)
+        return 0
+    wrong = []
+    for part, (folders, most) in PARTS.items():
+        if found[part] > most:
+            wrong.append(f"{part} ({folders}): {found[part]} lines, at most {most}: raise it only with the reason")
+        elif found[part] < most * (100 - SLACK) / 100:
+            wrong.append(f"{part} ({folders}): {found[part]} lines, {most} are allowed: run {ME} --lower")
+    for name, count in long.items():
+        if count > LONG.get(name, MOST):
+            wrong.append(f"{name}: {count} lines, at most {LONG.get(name, MOST)}: split it by what a reader looks for")
+    for name, most in LONG.items():
+        if name not in long:
+            wrong.append(f"{name} is gone or has at most {MOST} lines, {most} are allowed: run {ME} --lower")
+    print("\n".join(wrong + [f"{part}: {found[part]} of {most} lines" for part, (_, most) in PARTS.items()]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

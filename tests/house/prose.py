@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Measures how plainly each folder's prose reads, and holds it against the figures below, which only go down.
+
+Prose is comments and longer strings in C, docstrings and comments in Python, and Markdown without its code. Counted per
+folder: the share of pronouns and demonstratives in the words, and "who", "nobody" and their like in 1,000 words. Plain
+technical English names its subject; in the C libraries that CONTRIBUTING.md names as models these are 3 to 4 % and
+fewer than 1.
+
+    prose.py            a folder above its figure fails, and so does one so far below it that the figure should follow
+    prose.py --lower    lowers the figures to what is there
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Folder or file: pronouns in 100 words, "who" and "nobody" in 1,000 words; at most.
+ALLOWED = {
+    "include": (9.9, 3.9),
+    "ring": (10.6, 7.4),
+    "shm": (9.9, 5.2),
+    "channel": (10.9, 10.2),
+    "gpu": (12.5, 9.1),
+    "python/extension": (12.1, 6.9),
+    "python/ringcast": (10.5, 5.3),
+    "tools": (8.1, 2.8),
+    "bench": (8.2, 2.0),
+    "examples": (9.1, 4.0),
+    "docs": (10.3, 4.8),
+    "README.md": (7.8, 2.8),
+    "CONTRIBUTING.md": (7.2, 1.9),
+    "CHANGELOG.md": (8.2, 4.1),
+    "tests/unit": (12.6, 7.6),
+    "tests/process": (12.0, 8.0),
+    "tests/python": (12.9, 9.0),
+    "tests/support": (11.1, 4.0),
+    "tests/fuzz": (14.7, 10.8),
+    "tests/tools": (11.2, 0.2),
+    "tests/house": (16.9, 20.1),
+    "tests/fake_cuda": (13.9, 7.0),
+    "tests/gpu": (11.9, 3.8),
+    "tests/compat": (11.9, 3.3),
+}
+
+SLACK = 0.3, 1.0  # how far below its figures a folder may be before they must follow
+ME = "tests/house/prose.py"
+
+PRONOUNS = set("""
+    it its itself they them their theirs he him his she her that this these those such one ones who whom whose whoever
+    whatever whichever what nobody somebody anybody everybody everyone someone anyone none other others another
+""".split())
+WHO = {"who", "whom", "whose", "whoever", "nobody", "somebody", "anybody", "everybody"}
+SUFFIXES = (".c", ".h", ".cc", ".py", ".pyi", ".md")
+
+
+def prose_of(path):
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".md":
+        return re.sub(r"```.*?```|`[^`]*`", " x ", text, flags=re.S)
+    if path.suffix in (".py", ".pyi"):
+        return "\n".join(re.findall(r'""".*?"""', text, flags=re.S) + re.findall(r"(?m)(?:^|\s)#[^\n]*", text))
+    comments = re.findall(r"/\*.*?\*/|//[^\n]*", text, flags=re.S)
+    comments = [re.sub(r"^\s*\*+", " ", comment, flags=re.M) for comment in comments]
+    return "\n".join(comments + [s for s in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text) if s.count(" ") > 3])
+
+
+def sentences(text):
+    """The words, in lower case, of each sentence of six words or more."""
+    text = re.sub(r"[`*_|/#\"]+|->", " ", text)
+    for sentence in re.split(r"(?<=[.;:!?])\s+|\n\s*\n|\n\s*[-•]", text):
+        words = re.findall(r"[A-Za-z']+", sentence)
+        if len(words) > 5 and "SPDX" not in sentence:
+            yield [word.lower() for word in words]
+
+
+def measure(paths):
+    """Pronouns in 100 words, and "who" and its like in 1,000."""
+    words = pronouns = who = 0
+    for path in paths:
+        for sentence in sentences(prose_of(path)):
+            words += len(sentence)
+            pronouns += sum(word in PRONOUNS for word in sentence)
+            who += sum(word in WHO for word in sentence)
+    return round(100 * pronouns / max(words, 1), 1), round(1000 * who / max(words, 1), 1)
+
+
+def files_of(folder):
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", folder],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\n")
+    return [ROOT / name for name in listed if name.endswith(SUFFIXES) and (ROOT / name).exists()]
+
+
+def lower(found):
+    """Rewrites the figures of this file."""
+    path = pathlib.Path(__file__)
+    text = path.read_text(encoding="utf-8")
+    for folder, allowed in ALLOWED.items():
+        lowered = tuple(map(min, found[folder], allowed))
+        text = text.replace(f'"{folder}": {allowed},', f'"{folder}": {lowered},')
+    path.write_text(text, encoding="utf-8")
+
+
+def main():
+    measured = {folder: measure(files_of(folder)) for folder in ALLOWED}
+    if sys.argv[1:] == ["--lower"]:
+        lower(measured)
+        return 0
+    wrong = 0
+    for folder, allowed in ALLOWED.items():
+        what = ("% pronouns", "words in 1,000 are who, nobody, ...")
+        for share, most, slack, of in zip(measured[folder], allowed, SLACK, what):
+            if share > most:
+                wrong += 1
+                print(f"{folder}: {share} {of}, at most {most}: name the subjects (the reader, the writer's process)")
+            elif share < most - slack - 1e-9:
+                wrong += 1
+                print(f"{folder}: {share} {of}, {most} are allowed: run {ME} --lower")
+    print(f"{len(ALLOWED)} folders, {wrong} figures wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
