@@ -19,18 +19,14 @@ import argparse
 import collections
 import hashlib
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
-import platform
-import re
 import statistics
 import sys
-import tempfile
 import time
-import traceback
 from pathlib import Path
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
+
+from ranks import cpu_model, exit_without, run_ranks
 
 try:
     import torch
@@ -38,9 +34,7 @@ try:
 
     from ringcast.sglang import share_once
 except ModuleNotFoundError as error:
-    missing = (error.name or str(error)).split(".")[0]
-    source = "the top folder of ringcast's sources" if missing == "ringcast" else missing
-    sys.exit(f"multimodal.py needs {missing}, which is not installed here: {sys.executable} -m pip install {source}")
+    exit_without(error)
 
 WAYS = ("alone", "gloo", "ringcast")
 DIFFERENT = 4  # features that the requests take in turn
@@ -54,7 +48,7 @@ class Case(NamedTuple):
     what: str
 
 
-# ---- What a request brings, and what is made of it -------------------------------------------------------------------
+# ---- A request: features and their hash ------------------------------------------------------------------------------
 
 
 class Request(NamedTuple):
@@ -95,7 +89,7 @@ def hash_once_more(request: Request, wait: Optional[float]) -> int:
 
 
 class Way:
-    """begin() is called when a request is in flight, end() when its features and hash are needed."""
+    """begin() is called when a request starts, end() when the rank needs the features and the hash."""
 
     def __init__(self, case: Case, group: Any, how: str) -> None:
         self.case, self.group, self.how = case, group, how
@@ -145,7 +139,7 @@ CLASSES = {"alone": Alone, "gloo": Gloo, "ringcast": Ringcast}
 
 
 class Block(NamedTuple):
-    """What one rank has measured; times of the clock that all processes share."""
+    """The measurements of one rank; all processes read one clock."""
 
     began: float
     ended: float
@@ -186,7 +180,7 @@ def run_rank(rank: int, options: Any, cases: List[Case], store: str) -> Dict[Tup
     for case in cases:
         group = dist.new_group(list(range(case.ranks)))
         if rank < case.ranks:
-            # Not measured: rings are made, and memory is taken that is used again from then on.
+            # A warm-up, not measured: makes the rings, and takes the memory for the blocks that follow.
             for name in WAYS:
                 warming = min(options.requests, case.ranks * options.window)
                 run_block(CLASSES[name](case, group, options.how), requests, warming, options.window)
@@ -203,50 +197,10 @@ def run_rank(rank: int, options: Any, cases: List[Case], store: str) -> Dict[Tup
     return found
 
 
-def rank_main(rank: int, options: Any, cases: List[Case], store: str, answer: Any) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
-    try:
-        answer.send((True, run_rank(rank, options, cases, store)))
-    except BaseException as error:
-        answer.send((False, str(error) if isinstance(error, SystemExit) else traceback.format_exc()))
-
-
 def run(options: Any, cases: List[Case]) -> List[Dict[Tuple[str, str], List[Block]]]:
-    """What each rank has measured. SystemExit: a rank failed, or the deadline has come. No process is left."""
-    context = multiprocessing.get_context("spawn")
-    processes, answers = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for rank in range(max(case.ranks for case in cases)):
-                ours, theirs = context.Pipe(duplex=False)
-                arguments = (rank, options, cases, os.path.join(folder, "store"), theirs)
-                processes.append(context.Process(target=rank_main, args=arguments, daemon=True))
-                processes[-1].start()
-                theirs.close()  # the process's alone now: if it dies, we are told
-                answers.append(ours)
-            return collect(answers, time.monotonic() + options.deadline)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-
-
-def collect(answers: List[Any], deadline: float) -> List[Any]:
-    results: List[Any] = [None] * len(answers)
-    missing = {answer: rank for rank, answer in enumerate(answers)}
-    while missing:
-        ready = multiprocessing.connection.wait(list(missing), max(0, deadline - time.monotonic()))
-        if not ready:
-            raise SystemExit(f"no answer in time from rank {', '.join(map(str, missing.values()))}")
-        for answer in ready:
-            rank = missing.pop(answer)
-            try:
-                ok, results[rank] = answer.recv()
-            except EOFError:
-                ok, results[rank] = False, "the process died"
-            if not ok:
-                raise SystemExit(f"rank {rank}: {results[rank]}")
-    return results
+    """What each rank has measured."""
+    world = max(case.ranks for case in cases)
+    return run_ranks(run_rank, [(options, cases)] * world, options.deadline)
 
 
 # ---- What came of it -------------------------------------------------------------------------------------------------
@@ -267,9 +221,8 @@ def figures(blocks: List[Tuple[Block, ...]], count: int) -> Dict[str, Any]:
 
 
 def summarise(options: Any, cases: List[Case], results: List[Any]) -> Dict[str, Any]:
-    cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     summary: Dict[str, Any] = {
-        "machine": f"{cpu[1] if cpu else platform.machine()}: {len(os.sched_getaffinity(0))} cores",
+        "machine": f"{cpu_model()}: {len(os.sched_getaffinity(0))} cores",
         "mb": options.mb,
         "in_flight": options.window,
         "requests": options.requests * BLOCKS,

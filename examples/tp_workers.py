@@ -2,17 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A driver and its tensor-parallel workers: each step's inputs go from rank 0 to all the others.
 
-The same steps go two ways, in turn: through ringcast, and through torch.distributed with gloo as vLLM's
-broadcast_tensor_dict does it for CPU tensors (August 2026). Every worker makes each step's inputs again by itself, from
-the seed, and compares every byte. Exit status 0 only if nothing differed.
+The same steps go two ways, in turn: through ringcast, and through torch.distributed with gloo, in the way of vLLM's
+broadcast_tensor_dict for CPU tensors (August 2026). Every worker makes each step's inputs from the seed, too, and
+compares every byte. The exit status is 0 only if all bytes are equal.
 
-  latency     lock-step: the driver sends a step when all workers have acknowledged the one before, by a pipe. It takes
-              the time just before its call, each worker just after its own; the latest worker counts.
+  latency     lock-step: the driver sends a step when all workers have acknowledged the last step through a pipe. The
+              time runs from just before the driver's call to just after the call of the latest worker.
   throughput  free-running: all steps of a block back to back, until the last worker has the last one.
 
 --kill RANK shows what happens when a worker dies: the steps go through ringcast alone, in lock-step; in the middle of
-the run that worker is killed, and the driver says who died, at which frame, and how soon it knew. With --on-death fail
-it ends there, with exit status 1; with evict the others go on, and still compare every byte.
+the run that worker is killed, and the driver prints the rank, the frame, and the time until the driver knew. With
+--on-death fail the run ends there, with exit status 1; with evict the other workers go on, and compare every byte.
 """
 
 import argparse
@@ -21,15 +21,12 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
-import platform
-import re
 import statistics
 import sys
-import tempfile
 import time
-import traceback
-from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+from ranks import cpu_model, exit_without, run_ranks
 
 try:
     import torch
@@ -37,9 +34,7 @@ try:
 
     import ringcast.torch
 except ModuleNotFoundError as error:
-    missing = (error.name or str(error)).split(".")[0]
-    source = "the top folder of ringcast's sources" if missing == "ringcast" else missing
-    sys.exit(f"tp_workers.py needs {missing}, which is not installed here: {sys.executable} -m pip install {source}")
+    exit_without(error)
 
 Inputs = Dict[str, Any]
 FEATURES_EVERY = 16
@@ -106,8 +101,7 @@ class TensorMetadata(NamedTuple):
 
 
 def by_gloo(inputs: Optional[Inputs]) -> Inputs:
-    """First a list that says what there is, pickled; then each tensor by a broadcast of its own, all under way at
-    once."""
+    """First a pickled list of the keys, dtypes and shapes; then a broadcast for each tensor, all in flight at once."""
     metadata: List[Any] = [inputs and [(key, describe(value)) for key, value in inputs.items()]]
     dist.broadcast_object_list(metadata, src=0)
     inputs = inputs or {key: make_room(value) for key, value in metadata[0]}
@@ -138,7 +132,7 @@ class Block(NamedTuple):
 
 
 def plan(steps: int) -> Iterator[Block]:
-    """Both ways get the same steps, in alternating blocks, so that a machine that slows down slows down both."""
+    """Both ways get the same steps in alternating blocks, so a slow moment of the machine slows both ways."""
     ways = list(WAYS)
     for way in ways:
         yield Block("warm-up", way, range(min(steps, FEATURES_EVERY + 1)))
@@ -150,7 +144,7 @@ def plan(steps: int) -> Iterator[Block]:
 
 
 def drive(block: Block, seed: int, workers: List[Any]) -> List[int]:
-    """The latency of each step, or the time that the block took; nanoseconds."""
+    """The latency of each step, or the time of the whole block; nanoseconds."""
     broadcast, steps, latencies = WAYS[block.way], [make_inputs(seed, step) for step in block.steps], []
     wait_for_all(workers)
     began = time.perf_counter_ns()
@@ -163,7 +157,7 @@ def drive(block: Block, seed: int, workers: List[Any]) -> List[int]:
 
 
 def wait_for_all(workers: List[Any]) -> int:
-    """Each worker sends the time at which it was done; the latest. The clock is the same in all processes."""
+    """The latest of the times that the workers send when a step is done. All processes read one clock."""
     return max(worker.recv() for worker in workers)
 
 
@@ -179,7 +173,7 @@ def work(block: Block, seed: int, driver: Any) -> None:
     for step in block.steps:
         got, now = broadcast(None), time.perf_counter_ns()
         verify(got, seed, step, block.way)
-        driver.send(now)  # only now: a worker that compares is not there for the next step
+        driver.send(now)  # after the comparison: a worker that compares is late for the next step
 
 
 def verify(got: Inputs, seed: int, step: int, way: str) -> None:
@@ -187,7 +181,7 @@ def verify(got: Inputs, seed: int, step: int, way: str) -> None:
         raise SystemExit(f"received something else than was sent: {found}")
 
 
-def run_rank(rank: int, options: Any, store: str, peers: List[Any]) -> Dict[str, Any]:
+def run_rank(rank: int, options: Any, peers: List[Any], store: str) -> Dict[str, Any]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.world)
     times: Dict[Any, List[int]] = {}
@@ -198,64 +192,24 @@ def run_rank(rank: int, options: Any, store: str, peers: List[Any]) -> Dict[str,
             work(block, options.seed, peers[0])
     ring = ringcast.torch.rings()[0]
     result = {"times": times, "memory": f"{ring.memory}, {ring.capacity >> 20} MiB"}
-    dist.barrier()  # nobody hangs up while another still receives
+    dist.barrier()  # no rank leaves while another rank receives
     dist.destroy_process_group()
     return result
 
 
-def rank_main(rank: int, options: Any, store: str, peers: List[Any], answer: Any) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
-    try:
-        answer.send((True, run_rank(rank, options, store, peers)))
-    except BaseException as error:
-        answer.send((False, str(error) if isinstance(error, SystemExit) else traceback.format_exc()))
-
-
 def run(options: Any) -> Dict[str, Any]:
-    """What rank 0 has measured. SystemExit: a rank failed or died, or the deadline has come. No process is left."""
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe() for _ in range(options.world - 1)]
+    """What rank 0 has measured."""
+    pipes = [multiprocessing.get_context("spawn").Pipe() for _ in range(options.world - 1)]
     peers = [[end for end, _ in pipes]] + [[end] for _, end in pipes]
-    answers, processes = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for rank in range(options.world):
-                ours, theirs = context.Pipe(duplex=False)
-                arguments = (rank, options, os.path.join(folder, "store"), peers[rank], theirs)
-                processes.append(context.Process(target=rank_main, args=arguments, daemon=True))
-                processes[-1].start()
-                theirs.close()  # the process's alone now: if it dies, we are told
-                answers.append(ours)
-            return collect(answers, time.monotonic() + options.deadline)[0]
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
-
-
-def collect(answers: List[Any], deadline: float) -> List[Any]:
-    results: List[Any] = [None] * len(answers)
-    missing = {answer: rank for rank, answer in enumerate(answers)}
-    while missing:
-        ready = multiprocessing.connection.wait(list(missing), max(0, deadline - time.monotonic()))
-        if not ready:
-            raise SystemExit(f"no answer in time from rank {', '.join(map(str, missing.values()))}")
-        for answer in ready:
-            rank = missing.pop(answer)
-            try:
-                ok, results[rank] = answer.recv()
-            except EOFError:
-                ok, results[rank] = False, "the process died"
-            if not ok:
-                raise SystemExit(f"rank {rank}: {results[rank]}")
-    return results
+    found = run_ranks(run_rank, [(options, ends) for ends in peers], options.deadline)
+    return found[0]  # type: ignore[no-any-return]
 
 
 # ---- A run in which a worker dies ------------------------------------------------------------------------------------
 
 
 def follow(rank: int, options: Any, handle: str, driver: Any) -> None:
-    """A worker: acknowledges each step that it has compared, and says what differs."""
+    """A worker: compares each step, then sends the driver the difference, or None."""
     torch.set_num_threads(1)
     with ringcast.Reader(handle, name=f"rank {rank}") as reader:
         for step in range(options.steps):
@@ -263,7 +217,7 @@ def follow(rank: int, options: Any, handle: str, driver: Any) -> None:
 
 
 class Driver:
-    """Sends the steps, and looks after those that are to acknowledge them."""
+    """Sends the steps, and waits until every worker has acknowledged each step."""
 
     def __init__(self, options: Any, writer: ringcast.Writer, pipes: Dict[Any, int]) -> None:
         self.options, self.writer, self.pipes = options, writer, pipes
@@ -281,7 +235,7 @@ class Driver:
             self.wait_for_all()
 
     def wait_for_all(self) -> None:
-        """For an acknowledgement from each, or its death: of that the Writer's descriptor tells."""
+        """Until each worker has acknowledged or died; the Writer's descriptor reports a death."""
         missing, silent = set(self.pipes), set()
         while missing:
             timeout = max(0, self.deadline - time.monotonic())
@@ -364,7 +318,6 @@ def summarise(options: Any, result: Dict[str, Any]) -> Dict[str, Any]:
             "steps_per_s": options.steps / (sum(result["times"]["throughput", way]) / 1e9),
         }
     cores = len(os.sched_getaffinity(0))
-    cpu = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     sizes = [len(pickle.dumps(make_inputs(options.seed, step))) for step in range(options.steps)]
     return {
         "ways": ways,
@@ -372,7 +325,7 @@ def summarise(options: Any, result: Dict[str, Any]) -> Dict[str, Any]:
         "largest_step_bytes": max(sizes),
         "memory": result["memory"],
         "waiting": "spin, then futex" if cores > 1 else "futex",
-        "machine": f"{cpu[1] if cpu else platform.machine()}: {options.world} processes on {cores} cores",
+        "machine": f"{cpu_model()}: {options.world} processes on {cores} cores",
         "verified_steps": sum(len(block.steps) for block in plan(options.steps)),
         "verified_workers": options.world - 1,
     }

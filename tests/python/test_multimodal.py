@@ -40,7 +40,8 @@ def test_it_measures_three_ways_and_draws_them(tmp_path):
         assert "no picture: matplotlib is not installed" in done.stderr
 
 
-def test_features_that_are_not_those_of_the_request_end_it():
+def test_features_that_are_not_those_of_the_request_end_it(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
     spec = importlib.util.spec_from_file_location("multimodal", EXAMPLE)
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)

@@ -24,9 +24,11 @@ DEMO = pathlib.Path(__file__).parents[2] / "examples" / "tp_workers.py"
 
 @pytest.fixture(scope="module")
 def demo():
+    sys.path.insert(0, str(DEMO.parent))
     spec = importlib.util.spec_from_file_location("tp_workers", DEMO)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.path.remove(str(DEMO.parent))
     return module
 
 
