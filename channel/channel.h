@@ -33,12 +33,23 @@ struct rc_lost {
   struct ringcast_peer queue[RC_MOST_TOLD];
 };
 
+/* What a later part has made of a handle, and what ends that if the handle ends first. `detach` NULL: nothing. */
+struct rc_attachment {
+  void (*detach)(void *context);
+  void *context;
+};
+
+static inline void rc_detach(struct rc_attachment *attachment) {
+  void (*detach)(void *) = attachment->detach;
+  attachment->detach = NULL;
+  if (detach) detach(attachment->context);
+}
+
 struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame; /* larger frames go through spill memory */
   bool is_large;       /* the open reservation is there */
-  bool has_gpu;        /* a ringcast_gpu_writer is made of it, which ends it if it is closed before that */
-  bool is_closed;
+  struct rc_attachment attachment; /* ended by close */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
   struct rc_alarm *alarm;  /* NULL until ringcast_writer_room_fd */
@@ -55,15 +66,6 @@ struct ringcast_writer {
   struct rc_estimates estimates;
 };
 
-/* What a device may still read of the ring, though the ringcast_gpu_reader has closed (gpu/rest.c). As long as the
- * reader is open, the reader's own thread gives back what has been read; then somebody else does. */
-struct rc_rest {
-  void (*settle)(struct rc_rest *rest); /* waits for nothing */
-  /* The reader has left, or was closed. Whoever takes it over calls rc_reader_end_rest when nothing is read any more;
-   * never, if nobody can. */
-  void (*take_over)(struct rc_rest *rest);
-};
-
 struct ringcast_reader {
   struct rc_ring_reader ring;
   struct rc_segment segment;
@@ -73,13 +75,7 @@ struct ringcast_reader {
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
-  bool has_gpu;             /* a ringcast_gpu_reader is made of it, ... */
-  enum { RC_GOES_ON = 0, RC_LEAVES, RC_CLOSES } after_gpu; /* ... and this is for when that has closed */
-  struct rc_rest *rest;     /* NULL: none */
-  _Atomic uint32_t holders; /* the caller, and who has taken over the rest: the last one unmaps the ring */
-  uint64_t last_spilled;    /* where the last frame in spill memory that was lent begins; 0: none was */
-  uint64_t deferred_at[RC_MAX_DEFERRED]; /* 1 + the position of each that a device still copies; 0: none */
-  uint32_t lent_still; /* a bit for each of those that the caller has not released */
+  struct rc_attachment attachment; /* ended by leave, and close */
   uint64_t wakes;
   uint32_t forks;
 };
@@ -125,21 +121,6 @@ int rc_fail_not_held(uint64_t position);
 /* Nothing is there, as `poll` says: makes the descriptor wait for what comes. As any sleeper, it looks once more after
  * announcing itself; -EAGAIN: nothing is there indeed. */
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
-
-/* A frame that a device still copies: its caller has released it, and can't do so again. At most RC_MAX_DEFERRED;
- * `undefer` is for rc_reader_release_kept to follow. */
-void rc_reader_defer(ringcast_reader *reader, uint64_t position);
-void rc_reader_undefer(ringcast_reader *reader, uint64_t position);
-bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position);
-/* The same of a frame that its caller still has, and may release. `unpin` releases it then, if it was. */
-void rc_reader_pin(ringcast_reader *reader, uint64_t position);
-void rc_reader_unpin(ringcast_reader *reader, const struct ringcast_frame *frame);
-
-/* The ringcast_gpu_reader that is made of it has closed, but for the rest, which may be NULL: does what was put off
- * until then, which may be to free it. */
-void rc_reader_end_gpu(ringcast_reader *reader, struct rc_rest *rest);
-/* By who has taken it over: leaves the ring, and unmaps it if the reader was closed. */
-void rc_reader_end_rest(ringcast_reader *reader);
 
 /* Releases a frame that was kept until now. An eviction is for the next call to tell. */
 void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);

@@ -81,7 +81,6 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
-  atomic_init(&reader->holders, 1);
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
   rc_crowd_enter(&control->crowd);
   result = join(reader, options->name);
@@ -128,13 +127,6 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   return result;
 }
 
-/* A device may be reading the ring. Else, in a child of a fork, it is the parent's. */
-static bool is_put_off(ringcast_reader *reader, int what) {
-  if (!reader->has_gpu || reader->forks != rc_fork_count()) return false;
-  if (reader->after_gpu != RC_CLOSES) reader->after_gpu = what;
-  return true;
-}
-
 static void leave_ring(ringcast_reader *reader) {
   rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
   RC_POINT(FREED);
@@ -143,50 +135,27 @@ static void leave_ring(ringcast_reader *reader) {
   RC_POINT(LEAVE_TOLD);
 }
 
-/* The slot stays while a device may read what it holds: the writer must not write there. */
 void ringcast_reader_leave(ringcast_reader *reader) {
-  struct rc_rest *rest = NULL;
-  if (reader->forks == RC_LEFT || is_put_off(reader, RC_LEAVES)) return;
+  if (reader->forks == RC_LEFT) return;
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
+    rc_detach(&reader->attachment);
     rc_keep_end(reader);
-    rest = reader->rest;
-    if (!rest) leave_ring(reader);
+    leave_ring(reader);
   }
   rc_watch_close(&reader->writer);
   rc_notifier_destroy(reader->notifier);
   reader->notifier = NULL;
   reader->forks = RC_LEFT;
-  if (!rest) return;
-  rc_add_acq_rel(&reader->holders, 1);
-  rest->take_over(rest); /* from here on the ring is another's */
 }
 
-/* Acquire and release: what each has done with the memory was before the last one unmaps it. */
-static void drop(ringcast_reader *reader) {
-  if (rc_sub_acq_rel(&reader->holders, 1) > 1) return;
+void ringcast_reader_close(ringcast_reader *reader) {
+  if (!reader) return;
+  ringcast_reader_leave(reader);
   rc_keeper_put(reader->keeper);
   rc_arena_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
-}
-
-void ringcast_reader_close(ringcast_reader *reader) {
-  if (!reader || is_put_off(reader, RC_CLOSES)) return;
-  ringcast_reader_leave(reader);
-  drop(reader);
-}
-
-void rc_reader_end_gpu(ringcast_reader *reader, struct rc_rest *rest) {
-  reader->has_gpu = false;
-  reader->rest = rest;
-  if (reader->after_gpu == RC_LEAVES) ringcast_reader_leave(reader);
-  if (reader->after_gpu == RC_CLOSES) ringcast_reader_close(reader);
-}
-
-void rc_reader_end_rest(ringcast_reader *reader) {
-  leave_ring(reader);
-  drop(reader);
 }
 
 /* ---- Hot path --------------------------------------------------------------------------------------------------- */
@@ -267,20 +236,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   }
 }
 
-#define REST_SLICE_NS ((int64_t)1000 * 1000)
 #define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
-
-/* Whether a device still copies frames that the writer may come to wait for: gpu/deferred.c has the rule. Who polls
- * gives them back when it looks again, and nothing tells it when to. */
-static bool defers_too_much(const ringcast_reader *reader) {
-  const struct rc_ring_reader *ring = &reader->ring;
-  for (uint32_t i = 0; ring->deferred > 0 && i < RC_MAX_DEFERRED; i++) {
-    if (reader->deferred_at[i] == 0) continue;
-    uint64_t position = reader->deferred_at[i] - 1;
-    if (ring->next - position > ring->ring.capacity / 4 || position < reader->last_spilled) return true;
-  }
-  return false;
-}
 
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   rc_notifier_clear(reader->notifier);
@@ -289,7 +245,7 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
-  result = rc_notifier_arm(reader->notifier, defers_too_much(reader) ? value ^ NEVER_SOON : value);
+  result = rc_notifier_arm(reader->notifier, value);
   RC_POINT(POLL_ARMED);
   if (result == 0) return -EAGAIN;
   rc_notifier_destroy(reader->notifier);
@@ -340,22 +296,6 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   return result == 0 ? 0 : fail_to_read(reader, result);
 }
 
-/* Whoever sleeps gives nothing back: so not for long. */
-static int wait_beside_rest(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
-  int result = rc_check_wait(reader->forks, timeout_ns);
-  int64_t now = rc_now_ns(), left = timeout_ns;
-  int64_t until = timeout_ns < 0 || timeout_ns >= INT64_MAX - now ? INT64_MAX : now + timeout_ns;
-  while (result == 0) {
-    reader->rest->settle(reader->rest);
-    if (reader->ring.deferred == 0 || timeout_ns == 0) return wait_for_frame(reader, left, frame);
-    int rc = wait_for_frame(reader, left >= 0 && left < REST_SLICE_NS ? left : REST_SLICE_NS, frame);
-    if (rc != -ETIMEDOUT) return rc;
-    if (until != INT64_MAX) left = until - rc_now_ns();
-    if (until != INT64_MAX && left <= 0) return rc;
-  }
-  return result;
-}
-
 static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame *out) {
   *out = (struct ringcast_frame){
       .data = frame->data, .bytes = frame->bytes, .position = frame->position, .kind = frame->kind};
@@ -367,10 +307,9 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
     rc_keep_settle(reader, 0);
     rc_keep_heed(reader); /* there may be frames enough to go on with */
   }
-  int result = reader->rest ? wait_beside_rest(reader, timeout_ns, &frame) : wait_for_frame(reader, timeout_ns, &frame);
+  int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result != 0) return result;
-  if (frame.spilled) reader->last_spilled = frame.position;
   if (frame.spilled && reader->keeper) rc_keeper_count(reader->keeper, frame.bytes);
   lend(&frame, out);
   return result;
@@ -410,55 +349,11 @@ static inline void count_frame(const ringcast_reader *reader, const struct ringc
   rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
 }
 
-static uint32_t find_deferred(const ringcast_reader *reader, uint64_t entry) {
-  uint32_t i = 0;
-  while (i < RC_MAX_DEFERRED && reader->deferred_at[i] != entry) i++;
-  return i;
-}
-
-void rc_reader_defer(ringcast_reader *reader, uint64_t position) {
-  reader->deferred_at[find_deferred(reader, 0)] = position + 1;
-  reader->ring.deferred++;
-}
-
-void rc_reader_undefer(ringcast_reader *reader, uint64_t position) {
-  reader->deferred_at[find_deferred(reader, position + 1)] = 0;
-  reader->ring.deferred--;
-}
-
-bool rc_reader_is_deferred(const ringcast_reader *reader, uint64_t position) {
-  return reader->ring.deferred > 0 && find_deferred(reader, position + 1) != RC_MAX_DEFERRED;
-}
-
-_Static_assert(RC_MAX_DEFERRED <= 32, "a bit for each");
-
-void rc_reader_pin(ringcast_reader *reader, uint64_t position) {
-  rc_reader_defer(reader, position);
-  reader->lent_still |= 1u << find_deferred(reader, position + 1);
-}
-
-void rc_reader_unpin(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  uint32_t bit = 1u << find_deferred(reader, frame->position + 1);
-  bool was_released = !(reader->lent_still & bit);
-  reader->lent_still &= ~bit;
-  rc_reader_undefer(reader, frame->position);
-  if (was_released) rc_reader_release_kept(reader, frame);
-}
-
-/* Of a frame that a device still reads. */
-static int release_deferred(ringcast_reader *reader, uint64_t position) {
-  uint32_t bit = 1u << find_deferred(reader, position + 1);
-  if (!(reader->lent_still & bit)) return rc_fail_not_held(position);
-  reader->lent_still &= ~bit;
-  return rc_ring_is_evicted(&reader->ring) ? rc_fail_evicted() : 0;
-}
-
 static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame->position);
-  if (rc_reader_is_deferred(reader, frame->position)) return release_deferred(reader, frame->position);
   result = rc_ring_release(&reader->ring, frame->position);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
   count_frame(reader, frame);
@@ -479,7 +374,7 @@ static rc_slow int released_to_sleeper(ringcast_reader *reader) {
 }
 
 int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  if (rc_unlikely(reader->forks != rc_fork_count() || (reader->ring.kept | reader->ring.deferred) > 0 ||
+  if (rc_unlikely(reader->forks != rc_fork_count() || reader->ring.kept > 0 ||
                   !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);

@@ -154,7 +154,8 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
 
 void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
-  if (writer->forks == rc_fork_count() && !writer->is_closed) { /* in a forked child the ring goes on without us */
+  if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
+    rc_detach(&writer->attachment);
     struct rc_control *control = rc_segment_control(&writer->segment);
     RC_POINT(CLOSE);
     rc_writer_drop_large(writer);
@@ -164,8 +165,6 @@ void ringcast_writer_close(ringcast_writer *writer) {
     rc_wake(&control->data);
     RC_POINT(CLOSE_TOLD);
   }
-  writer->is_closed = true;
-  if (writer->has_gpu) return; /* it needs the memory still */
   rc_arena_free(&writer->arena);
   rc_watch_close(&writer->blocker);
   rc_alarm_close(writer->alarm);

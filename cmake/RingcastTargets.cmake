@@ -50,5 +50,5 @@ endforeach()
 set(map ${PROJECT_SOURCE_DIR}/ringcast.map)
 set_target_properties(ringcast PROPERTIES VERSION ${RINGCAST_VERSION} SOVERSION ${RINGCAST_SOVERSION}
                                           LINK_DEPENDS ${map})
-# Threads that nobody joins may outlive all handles (gpu/rest.c), and run code of it when a program has unloaded it.
+# Threads that nobody joins may outlive all handles (gpu/watcher.c), and run code of it when a program has unloaded it.
 target_link_options(ringcast PRIVATE -Wl,--version-script=${map} -Wl,-z,nodelete)

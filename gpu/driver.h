@@ -64,6 +64,7 @@ enum {
   RC_CU_MEMHOSTREGISTER_PORTABLE = 0x01,
   RC_CU_MEMHOSTREGISTER_DEVICEMAP = 0x02,
   RC_CU_MEMHOSTREGISTER_READ_ONLY = 0x08,
+  RC_CU_MEMHOSTALLOC_PORTABLE = 0x01,
   RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 0x1,
   RC_CU_STREAM_NON_BLOCKING = 0x1,
   RC_CU_EVENT_DISABLE_TIMING = 0x2,
@@ -111,6 +112,8 @@ enum {
   X(MAY, mem_free_async, cuMemFreeAsync, cuMemFreeAsync, (rc_cu_ptr memory, rc_cu_stream stream))                     \
   X(MUST, host_register, cuMemHostRegister, cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))       \
   X(MUST, host_unregister, cuMemHostUnregister, cuMemHostUnregister, (void *memory))                                  \
+  X(MUST, host_alloc, cuMemHostAlloc, cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                     \
+  X(MUST, host_free, cuMemFreeHost, cuMemFreeHost, (void *memory))                                                    \
   X(MUST, host_get_device_pointer, cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2,                           \
     (rc_cu_ptr *out, void *memory, unsigned flags))                                                                   \
   X(MUST, ipc_get_handle, cuIpcGetMemHandle, cuIpcGetMemHandle, (rc_cu_ipc_handle *out, rc_cu_ptr memory))            \
@@ -143,6 +146,7 @@ enum {
     (void *out, rc_cu_pointer_attribute attribute, rc_cu_ptr pointer))                                                \
   X(MAY, event_create, cuEventCreate, cuEventCreate, (rc_cu_event * out, unsigned flags))                             \
   X(MAY, event_record, cuEventRecord, cuEventRecord, (rc_cu_event event, rc_cu_stream stream))                        \
+  X(MAY, event_query, cuEventQuery, cuEventQuery, (rc_cu_event event))                                                \
   X(MAY, event_destroy, cuEventDestroy, cuEventDestroy_v2, (rc_cu_event event))                                       \
   X(MAY, stream_wait_event, cuStreamWaitEvent, cuStreamWaitEvent,                                                     \
     (rc_cu_stream stream, rc_cu_event event, unsigned flags))                                                         \

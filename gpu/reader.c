@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reader of device tensors: its life, the pools that it opens, and when it may sleep. Its frames are in take.c. */
+/* A reader of device tensors: its life, and the pools that it opens. Its frames are in take.c. */
 #include "gpu/reader.h"
 
 #include <errno.h>
@@ -12,7 +12,6 @@
 
 #define LONG_NS  ((int64_t)100 * 1000 * 1000)
 #define SELDOM   9 /* so that a tenth of the time at most goes by in vain */
-#define SLICE_NS 200000 /* a reader that has deferred too much sleeps no longer without looking for marks */
 
 int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
@@ -113,16 +112,25 @@ static int resolve_options(const struct ringcast_gpu_reader_options *given, stru
   return rc_check_disable();
 }
 
+/* Ends all but the handle itself, whose calls give -EINVAL from here on. */
+static void detach(void *context) {
+  ringcast_gpu_reader *gpu = context;
+  put_aside(gpu);
+  forget_imports(gpu, true);
+  rc_bounce_end(gpu->bounce);
+  rc_bounces_tidy();
+  rc_device_close(&gpu->device);
+  gpu->forks = RC_LEFT;
+}
+
 int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *given,
                              ringcast_gpu_reader **out) {
   struct ringcast_gpu_reader_options options;
   int failed = rc_check_fork(reader->forks);
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
-  if (reader->has_gpu) return rc_fail_as(-EBUSY, "this reader has a ringcast_gpu_reader already: close that first");
-  if (reader->rest && !rc_rest_try_to_end(reader->rest))
-    return rc_fail_as(-EBUSY, "a device may still read frames of a ringcast_gpu_reader that was closed: "
-                              "open it later, or attach anew");
+  if (reader->attachment.detach)
+    return rc_fail_as(-EBUSY, "this reader has a ringcast_gpu_reader already: close that first");
   ringcast_gpu_reader *gpu = calloc(1, sizeof *gpu);
   if (!gpu) return rc_fail(-ENOMEM, "out of memory");
   gpu->reader = reader;
@@ -132,7 +140,8 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
     free(gpu);
     return failed;
   }
-  reader->has_gpu = true;
+  rc_bounces_tidy(); /* only where there is a driver */
+  reader->attachment = (struct rc_attachment){.detach = detach, .context = gpu};
   *out = gpu;
   return 0;
 }
@@ -140,56 +149,17 @@ int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_
 void ringcast_gpu_reader_close(ringcast_gpu_reader *gpu) {
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
-    ringcast_reader *reader = gpu->reader;
-    struct rc_rest *rest = rc_rest_of(gpu);
-    put_aside(gpu);
-    forget_imports(gpu, true);
-    if (!rest) free(gpu);
-    rc_reader_end_gpu(reader, rest);
-  } else {
-    free(gpu);
+    gpu->reader->attachment.detach = NULL;
+    detach(gpu);
   }
+  free(gpu);
 }
 
 /* ---- The next frame --------------------------------------------------------------------------------------------- */
 
-static int64_t end_of(int64_t timeout_ns) {
-  int64_t now = rc_now_ns();
-  return timeout_ns >= 0 && timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
-}
-
-int ringcast_gpu_tidy(ringcast_gpu_reader *gpu, int64_t timeout_ns) {
-  int failed = rc_check_wait(gpu->forks, timeout_ns);
-  if (failed != 0) return failed;
-  if (rc_deferred_settle(gpu, gpu->reader->ring.ring.capacity / 4, end_of(timeout_ns)) == 0) return 0;
-  return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT,
-                    "a device still copies frames that the writer may come to wait for");
-}
-
-/* Sleeps in slices as long as too much is deferred: whoever sleeps releases nothing. */
-static int next_with_deferred(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
-  int64_t until = end_of(timeout_ns);
-  for (bool waits = false; ringcast_gpu_tidy(gpu, 0) == -EAGAIN; waits = true) {
-    gpu->syncs += !waits;
-    rc_deferred_look_for_loss(gpu);
-    int64_t left = until - rc_now_ns();
-    int rc = ringcast_reader_next(gpu->reader, left < 0 ? 0 : left < SLICE_NS ? left : SLICE_NS, out);
-    if (rc != -ETIMEDOUT && rc != -EAGAIN) return rc;
-    if (left <= SLICE_NS) return rc_fail_as(-ETIMEDOUT, "no frame came in that time");
-  }
-  if (until == INT64_MAX) return ringcast_reader_next(gpu->reader, timeout_ns, out);
-  int64_t left = until - rc_now_ns();
-  int rc = ringcast_reader_next(gpu->reader, left < 0 ? 0 : left, out);
-  return rc == -EAGAIN ? rc_fail_as(-ETIMEDOUT, "no frame came in that time") : rc;
-}
-
 int ringcast_gpu_next(ringcast_gpu_reader *gpu, int64_t timeout_ns, struct ringcast_frame *out) {
   int failed = rc_check_wait(gpu->forks, timeout_ns);
-  if (failed != 0) return failed;
-  rc_deferred_settle(gpu, UINT64_MAX, 0);
-  if (timeout_ns == 0 && ringcast_gpu_tidy(gpu, 0) == -EAGAIN) rc_deferred_look_for_loss(gpu);
-  if (timeout_ns == 0 || gpu->reader->ring.deferred == 0) return ringcast_reader_next(gpu->reader, timeout_ns, out);
-  return next_with_deferred(gpu, timeout_ns, out);
+  return failed != 0 ? failed : ringcast_reader_next(gpu->reader, timeout_ns, out);
 }
 
 /* ---- Introspection ---------------------------------------------------------------------------------------------- */
@@ -240,7 +210,7 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
       .inline_frames = gpu->inline_frames,
       .opens = gpu->opens,
       .syncs = gpu->syncs,
-      .registered = gpu->registered,
+      .registered = gpu->bounce != NULL,
   };
   if (way == RINGCAST_GPU_WAY_REFUSED) memcpy(info.why, gpu->why, sizeof gpu->why);
   rc_sized_write(out, out->size, &info, sizeof info);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Frames being read: from the pool, or the ring, to the caller's memory, on the caller's stream. What is enqueued for a
- * frame of the pool, and who else must know of it, is told atop import.c; for a frame of the ring, in deferred.c.
+ * frame of the pool, and who else must know of it, is told atop import.c; for a frame of the ring, in bounce.c.
  *
  * A take is the caller's, who may copy it and end it twice; so which frames are being read is noted here too.
  */
@@ -13,9 +13,7 @@
 #include "ring/point.h"
 #include "shm/error.h"
 
-enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_DEFERS = 2, TAKE_WAITS = 4, TAKE_UNNOTED = 8, TAKE_ENDS = 16, TAKE_STUCK = 32 };
-
-#define MOST_PATIENCE_NS (INT64_MAX / 2) /* now and that is a time still */
+enum { TAKE_NONE, TAKE_OPEN = 1, TAKE_INLINE = 2 /* bytes of the ring were copied */ };
 
 struct ringcast_gpu_hold {
   struct rc_import *import;
@@ -49,9 +47,7 @@ static void forget_begun(ringcast_gpu_reader *gpu) {
 
 /* What lies where a frame lay that was given back may be another frame by now, whose slot is not to be touched. */
 static int check_held(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame) {
-  bool is_held = rc_ring_holds(&gpu->reader->ring, frame->position) &&
-                 !rc_reader_is_deferred(gpu->reader, frame->position);
-  if (!is_held) return rc_fail_not_held(frame->position);
+  if (!rc_ring_holds(&gpu->reader->ring, frame->position)) return rc_fail_not_held(frame->position);
   if (!find_begun(gpu, frame->position + 1)) return 0;
   return rc_fail_as(-EBUSY, "this frame is being read: end its take first");
 }
@@ -88,6 +84,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
   if (failed != 0) return failed;
   struct ringcast_gpu_take take = {.frame = *frame,
                                    .stream = stream,
+                                   .timeout_ns = RINGCAST_FOREVER,
                                    .slot = opened.device_slot,
                                    .epoch = opened.device_epoch,
                                    .generation = opened.device_generation,
@@ -103,8 +100,8 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
 }
 
 /* Not one that was ended by way of a copy of it. */
-static bool is_open(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, uint32_t states) {
-  return take->state & states && find_begun(gpu, take->frame.position + 1);
+static bool is_open(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
+  return take->state & TAKE_OPEN && find_begun(gpu, take->frame.position + 1);
 }
 
 static int fail_no_take(void) { return rc_fail_as(-EINVAL, "this take is not open: begin it first"); }
@@ -118,21 +115,7 @@ static bool is_inside(const struct ringcast_frame *frame, const void *from, uint
   return offset <= frame->bytes && bytes <= frame->bytes - offset;
 }
 
-/* Waits for what the take's stream reads of the ring, if nobody would know of it later. */
-static int note_ring_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
-  bool is_new = !(take->state & (TAKE_DEFERS | TAKE_WAITS | TAKE_UNNOTED));
-  if (is_new && !rc_ring_take_note(gpu, &take->frame, take->stream)) take->state |= TAKE_UNNOTED;
-  if (!(take->state & TAKE_UNNOTED)) return 0;
-  int failed = rc_ring_await(gpu, take->stream, rc_ring_patience_ns);
-  if (rc_ring_is_not_yet_read(failed) && !(take->state & TAKE_STUCK)) {
-    take->state |= TAKE_STUCK;
-    gpu->stuck++;
-  }
-  return failed;
-}
-
-/* After a copy was enqueued. */
-static int copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
+int rc_gpu_reader_copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
   RC_POINT(COPIED_OUT);
   return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "a copy to the device"));
 }
@@ -140,18 +123,16 @@ static int copied(ringcast_gpu_reader *gpu, rc_cu_result result) {
 int ringcast_gpu_copy_frame(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const void *from, uint64_t bytes,
                             ringcast_device_ptr to) {
   struct rc_cuda_entry entry;
-  if (!is_open(gpu, take, TAKE_OPEN)) return fail_no_take();
+  if (!is_open(gpu, take)) return fail_no_take();
   if (!is_inside(&take->frame, from, bytes)) return fail_outside();
+  take->copied = 0;
   if (bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
   if (failed == 0) {
-    uint32_t way = rc_ring_is_registered(gpu, from, bytes) ? TAKE_DEFERS : TAKE_WAITS;
-    rc_cu_result result = gpu->device.cuda->copy_htod(to, from, bytes, take->stream);
-    failed = note_ring_take(gpu, take);
-    take->state |= way;
-    if (failed == 0 || result != RC_CU_SUCCESS) failed = copied(gpu, result);
+    take->state |= TAKE_INLINE;
+    failed = rc_bounce_copy(gpu, take, from, bytes, to);
   }
   rc_cuda_leave(&entry);
   return failed;
@@ -185,7 +166,7 @@ static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *
                       rc_cu_ptr to, void *to_host) {
   struct rc_cuda_entry entry;
   rc_cu_ptr from;
-  if (!is_open(gpu, take, TAKE_OPEN)) return fail_no_take();
+  if (!is_open(gpu, take)) return fail_no_take();
   if (part->bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
@@ -193,8 +174,8 @@ static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *
   if (failed == 0) failed = locate(gpu, take, part, &from);
   const struct rc_cuda *cuda = gpu->device.cuda;
   if (failed == 0)
-    failed = copied(gpu, to_host ? cuda->copy_dtoh(to_host, from, part->bytes, take->stream)
-                                 : cuda->copy_dtod(to, from, part->bytes, take->stream));
+    failed = rc_gpu_reader_copied(gpu, to_host ? cuda->copy_dtoh(to_host, from, part->bytes, take->stream)
+                                               : cuda->copy_dtod(to, from, part->bytes, take->stream));
   rc_cuda_leave(&entry);
   if (failed == 0) gpu->pool_bytes += part->bytes;
   return failed;
@@ -235,7 +216,7 @@ int ringcast_gpu_copy_to_host(ringcast_gpu_reader *gpu, struct ringcast_gpu_take
   }
   int refused = rc_check_fork(gpu->forks);
   if (refused != 0) return refused;
-  if (!is_open(gpu, take, TAKE_OPEN)) return fail_no_take();
+  if (!is_open(gpu, take)) return fail_no_take();
   if (!is_inside(&take->frame, item->data, item->bytes)) return fail_outside();
   if (item->bytes > 0) memcpy(to, item->data, item->bytes);
   return 0;
@@ -244,7 +225,7 @@ int ringcast_gpu_copy_to_host(ringcast_gpu_reader *gpu, struct ringcast_gpu_take
 int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const struct ringcast_item *item,
                      ringcast_device_ptr *out, ringcast_gpu_hold **hold) {
   rc_cu_ptr where;
-  if (!is_open(gpu, take, TAKE_OPEN)) return fail_no_take();
+  if (!is_open(gpu, take)) return fail_no_take();
   if (item->placement != RINGCAST_PLACEMENT_POOL)
     return rc_fail_as(-ENOTSUP, "only what lies in the writer's pool can be looked at in place: copy it");
   int failed = rc_check_fork(gpu->forks);
@@ -273,85 +254,31 @@ void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   free(hold);
 }
 
-/* Only a device that is lost can't be waited for: it reads nothing any more. */
-static int enter_to_end(ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
-  if (rc_device_enter_to_close(&gpu->device, entry)) return 0;
-  return rc_gpu_reader_failed(gpu, rc_fail_as(-EIO, "the device has failed, and what was to be copied never came"));
-}
-
-static int await_ring(ringcast_gpu_reader *gpu, rc_cu_stream stream, int64_t patience_ns) {
-  struct rc_cuda_entry entry;
-  int failed = enter_to_end(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = rc_ring_await(gpu, stream, patience_ns);
-  rc_cuda_leave(&entry);
-  return failed;
-}
-
-/* Gives the frame back, when its bytes have been read. -ETIMEDOUT, -EBUSY: not yet. */
-static int give_back(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, int64_t patience_ns) {
-  struct rc_cuda_entry entry;
-  int failed = take->state & TAKE_WAITS ? await_ring(gpu, take->stream, patience_ns) : 0;
-  if (rc_ring_is_not_yet_read(failed)) return failed;
-  if (failed != 0 || !(take->state & TAKE_DEFERS) || take->state & TAKE_WAITS) {
-    int released = ringcast_reader_release(gpu->reader, &take->frame);
-    return failed != 0 ? failed : released;
-  }
-  int checked = ringcast_reader_check(gpu->reader);
-  failed = enter_to_end(gpu, &entry);
-  if (failed != 0) {
-    ringcast_reader_release(gpu->reader, &take->frame);
-    return failed;
-  }
-  failed = rc_deferred_add(gpu, &take->frame, take->stream, patience_ns);
-  rc_cuda_leave(&entry);
-  return checked != 0 && !rc_ring_is_not_yet_read(failed) ? checked : failed;
-}
-
-/* -EBUSY: what is to be enqueued now would go into a graph. Other failures are for the calls themselves to find. */
+/* -EBUSY: the `ack` would go into a graph. Other failures are for the calls themselves to find. */
 static int check_end(const ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
   struct rc_cuda_entry entry;
-  if (take->epoch == 0 && !(take->state & (TAKE_DEFERS | TAKE_WAITS))) return 0;
-  if (rc_gpu_reader_enter(gpu, &entry) != 0) return 0;
+  if (take->epoch == 0 || rc_gpu_reader_enter(gpu, &entry) != 0) return 0;
   int failed = rc_device_check_stream(&gpu->device, take->stream);
   rc_cuda_leave(&entry);
   return failed == -EBUSY ? failed : 0;
 }
 
-static int end_take(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, int64_t patience_ns) {
+int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
-  if (!is_open(gpu, take, TAKE_OPEN | TAKE_ENDS)) return fail_no_take();
+  if (!is_open(gpu, take)) return fail_no_take();
   failed = check_end(gpu, take);
   if (failed != 0) return failed;
-  bool is_here = gpu->import && take->epoch != 0 && gpu->import->segment.epoch == take->epoch;
-  if (is_here && !(take->state & TAKE_ENDS)) {
+  if (gpu->import && take->epoch != 0 && gpu->import->segment.epoch == take->epoch) {
     rc_cu_result result = rc_import_end(gpu->import, take->slot, take->generation);
     gpu->pool_frames++;
     if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
   }
-  int given = give_back(gpu, take, patience_ns);
-  if (rc_ring_is_not_yet_read(given)) {
-    take->state = (take->state & ~(uint32_t)TAKE_OPEN) | TAKE_ENDS;
-    return given;
-  }
-  if (take->state & (TAKE_DEFERS | TAKE_WAITS)) gpu->inline_frames++;
-  rc_ring_take_end(gpu, take->frame.position);
-  if (take->state & TAKE_STUCK && given == 0) gpu->stuck--; /* it was waited for, or is deferred */
+  gpu->inline_frames += (take->state & TAKE_INLINE) != 0;
   *find_begun(gpu, take->frame.position + 1) = 0;
   take->state = TAKE_NONE;
-  return failed != 0 ? failed : given;
-}
-
-int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
-  return end_take(gpu, take, rc_ring_patience_ns);
-}
-
-int ringcast_gpu_end_within(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, int64_t timeout_ns) {
-  int rc = rc_check_wait(gpu->forks, timeout_ns);
-  if (rc != 0) return rc;
-  rc = end_take(gpu, take, timeout_ns < 0 || timeout_ns > MOST_PATIENCE_NS ? MOST_PATIENCE_NS : timeout_ns);
-  return rc == -ETIMEDOUT && timeout_ns == 0 ? -EAGAIN : rc;
+  int released = ringcast_reader_release(gpu->reader, &take->frame);
+  return failed != 0 ? failed : released;
 }
 
 int ringcast_gpu_release(ringcast_gpu_reader *gpu, const struct ringcast_frame *frame) {

@@ -112,13 +112,36 @@ static void leave_pool(ringcast_gpu_writer *gpu) {
   gpu->counted = NULL;
 }
 
+/* What was enqueued may never come; once this handle has gone nobody would find that out. */
+static void look_for_loss(ringcast_gpu_writer *gpu) {
+  if (gpu->estate) rc_gpu_writer_failed(gpu, -EIO);
+}
+
+static void unregister_ring(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  if (!gpu->registered || !rc_device_enter_to_close(&gpu->device, &entry)) return;
+  gpu->device.cuda->host_unregister(gpu->writer->ring.ring.data);
+  rc_cuda_leave(&entry);
+}
+
+/* Ends all but the handle itself, whose calls give -EINVAL from here on. */
+static void detach(void *context) {
+  ringcast_gpu_writer *gpu = context;
+  look_for_loss(gpu);
+  leave_pool(gpu);
+  unregister_ring(gpu);
+  rc_device_close(&gpu->device);
+  gpu->forks = RC_LEFT;
+}
+
 int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *given,
                              ringcast_gpu_writer **out) {
   struct ringcast_gpu_writer_options options = {0};
   int failed = rc_check_fork(writer->forks);
   if (failed == 0) failed = resolve_options(given, &options);
   if (failed != 0) return failed;
-  if (writer->has_gpu) return rc_fail_as(-EBUSY, "this writer has a ringcast_gpu_writer already: close that first");
+  if (writer->attachment.detach)
+    return rc_fail_as(-EBUSY, "this writer has a ringcast_gpu_writer already: close that first");
   ringcast_gpu_writer *gpu = calloc(1, sizeof *gpu);
   struct rc_counted *counted = calloc(writer->ring.ring.slots, sizeof *counted);
   if (!gpu || !counted) {
@@ -138,33 +161,17 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
     free(gpu);
     return failed;
   }
-  writer->has_gpu = true;
+  writer->attachment = (struct rc_attachment){.detach = detach, .context = gpu};
   *out = gpu;
   return 0;
-}
-
-/* What was enqueued may never come; once this handle has gone nobody would find that out. */
-static void look_for_loss(ringcast_gpu_writer *gpu) {
-  if (gpu->estate) rc_gpu_writer_failed(gpu, -EIO);
-}
-
-static void unregister_ring(ringcast_gpu_writer *gpu) {
-  struct rc_cuda_entry entry;
-  if (!gpu->registered || !rc_device_enter_to_close(&gpu->device, &entry)) return;
-  gpu->device.cuda->host_unregister(gpu->writer->ring.ring.data);
-  rc_cuda_leave(&entry);
 }
 
 void ringcast_gpu_writer_close(ringcast_gpu_writer *gpu) {
   if (!gpu) return;
   if (gpu->forks == rc_fork_count()) { /* in a forked child all of it is the parent's */
-    look_for_loss(gpu);
-    leave_pool(gpu);
-    unregister_ring(gpu);
-    rc_device_close(&gpu->device);
+    gpu->writer->attachment.detach = NULL;
+    detach(gpu);
   }
-  gpu->writer->has_gpu = false;
-  if (gpu->writer->is_closed) ringcast_writer_close(gpu->writer);
   rc_pool_free(&gpu->pool);
   free(gpu->counted);
   free(gpu);

@@ -276,7 +276,7 @@ bool rc_ring_may_hold(struct rc_ring_reader *reader) {
   if (rc_ring_held(reader) == RC_MAX_HELD) return false; /* more are kept than may be, or it was evicted */
   uint32_t lent = rc_ring_held(reader) > 0 && !reader->newest_released;
   for (uint32_t i = 0; i < reader->older; i++) lent += !entry(reader, i)->released;
-  return lent - reader->kept - reader->deferred < reader->leases;
+  return lent - reader->kept < reader->leases;
 }
 
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {

@@ -39,8 +39,7 @@ struct rc_ring_writer {
  * released there is one entry more at the most, and the queue is never too short. */
 #define RC_MAX_LEASES 64u
 #define RC_MAX_KEPT   32u /* beside those */
-#define RC_MAX_DEFERRED 32u /* and these, a half of which were not released when nobody waited any more: gpu/rest.c */
-#define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_KEPT + RC_MAX_DEFERRED))
+#define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_KEPT))
 struct rc_lease {
   uint64_t end;
   bool released; /* but one before it is not */
@@ -56,8 +55,7 @@ struct rc_ring_reader {
   uint32_t slot;
   bool newest_released;  /* but an older one is not */
   uint32_t leases;       /* how many may be held and not released at once, beside ... */
-  uint32_t kept;         /* ... those that are kept (channel/keep.c), up to RC_MAX_KEPT, and ... */
-  uint32_t deferred;     /* ... those that a device still copies (gpu/reader.c), up to RC_MAX_DEFERRED */
+  uint32_t kept;         /* ... those that are kept (channel/keep.c), up to RC_MAX_KEPT */
   uint32_t first, older; /* the queue of those before the newest, released ones behind one that is not included */
   struct rc_lease queue[RC_MAX_HELD];
 };

@@ -62,9 +62,8 @@
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
  *            writer's pidfd.
  *   Trust    As for the ring: who may attach may read and write the words, and the pool. It can have others read other
- *            bytes. It can make a reader's stream wait until that reader closes; frames of the ring that are copied
- *            behind it stay held as long. It can't have memory freed that others have open, once a frame was
- *            sent to them by it.
+ *            bytes. It can make a reader's stream wait until that reader closes. It can't have memory freed that others
+ *            have open, once a frame was sent to them by it.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
  * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY (not now, and nothing was done: the stream captures a
@@ -138,7 +137,8 @@ struct ringcast_gpu_writer_options {
 RINGCAST_API int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_writer_options *options,
                                           ringcast_gpu_writer **out);
 
-/* Before ringcast_writer_close; after it, it also frees what that had to leave. NULL is allowed. What was committed
+/* Before ringcast_writer_close, which else ends all but the handle: calls give -EINVAL then, and only this one frees
+ * it. NULL is allowed. What was committed
  * stays readable as long as this process lives. Never waits for readers; but where the pool's memory can be freed, or
  * the ring's was registered, CUDA itself may wait, without limit, for what this process's own streams on the device are
  * still to do. */
@@ -247,7 +247,8 @@ struct ringcast_gpu_info {
   uint64_t opens;       /* pools opened, ... */
   uint64_t syncs;       /* ... and times that a call waited for the device, after open */
   uint64_t slots_used, bytes_used; /* now */
-  uint32_t registered;  /* 1: the ring's memory is registered with the driver */
+  uint32_t registered;  /* 1: bytes go between ring and device by pinned memory: the writer has registered the ring,
+                         * the reader has its buffer. 0: not yet, or there is none */
   char why[256];
 };
 RINGCAST_API int ringcast_gpu_writer_info(ringcast_gpu_writer *writer, struct ringcast_gpu_info *out);
@@ -262,8 +263,7 @@ struct ringcast_gpu_reader_options {
 };
 
 /* Adds device tensors to a reader. The pool is opened by the first frame that has one. -ENODEV, -EINVAL, -EBUSY (this
- * reader has one already, or a device may still read frames by one that was closed: open it later, or attach anew),
- * -ENOMEM, -EIO, -EAGAIN (no thread to be had), -ECHILD. */
+ * reader has one already), -ENOMEM, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
                                           ringcast_gpu_reader **out);
 
@@ -275,33 +275,27 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
  * -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
-/* Before ringcast_reader_close, and _leave, which do nothing until it is done. NULL is allowed. Gives back what takes
- * hold of the pool; a frame whose take has not ended is held still, and for ringcast_reader_release. Waits until the
- * reader's streams, which must still exist, have read what they were told to: of the ring a second at most, and another
- * of the pool. Then threads of this process's go on waiting, and the streams may be destroyed, but for one that
- * captures a graph, before that has ended. What is read of the ring still is neither unmapped nor given back to the
- * writer, for which it stays a reader that is behind, whatever is called: as long as the ringcast_reader is open,
- * ringcast_reader_next gives such frames back when it finds no other, and until then no new ringcast_gpu_reader can be
- * made of it; once that has been closed, or has left, a thread gives them back, and leaves the ring last. (So it is for
- * the life of the process where a stream never comes to its end, and where no thread is to be had.) What streams wait
- * for of a writer that has died is released. Memory that _map has given and _unmap not yet taken back stays open until
- * then: see there. It may take longer where CUDA itself waits for all that this process's streams on the device are
- * still to do: to unregister the ring's memory, or while lent memory that was taken back is being closed. */
+/* Before ringcast_reader_close and _leave, which else end all but the handle: calls give -EINVAL then, and only this
+ * function frees it. NULL is allowed. Gives back what takes hold of the pool; a frame whose take has not ended is held
+ * still, and for ringcast_reader_release. Waits a second at most until the reader's streams have read what they were
+ * told to read of the pool; the streams must still exist. Then a thread of this process's goes on waiting, and the
+ * streams may be destroyed, but for one that captures a graph, before that has ended. What streams wait for of a writer
+ * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
+ * It may take longer where CUDA itself waits for all that this process's streams on the device are still to do, while
+ * lent memory that was taken back is being closed. If a stream has yet to read the reader's pinned buffer, the call
+ * waits for a tenth of a second; after that the buffer stays until a later reader of this process opens or closes. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
-/* ringcast_reader_next, with this reader's own business before it: frames whose bytes a device was still copying are
- * given back as soon as it has. Keeps to the timeout also when these are too many for it to sleep: then it looks for a
- * frame, and for what the device has done, in turn. */
+/* As ringcast_reader_next. */
 RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_ns, struct ringcast_frame *out);
-/* That business alone, for who calls ringcast_reader_next by itself, before it may sleep: blocks, up to the timeout,
- * until the next call may. 0; -ETIMEDOUT (-EAGAIN for timeout 0): do not sleep, or shortly, and ask again. -EINVAL,
- * -ECHILD. */
-RINGCAST_API int ringcast_gpu_tidy(ringcast_gpu_reader *reader, int64_t timeout_ns);
 
-/* A frame being read. Private, but for `frame`, `stream`, and `epoch`. */
+/* A frame being read. Private, but for `frame`, `stream`, `epoch`, and these two: */
 struct ringcast_gpu_take {
   struct ringcast_frame frame;
   ringcast_stream stream;
+  int64_t timeout_ns; /* how long a copy of bytes of the frame waits at most; RINGCAST_FOREVER unless the caller sets
+                       * it after begin */
+  uint64_t copied;    /* how many bytes of the last such copy were enqueued */
   uint32_t slot, epoch;   /* of the pool; epoch 0: nothing of this frame is there */
   uint64_t generation;
   uint32_t state;
@@ -319,8 +313,13 @@ RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ri
 /* Enqueues a copy of the item's bytes, packed in C order as they are, to device memory of this reader, wherever the
  * item is placed. -EINVAL (the take is not open), -EPROTO (the item points outside), -EPIPE (it lies in memory that the
  * writer has lent, and the writer is gone), -EBUSY (capture: nothing was enqueued), -EIO; of lent memory that can't be
- * opened here, also -ENOTSUP and -ENOMEM. Does not wait but where the ring's memory is not registered;
- * or where more than 16 takes read it: then ten seconds at most, and -ETIMEDOUT says that it may be read still. */
+ * opened here, also -ENOTSUP and -ENOMEM.
+ *
+ * Bytes of the frame (INLINE) go through a pinned buffer of the reader's, of 8 MiB: when the call returns, they have
+ * been copied there. If the device has yet to read all of the buffer, as the stream is behind, the call waits, as the
+ * take's `timeout_ns` says. -ETIMEDOUT (-EAGAIN for 0), -EINTR (a signal): the first `copied` bytes are enqueued, and
+ * ringcast_gpu_copy_frame takes the rest later. Where no pinned memory can be had, the call waits for the stream before
+ * the copy, and then for the copy. */
 RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                        const struct ringcast_item *item, ringcast_device_ptr to);
 /* The same for any `bytes` of the frame (INLINE), or of the pool, that lie in a row: several tensors at once. For POOL,
@@ -343,22 +342,10 @@ RINGCAST_API int ringcast_gpu_map(ringcast_gpu_reader *reader, struct ringcast_g
  * still exist. Any thread; also after the reader was closed. NULL is allowed. */
 RINGCAST_API void ringcast_gpu_unmap(ringcast_gpu_hold *hold);
 
-/* Ends it: enqueues `ack`, and gives the frame back, as ringcast_reader_release, at once or when the device has copied
- * what it was told to: with this reader's next call then, so who makes none for long calls ringcast_gpu_tidy. -ESTALE,
- * -EIO: the take is used up even so. -EINVAL: it has ended, perhaps by way of a copy of the struct. -EBUSY (capture):
- * nothing was enqueued, or one began while this waited, and it is open still: end it after the capture. Waits for the
- * device where the ring's memory is not registered, where the writer evicts readers that are slow (it would not wait
- * for what the device has yet to read), and where 16 frames are read still; ten seconds at most. Where what the device
- * has yet to read holds more than a quarter of the ring it waits for that, too, a second at most, and is 0 whether it
- * came or not: the next call may be long in coming, and the writer needs room. -ETIMEDOUT: the device, whose stream is
- * behind, has not read the frame, which is held still: end the take again, for which it is good alone, or close the
- * reader. */
+/* Ends it: enqueues `ack`, and releases the frame, as ringcast_reader_release. Does not wait. -ESTALE, -EIO: the take
+ * is used up even so. -EINVAL: it has ended, perhaps by way of a copy of the struct. -EBUSY (capture): nothing was
+ * enqueued, and the take is open still: end it after the capture. */
 RINGCAST_API int ringcast_gpu_end(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take);
-/* The same, but that the device is waited for up to the timeout instead of ten seconds: -ETIMEDOUT, or -EAGAIN for
- * timeout 0, with which nothing is waited for. With any other timeout, also a shorter one, what holds more than a
- * quarter of the ring is waited for as above, a second at most. -EINVAL: it is no timeout. */
-RINGCAST_API int ringcast_gpu_end_within(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
-                                         int64_t timeout_ns);
 
 /* Gives back a frame that was not begun: as ringcast_reader_release, and what it has in the pool is not waited for. By
  * ringcast_reader_release itself its place in the pool would stay taken until this reader closes. -EBUSY: its take is

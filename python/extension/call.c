@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #define SLICE_NS INT64_C(50000000)
-#define SOON_NS INT64_C(1000000)
 
 static Py_ssize_t name_index(const char *const *names, PyObject *keyword) {
   for (Py_ssize_t i = 0; names[i]; i++) {
@@ -148,23 +147,8 @@ int64_t rc_py_now_ns(void) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* What is done between the slices of a wait; NULL: nothing. */
-struct meanwhile {
-  rc_py_see_to see_to;
-  struct rc_py_state *state;
-};
-
-static bool see_to(const struct meanwhile *meanwhile) {
-  return meanwhile && meanwhile->see_to(meanwhile->state);
-}
-
-static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline,
-                          const struct meanwhile *meanwhile) {
+static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline) {
   int rc = attempt(call, 0);
-  if (rc == -EAGAIN && meanwhile) {
-    see_to(meanwhile);
-    rc = attempt(call, 0);
-  }
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
   if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
@@ -176,29 +160,20 @@ static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns,
       rc = attempt(call, 1);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
-    int64_t slice = see_to(meanwhile) ? SOON_NS : SLICE_NS;
-    if (left > slice) left = slice;
+    if (left > SLICE_NS) left = SLICE_NS;
     Py_BEGIN_ALLOW_THREADS rc = attempt(call, left);
     Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
   }
 }
 
 int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline) {
-  int rc = wait_in_slices(attempt, call, timeout_ns, deadline, NULL);
+  int rc = wait_in_slices(attempt, call, timeout_ns, deadline);
   return rc == RC_PY_TOO_SLOW ? -ETIMEDOUT : rc;
 }
 
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   int64_t deadline = 0;
   return rc_py_wait_until(attempt, call, timeout_ns, &deadline);
-}
-
-int rc_py_wait_beside(rc_py_attempt attempt, void *call, int64_t timeout_ns, rc_py_see_to beside,
-                      struct rc_py_state *state) {
-  const struct meanwhile meanwhile = {.see_to = beside, .state = state};
-  int64_t deadline = 0;
-  int rc = wait_in_slices(attempt, call, timeout_ns, &deadline, &meanwhile);
-  return rc == RC_PY_TOO_SLOW ? -ETIMEDOUT : rc;
 }
 
 bool rc_py_enter(bool *busy, pid_t pid, const char *type) {

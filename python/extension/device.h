@@ -117,13 +117,10 @@ bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *
 
 struct rc_py_take {
   struct ringcast_gpu_take take;
-  bool is_owed; /* it was given back while its stream captured a graph, or was behind: it is to be ended after that */
+  bool is_owed; /* it was given back while its stream captured a graph: it is to be ended after that */
 };
 
 struct rc_py_gpu_reader {
-  struct rc_py_reader *owner;
-  struct rc_py_gpu_reader *next; /* in state->gpu_readers, if ... */
-  bool is_listed;
   ringcast_gpu_reader *reader; /* NULL: this process has no device, or not for us: */
   int rc;                      /* why, and ... */
   PyObject *why;               /* ... in words */
@@ -131,7 +128,7 @@ struct rc_py_gpu_reader {
   uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
   bool skips;           /* the frame that was begun last is not for this Reader */
   bool has_told;        /* that something never came */
-  bool is_behind;       /* as far as is known, a device has not read a frame that is owed */
+  bool is_interrupted;  /* a signal ended the copy of the frame that was begun last */
   uint32_t take_count, owed_count;
   struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
 };
@@ -144,25 +141,18 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
 bool rc_py_gpu_skips(struct rc_py_reader *self);
 /* What was read before is no matter of what is read next. */
 static inline void rc_py_gpu_skips_none(struct rc_py_reader *self) {
-  if (self->gpu) self->gpu->skips = false;
+  if (self->gpu) self->gpu->skips = self->gpu->is_interrupted = false;
 }
-/* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. Whose stream
- * captures a graph is owed. `waits`: for a device that must have read it first, until a signal raises (RC_PY_RAISED);
- * else, and after that, it is owed. */
-int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame, bool waits);
-/* Gives back what is owed, if that can be now, or before the timeout is over; sets `is_behind`. Without the GIL: a call
- * that waits for nothing may still have to wait for another thread's, which waits for the device. */
-void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns);
-/* The same without waiting, by who has the GIL, and lets others run. */
+/* ringcast_reader_release, of a frame that may have been begun. -EPIPE: what was waited for never came. A frame whose
+ * stream captures a graph is owed. */
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame);
+/* Gives back what is owed, if that can be now. Without the GIL: another thread's call of the driver, which waits for
+ * the device, may hold this one up. */
+void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu);
+/* The same, by who has the GIL, and lets others run. */
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu);
 /* Before the next frame is asked for. -EPIPE, once: the writer died, and what was given before never came. */
 int rc_py_gpu_check(struct rc_py_reader *self);
-/* Those of the process that nobody uses give back what a device has read. True: it has yet to read more of one than a
- * writer may have to wait for. With the GIL; it waits for nothing. */
-bool rc_py_gpu_tidy_idle(struct rc_py_state *state);
-PyObject *rc_py_gpu_tidy_readers(PyObject *module, PyObject *unused); /* the same, of Python's */
-/* With the GIL, before anything of it is shut: it is no more to be tidied. */
-void rc_py_gpu_reader_unlist(struct rc_py_reader *self);
 void rc_py_gpu_reader_shut(struct rc_py_reader *self);
 /* None, "cpu", "cuda", "cuda:N", or what has such a str(). */
 bool rc_py_gpu_map(PyObject *location, struct rc_py_map *out);

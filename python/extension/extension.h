@@ -147,7 +147,6 @@ struct rc_py_state {
   PyTypeObject *device_tensor_type;
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
   PyObject *device_helpers;       /* the module ringcast._device; NULL until it is needed */
-  struct rc_py_gpu_reader *gpu_readers; /* those that are open */
   bool device_is_ready;           /* there is a driver with a device: it was asked */
 };
 
@@ -278,10 +277,6 @@ typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. */
 int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline);
-/* rc_py_wait, with something to be seen to before each slice, with the GIL; true: it is to be seen to again soon. */
-typedef bool (*rc_py_see_to)(struct rc_py_state *state);
-int rc_py_wait_beside(rc_py_attempt attempt, void *call, int64_t timeout_ns, rc_py_see_to beside,
-                      struct rc_py_state *state);
 /* Of CLOCK_MONOTONIC. */
 int64_t rc_py_now_ns(void);
 
@@ -396,9 +391,6 @@ struct rc_py_reservation {
   struct ringcast_span span;
 };
 int rc_py_try_reserve(void *reservation, int64_t timeout_ns); /* an rc_py_attempt */
-/* rc_py_wait, for room in a Writer's ring. Meanwhile this process's Readers that nobody uses give back what a device
- * has read: who waits for room in their rings may be who is to read this one. */
-int rc_py_wait_for_room(struct rc_py_writer *self, rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
 int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 

@@ -135,7 +135,6 @@ static void module_free(void *module) {
 static PyMethodDef module_functions[] = {
     {"pack", FAST(rc_py_pack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_pack},
     {"unpack", FAST(rc_py_unpack), METH_FASTCALL | METH_KEYWORDS, RC_DOC_unpack},
-    {"_tidy_readers", rc_py_gpu_tidy_readers, METH_NOARGS,NULL},
     {"gpu_status", rc_py_gpu_status, METH_NOARGS, RC_DOC_gpu_status},
     {"recycling", rc_py_recycling, METH_NOARGS, RC_DOC_recycling},
     {"set_recycling", rc_py_set_recycling, METH_O, RC_DOC_set_recycling},

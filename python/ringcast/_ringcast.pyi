@@ -60,7 +60,6 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
     ImportError, SendError, and any error of unpickling, as in Reader.recv().
     """
 
-def _tidy_readers() -> bool: ...
 def gpu_status() -> GpuStatus:
     """Return whether this process can use a CUDA device, and if not why: GpuStatus(ready, why, version, devices,
     result).

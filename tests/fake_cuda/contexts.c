@@ -238,3 +238,28 @@ rc_cu_result cuCtxSynchronize(void) {
   fake_streams_wait(context);
   return fake_end(context->broken);
 }
+
+/* ---- Modules ---------------------------------------------------------------------------------------------------- */
+
+static char the_module;
+char fake_kernel;
+
+rc_cu_result cuModuleLoadData(rc_cu_module *out, const void *image) {
+  rc_cu_result result = fake_begin(FAKE_module_load_data, FAKE_CURRENT, NULL);
+  if (result != RC_CU_SUCCESS) return result;
+  *out = (rc_cu_module)(void *)&the_module;
+  return fake_end(image ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE);
+}
+
+rc_cu_result cuModuleUnload(rc_cu_module module) {
+  rc_cu_result result = fake_begin(FAKE_module_unload, FAKE_GIVES_BACK, NULL);
+  return result != RC_CU_SUCCESS ? result : fake_end((void *)module == &the_module ? 0 : RC_CU_INVALID_HANDLE);
+}
+
+rc_cu_result cuModuleGetFunction(rc_cu_function *out, rc_cu_module module, const char *name) {
+  rc_cu_result result = fake_begin(FAKE_module_get_function, FAKE_CURRENT, NULL);
+  if (result != RC_CU_SUCCESS) return result;
+  if ((void *)module != &the_module) return fake_end(RC_CU_INVALID_HANDLE);
+  *out = (rc_cu_function)(void *)&fake_kernel;
+  return fake_end(strcmp(name, "spin") == 0 ? RC_CU_SUCCESS : RC_CU_NOT_FOUND);
+}

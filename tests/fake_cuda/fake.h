@@ -73,6 +73,7 @@ struct fake_memory {
   int references; /* IMPORTED: times opened */
   int pins;       /* copies that are being made */
   bool exportable, read_only, going;
+  bool is_own; /* REGISTERED: memory of cuMemHostAlloc */
 };
 
 struct fake_settings {
@@ -91,6 +92,8 @@ extern struct fake {
   rc_cu_event events; /* all there are */
   long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost, spoilt;
 } fake;
+
+extern char fake_kernel; /* the address of the kernel `spin` */
 
 /* How often this thread has called what waits for a device, or may. */
 extern _Thread_local long fake_own_waits;

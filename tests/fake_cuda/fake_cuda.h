@@ -10,8 +10,8 @@
  *     end is an error, even into the next one.
  *   - A copy to or from registered memory is made when the stream gets there, and breaks the context if the memory is
  *     not registered any more. All other host memory is read when the call is made, or waits for the stream.
- *   - cuMemFree waits for all streams of the context, cuIpcCloseMemHandle and cuMemHostUnregister only for a copy that
- *     is being made. What they take away under work that is queued breaks the context.
+ *   - cuMemFree waits for all streams of the context, cuIpcCloseMemHandle, cuMemHostUnregister and cuMemFreeHost only
+ *     for a copy that is being made. What they take away under work that is queued breaks the context.
  *   - In a broken context calls that give something back do so, and say 700 all the same.
  *   - While a stream captures a graph, all calls but those that are known to be harmless are forbidden to threads that
  *     are not RELAXED; to all, work for that stream (CUDA would make it part of the graph), asking for it, or for its

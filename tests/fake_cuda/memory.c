@@ -68,7 +68,7 @@ void fake_memory_drop(struct fake_memory *memory) {
   while (memory->pins > 0) pthread_cond_wait(&fake.changed, &fake.lock);
   while (*at != memory) at = &(*at)->next;
   *at = memory->next;
-  if (memory->kind != FAKE_REGISTERED) munmap(memory->host, memory->bytes);
+  if (memory->kind != FAKE_REGISTERED || memory->is_own) munmap(memory->host, memory->bytes);
   if (memory->kind == FAKE_ALLOCATED) close(memory->fd);
   free(memory);
 }
@@ -242,7 +242,31 @@ rc_cu_result cuMemHostUnregister(void *host) {
   rc_cu_result result = fake_begin(FAKE_host_unregister, FAKE_GIVES_BACK, &context);
   if (result != RC_CU_SUCCESS) return result;
   struct fake_memory *memory = fake_host_memory(host, 1, &outside);
-  if (!memory || memory->host != host) return fake_end(RC_CU_HOST_MEMORY_NOT_REGISTERED);
+  if (!memory || memory->host != host || memory->is_own) return fake_end(RC_CU_HOST_MEMORY_NOT_REGISTERED);
+  fake_memory_drop(memory);
+  return fake_end(context->broken);
+}
+
+rc_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
+  struct rc_cu_context *context;
+  rc_cu_result result = fake_begin(FAKE_host_alloc, FAKE_CURRENT, &context);
+  if (result != RC_CU_SUCCESS) return result;
+  if (flags & ~(unsigned)RC_CU_MEMHOSTALLOC_PORTABLE || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
+  void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (host == MAP_FAILED) return fake_end(RC_CU_OUT_OF_MEMORY);
+  fake_memory_add((struct fake_memory){
+      .kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .is_own = true});
+  *out = host;
+  return fake_end(RC_CU_SUCCESS);
+}
+
+rc_cu_result cuMemFreeHost(void *host) {
+  struct rc_cu_context *context;
+  bool outside;
+  rc_cu_result result = fake_begin(FAKE_host_free, FAKE_GIVES_BACK, &context);
+  if (result != RC_CU_SUCCESS) return result;
+  struct fake_memory *memory = fake_host_memory(host, 1, &outside);
+  if (!memory || memory->host != host || !memory->is_own) return fake_end(RC_CU_INVALID_VALUE);
   fake_memory_drop(memory);
   return fake_end(context->broken);
 }

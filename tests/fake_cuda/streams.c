@@ -481,6 +481,14 @@ rc_cu_result cuStreamWaitEvent(rc_cu_stream stream, rc_cu_event event, unsigned 
   return fake_end(enqueue_after(found, (struct fake_operation){.kind = MARK}, event->recorded));
 }
 
+rc_cu_result cuEventQuery(rc_cu_event event) {
+  rc_cu_result result = fake_begin(FAKE_event_query, FAKE_CURRENT, NULL);
+  if (result != RC_CU_SUCCESS) return result;
+  struct after recorded = event->recorded;
+  bool is_over = !recorded.stream || recorded.stream->done >= recorded.done;
+  return fake_end(is_over ? RC_CU_SUCCESS : RC_CU_NOT_READY);
+}
+
 /* What waits for it goes on waiting. */
 rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
   rc_cu_result result = fake_begin(FAKE_event_destroy, FAKE_GIVES_BACK, NULL);
@@ -495,28 +503,6 @@ rc_cu_result cuEventDestroy_v2(rc_cu_event event) {
 
 /* ---- Kernels ---------------------------------------------------------------------------------------------------- */
 
-static char the_module, the_kernel;
-
-rc_cu_result cuModuleLoadData(rc_cu_module *out, const void *image) {
-  rc_cu_result result = fake_begin(FAKE_module_load_data, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
-  *out = (rc_cu_module)(void *)&the_module;
-  return fake_end(image ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE);
-}
-
-rc_cu_result cuModuleUnload(rc_cu_module module) {
-  rc_cu_result result = fake_begin(FAKE_module_unload, FAKE_GIVES_BACK, NULL);
-  return result != RC_CU_SUCCESS ? result : fake_end((void *)module == &the_module ? 0 : RC_CU_INVALID_HANDLE);
-}
-
-rc_cu_result cuModuleGetFunction(rc_cu_function *out, rc_cu_module module, const char *name) {
-  rc_cu_result result = fake_begin(FAKE_module_get_function, FAKE_CURRENT, NULL);
-  if (result != RC_CU_SUCCESS) return result;
-  if ((void *)module != &the_module) return fake_end(RC_CU_INVALID_HANDLE);
-  *out = (rc_cu_function)(void *)&the_kernel;
-  return fake_end(strcmp(name, "spin") == 0 ? RC_CU_SUCCESS : RC_CU_NOT_FOUND);
-}
-
 rc_cu_result cuLaunchKernel(rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                             unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                             rc_cu_stream stream, void **arguments, void **extra) {
@@ -524,7 +510,7 @@ rc_cu_result cuLaunchKernel(rc_cu_function function, unsigned grid_x, unsigned g
   rc_cu_result result = begin_work(FAKE_launch_kernel, stream, &found);
   if (result != RC_CU_SUCCESS) return result;
   bool sound = grid_x && grid_y && grid_z && block_x && block_y && block_z && shared_bytes == 0 && arguments && !extra;
-  if ((void *)function != &the_kernel) return fake_end(RC_CU_INVALID_HANDLE);
+  if ((void *)function != &fake_kernel) return fake_end(RC_CU_INVALID_HANDLE);
   if (!sound) return fake_end(RC_CU_INVALID_VALUE);
   struct fake_operation operation = {.kind = SPIN};
   memcpy(&operation.word, arguments[0], sizeof operation.word);

@@ -268,6 +268,7 @@ static void begin(struct reader *reader, struct held *held, uint64_t how) {
   int result = ringcast_gpu_begin(reader->gpu, &held->frame, stream, &held->take);
   allowed(result, -ECONNABORTED, -EPIPE, -EPROTO, -EINVAL);
   held->begun = result == 0;
+  held->take.timeout_ns = 0; /* a hostile word may hold its stream up for ever */
 }
 
 static void copy(struct reader *reader, struct held *held, struct input *input) {
@@ -307,7 +308,7 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
     require(result != 0 || fits || how % 6 < 4 || is_pool);
     break;
   }
-  allowed(result, -EPROTO, -EIO, -EINVAL, -EPIPE, -ENOTSUP);
+  allowed(result, -EPROTO, -EIO, -EINVAL, -EPIPE, -ENOTSUP, -EAGAIN);
   require(result != -EIO || item.placement == RINGCAST_PLACEMENT_EXTERN); /* the driver says that of a handle alone */
   require(result != 0 || !is_outside || item.bytes == 0);
 }
@@ -328,7 +329,6 @@ static void look_around(struct reader *reader) {
   if (!reader->gpu) return;
   require(ringcast_gpu_reader_info(reader->gpu, &info) == 0);
   allowed(ringcast_gpu_check(reader->gpu), -EPIPE);
-  require(ringcast_gpu_tidy(reader->gpu, RINGCAST_FOREVER) == 0);
 }
 
 /* ---- The peer --------------------------------------------------------------------------------------------------- */
@@ -439,6 +439,7 @@ static void await_what_is_left(void) {
     for (uint32_t pool = 0; pool < peer.count && fake_cuda_live("imports") == 0; pool++)
       for (uint32_t i = 0; i < PLACES; i++) rc_store_release(&rc_gpu_control(&peer.pools[pool])->consumers[i].owner, 0);
     rc_estates_tidy();
+    rc_bounces_tidy();
     nanosleep(&pause, NULL);
   }
 }

@@ -33,7 +33,7 @@ ALLOWED = {
     "docs": (10.1, 4.6),
     "README.md": (7.6, 2.6),
     "CONTRIBUTING.md": (7.0, 1.7),
-    "CHANGELOG.md": (8.0, 3.9),
+    "CHANGELOG.md": (7.7, 3.7),
     "tests/unit": (12.4, 7.4),
     "tests/process": (11.8, 7.8),
     "tests/python": (12.6, 8.8),

@@ -55,7 +55,8 @@ static inline void close_device(void) {
   free(turn);
   ck_assert_int_eq(cuda->ctx_pop(&context), 0);
   ck_assert_int_eq(cuda->primary_release(0), 0);
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) ck_comes(fake_cuda()->live(kinds[i]) == 0);
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    ck_comes((rc_bounces_tidy(), fake_cuda()->live(kinds[i]) == 0));
 }
 
 /* After it has failed: nothing can be given back, but for the context, with all that is in it. */

@@ -196,19 +196,6 @@ START_TEST(pool_goes_with_the_last_that_has_it_open_in_this_process) {
 }
 END_TEST
 
-START_TEST(ring_may_be_closed_before_what_is_made_of_it) {
-  struct ringcast_frame frame;
-  open_pair(NULL);
-  ringcast_writer_close(writer);
-  ck_assert_int_eq(ringcast_gpu_next(gpu_reader, RINGCAST_FOREVER, &frame), -EPIPE);
-  ck_assert_uint_eq(writer_info().pool_frames, 0); /* it is there still */
-  close_reader();
-  ringcast_gpu_writer_close(gpu_writer);
-  nothing_is_left();
-  close_device();
-}
-END_TEST
-
 /* ---- While a graph is captured ----------------------------------------------------------------------------------- */
 
 static const char *const opening[] = {
@@ -248,7 +235,6 @@ int main(void) {
   tcase_add_loop_test(tests, readers_do_not_wait_for_a_writer_whose_context_has_ended, 0, 3);
   tcase_add_loop_test(tests, memory_that_an_open_lease_refers_to_is_not_taken_back, 0, 4);
   tcase_add_test(tests, pool_goes_with_the_last_that_has_it_open_in_this_process);
-  tcase_add_test(tests, ring_may_be_closed_before_what_is_made_of_it);
   tcase_add_loop_test(tests, capture_only_puts_off_making_the_pool, 0, sizeof opening / sizeof *opening);
   return run_gpu_suite(suite, "test_gpu_ends");
 }

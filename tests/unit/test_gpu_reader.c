@@ -102,7 +102,7 @@ START_TEST(in_a_child_of_a_fork_it_is_the_parents) {
                    ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target) == -ECHILD &&
                    ringcast_gpu_end(gpu_reader, &received.take) == -ECHILD &&
                    ringcast_gpu_release(gpu_reader, &received.frame) == -ECHILD &&
-                   ringcast_gpu_check(gpu_reader) == -ECHILD && ringcast_gpu_tidy(gpu_reader, 0) == -ECHILD &&
+                   ringcast_gpu_check(gpu_reader) == -ECHILD &&
                    ringcast_gpu_reader_info(gpu_reader, &info) == -ECHILD;
     ringcast_gpu_unmap(hold);
     ringcast_gpu_reader_close(gpu_reader);
@@ -359,60 +359,6 @@ START_TEST(to_close_gives_back_what_was_begun) {
 }
 END_TEST
 
-/* ---- From the ring ---------------------------------------------------------------------------------------------- */
-
-static uint64_t lag(void) {
-  uint64_t bytes;
-  ck_assert_int_eq(ringcast_reader_lag(reader, &bytes), 0);
-  return bytes;
-}
-
-START_TEST(a_frame_is_given_back_when_the_device_has_read_it) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  struct received received;
-  options.pool_bytes = RINGCAST_NO_POOL;
-  open_pair(&options);
-  ck_assert_int_eq(send_bytes(40, 100, 0), 0);
-  next_frame(&received);
-  hold_up();
-  begin(&received);
-  ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target), 0);
-  uint64_t syncs = reader_info().syncs;
-  end(&received);
-  ck_assert_uint_eq(reader_info().registered, 1);
-  ck_assert_uint_gt(lag(), 0);
-  ck_assert_int_eq(ringcast_gpu_tidy(gpu_reader, 0), 0);
-  ck_assert_uint_gt(lag(), 0); /* the stream is held up still */
-  let_go();
-  ck_comes((ringcast_gpu_tidy(gpu_reader, 0), lag() == 0));
-  ck_assert_uint_eq(reader_info().syncs, syncs);
-  target_holds(40, 100);
-  close_pair();
-}
-END_TEST
-
-START_TEST(where_the_ring_is_not_registered_the_device_is_waited_for) {
-  struct received received;
-  setenv("FAKE_CUDA_NO_READ_ONLY", "1", 1);
-  open_pair(NULL);
-  ck_assert_uint_eq(reader_info().registered, 0);
-  ck_assert_uint_eq(reader_info().way, RINGCAST_GPU_WAY_POOL); /* the pool needs no more than its words */
-  struct ringcast_gpu_info before = reader_info();
-  int64_t shape[1] = {64};
-  static uint8_t host[64] = {1, 2, 3};
-  struct ringcast_tensor tensor = {.data = host, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = tensor};
-  ck_assert_int_eq(ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0), 0);
-  next_frame(&received);
-  begin(&received);
-  ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target), 0);
-  end(&received);
-  ck_assert_uint_eq(lag(), 0);
-  ck_assert_uint_eq(reader_info().syncs, before.syncs + 1);
-  close_pair();
-}
-END_TEST
-
 int main(void) {
   Suite *suite = suite_create("gpu_reader");
   TCase *tests = add_case(suite, "open");
@@ -433,8 +379,5 @@ int main(void) {
   tcase_add_test(tests, a_slot_is_free_when_its_last_hold_has_gone);
   tcase_add_test(tests, a_hold_outlives_reader_and_writer);
   tcase_add_test(tests, to_close_gives_back_what_was_begun);
-  tests = add_case(suite, "ring");
-  tcase_add_test(tests, a_frame_is_given_back_when_the_device_has_read_it);
-  tcase_add_test(tests, where_the_ring_is_not_registered_the_device_is_waited_for);
   return run_gpu_suite(suite, "test_gpu_reader");
 }

@@ -173,23 +173,6 @@ START_TEST(what_a_capture_forbids_is_busy) {
 }
 END_TEST
 
-START_TEST(a_frame_that_is_deferred_is_released_once) {
-  struct ringcast_frame frame;
-  writer = make_writer(1 << 16, 2);
-  reader = attach(writer);
-  ck_assert_int_eq(ringcast_writer_send(writer, "abc", 3, 0, 0), 0);
-  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
-  rc_reader_defer(reader, frame.position);
-  ck_assert_uint_eq(reader->ring.deferred, 1);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), -EINVAL);
-  rc_reader_undefer(reader, frame.position);
-  ck_assert_uint_eq(reader->ring.deferred, 0);
-  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
-}
-END_TEST
-
 int main(void) {
   Suite *suite = suite_create("gpu_writer_between");
   TCase *tests = add_case(suite, "between");
@@ -201,6 +184,5 @@ int main(void) {
   tcase_add_test(tests, who_closes_holds_up_nobody_else);
   tcase_add_test(tests, a_child_of_a_fork_is_told_so);
   tcase_add_test(tests, what_a_capture_forbids_is_busy);
-  tcase_add_test(tests, a_frame_that_is_deferred_is_released_once);
   return run_gpu_suite(suite, "test_gpu_writer_between");
 }

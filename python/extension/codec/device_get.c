@@ -15,6 +15,8 @@
 
 /* Arenas are told apart by where their bytes come from. */
 enum { FRAME, POOL, SOURCES };
+/* Between two looks for signals, while a copy waits. */
+enum { SLICE_NS = 50000000 };
 /* A view into an arena must be where its dtype may be read. */
 enum { ALIGNMENT = 16 };
 
@@ -192,13 +194,33 @@ static struct rc_py_fetching *begin(struct rc_py_decoding *decoding, const struc
 
 /* ---- Copies ----------------------------------------------------------------------------------------------------- */
 
-static int copy_one(const struct rc_py_decoding *decoding, const struct transfer *transfer) {
+/* Of bytes of the frame. A stream that is far behind is waited for, until a signal raises (RC_PY_RAISED). */
+static int copy_frame(struct rc_py_decoding *decoding, const void *from, uint64_t bytes, uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
-  const uint8_t *base = decoding->whole->data;
-  if (transfer->source == FRAME) {
-    return ringcast_gpu_copy_frame(device->reader, device->take, base + transfer->at, transfer->bytes, transfer->to);
+  const uint8_t *source = from;
+  int rc;
+  device->take->timeout_ns = SLICE_NS;
+  for (uint64_t done = 0;; done += device->take->copied) {
+    Py_BEGIN_ALLOW_THREADS
+    rc = ringcast_gpu_copy_frame(device->reader, device->take, source + done, bytes - done, to + done);
+    Py_END_ALLOW_THREADS
+    if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
+    if (PyErr_CheckSignals() < 0) {
+      decoding->owner->gpu->is_interrupted = true;
+      return RC_PY_RAISED;
+    }
   }
-  return ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
+}
+
+static int copy_one(struct rc_py_decoding *decoding, const struct transfer *transfer) {
+  struct rc_py_fetching *device = decoding->device;
+  int rc;
+  if (transfer->source == FRAME)
+    return copy_frame(decoding, (const uint8_t *)decoding->whole->data + transfer->at, transfer->bytes, transfer->to);
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
@@ -208,28 +230,33 @@ static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t a
   return true;
 }
 
+static int follow(const struct rc_py_fetching *device, void *stream, void *before) {
+  int rc;
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_follow(device->device, stream, before);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
 /* Torch's memory is its own in the order of its stream alone: before the copies by another one, and after them. */
 static int follow_torch(const struct rc_py_fetching *device) {
-  return device->settles ? ringcast_gpu_stream_follow(device->device, device->stream, device->torch_stream) : 0;
+  return device->settles ? follow(device, device->stream, device->torch_stream) : 0;
 }
 
 /* Gives `rc` back, or the failure of this, also after one: something may be under way. */
 static int let_torch_follow(const struct rc_py_fetching *device, int rc) {
-  int failed = device->settles ? ringcast_gpu_stream_follow(device->device, device->torch_stream, device->stream) : 0;
-  return rc < 0 ? rc : failed;
+  int failed = device->settles ? follow(device, device->torch_stream, device->stream) : 0;
+  return rc != 0 ? rc : failed;
 }
 
 bool rc_py_device_copy(struct rc_py_decoding *decoding) {
   struct rc_py_fetching *device = decoding->device;
   int rc = 0;
   if (device->count > 0) {
-    Py_BEGIN_ALLOW_THREADS
     rc = follow_torch(device);
     for (size_t i = 0; i < device->count && rc == 0; i++) rc = copy_one(decoding, &device->transfers[i]);
     rc = let_torch_follow(device, rc);
-    Py_END_ALLOW_THREADS
   }
-  if (rc < 0) rc_py_raise(decoding->state, rc);
+  if (rc != 0) rc_py_raise(decoding->state, rc);
   return rc == 0;
 }
 
@@ -278,16 +305,23 @@ static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringc
   return rc_py_torch_within(decoding->state, arena->tensor, item, at - arena->start);
 }
 
+static int copy_wherever(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
+  struct rc_py_fetching *device = decoding->device;
+  int rc;
+  if (source_of(item) == FRAME) return copy_frame(decoding, item->data, item->bytes, to);
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
+  Py_END_ALLOW_THREADS
+  return rc;
+}
+
 /* Of one item, wherever it is; at once. */
 static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t to) {
   struct rc_py_fetching *device = decoding->device;
   bool is_torch = item->flags & RINGCAST_ITEM_TORCH;
-  int rc;
-  Py_BEGIN_ALLOW_THREADS rc = is_torch ? follow_torch(device) : 0;
-  if (rc == 0) rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
+  int rc = is_torch ? follow_torch(device) : 0;
+  if (rc == 0) rc = copy_wherever(decoding, item, to);
   if (is_torch) rc = let_torch_follow(device, rc);
-  Py_END_ALLOW_THREADS
-  if (rc < 0) rc_py_raise(decoding->state, rc);
+  if (rc != 0) rc_py_raise(decoding->state, rc);
   return rc == 0;
 }
 

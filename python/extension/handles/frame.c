@@ -37,16 +37,15 @@ void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
   while (self->dropped_count > 0) {
     struct ringcast_frame frame = self->dropped[--self->dropped_count]; /* meanwhile another may be dropped */
     /* Nobody is there to be told that it was evicted: the next call tells. */
-    if (self->reader) rc_py_reader_release(self, &frame, false);
+    if (self->reader) rc_py_reader_release(self, &frame);
   }
 }
 
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  int rc = rc_py_reader_release(self, frame, true);
-  bool wins = rc == RC_PY_RAISED || /* by a signal, of what can't be raised again */
-              (type && rc == -ESTALE && PyErr_GivenExceptionMatches(type, PyExc_Exception));
+  int rc = rc_py_reader_release(self, frame);
+  bool wins = type && rc == -ESTALE && PyErr_GivenExceptionMatches(type, PyExc_Exception);
   if (wins) {
     Py_CLEAR(type);
     Py_CLEAR(value);

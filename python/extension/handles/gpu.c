@@ -2,12 +2,10 @@
 /*
  * The gpu's part of a Writer, and of a Reader: opened by the first tensor of a device, and closed before the rest.
  *
- * A Reader gives a frame back by way of the gpu's part once there is one, as what a device still copies out of it, or
- * the writer's pool, is not to be used again before that has come.
+ * A Reader gives a frame back by way of the gpu's part once there is one, as the frame's place in the writer's pool is
+ * not to be used again before a device has read it.
  */
 #include "python/extension/device.h"
-
-#include <unistd.h>
 
 bool rc_py_device_may_start(struct rc_py_state *state) {
   PyObject *captures = rc_py_device_call(state, "captures", "()");
@@ -134,7 +132,7 @@ static int send_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
                    struct ringcast_gpu_extent *lease) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
   size_t bytes;
-  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc == 0) {
     rc = rc_py_encoding_write_device(encoding, self->gpu, &call.span, tag, lease, &bytes);
     if (rc == 0) rc = commit(self, encoding, lease, bytes);
@@ -246,29 +244,12 @@ static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
   return gpu;
 }
 
-static void list_reader(struct rc_py_gpu_reader *gpu) {
-  struct rc_py_state *state = rc_py_state_of(gpu->owner);
-  gpu->next = state->gpu_readers;
-  state->gpu_readers = gpu;
-  gpu->is_listed = true;
-}
-
-void rc_py_gpu_reader_unlist(struct rc_py_reader *self) {
-  if (!self->gpu || !self->gpu->is_listed) return;
-  struct rc_py_gpu_reader **at = &rc_py_state_of(self)->gpu_readers;
-  while (*at != self->gpu) at = &(*at)->next;
-  *at = self->gpu->next;
-  self->gpu->is_listed = false;
-}
-
 struct rc_py_gpu_reader *rc_py_gpu_reader_of(struct rc_py_reader *self) {
   struct rc_py_gpu_reader *gpu = self->gpu;
   if (gpu && (gpu->rc == 0 || gpu->rc == -ENODEV)) return gpu; /* any other failure may be over by now */
   if (!gpu && !(gpu = new_reader(self))) return NULL;
   Py_CLEAR(gpu->why);
-  gpu->owner = self;
   gpu->rc = open_reader(self, gpu);
-  if (gpu->rc == 0) list_reader(gpu);
   rc_py_state_of(self)->device_is_ready |= gpu->rc == 0;
   if (gpu->rc < 0) {
     const char *why = ringcast_last_error();
@@ -338,51 +319,40 @@ bool rc_py_gpu_skips(struct rc_py_reader *self) {
   return true;
 }
 
-enum { RELEASE_SLICE_NS = 50000000 }; /* between two looks for signals */
-
-/* Without the GIL, but by who has the Reader's turn: nobody else looks at its takes. */
-static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take, int64_t timeout_ns) {
-  int rc = ringcast_gpu_end_within(gpu->reader, &take->take, timeout_ns);
-  bool is_behind = rc == -ETIMEDOUT || rc == -EAGAIN;
-  gpu->is_behind |= is_behind;
+/* By who has the Reader's turn: nobody else looks at its takes. */
+static int end_take(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
+  int rc = ringcast_gpu_end(gpu->reader, &take->take);
   gpu->owed_count -= take->is_owed;
-  take->is_owed = rc == -EBUSY || is_behind; /* its stream captures a graph, or is far behind: still open */
+  take->is_owed = rc == -EBUSY; /* its stream captures a graph: still open */
   gpu->owed_count += take->is_owed;
   if (!take->is_owed) *take = gpu->takes[--gpu->take_count];
   return rc;
 }
 
-void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu, int64_t timeout_ns) {
-  gpu->is_behind = false;
+void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
   for (uint32_t i = gpu->owed_count ? gpu->take_count : 0; i-- > 0;) {
-    if (!gpu->takes[i].is_owed) continue;
-    /* Nobody is there to be told: the next call tells. */
-    end_take(gpu, &gpu->takes[i], gpu->is_behind ? 0 : timeout_ns);
+    if (gpu->takes[i].is_owed) end_take(gpu, &gpu->takes[i]); /* nobody is there to be told: the next call tells */
   }
 }
 
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
-  gpu->is_behind = false;
   if (gpu->owed_count == 0) return;
-  Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(gpu, 0);
+  Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(gpu);
   Py_END_ALLOW_THREADS
 }
 
-static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take, bool waits) {
+static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
   int lost = ringcast_gpu_check(gpu->reader), rc;
   gpu->has_told |= lost < 0;
-  do { /* it may wait for the device, for long */
-    Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take, waits ? RELEASE_SLICE_NS : 0);
-    Py_END_ALLOW_THREADS
-    if (rc == -ETIMEDOUT && PyErr_CheckSignals() < 0) return RC_PY_RAISED;
-  } while (rc == -ETIMEDOUT);
-  return rc < 0 && rc != -EBUSY && rc != -EAGAIN ? rc : lost;
+  Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take); /* another thread's call of the driver may hold it up */
+  Py_END_ALLOW_THREADS
+  return rc < 0 && rc != -EBUSY ? rc : lost;
 }
 
-int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame, bool waits) {
+int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   if (!self->gpu || !self->gpu->reader) return ringcast_reader_release(self->reader, frame);
   struct rc_py_take *take = find_take(self->gpu, frame);
-  return take ? release_begun(self->gpu, take, waits) : ringcast_gpu_release(self->gpu->reader, frame);
+  return take ? release_begun(self->gpu, take) : ringcast_gpu_release(self->gpu->reader, frame);
 }
 
 int rc_py_gpu_check(struct rc_py_reader *self) {
@@ -393,25 +363,6 @@ int rc_py_gpu_check(struct rc_py_reader *self) {
   bool was_told = gpu->has_told;
   gpu->has_told = rc < 0;
   return was_told ? 0 : rc; /* what comes after it, if it needs no device, is still to be had */
-}
-
-/* None is in the middle of a call that lets others run: that would be busy. */
-bool rc_py_gpu_tidy_idle(struct rc_py_state *state) {
-  bool is_behind = false;
-  for (struct rc_py_gpu_reader *gpu = state->gpu_readers; gpu; gpu = gpu->next) {
-    if (!gpu->owner->busy && gpu->owner->pid == getpid()) is_behind |= ringcast_gpu_tidy(gpu->reader, 0) != 0;
-  }
-  return is_behind;
-}
-
-PyObject *rc_py_gpu_tidy_readers(PyObject *module, PyObject *Py_UNUSED(unused)) {
-  return PyBool_FromLong(rc_py_gpu_tidy_idle(PyModule_GetState(module)));
-}
-
-int rc_py_wait_for_room(struct rc_py_writer *self, rc_py_attempt attempt, void *call, int64_t timeout_ns) {
-  struct rc_py_state *state = rc_py_state_of(self);
-  return state->gpu_readers ? rc_py_wait_beside(attempt, call, timeout_ns, rc_py_gpu_tidy_idle, state)
-                            : rc_py_wait(attempt, call, timeout_ns);
 }
 
 void rc_py_gpu_reader_shut(struct rc_py_reader *self) {

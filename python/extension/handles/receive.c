@@ -2,8 +2,8 @@
 /*
  * Receiving: the next frame, copied out or lent.
  *
- * A frame is not lost whose tensors can't be copied just now, because their stream captures a graph: the frame stays
- * held, as the Reader's `rest`, and is the next one.
+ * A frame is not lost whose tensors can't be copied just now, because their stream captures a graph, or Ctrl-C ends the
+ * copy to a device: the frame stays held, as the Reader's `rest`, and is the next one.
  *
  * A Reader that keeps copies what it can't keep. Whether a large frame is worth keeping is known only once the frame
  * was read. So the last large frame decides: if it was made of large arrays, the next one is kept.
@@ -11,10 +11,6 @@
 #include "python/extension/handles/receive.h"
 
 #include "python/extension/device.h"
-
-/* How long who asks without waiting waits for a device that has too much of the ring: he is to ask again, soon, and not
- * without end in between. */
-enum { POLL_WAITS_NS = 200000 };
 
 struct arrival {
   ringcast_reader *reader;
@@ -24,32 +20,12 @@ struct arrival {
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
-static void end_owed(struct rc_py_gpu_reader *gpu, bool may_wait, int64_t timeout_ns) {
-  if (may_wait) rc_py_gpu_end_owed(gpu, timeout_ns);
-  else rc_py_gpu_end_owed_now(gpu);
-}
-
-/* With a timeout of 0 or 1 it has the GIL, and waits for no device. */
+/* With a timeout of 0 or 1 it has the GIL. */
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
-  if (!call->gpu) return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
-  bool may_wait = timeout_ns > 1;
-  end_owed(call->gpu, may_wait, 0);
-  if (!may_wait) ringcast_gpu_tidy(call->gpu->reader, 0); /* the next call tells of a failure */
-  int rc = may_wait ? ringcast_gpu_next(call->gpu->reader, timeout_ns, &call->frame)
-                    : ringcast_reader_next(call->reader, timeout_ns, &call->frame);
-  if (rc != -EBUSY || !call->gpu->is_behind) return rc;
-  end_owed(call->gpu, may_wait, timeout_ns); /* that has the lease; and it says so */
-  return timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT;
-}
-
-/* Who asks without waiting sleeps elsewhere, so it is here that frames are given back that the writer may wait for. As
- * long as not all of them are, the descriptor is readable, if he sleeps by that. */
-static int try_tidied(struct arrival *call) {
-  Py_BEGIN_ALLOW_THREADS ringcast_gpu_tidy(call->gpu->reader, POLL_WAITS_NS);
-  Py_END_ALLOW_THREADS
-  int rc = try_next(call, 0);
-  return rc == -EINTR ? -EAGAIN : rc;
+  if (call->gpu && timeout_ns > 1) rc_py_gpu_end_owed(call->gpu);
+  else if (call->gpu) rc_py_gpu_end_owed_now(call->gpu);
+  return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
 }
 
 /* The next frame, or the one that an earlier call could not copy. */
@@ -62,7 +38,7 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
   int rc = rc_py_gpu_check(self);
   if (rc == 0) rc = rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
   if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed_now(call->gpu); /* says why, if that is what leaves no lease */
-  return rc == -EAGAIN && call->gpu ? try_tidied(call) : rc;
+  return rc;
 }
 
 /* A frame in spill memory. */
@@ -92,7 +68,7 @@ static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, u
 static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
   bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
-  if (is_copied) return decode(self, call, tag); /* a device may still read it afterwards */
+  if (is_copied) return decode(self, call, tag);
   struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
   if (!hold) return decode(self, call, tag);
   call->kept = true;
@@ -124,7 +100,8 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t 
   rc_py_gpu_skips_none(self);
   bool keeps = is_large(self, call) && is_to_be_kept(self);
   *object = keeps ? decode_kept(self, call, tag) : decode(self, call, tag);
-  self->begun = !*object && !call->kept && self->gpu && is_captured(rc_py_state_of(self));
+  self->begun = !*object && !call->kept && self->gpu &&
+                (self->gpu->is_interrupted || is_captured(rc_py_state_of(self)));
   self->rest = call->frame;
   if (self->begun) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);

@@ -33,7 +33,7 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
 /* Puts what was measured into the ring. On an error nothing is left open. */
 static int send_encoding(struct rc_py_writer *self, struct rc_py_encoding *encoding, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(&encoding->plan)};
-  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   size_t bytes;
   rc = rc_py_encoding_write(encoding, self, &call.span, tag, &bytes);
@@ -61,7 +61,7 @@ static void fill(const struct rc_py_writer *self, const struct ringcast_span *sp
 /* The tag belongs to the sending. */
 static int send_packed(struct rc_py_writer *self, const struct rc_py_packed *packed, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = packed->bytes};
-  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   struct ringcast_frame_header header;
   memcpy(&header, packed->data, sizeof header);
@@ -132,7 +132,7 @@ static int copy_view(struct rc_py_writer *self, const struct ringcast_span *span
 
 static int send_view(struct rc_py_writer *self, const Py_buffer *view, int64_t timeout_ns) {
   struct rc_py_reservation call = {.writer = self, .bytes = (size_t)view->len};
-  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   if (copy_view(self, &call.span, view) == 0) {
     return ringcast_writer_commit(self->writer, call.bytes, RINGCAST_KIND_BYTES);
@@ -170,7 +170,7 @@ static int build_error(const struct ringcast_span *span, const struct ringcast_f
 static int send_error(struct rc_py_writer *self, const struct ringcast_frame_plan *plan, const char *text,
                       size_t text_bytes, int64_t timeout_ns, uint32_t tag) {
   struct rc_py_reservation call = {.writer = self, .bytes = ringcast_plan_bytes(plan)};
-  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   if (rc < 0) return rc;
   size_t bytes;
   rc = build_error(&call.span, plan, tag, text, text_bytes, &bytes);

@@ -128,7 +128,7 @@ static int try_grow(void *context, int64_t timeout_ns) {
 static int grow(struct rc_py_writer *writer, size_t bytes, int64_t timeout_ns) {
   struct growth call = {.writer = writer, .bytes = bytes};
   writer->lease.moving = true;
-  int rc = rc_py_wait_for_room(writer, try_grow, &call, timeout_ns);
+  int rc = rc_py_wait(try_grow, &call, timeout_ns);
   writer->lease.moving = false;
   if (rc == 0) writer->span = call.span;
   return rc;

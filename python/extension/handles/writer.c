@@ -78,7 +78,7 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   if (!rc_py_amount_arguments("reserve", args, count, keywords, PY_SSIZE_T_MAX, &bytes, &timeout_ns)) return NULL;
   if (!rc_py_writer_enter(self)) return NULL;
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
-  int rc = rc_py_wait_for_room(self, rc_py_try_reserve, &call, timeout_ns);
+  int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
   rc_py_watch_after(self->watch, self->pid, rc);
   rc_py_writer_leave(self);
   if (rc < 0) return rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);

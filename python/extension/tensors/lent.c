@@ -71,7 +71,6 @@ void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run) {
   struct rc_py_hold *hold = self->hold;
   self->hold = NULL;
   self->reader = NULL;
-  rc_py_gpu_reader_unlist(self);
   PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
   rc_py_gpu_reader_shut(self);
   if (hold) {

@@ -22,7 +22,6 @@ from ringcast._group.config import whole
 from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
-from ringcast._ringcast import _tidy_readers
 from ringcast.sglang import rule
 from ringcast.sglang.hashes import hashes_of
 
@@ -330,6 +329,4 @@ class _Sharing:
         if not took:
             if room is not None:
                 poll.register(room, select.POLLIN)
-            # What a device has read of other rings is given back: whoever this one waits for may wait for room there.
-            behind = _tidy_readers() and (timeout is None or timeout > 0.001)
-            poll.poll(1 if behind else None if timeout is None else timeout * 1000)
+            poll.poll(None if timeout is None else timeout * 1000)

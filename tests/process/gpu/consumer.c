@@ -111,15 +111,14 @@ static void copy_item(struct consumer *consumer, struct check *check, struct rin
   check->at[index] = at;
 }
 
-/* Whether what was copied from the ring itself is read there by the device, later. */
-static bool reads_later(const struct consumer *consumer, const struct ringcast_item *item) {
+/* Whether the reader has its pinned buffer. */
+static bool has_buffer(const struct consumer *consumer) {
   struct ringcast_gpu_info info = {.size = sizeof info};
-  struct ringcast_info ring = {.size = sizeof ring};
-  must(ringcast_gpu_reader_info(consumer->gpu, &info) == 0 && ringcast_reader_info(consumer->reader, &ring) == 0);
-  return info.registered && item->bytes < ring.ring_frame / 2;
+  must(ringcast_gpu_reader_info(consumer->gpu, &info) == 0);
+  return info.registered;
 }
 
-/* False: the device had to be waited for, for all that is known. */
+/* False: a call has waited for the device, for all that is known. */
 static bool read_items(struct consumer *consumer, struct check *check, const struct ringcast_frame_reader *frame,
                        struct ringcast_gpu_take *take, const struct plan *plan) {
   bool all_later = true;
@@ -134,11 +133,11 @@ static bool read_items(struct consumer *consumer, struct check *check, const str
       self->corrupt += !plan_matches(planned, item.data);
     } else if (!try_view(consumer, check, take, &item, plan, i, at)) {
       copy_item(consumer, check, take, &item, i, at);
-      if (item.placement == RINGCAST_PLACEMENT_INLINE && item.bytes > 0) all_later &= reads_later(consumer, &item);
+      if (item.placement == RINGCAST_PLACEMENT_INLINE && item.bytes > 0) all_later &= has_buffer(consumer);
     }
     at += (planned->bytes + 255) & ~(uint64_t)255;
   }
-  return all_later && frame->bytes < options.ring / 4;
+  return all_later;
 }
 
 static void take_frame(struct consumer *consumer, const struct ringcast_frame *frame,

@@ -131,17 +131,15 @@ PLANTS = {
         "return (int32_t)(rc_load_acquire(&word->half) - (uint32_t)generation) >= 0;",
         "return rc_load_acquire(&word->half) >= (uint32_t)generation;")]),
     # From the ring itself.
-    "deferred_frame_is_released_at_once": (BY_RING, [("deferred.c",
-        "rc_reader_defer(gpu->reader, frame->position);",
-        "rc_reader_defer(gpu->reader, frame->position);\n  release(gpu, free);")]),
+    "chunk_is_used_again_unread": ("test_gpu_bounce", [("bounce.c",
+        "chunk->is_read ? await(gpu, take, chunk->event) : 0",
+        "chunk->is_read && !gpu ? await(gpu, take, chunk->event) : 0")]),
+    "chunk_is_shared_by_takes": ("test_gpu_bounce", [("bounce.c",
+        "chunk->take != owner ||", "chunk->take == 0 ||")]),
     "host_copy_is_not_waited_for": (BY_RING, [("writer.c",
         "    rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);\n    gpu->syncs++;\n"
         "    gpu->inline_frames++;",
         "    rc_cu_result result = RC_CU_SUCCESS;\n    gpu->syncs += stream != NULL;\n    gpu->inline_frames++;")]),
-    "sleeps_on_deferred_frames": (BY_RING, [("reader.c",
-        "if (rc_deferred_settle(gpu, gpu->reader->ring.ring.capacity / 4, ",
-        "if (rc_deferred_settle(gpu, UINT64_MAX, "),
-        ("deferred.c", "if (gpu->is_behind) return;", "return;")]),
     # Lent memory, and pools that look the same.
     "lent_is_taken_back_while_it_is_sent": ("test_gpu_lend", [("lend.c",
         "if (own->under_way != 0) return false;", "")]),
@@ -162,8 +160,6 @@ PLANTS = {
     # Ends.
     "closed_while_streams_read": (CLOSING, [("import.c",
         "  bool idle = has_none_under_way(import);", "  bool idle = import != NULL;")]),
-    "ring_is_left_while_it_is_read": ("test_gpu_rest", [("rest.c",
-        "is_all &= !gpu->taken[i].used && !gpu->deferred[i].frame.data;", "is_all &= !gpu->taken[i].used;")]),
     "freed_while_readers_have_it_open": (CLOSING, [
         ("estate.c", "if (owner != 0 && !rc_owner_is_dead(owner)) return true;", "(void)owner;"),
         ("estate.c", "if (rc_consumer_has_lock(&estate->segment, estate->counted, i, RC_GPU_POOL_ITSELF)) return true;",

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From the ring to the device, through a small pinned buffer of the reader's own. The driver may stage a copy out of
+ * ordinary memory behind all work of the stream, without a time limit, and a reader can't pin its mapping of the ring:
+ * to register read-only memory takes an attribute that data-centre cards lack. (A private mapping of the ring can be
+ * registered with default flags; but the driver then pins copies of its pages, which do not follow the ring.)
+ *
+ * So the host copies the frame's bytes into a chunk of the buffer, the stream copies them from there to the device, and
+ * an event behind that copy says when the chunk is free again. When the call returns, the frame's bytes have left the
+ * ring: the caller may release the frame.
+ *
+ * A chunk serves one take at a time, because only then do all copies out of the chunk lie in one stream, where the
+ * event behind the last copy covers the others too. The stream's handle is not enough to tell streams apart: a new
+ * stream may get the handle of a destroyed one.
+ *
+ * If the device has yet to read all chunks, the call waits. It asks the driver for the event between short sleeps, and
+ * a timeout or a signal ends the wait. The bytes that are enqueued by then stay enqueued: `take->copied` counts them.
+ *
+ * A buffer that a stream may still read is not freed. A reader that closes waits a tenth of a second for the stream;
+ * then it leaves the buffer on a list of the process, and the next reader that opens or closes looks at the list again.
+ *
+ * Without pinned memory, or without events, the call waits until the stream is idle, copies out of the ring itself, and
+ * waits for that copy.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gpu/reader.h"
+#include "shm/disable.h"
+#include "shm/error.h"
+
+#define CHUNKS      16u
+#define CHUNK_BYTES ((uint64_t)512 << 10)
+#define SPIN_NS     50000 /* how long the host only asks, before the host sleeps between two questions */
+#define PAUSE_NS    20000
+#define CLOSE_NS    100000000
+
+struct chunk {
+  rc_cu_event event; /* behind the last copy out of it */
+  uint64_t take;     /* 1 + the position of the frame whose bytes it holds; 0: none yet */
+  uint64_t used;     /* bytes */
+  bool is_read;      /* a stream was told to read it, and no query has said yet that the stream has done so */
+};
+
+struct rc_bounce {
+  struct rc_device device; /* holds the context: the buffer may outlive its reader */
+  uint8_t *memory;
+  struct chunk chunks[CHUNKS];
+  uint32_t current;
+  uint32_t forks;
+  struct rc_bounce *next; /* in `left` */
+};
+
+static struct {
+  pthread_mutex_t mutex;
+  struct rc_bounce *first;
+} left = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- The buffer -------------------------------------------------------------------------------------------------- */
+
+static void give_back(struct rc_bounce *bounce) {
+  const struct rc_cuda *cuda = bounce->device.cuda;
+  for (uint32_t i = 0; i < CHUNKS; i++)
+    if (bounce->chunks[i].event) cuda->event_destroy(bounce->chunks[i].event);
+  if (bounce->memory) cuda->host_free(bounce->memory);
+}
+
+static rc_cu_result allocate(struct rc_bounce *bounce) {
+  const struct rc_cuda *cuda = bounce->device.cuda;
+  void *memory;
+  rc_cu_result result = cuda->host_alloc(&memory, CHUNKS * CHUNK_BYTES, RC_CU_MEMHOSTALLOC_PORTABLE);
+  if (result != RC_CU_SUCCESS) return result;
+  bounce->memory = memory;
+  for (uint32_t i = 0; i < CHUNKS && result == RC_CU_SUCCESS; i++)
+    result = cuda->event_create(&bounce->chunks[i].event, RC_CU_EVENT_DISABLE_TIMING);
+  return result;
+}
+
+/* The context is current. NULL: there is no such memory here. */
+static struct rc_bounce *make(const ringcast_gpu_reader *gpu) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  bool has_events = cuda->event_create && cuda->event_record && cuda->event_query && cuda->event_destroy;
+  if (!has_events || rc_disabled("cuda_register")) return NULL;
+  struct rc_bounce *bounce = calloc(1, sizeof *bounce);
+  if (!bounce || rc_device_open(gpu->device.ordinal, &bounce->device) != 0) {
+    free(bounce);
+    return NULL;
+  }
+  bounce->forks = rc_fork_count();
+  if (allocate(bounce) == RC_CU_SUCCESS) return bounce;
+  give_back(bounce);
+  rc_device_close(&bounce->device);
+  free(bounce);
+  return NULL;
+}
+
+static bool is_read_still(struct rc_bounce *bounce) {
+  for (uint32_t i = 0; i < CHUNKS; i++) {
+    const struct chunk *chunk = &bounce->chunks[i];
+    if (chunk->is_read && bounce->device.cuda->event_query(chunk->event) == RC_CU_NOT_READY) return true;
+  }
+  return false;
+}
+
+/* False: not now. */
+static bool try_to_free(struct rc_bounce *bounce) {
+  struct rc_cuda_entry entry;
+  bool has_entered = rc_cuda_enter(bounce->device.context, &entry) == RC_CU_SUCCESS;
+  if (!has_entered && !rc_device_is_lost(&bounce->device)) return false;
+  bool may = !has_entered || !is_read_still(bounce);
+  if (has_entered && may) give_back(bounce);
+  if (has_entered) rc_cuda_leave(&entry);
+  if (!may) return false;
+  rc_device_close(&bounce->device);
+  free(bounce);
+  return true;
+}
+
+/* In a forked child, what the parent has left stays the parent's. */
+static void free_or_leave(struct rc_bounce *bounce, int64_t patience_ns) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  bool is_own = bounce->forks == rc_fork_count();
+  for (int64_t until = rc_now_ns() + patience_ns; is_own; nanosleep(&pause, NULL)) {
+    if (try_to_free(bounce)) return;
+    if (rc_now_ns() >= until) break;
+  }
+  pthread_mutex_lock(&left.mutex);
+  bounce->next = left.first;
+  left.first = bounce;
+  pthread_mutex_unlock(&left.mutex);
+}
+
+void rc_bounces_tidy(void) {
+  pthread_mutex_lock(&left.mutex);
+  struct rc_bounce *bounce = left.first;
+  left.first = NULL;
+  pthread_mutex_unlock(&left.mutex);
+  for (struct rc_bounce *next; bounce; bounce = next) {
+    next = bounce->next;
+    free_or_leave(bounce, 0);
+  }
+}
+
+void rc_bounce_end(struct rc_bounce *bounce) {
+  if (bounce) free_or_leave(bounce, CLOSE_NS);
+}
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+static int64_t end_of(int64_t timeout_ns) {
+  int64_t now = rc_now_ns();
+  return timeout_ns >= 0 && timeout_ns < INT64_MAX - now ? now + timeout_ns : INT64_MAX;
+}
+
+static int fail_behind(int64_t timeout_ns) {
+  return rc_fail_as(timeout_ns == 0 ? -EAGAIN : -ETIMEDOUT,
+                    "the device has not read the earlier bytes of the ring yet, as its stream is behind: copy the "
+                    "rest, from take.copied on, later");
+}
+
+/* Asks for the event, or, where that is NULL, for all that the take's stream is to do. */
+static int ask(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, rc_cu_event event, rc_cu_result *out) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  /* Another thread may begin a capture meanwhile: a question about the stream would spoil the capture. */
+  int failed = event ? 0 : rc_device_check_stream(&gpu->device, take->stream);
+  if (failed == 0) *out = event ? cuda->event_query(event) : cuda->stream_query(take->stream);
+  return failed;
+}
+
+static int await(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, rc_cu_event event) {
+  const struct timespec pause = {.tv_nsec = PAUSE_NS};
+  rc_cu_result result;
+  int failed = ask(gpu, take, event, &result);
+  if (failed == 0 && result == RC_CU_NOT_READY) gpu->syncs++;
+  for (int64_t began = rc_now_ns(), until = end_of(take->timeout_ns); failed == 0 && result == RC_CU_NOT_READY;) {
+    int64_t now = rc_now_ns();
+    if (now >= until) return fail_behind(take->timeout_ns);
+    if (now - began > SPIN_NS && nanosleep(&pause, NULL) != 0)
+      return rc_fail_as(-EINTR, "a signal arrived while waiting for the device to read earlier bytes of the ring");
+    failed = ask(gpu, take, event, &result);
+  }
+  if (failed != 0) return failed;
+  return result == RC_CU_SUCCESS ? 0 : rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "asking how far a stream is"));
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+/* The chunk that the take's next bytes go to: with room in it. */
+static int claim(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, struct chunk **out) {
+  struct rc_bounce *bounce = gpu->bounce;
+  uint64_t owner = take->frame.position + 1;
+  struct chunk *chunk = &bounce->chunks[bounce->current];
+  if (chunk->take != owner || chunk->used >= CHUNK_BYTES) {
+    uint32_t next = (bounce->current + 1) % CHUNKS;
+    chunk = &bounce->chunks[next];
+    int failed = chunk->is_read ? await(gpu, take, chunk->event) : 0;
+    if (failed != 0) return failed;
+    *chunk = (struct chunk){.event = chunk->event, .take = owner};
+    bounce->current = next;
+  }
+  *out = chunk;
+  return 0;
+}
+
+static int enqueue(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, struct chunk *chunk,
+                   const uint8_t *from, uint64_t bytes, rc_cu_ptr to) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  uint8_t *at = gpu->bounce->memory + (uint64_t)(chunk - gpu->bounce->chunks) * CHUNK_BYTES + chunk->used;
+  memcpy(at, from, bytes);
+  rc_cu_result result = cuda->copy_htod(to, at, bytes, take->stream);
+  if (result != RC_CU_SUCCESS) return rc_gpu_reader_copied(gpu, result);
+  chunk->used += (bytes + RC_LINE - 1) & ~(uint64_t)(RC_LINE - 1);
+  chunk->is_read = true;
+  result = cuda->event_record(chunk->event, take->stream);
+  if (result == RC_CU_SUCCESS) return rc_gpu_reader_copied(gpu, result);
+  result = cuda->stream_synchronize(take->stream); /* no event says when the chunk is free */
+  gpu->syncs++;
+  chunk->is_read = result != RC_CU_SUCCESS;
+  return rc_gpu_reader_copied(gpu, result);
+}
+
+static int copy_pageable(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const uint8_t *from, uint64_t bytes,
+                         rc_cu_ptr to) {
+  const struct rc_cuda *cuda = gpu->device.cuda;
+  int failed = await(gpu, take, NULL); /* else the copy itself might wait, and no signal ends that */
+  if (failed != 0) return failed;
+  rc_cu_result result = cuda->copy_htod(to, from, bytes, take->stream);
+  rc_cu_result waited = cuda->stream_synchronize(take->stream); /* also after a failure: some may be under way */
+  gpu->syncs++;
+  if (result == RC_CU_SUCCESS) result = waited;
+  if (result == RC_CU_SUCCESS) take->copied = bytes;
+  return rc_gpu_reader_copied(gpu, result);
+}
+
+int rc_bounce_copy(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const void *from, uint64_t bytes,
+                   rc_cu_ptr to) {
+  const uint8_t *source = from;
+  take->copied = 0;
+  if (!gpu->bounce && !gpu->has_no_bounce) {
+    gpu->bounce = make(gpu);
+    gpu->has_no_bounce = !gpu->bounce;
+  }
+  if (!gpu->bounce) return copy_pageable(gpu, take, source, bytes, to);
+  while (take->copied < bytes) {
+    struct chunk *chunk;
+    int failed = claim(gpu, take, &chunk);
+    if (failed != 0) return failed;
+    uint64_t most = CHUNK_BYTES - chunk->used, next = bytes - take->copied;
+    if (next > most) next = most;
+    failed = enqueue(gpu, take, chunk, source + take->copied, next, to + take->copied);
+    if (failed != 0) return failed;
+    take->copied += next;
+  }
+  return 0;
+}
