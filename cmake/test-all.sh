@@ -47,6 +47,8 @@ aside() {
   run aarch64 aarch64
 }
 
+# The extension's own tests; the drop-ins call the same extension.
+python_asan() { cmake/python-asan.sh --junitxml="$(junit python-asan)" "${ranks[@]/#/--ignore=}"; }
 asan_rest() { RINGCAST_TEST_SHARE=6 check asan asan-rest -LE '^(sanitized|pool|house)$' -j "$jobs"; }
 
 begin_aside aside
@@ -57,6 +59,7 @@ done
 # how a CPU waits or whether it spins first; without io_uring or pidfds it sleeps and is told as without all
 # of them, and without cow it copies; dlpack_api is one of these.
 RINGCAST_DISABLE=$everything RINGCAST_TEST_EXAMPLES=30 python no-extras-python -m 'not alike'
+run python-asan python_asan
 until_finished asan
 run asan-rest asan_rest
 wait "$aside"

@@ -7,6 +7,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 from multiprocessing import forkserver, resource_tracker
 
@@ -14,6 +15,9 @@ import pytest
 from peers import Peer
 
 import ringcast
+
+# A shell ignores SIGINT for what it starts in the background, and so would Python: tests interrupt waits by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def descriptors():
