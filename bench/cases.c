@@ -119,7 +119,7 @@ static void tear_down_stream(void *state) {
 
 /* ---- The two halves --------------------------------------------------------------------------------------------- */
 
-/* The functions that are measured, by the library that they are from. */
+/* The measured functions of one library. */
 struct api {
   void *library;
   __typeof__(ringcast_writer_create_ex) *create;
@@ -141,7 +141,7 @@ struct alone {
 };
 
 struct half {
-  const char *library; /* NULL: the one that is linked in */
+  const char *library; /* NULL: the linked library */
   bool reads;
 };
 
@@ -213,7 +213,7 @@ static double run_writer(void *state, uint64_t iterations) {
   return (double)(perf_now_ns() - start) * 1e-9;
 }
 
-/* The frames lie ready: a batch of them fits into half the ring. */
+/* The frames are there before the clock starts: a batch fits into half the ring. */
 static double run_reader(void *state, uint64_t iterations) {
   write_frames(state, iterations);
   int64_t start = perf_now_ns();
@@ -226,7 +226,7 @@ static void tear_down_alone(void *state) {
   perf_unpin(&machine);
   alone->api.close_reader(alone->reader);
   alone->api.close_writer(alone->writer);
-  free(alone); /* the library stays: it watches forks */
+  free(alone); /* the library stays loaded: it watches forks */
 }
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */

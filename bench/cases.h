@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a benchmark is: a name and three functions in C. main.cc hands each case to Google Benchmark. What is measured
- * is in tools/measure/, which `ringcast perf` calls too; a case's floor stands beside the case, and
+ * A benchmark is a name and three functions in C. main.cc hands each case to Google Benchmark. The kernels are in
+ * tools/measure/, and `ringcast perf` calls the same kernels. A case's floor stands beside the case, and
  * `make bench ARGS="--benchmark_enable_random_interleaving=true --benchmark_repetitions=5"` runs the cases in turns.
  */
 #ifndef BENCH_CASES_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registers the cases, which are written in C, with Google Benchmark.
-//   --dry-run   one iteration of each, to see that they work
+//   --dry-run   one iteration of each, to show that the cases work
 #include <benchmark/benchmark.h>
 
 #include <sys/utsname.h>
@@ -40,7 +40,7 @@ static void run(benchmark::State &state, const bench_case *which, uint64_t batch
 }
 
 static void add(const bench_case &which, bool dry) {
-  // Timed as one: a clock read costs as much as a small frame. 16 MiB of them, so that the ring is gone round.
+  // Timed as one: a clock read costs as much as a small frame. 16 MiB of them, so that the writer laps the ring.
   uint64_t batch = which.batch ? which.batch : std::clamp<uint64_t>((16 << 20) / (which.bytes + 1), 4, 1000);
   auto *registered = benchmark::RegisterBenchmark(which.name, run, &which, dry ? 1 : batch)->UseManualTime();
   registered->Unit(benchmark::kNanosecond);

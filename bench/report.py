@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures everything that docs/benchmarks.md shows, and writes it there: the tables between their markers, the picture
-beside them. One run on one machine, some minutes; nothing else should run meanwhile.
+"""Measures the tables of docs/benchmarks.md, and writes the tables between the markers of the page, and the picture
+beside the page. One run on one machine takes some minutes; no other load should run on the machine.
 
   report.py                 measures, keeps the raw figures in build/bench/report.json, writes the page
   report.py --from FILE     writes the page from raw figures
-  report.py --quick         measures hardly at all: to see that this script works; give --page too
+  report.py --quick         measures for a moment, to test this script; give --page too
 """
 
 import argparse
@@ -36,7 +36,7 @@ def say(text):
 
 
 def run(command):
-    """Its JSON, or {"skipped": reason}."""
+    """The JSON of a command, or {"skipped": reason}."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
     if done.returncode == 0:
         return json.loads(done.stdout)
@@ -50,7 +50,7 @@ def perf(name, seconds, *arguments):
 
 
 def run_cases(quick):
-    """Median and figures of each case of the benchmark, by name. Its repetitions are in random order."""
+    """Median and figures of each case of the benchmark, by name. The repetitions run in random order."""
     say(f"bench {CASES}")
     found = run([BENCH, f"--benchmark_filter=^({CASES})/", f"--benchmark_min_time={0.01 if quick else 0.1}",
                  f"--benchmark_repetitions={3 if quick else 7}", "--benchmark_enable_random_interleaving=true",
@@ -80,7 +80,7 @@ def read(path, default=""):
 
 
 def machine():
-    """Facts that say what the figures depend on, and nothing of whose machine it is."""
+    """Facts that the figures depend on, without a name of the machine."""
     text = read("/proc/cpuinfo")
     field = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     caches = {}
@@ -163,7 +163,7 @@ def table(head, rows):
 
 
 def of(case, what="ns"):
-    """A case's figure in words, or why there is none."""
+    """A case's figure in words."""
     if not case or "skipped" in case:
         return "not here"
     return time_of(case[what]) if what == "ns" else three(case[what])
@@ -174,7 +174,7 @@ def ratio(case, floor, digits=2):
 
 
 def reasons(raw, names):
-    """A line on each thing that could not be measured."""
+    """A line for each case that could not run."""
     found = {raw["cases"].get(name, {}).get("skipped") for name in names} - {None}
     return "".join(f"\n\nNot measured here: {reason}." for reason in sorted(found))
 
@@ -194,7 +194,7 @@ def show_machine(raw):
 
 
 def where(size, raw):
-    """Where a frame's bytes lie, by the sizes alone."""
+    """Where a frame of this size lies."""
     limit = int(next(iter(raw["sizes"].values()))["capacity"]) / 2
     return "ring" if size < limit else "beside it"
 
@@ -210,7 +210,7 @@ def show_sizes(raw):
         rows.append([size_of(size), time_of(ns), rate_of(found["frames_per_s"]), f"{rate / 1e9:.2f}",
                      f"{found['memcpy_bytes_per_s'] / 1e9:.2f}", f"{found['ratio']:.2f}",
                      f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
-                     " / ".join(faults_of(found[f"{who}_faults_per_frame"]) for who in ("writer", "reader")),
+                     " / ".join(faults_of(found[f"{side}_faults_per_frame"]) for side in ("writer", "reader")),
                      where(size, raw)])
     head = ["frame", "ring, per frame", "frames/s", "GB/s", "memcpy, read by the other", "ratio",
             "memcpy, nobody reads", "page faults, writer / reader", "lies in"]
@@ -220,7 +220,7 @@ def show_sizes(raw):
 
 
 def show_bends(raw):
-    """What the figures say of the two parts, in one sentence each."""
+    """One sentence on each of the two parts of the curve."""
     points = [(int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items()
               if "skipped" not in found]
     flat = [(size, ns) for size, ns in points if ns < 2 * points[0][1]]

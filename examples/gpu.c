@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A writer of a tensor on a CUDA device, and a reader in another process, by the steps atop ringcast/gpu.h. Prints what
- * arrived, and which way; where no GPU can be used, it says why.
+ * arrived, and which way; without a usable GPU, prints the reason.
  *
  *   cc gpu.c -o gpu $(pkg-config --cflags --libs ringcast) -ldl && ./gpu       (hello.c says how pkg-config finds it)
  *
@@ -29,7 +29,7 @@ static int check(int result) {
   exit(1);
 }
 
-/* Of ringcast/frame.h, whose functions have no sentence to say. */
+/* For functions of ringcast/frame.h, which set no error text. */
 static void check_frame(int result) {
   if (result >= 0) return;
   fprintf(stderr, "gpu: the frame is not what was expected: %s\n", strerror(-result));
@@ -58,7 +58,7 @@ static void read_one(ringcast_gpu_reader *gpu) {
   struct ringcast_tensor copy = {
       .data = (const void *)(uintptr_t)where, .dtype = item.dtype, .ndim = item.ndim, .shape = item.shape};
   check(ringcast_gpu_copy_back(0, &copy, values, NULL));
-  check(ringcast_gpu_check(gpu)); /* the writer has not died meanwhile: it is what was sent */
+  check(ringcast_gpu_check(gpu)); /* the writer lives: the bytes are the bytes sent */
   printf("received %g %g %g %g by the %s\n", values[0], values[1], values[2], values[3],
          item.placement == RINGCAST_PLACEMENT_POOL ? "pool" : "ring");
   ringcast_gpu_memory_free(memory);
@@ -77,7 +77,7 @@ static void read_all(const char *handle, int told) {
 
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
-/* A function of CUDA's driver that gives 0 if it went well. */
+/* A function of CUDA's driver; 0: success. */
 #define CUDA(name, arguments, ...) cuda_did(((int(*) arguments)cuda(#name))(__VA_ARGS__), #name)
 
 static void *cuda(const char *name) {
@@ -122,7 +122,7 @@ static void write_all(ringcast_writer *writer, int told) {
     CUDA(cuMemcpyHtoDAsync_v2, (ringcast_device_ptr, const void *, size_t, void *), memory, values, sizeof values,
          NULL);
     check(ringcast_gpu_send(gpu, &item, 1, 0, 0, NULL, minute));
-    if (read(told, &byte, 1) != 1) break; /* for show: the next one finds the pool opened. Else nobody need wait */
+    if (read(told, &byte, 1) != 1) break; /* only here: the next frame finds the pool open */
   }
   ringcast_gpu_writer_close(gpu);
 }
@@ -135,7 +135,7 @@ int main(void) {
   pid_t child = fork();
   if (child == 0) {
     read_all(ringcast_writer_handle(writer), told[1]);
-    ringcast_writer_close(writer); /* in a child it ends nothing, but what the child has of it */
+    ringcast_writer_close(writer); /* in a child, closes only the child's own part */
     return 0;
   }
   close(told[1]);

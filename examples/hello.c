@@ -37,7 +37,7 @@ static void read_all(const char *handle) {
 static void write_all(ringcast_writer *writer) {
   struct ringcast_span span;
   const int64_t minute = INT64_C(60000000000);
-  check(ringcast_writer_wait_readers(writer, 1, minute)); /* what is sent before a reader has attached is not for it */
+  check(ringcast_writer_wait_readers(writer, 1, minute)); /* a reader gets only later messages */
   for (int i = 0; i < 3; i++) {
     check(ringcast_writer_reserve(writer, 64, minute, &span));
     int bytes = snprintf(span.data, span.bytes, "step %d", i); /* written into the ring itself */

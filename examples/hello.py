@@ -23,7 +23,7 @@ def main() -> None:
         processes = [context.Process(target=read, args=(writer.handle, name)) for name in names]
         for process in processes:
             process.start()
-        writer.wait_readers(2, timeout=60)  # what is sent before a reader has attached is not for it
+        writer.wait_readers(2, timeout=60)  # a reader gets only later messages
         for step in range(3):
             writer.send({"step": step, "ids": np.arange(step, step + 4)}, timeout=60)
     for process in processes:

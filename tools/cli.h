@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The subcommands of the command line, and what they share. */
+/* The subcommands of the command line, and shared helpers. */
 #ifndef TOOLS_CLI_H
 #define TOOLS_CLI_H
 
@@ -16,17 +16,17 @@ int perf_main(int argc, char **argv);
 /* Says on stderr what is wrong with the command line, then `usage`; returns CLI_USAGE. */
 __attribute__((format(printf, 2, 3))) int cli_misused(const char *usage, const char *format, ...);
 
-/* "text" or "json". False: neither. */
+/* Returns false unless `text` is "text" or "json". */
 #define CLI_FORMATS "text or json"
 bool cli_format(const char *text, bool *json);
 
-/* The first line of a file without its end, "" if it can't be read. Returns `out`. */
+/* The first line of a file without the newline, "" if the file can't be read. Returns `out`. */
 char *cli_read_line(const char *path, char *out, size_t size);
 
-/* The processor's name, as the kernel gives it. */
+/* The processor's name from the kernel. */
 char *cli_cpu_model(char *out, size_t size);
 
-/* Flushes `out`; a full disk or a closed pipe is a failure that must not pass for success. */
+/* Flushes `out`; a full disk or a closed pipe is a failure, not a success. */
 int cli_finish(FILE *out, int status);
 
 #endif

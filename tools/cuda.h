@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few calls of CUDA's driver that the command line makes on its own account: memory to send from and to receive
- * into, and plain copies to compare with. The library's own use of the driver is its own business. Nothing is linked.
+ * The few calls of CUDA's driver that the command line itself makes: memory to send from and to receive into, and plain
+ * copies to compare with. The library's use of the driver is separate. Nothing is linked.
  */
 #ifndef TOOLS_CUDA_H
 #define TOOLS_CUDA_H
@@ -51,7 +51,7 @@ struct cuda {
  * has no use of CUDA in the child. False: cuda->failed says why. */
 bool cuda_open(struct cuda *cuda, int ordinal);
 
-/* Whether it went well; if not, cuda->failed is `what` and the result by its name. */
+/* Whether the call succeeded; if not, cuda->failed is `what` and the name of the result. */
 bool cuda_did(struct cuda *cuda, int result, const char *what);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a probe finds is one line: a name, how grave it is, what was found, how to mend it,
- * and the numbers behind it. */
+/* A probe adds one line: a name, a level, the finding, the way to mend a fault, and the numbers. */
 #ifndef TOOLS_DOCTOR_H
 #define TOOLS_DOCTOR_H
 
@@ -30,23 +29,23 @@ struct doctor {
   struct doctor_line lines[DOCTOR_LINES];
   size_t count;
   bool can_make;            /* a ring was made */
-  struct ringcast_info ring; /* what it is like */
+  struct ringcast_info ring; /* the facts of the ring */
 };
 
-/* Each adds a line, or speaks of the last one. */
+/* doctor_add adds a line; the others add to the last line. */
 __attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level,
                                                       const char *format, ...);
 __attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format, ...);
 void doctor_fact(struct doctor *doctor, const char *key, int64_t value);
 
-/* The number a file starts with; -1 if there is none ("max" too). */
+/* The number at the start of a file; -1 for a file without a number ("max" too). */
 int64_t doctor_read_number(const char *path);
 
-/* The file `name` of this process's control group, in `controller`'s hierarchy (or the only one, of version 2). False:
- * there is none. */
+/* The file `name` of this process's control group, in `controller`'s hierarchy (or the only one, of version 2). Returns
+ * false if there is no such file. */
 bool doctor_cgroup_path(const char *controller, const char *name, char *out, size_t size);
 
-/* Whether RINGCAST_DISABLE names it: then ringcast does without, whatever is there. */
+/* Whether RINGCAST_DISABLE names `what`: then ringcast does not use this facility. */
 bool doctor_is_disabled(const char *what);
 #define DOCTOR_SWITCHED_OFF ", and switched off by RINGCAST_DISABLE"
 
@@ -64,8 +63,8 @@ void doctor_probe_limits(struct doctor *doctor);
 void doctor_probe_numa(struct doctor *doctor);
 void doctor_probe_gpu(struct doctor *doctor);        /* doctor_gpu.c */
 
-/* How to mend what keeps tensors from the pool: `why`, in the library's words; a device, with this version of the
- * driver, by what was tried. NULL: nothing is to be mended. (doctor_gpu_mend.c) */
+/* How to mend an obstacle to the pool: from the library's words, or from the tests of a device with this version of the
+ * driver. NULL: nothing to mend. (doctor_gpu_mend.c) */
 const char *doctor_gpu_mend(const char *why);
 const char *doctor_gpu_mend_device(int version, const struct ringcast_gpu_device_info *device);
 

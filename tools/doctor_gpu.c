@@ -2,8 +2,8 @@
 /*
  * GPUs: the driver, what each device can do, and which way a tensor of one goes from a process to another.
  *
- * All of it is done by child processes, each with a time limit: who has used CUDA can't be forked, and a driver that is
- * out of order may never return. No GPU is no problem.
+ * Child processes do the work, each with a time limit: a process that has used CUDA can't be forked, and a broken
+ * driver may never return. A machine without a GPU has no problem.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -31,7 +31,7 @@ static void *shared(size_t bytes) {
   return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* Runs `body` in a child, which a signal ends when the time is up, also within the driver. */
+/* Runs `body` in a child. When the time is up a signal ends the child, also within the driver. */
 static pid_t start(void (*body)(void *), void *context) {
   fflush(NULL); /* what is buffered must not be printed by the child too */
   pid_t pid = fork();
@@ -43,7 +43,7 @@ static pid_t start(void (*body)(void *), void *context) {
   _exit(0);
 }
 
-/* How it ended: "" if well. */
+/* How the child ended: "" if well. */
 static const char *await(pid_t pid, char *words, size_t size) {
   int status = 0;
   words[0] = '\0';
@@ -66,14 +66,14 @@ struct survey {
   int count;            /* devices looked at so far */
   struct {
     int result;
-    bool mended; /* its line says how to mend what keeps it from the pool */
+    bool mended; /* the line of the device says how to mend the obstacle to the pool */
     char words[256];
     struct ringcast_gpu_device_info found;
   } devices[DEVICES];
 };
 
-/* The library looks at RINGCAST_GPU_POOL_BYTES before it looks for the device, of which there is none with this number:
- * so nothing is opened. "" if the value will do. */
+/* The library checks RINGCAST_GPU_POOL_BYTES before the device's number. No device has this number, so nothing is
+ * opened. "" if the value is valid. */
 static void check_pool_bytes(char *words, size_t size) {
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 16, .readers = 1};
   struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = INT32_MAX};
@@ -115,7 +115,7 @@ static void tell_driver(struct doctor *doctor, const struct survey *survey, cons
   doctor_fact(doctor, "result", status->result);
 }
 
-/* ": " and the reason for a negative number of what was tried; else nothing. */
+/* ": " and the reason for a negative result; else nothing. */
 struct reason { char text[80]; };
 static struct reason reason_of(int32_t result) {
   struct reason reason = {""};
@@ -156,7 +156,7 @@ static void say_exports(const struct ringcast_gpu_device_info *device, char *out
              reason_of(device->exports).text);
 }
 
-/* What a writer's pool takes of a device, as ringcast_gpu_writer_open has it; 0: none; -1: no writer would open. */
+/* The bytes of a writer's pool, by the rules of ringcast_gpu_writer_open; 0: no pool; -1: no writer would open. */
 static int64_t pool_bytes(const struct survey *survey) {
   const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
   const int64_t granule = 2 << 20;
@@ -164,8 +164,7 @@ static int64_t pool_bytes(const struct survey *survey) {
   return text && *text ? (strtoll(text, NULL, 10) + granule - 1) / granule * granule : 256 << 20;
 }
 
-/* Returns whether there is one, and room for it; or that there is to be none. What is wrong with the number, the line
- * `GPU settings` says. */
+/* Returns false if the device has no room for the pool. The line `GPU settings` reports a wrong number. */
 static bool say_pool(int64_t pool, uint64_t free_bytes, char *out, size_t size) {
   bool fits = pool <= 0 || (uint64_t)pool <= free_bytes;
   out[0] = '\0';
@@ -176,7 +175,7 @@ static bool say_pool(int64_t pool, uint64_t free_bytes, char *out, size_t size) 
   return fits;
 }
 
-/* The mend of a line, if there is one. Returns whether there is. */
+/* Adds the mend to the line; returns false if there is no mend. */
 static bool mend_by(struct doctor *doctor, const char *mend) {
   if (mend) doctor_mend(doctor, "%s", mend);
   return mend;
@@ -222,8 +221,7 @@ static bool pool_is_none(void) {
   return text && *text && strspn(text, "0") == strlen(text);
 }
 
-/* What the variables say, where it is not what they say when they are not set: of the pool's size `GPU tensors` has
- * it. */
+/* The variables that change the defaults. The line `GPU tensors` reports the size of the pool. */
 static void tell_settings(struct doctor *doctor, const struct survey *survey) {
   const char *way = getenv("RINGCAST_GPU");
   if (*survey->pool_words) {
@@ -242,14 +240,14 @@ static void tell_settings(struct doctor *doctor, const struct survey *survey) {
 
 /* ---- A tensor from one process to another ----------------------------------------------------------------------- */
 
-/* What the two processes of it share, and what each leaves behind. */
+/* Shared by the two processes, with the results of both. */
 struct pair {
   int devices[2]; /* the writer's, the reader's */
   int there[2], back[2]; /* pipes: the handle; a byte for each frame that was read */
-  int64_t open_ns; /* the first frame's begin, less the second's: what opening the pool took */
+  int64_t open_ns; /* the first frame's begin, less the second's: the time to open the pool */
   struct ringcast_gpu_info writer, reader;
-  int sent, wrong; /* frames; tensors that came with other bytes */
-  char words[2][256]; /* why it came to nothing */
+  int sent, wrong; /* frames; tensors that arrived damaged */
+  char words[2][256]; /* the error of each process, or "" */
 };
 
 static int64_t now_ns(void) {
@@ -370,7 +368,7 @@ static void receive_all(void *context) {
   ringcast_reader_close(ring);
 }
 
-/* Whatever went wrong, in the words of whom it befell. "" if nothing did. */
+/* The first error of the pair, in the words of the process that met the error; "" if there was none. */
 static const char *run_pair(struct pair *pair, char *words, size_t size) {
   char ends[2][160];
   if (pipe(pair->there) != 0 || pipe(pair->back) != 0) {
@@ -388,14 +386,14 @@ static const char *run_pair(struct pair *pair, char *words, size_t size) {
   return words;
 }
 
-/* Why it is INLINE. The writer knows that a reader can't; what its driver said to it the reader knows. */
+/* The reason for INLINE. The writer knows that a reader has no pool; the reader knows the words of the driver. */
 static const char *why_inline(const struct pair *pair) {
   if (pool_is_none()) return "RINGCAST_GPU_POOL_BYTES is 0";
   if (pair->reader.way == RINGCAST_GPU_WAY_REFUSED && *pair->reader.why) return pair->reader.why;
-  return *pair->writer.why ? pair->writer.why : "nobody says why";
+  return *pair->writer.why ? pair->writer.why : "no process says why";
 }
 
-/* `mended`: how, says the line of one of the two devices. */
+/* `mended`: the line of one of the two devices says how. */
 static void tell_inline(struct doctor *doctor, const char *name, const struct pair *pair, bool mended) {
   const char *why = why_inline(pair);
   const char *off = doctor_is_disabled("cuda_pool") && !strstr(why, "RINGCAST_DISABLE") ? DOCTOR_SWITCHED_OFF : "";

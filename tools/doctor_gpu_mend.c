@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What can be done about tensors of a GPU that don't go by the pool. The library tells why in words, in which CUDA's
- * results stand by their names; docs/gpu.md has the same as a table.
+ * Advice for tensors of a GPU that don't go through the pool. The library's reasons contain the names of CUDA's
+ * results; docs/gpu.md has the same advice as a table.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@
 
 #define BY_THE_RING "; until then tensors go through the ring"
 #define OUT_OF_MEMORY                                                                                                  \
-  "let go of memory of the device (nvidia-smi tells who has it; vLLM: --gpu-memory-utilization), or ask for a smaller "\
+  "free memory of the device (nvidia-smi lists the processes; vLLM: --gpu-memory-utilization), or ask for a smaller "\
   "pool by RINGCAST_GPU_POOL_BYTES"
 #define NAMESPACES                                                                                                     \
   "one container for both processes, or one IPC and one PID namespace; and one MIG instance" BY_THE_RING
@@ -27,18 +27,18 @@
 #define STUCK                                                                                                          \
   "another version of the driver: this one says that it can, and a store of the CPU's wakes no stream" BY_THE_RING
 #define BUSY                                                                                                           \
-  "ask doctor again when others leave the device time (nvidia-smi tells who has it). A reader tries again by itself; " \
+  "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries again by itself; "       \
   "a writer that was opened meanwhile has no pool until it is opened anew" BY_THE_RING
 #define TAKES_NOBODY                                                                                                   \
   "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d COMPUTE) is "              \
   "EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
 #define NOT_VISIBLE "the same CUDA_VISIBLE_DEVICES for both processes, in any order" BY_THE_RING
 
-/* The first that the words have counts. */
+/* The first match counts. */
 static const struct {
   const char *says, *mend;
 } causes[] = {
-    {"RINGCAST_DISABLE", NULL}, /* these two were asked for */
+    {"RINGCAST_DISABLE", NULL}, /* the user asked for these two */
     {"RINGCAST_GPU_POOL_BYTES is 0", NULL},
     {"device is busy", BUSY},
     {"CUDA_ERROR_DEVICE_UNAVAILABLE", TAKES_NOBODY},

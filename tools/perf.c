@@ -20,7 +20,7 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in turn with it.\n"
+    "How fast a ring is on this machine, beside the hardware's own limit, which is measured in the same run.\n"
     "\n"
     "MEASUREMENTS\n"
     "  latency      one way from process to process: half a round trip over two rings, while both sides spin\n"
@@ -59,7 +59,7 @@ static const char help[] =
     "  --capacity BYTES   of the ring (default 0: the library's own default)\n"
     "  --cpus A,B,...     the CPUs to run on: the writer's, then the readers' (default: of those allowed, the first "
     "for\n"
-    "                     the writer and the last ones for the readers; nobody is pinned if there are too few)\n"
+    "                     the writer and the last ones for the readers; no process is pinned if there are too few)\n"
     "  --format FORMAT    text or json (default text)\n"
     "  --help             this text\n"
     "\n"
@@ -139,7 +139,7 @@ static bool parse_number(const char *text, double least, double most, double *ou
   return true;
 }
 
-/* "0,3": each a CPU that this process may use, none twice. 0, or CLI_USAGE. */
+/* "0,3": each CPU is usable by this process, and named once. 0, or CLI_USAGE. */
 static int parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_options *options) {
   const char *given = text;
   const int usable = CPU_COUNT(allowed);
@@ -173,13 +173,13 @@ static void take_all_cpus(const cpu_set_t *allowed, struct perf_options *options
     if (CPU_ISSET(cpu, allowed)) options->cpus[options->cpu_count++] = cpu;
 }
 
-/* What follows from the others, once all are read. 0, or CLI_USAGE. */
+/* Defaults that depend on other options, and options that exclude each other. 0, or CLI_USAGE. */
 static int settle(const struct measurement *measurement, struct perf_options *options) {
   bool scale = measurement->run == perf_scale, gpu = measurement->run == perf_gpu;
   uint32_t others = options->cpu_count > 1 ? (uint32_t)options->cpu_count - 1 : 1;
   if (options->readers == 0) options->readers = !scale ? 1 : others < 14 ? others : 14;
   if (gpu && (options->cpus_given || options->size != measurement->size))
-    return cli_misused(usage, "gpu takes --sizes, and no --size; nor --cpus, as nobody is pinned");
+    return cli_misused(usage, "gpu takes --sizes, and no --size; nor --cpus, since no process is pinned");
   if (measurement->run != perf_cadence && (options->gap_ms >= 0 || options->jitter >= 0))
     return cli_misused(usage, "--gap and --jitter are for cadence; %s sends without gaps", options->name);
   if (options->cold && measurement->run != perf_cadence && measurement->run != perf_latency)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the measurements share: options, processes on CPUs of their own, the clock, and the printing of a head. */
+/* Shared by the measurements: options, processes on separate CPUs, the clock, and the printing of a head. */
 #ifndef TOOLS_PERF_H
 #define TOOLS_PERF_H
 
@@ -15,7 +15,7 @@
 #define PERF_MAX_CPUS    1024
 #define PERF_MAX_READERS 256
 #define PERF_MAX_SIZES   32
-#define PERF_LINE        128 /* apart by this, two words share no line and no pair of lines that is fetched as one */
+#define PERF_LINE        128 /* so far apart, two words share no cache line, and no pair that is fetched together */
 
 struct perf_options {
   const char *name; /* of the measurement */
@@ -31,7 +31,7 @@ struct perf_options {
   bool json;
   bool cpus_given;
   int cpu_count;
-  int cpus[PERF_MAX_CPUS]; /* that may be used; the writer's first */
+  int cpus[PERF_MAX_CPUS]; /* usable CPUs; the writer's first */
 };
 
 /* Each measures, prints, and returns the exit status. */
@@ -51,28 +51,28 @@ void perf_unshare(void *memory, size_t bytes);
 /* Ends the process, with its children, in words. */
 __attribute__((noreturn, format(printf, 1, 2))) void perf_die(const char *format, ...);
 
-/* Dies with the library's own words if `result` is negative. Inline: it stands beside each call that is measured. */
+/* Dies with the library's own words if `result` is negative. Inline, since measured calls use this check. */
 __attribute__((noreturn, cold)) void perf_die_of(const char *what);
 static inline int perf_must(int result, const char *what) {
   if (__builtin_expect(result < 0, 0)) perf_die_of(what);
   return result;
 }
 
-/* Children die with the parent, the parent ends when a child does, and an interrupt ends all of them. */
+/* Children die with the parent, the parent ends when a child ends, and an interrupt ends all processes. */
 void perf_watch_children(void);
 
 /* The CPU of a party (0 is the writer, then the readers): the writer has the first, the readers the last ones. -1 when
- * there are fewer CPUs than `parties`: then nobody is pinned. */
+ * there are fewer CPUs than `parties`: then no process is pinned. */
 int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties);
-void perf_pin(int cpu);                                  /* -1: leaves the process alone */
-void perf_unpin(const struct perf_options *options); /* back to all the CPUs that may be used */
+void perf_pin(int cpu);                                  /* -1: no change */
+void perf_unpin(const struct perf_options *options); /* back to all usable CPUs */
 
 struct perf_children {
   uint32_t count;
   pid_t pids[PERF_MAX_READERS];
 };
 
-/* Starts reader `index` on its CPU. `body` never returns. */
+/* Starts reader `index` on the reader's CPU. `body` never returns. */
 void perf_start(struct perf_children *children, const struct perf_options *options, uint32_t parties,
                 void (*body)(void *context, uint32_t index), void *context);
 void perf_stop(struct perf_children *children);
@@ -95,7 +95,7 @@ ringcast_reader *perf_attach(const char *handle, int64_t spin_ns);
 
 int64_t perf_now_ns(void);
 
-/* The finest clock there is: its ticks, their length, and what reading it costs. */
+/* The finest clock of the machine: ticks, nanoseconds of a tick, and the cost of one reading. */
 uint64_t perf_ticks(void);
 struct perf_clock {
   const char *name;
@@ -104,7 +104,7 @@ struct perf_clock {
 };
 struct perf_clock perf_clock_measure(void);
 
-/* One turn of a spinning wait. `crowded`: there are fewer CPUs than parties, so the CPU is handed on. */
+/* One turn of a spinning wait. `crowded`: there are fewer CPUs than processes, so the process yields. */
 static inline void perf_relax(bool crowded) {
   if (crowded) sched_yield();
 #if defined(__x86_64__) || defined(__i386__)
@@ -123,10 +123,10 @@ void *perf_source(size_t bytes); /* bytes to send, not all zero */
 void perf_sort(double *values, size_t count);
 double perf_quantile(const double *sorted, size_t count, double share);
 
-/* A line on stderr, if that is a terminal, some times a second. `done` of 1 wipes it out. */
+/* Shows the progress on stderr, if stderr is a terminal, some times a second. `done` of 1 clears the line. */
 void perf_progress(const struct perf_options *options, double done);
 
-/* What is known before and beside the figures: opens the object, or prints a head line. */
+/* The facts beside the figures: opens the JSON object, or prints a head line. */
 void perf_print_head(struct json *json, const struct perf_options *options, const struct ringcast_info *info,
                      uint32_t parties);
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors of a GPU from one process to others on the same device, in turn: by the device pool (POOL), through the ring
- * (INLINE), and beside them what the hardware takes for the same bytes: a plain copy within the device, and one from
- * registered host memory to it.
+ * (INLINE), and the hardware's limits for the same bytes: a plain copy within the device, and a plain copy from
+ * registered host memory to the device.
  *
- * Two rings, one of which has no pool, so that nothing but the way differs. A turn is one tensor, from the call of send
- * until every reader's device has it; or several in a row, for the bandwidth. By POOL that is two copies, of processes
- * that take turns on the device, so each of the two is measured by itself too, beside the plain one: all that is to be
- * done stands on the stream before it begins, held by a word.
+ * There are two rings, and only the first has a pool, so only the way differs. A turn is one tensor, from the call of
+ * send until every reader's device has the tensor; or several tensors in a row, for the bandwidth. POOL makes two
+ * copies, in processes that take turns on the device, so each copy is measured alone too, beside the plain copy: the
+ * whole work is queued on the stream, behind a wait for a word, before the clock starts.
  *
- * The readers are told each turn by a word that they watch. They are made before anybody uses CUDA, which does not
- * survive a fork; nobody is pinned, since the driver's own threads would be too.
+ * The writer announces each turn in a shared word. The readers start before the first use of CUDA, which does not
+ * survive a fork. No process is pinned, since the driver's own threads would be pinned too.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -27,11 +27,11 @@ enum { ROUNDS = 400, LEAST_ROUNDS = 5, MOST_IN_A_ROW = 16, WARM_UP = 3 };
 enum order { OPEN = 1, RECEIVE, RECEIVE_HELD, CLOSE };
 enum { PAGE = 4096 };
 
-static const int64_t LIMIT_NS = 60000000000; /* what takes longer than that never comes */
-static const uint64_t ROW_BYTES = 256 << 20; /* the most bytes in a row, but for two tensors */
+static const int64_t LIMIT_NS = 60000000000; /* a longer wait is an error */
+static const uint64_t ROW_BYTES = 256 << 20; /* the most bytes in a row; two tensors may be more */
 
 struct shared {
-  _Alignas(PERF_LINE) uint64_t turn; /* counts; what it is about stands below, and is written first */
+  _Alignas(PERF_LINE) uint64_t turn; /* number of the turn; written after the fields below */
   enum order order;
   enum gpu_way way;
   uint32_t count;
@@ -39,8 +39,8 @@ struct shared {
   struct {
     _Alignas(PERF_LINE) uint64_t done; /* turns */
     int64_t finished_ns;
-    double host_ns; /* its CPU's time for a tensor */
-    double held_ns; /* its device's for all of RECEIVE_HELD */
+    double host_ns; /* the CPU's time for a tensor */
+    double held_ns; /* the device's time for all of RECEIVE_HELD */
     struct ringcast_gpu_info info[GPU_RINGS];
   } readers[];
 };
@@ -53,7 +53,7 @@ struct gpu {
   struct cuda cuda;
   ringcast_stream stream;
   ringcast_device_ptr memory;
-  uint32_t *word; /* that holds the stream, and how often it has */
+  uint32_t *word; /* the word that holds the stream, and how often */
   uint32_t holds;
   ringcast_device_ptr word_address;
   struct perf_children children;
@@ -88,14 +88,14 @@ static void await_device(struct gpu *gpu) {
   must_cuda(gpu, gpu->cuda.stream_synchronize(gpu->stream), "cuStreamSynchronize");
 }
 
-/* What is enqueued from now on begins with let_go, which says how long it took. */
+/* Later work on the stream starts with let_go, which returns the time of that work. */
 static void hold(struct gpu *gpu) {
   must_cuda(gpu, gpu->cuda.wait_value(gpu->stream, gpu->word_address, ++gpu->holds, 0), "cuStreamWaitValue32");
 }
 
 static double let_go(struct gpu *gpu) {
   int64_t start = perf_now_ns();
-  __atomic_store_n(gpu->word, gpu->holds, __ATOMIC_RELEASE); /* the device reads it */
+  __atomic_store_n(gpu->word, gpu->holds, __ATOMIC_RELEASE); /* the device reads the word */
   await_device(gpu);
   return (double)(perf_now_ns() - start);
 }
@@ -126,7 +126,7 @@ static void close_reader(struct gpu *gpu, struct gpu_reader *reader, uint32_t in
   }
 }
 
-/* Returns how long the CPU took for it, once it had come. */
+/* Returns the CPU's time for the tensor, from the arrival of the frame. */
 static int64_t receive(struct gpu *gpu, ringcast_gpu_reader *reader) {
   struct ringcast_frame frame;
   struct ringcast_frame_reader tensors;
@@ -152,7 +152,7 @@ static void receive_all(struct gpu *gpu, struct gpu_reader *reader, uint32_t ind
   shared->readers[index].host_ns = (double)host / shared->count;
 }
 
-/* All lie in the pool by now. */
+/* All tensors are in the pool already. */
 static void receive_held(struct gpu *gpu, struct gpu_reader *reader, uint32_t index) {
   hold(gpu);
   for (uint32_t i = 0; i < gpu->shared->count; i++) receive(gpu, reader->readers[GPU_POOL]);
@@ -174,7 +174,7 @@ static void reader_body(void *context, uint32_t index) {
 
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
-/* Tells the readers what to do next; they watch for it. */
+/* Tells the readers the next order. */
 static void tell(struct gpu *gpu, enum order order, enum gpu_way way, uint32_t count) {
   gpu->shared->order = order;
   gpu->shared->way = way;
@@ -197,7 +197,7 @@ static struct ringcast_gpu_info facts(ringcast_gpu_writer *writer) {
   return info;
 }
 
-/* `flags`: with RINGCAST_GPU_NO_INLINE it waits for room in the pool. */
+/* `flags`: with RINGCAST_GPU_NO_INLINE send waits for room in the pool. */
 static void send(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t flags) {
   const int64_t shape[1] = {(int64_t)bytes}, start = perf_now_ns();
   const struct ringcast_gpu_item item = {
@@ -214,8 +214,8 @@ static void send(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t fla
 
 /* One turn of `count` tensors. */
 struct turn {
-  double total_ns;            /* until all is there */
-  double send_ns, receive_ns; /* the CPU's time for one, here and at the slowest reader */
+  double total_ns;            /* until every reader has all tensors */
+  double send_ns, receive_ns; /* the CPU's time for a tensor, here and at the slowest reader */
 };
 
 static struct turn turn_of_ring(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t count, uint32_t flags) {
@@ -279,7 +279,7 @@ static uint64_t free_bytes(struct gpu *gpu) {
 }
 
 static void open_writers(struct gpu *gpu) {
-  /* Room for a few of the largest, so that the pool is never full. */
+  /* Room for four of the largest tensors, so that the pool is never full. */
   gpu->pool_bytes = 4 * gpu->largest > 64 << 20 ? 4 * gpu->largest : 64 << 20;
   for (int i = 0; i < GPU_RINGS; i++) {
     struct ringcast_writer_options ring = {
@@ -316,7 +316,7 @@ static void open_all(struct gpu *gpu) {
   await_readers(gpu);
   for (int i = 0; i < GPU_RINGS; i++)
     perf_must(ringcast_writer_wait_readers(gpu->rings[i], gpu->options->readers, LIMIT_NS), "not all readers come");
-  /* The first frame goes through the ring whatever comes: by it the readers open the pool. */
+  /* The first frame always goes through the ring: with that frame the readers open the pool. */
   for (int i = 0; i < WARM_UP; i++) turn_of_ring(gpu, GPU_POOL, 1024, 1, 0);
   figures->pool = facts(gpu->writers[GPU_POOL]).way == RINGCAST_GPU_WAY_POOL;
   figures->free_open = free_bytes(gpu);
@@ -354,7 +354,7 @@ struct series {
   double total[ROUNDS], send[ROUNDS], receive[ROUNDS], row[ROUNDS];
 };
 
-/* Those of a round fill no more than half of the pool, as nobody reads them meanwhile. */
+/* The tensors of a round fill at most half of the pool, since no reader takes any in between. */
 static void measure_copies(struct gpu *gpu, struct series *series, uint64_t bytes, struct gpu_size_figures *out) {
   uint64_t fit = gpu->pool_bytes / 2 / bytes;
   uint32_t count = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : (uint32_t)fit;
@@ -414,7 +414,7 @@ int perf_gpu(const struct perf_options *options) {
   size_t bytes = sizeof *gpu.shared + options->readers * sizeof gpu.shared->readers[0];
   gpu.shared = perf_shared(bytes);
   for (uint32_t i = 0; i < options->readers; i++)
-    perf_start(&gpu.children, options, UINT32_MAX /* nobody is pinned */, reader_body, &gpu);
+    perf_start(&gpu.children, options, UINT32_MAX /* no process is pinned */, reader_body, &gpu);
   struct series *series = calloc(GPU_WAYS, sizeof *series);
   if (!series) perf_die("no memory");
   open_all(&gpu);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `ringcast perf gpu` finds, for perf_gpu_print.c to tell. */
+/* The figures of `ringcast perf gpu`, printed by perf_gpu_print.c. */
 #ifndef TOOLS_PERF_GPU_H
 #define TOOLS_PERF_GPU_H
 
@@ -8,7 +8,7 @@
 
 /* How the same bytes get from one place to another. */
 enum gpu_way { GPU_POOL, GPU_INLINE, GPU_DTOD, GPU_HTOD, GPU_WAYS };
-enum { GPU_RINGS = 2 /* the first two of them are ringcast's own */ };
+enum { GPU_RINGS = 2 /* the first two ways are ringcast's */ };
 
 struct gpu_way_figures {
   bool measured;

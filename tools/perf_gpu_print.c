@@ -7,7 +7,7 @@
 #include "tools/perf_gpu.h"
 
 static const char *const names[GPU_WAYS] = {"pool", "inline", "device_to_device", "host_to_device"};
-/* The writer knows that a reader can't; what its driver said to it the reader knows. */
+/* The writer knows that a reader has no pool; the reader knows the words of the driver. */
 static const char *why_no_pool(const struct gpu_figures *figures) {
   const struct ringcast_gpu_info *reader = &figures->readers[GPU_POOL];
   return reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : figures->writers[GPU_POOL].why;
@@ -151,9 +151,10 @@ static void print_sizes(const struct gpu_figures *figures) {
   }
 }
 
-static void print_counts(const char *who, const struct ringcast_gpu_info *pool, const struct ringcast_gpu_info *other) {
+static void print_counts(const char *side, const struct ringcast_gpu_info *pool,
+                         const struct ringcast_gpu_info *other) {
   printf("%s: %" PRIu64 " handles opened, %" PRIu64 " waits for the device with the pool, %" PRIu64 " without it; the "
-         "ring's memory is %s\n", who, pool->opens, pool->syncs, other->syncs,
+         "ring's memory is %s\n", side, pool->opens, pool->syncs, other->syncs,
          pool->registered ? "registered" : "not registered");
 }
 

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One way between two processes, each on a CPU of its own: half of a round trip.
+ * One way between two processes on two CPUs: half of a round trip.
  *
- * Three things are timed in turn, in blocks of some hundred round trips, so that what drifts (the clock rate, a
- * neighbour, the host moving the two cores) meets all of them alike:
- *   ring   a frame there over one ring, and one back over another; written and read in full, and checked. A side that
- *          answers reads the question, writes and commits the answer, and only then releases the one and reserves room
- *          for the next
- *   floor  the bare ping-pong: two cache lines, each written by one side and read by the other, as a ring's lines are
- *   line   one cache line that both sides write in turn. No ring can do that: a reader writes nothing that the writer
- *          writes. On some CPUs the line moves to the reader as its own, and is there to be written to: then this
- *          is faster.
+ * Three kinds of trip take turns, in blocks of some hundred round trips, so that a drift (of the clock rate, of a
+ * neighbour's load, of the host's choice of cores) affects all kinds alike:
+ *   ring   a frame there over one ring, and a frame back over another ring; written and read in full, and checked. The
+ *          answering side reads the question, commits the answer, and only then releases the question and reserves room
+ *          for the next answer
+ *   floor  the bare ping-pong: two cache lines, each written by one side and read by the other, like a ring's lines
+ *   line   one cache line that both sides write in turn. A ring can't do so, since its readers don't write the
+ *          writer's lines. On some CPUs a read fetches the line together with the right to write: then this kind is
+ *          faster.
  *
- * Reading the clock takes as long as a part of a trip, and delays the next one, or hides in it. So p50 is taken from
- * blocks in which it is read once in GROUP trips: the median of what a trip takes in a group. p99 and p99.9 are of
- * single trips, in blocks where each is stamped once, its end being the start of the next; the clock's own
- * time is taken off.
+ * A reading of the clock takes as long as a part of a trip. So p50 comes from blocks with one reading in GROUP trips:
+ * the median of a trip's share of a group. p99 and p99.9 are of single trips, in blocks with one reading for each trip;
+ * the time of the reading is subtracted.
  *
- * With --cold the same trips follow one by one, and both processes walk over a large block before each of them
- * (tools/measure/walk.h). The time of such a trip starts when both have walked.
+ * With --cold the same trips follow one by one, and both processes walk over a large block before each trip
+ * (tools/measure/walk.h). The time of a cold trip starts when both processes have walked.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -32,8 +31,8 @@
 enum { RING, FLOOR, LINE, KINDS };
 enum { TRIPS = 512, GROUP = 8, GROUPS = TRIPS / GROUP, WARM = 32, MOST_BLOCKS = 1 << 16, COLD_TRIPS = 4 };
 
-static const int64_t SPIN_NS = 3600000000000; /* nobody sleeps here */
-static const double APART = 1.6;              /* blocks that differ by more came from cores near and far */
+static const int64_t SPIN_NS = 3600000000000; /* no process sleeps */
+static const double APART = 1.6;              /* if blocks differ by more, the host has moved the cores near and far */
 
 struct shared {
   _Alignas(PERF_LINE) uint64_t command; /* block number * 2 * KINDS + kind (+ KINDS: cold) */
@@ -42,7 +41,7 @@ struct shared {
   _Alignas(PERF_LINE) uint64_t there;
   _Alignas(PERF_LINE) uint64_t back;
   _Alignas(PERF_LINE) uint64_t walks; /* of the side that answers */
-  _Alignas(PERF_LINE) uint64_t handles; /* 1: the one that leads back is there */
+  _Alignas(PERF_LINE) uint64_t handles; /* 1: `from` is set */
   char to[96], from[96];
 };
 
@@ -51,13 +50,13 @@ struct side {
   struct shared *shared;
   ringcast_writer *out;
   ringcast_reader *in;
-  uint8_t *messages[2]; /* alike but for the first word, which is the number: the next one is ready before it is
-                         * needed */
-  uint64_t sum;         /* of all but that word */
+  uint8_t *messages[2]; /* two messages with different numbers in the first word: one is prepared
+                         * while the other is on the way */
+  uint64_t sum;         /* of all words but the number */
   uint64_t turn, flag, number, walks;
   struct walk walk;
-  struct ringcast_span span;   /* for what is sent next */
-  struct ringcast_frame frame; /* the last that came */
+  struct ringcast_span span;   /* for the next message */
+  struct ringcast_frame frame; /* the last frame received */
 };
 
 /* ---- The two sides ---------------------------------------------------------------------------------------------- */
@@ -66,7 +65,7 @@ static inline void await(const uint64_t *word, uint64_t value) {
   while (perf_load(word) != value) perf_relax(false);
 }
 
-/* Who sends messages as small as that knows their size when the program is compiled. */
+/* A program that sends such small messages knows the size when the compiler runs. */
 enum { USUAL = 40 };
 
 static inline void pass(struct side *side) {
@@ -76,7 +75,7 @@ static inline void pass(struct side *side) {
   perf_must(ringcast_writer_commit(side->out, side->options->size, RINGCAST_KIND_BYTES), "can't send");
 }
 
-/* Reads every byte. No loop over a few words: its end would be guessed wrong after each wait, which takes 5 ns. */
+/* Reads every byte. Not a loop over a few words: the CPU would mispredict the end of the loop after each wait, 5 ns. */
 static inline bool is_right(const struct side *side, const struct ringcast_frame *frame) {
   const uint8_t *message = side->messages[side->number & 1];
   if (frame->bytes != side->options->size) return false;
@@ -90,8 +89,7 @@ static inline void take(struct side *side) {
   if (!is_right(side, &side->frame)) perf_die("frame %llu has come damaged", (unsigned long long)side->number);
 }
 
-/* What need not be done between a question and its answer is done while the answer, or the next question, is on its
- * way: the reservation for what is sent next, and its contents. */
+/* The reservation and the contents of the next message, made while a message of the other side is on the way. */
 static inline void prepare_to_send(struct side *side, uint64_t number) {
   memcpy(side->messages[number & 1], &number, sizeof number);
   perf_must(ringcast_writer_reserve(side->out, side->options->size, RINGCAST_FOREVER, &side->span), "can't send");
@@ -101,7 +99,7 @@ static inline void release(struct side *side) {
   perf_must(ringcast_reader_release(side->in, &side->frame), "can't release");
 }
 
-/* `kind` is a constant where these are used: nothing is decided between two trips. */
+/* Callers pass `kind` as a constant, so that no branch lies between two trips. */
 #define ONE_KIND static inline __attribute__((always_inline)) void
 
 ONE_KIND ping(struct side *side, int kind) {
@@ -150,7 +148,7 @@ ONE_KIND pong_all(struct side *side, int kind) {
   for (int i = 0; i < WARM + TRIPS; i++) pong(side, kind);
 }
 
-/* Here alone it is decided which. */
+/* The only branch on the kind. */
 static void ask(struct side *side, int kind, int trips, int group, uint64_t *stamps) {
   if (kind == RING) ping_all(side, RING, trips, group, stamps);
   else if (kind == LINE) ping_all(side, LINE, trips, group, stamps);
@@ -191,7 +189,7 @@ static void make_messages(struct side *side) {
   side->sum = sum_bytes(side->messages[0], side->options->size);
 }
 
-/* Those beyond the first reader only read. */
+/* The readers after the first only read. */
 static void drain(ringcast_reader *reader) {
   for (;;) {
     struct ringcast_frame frame;
@@ -254,7 +252,7 @@ static void measure_block(struct side *side, const struct perf_clock *clock, uin
   for (int i = 0; i < TRIPS / group; i++) groups[i] = one_way(clock, stamps[i + 1] - stamps[i], group);
 }
 
-/* The median is kept for each block, and so is each trip. */
+/* Keeps the median of the block, and each trip. */
 static void measure_kind(struct side *side, struct findings *findings, uint64_t block, int kind) {
   static double groups[GROUPS], trips[TRIPS];
   measure_block(side, &findings->clock, block, kind, GROUP, groups);
@@ -326,8 +324,8 @@ static double spread(const struct findings *findings, int kind, double share) {
   return value;
 }
 
-/* The floor tells how far the cores are; the one line does not, since on some CPUs it is fast or slow by whether the
- * read took ownership along. Outliers of a twentieth on either side do not count. Returns how many. */
+/* The floor shows the distance of the cores; the line does not, since the time of a line depends on ownership too.
+ * Outliers of 5 % on either side do not count. Returns the number of clusters. */
 static size_t find_clusters(const struct findings *findings, struct cluster clusters[2]) {
   double low = spread(findings, FLOOR, 0.05), high = spread(findings, FLOOR, 0.95), middle = sqrt(low * high);
   if (high <= APART * low) return 0;

@@ -41,16 +41,16 @@ void perf_die_of(const char *what) { perf_die("%s: %s", what, ringcast_last_erro
 /* ---- Signals ---------------------------------------------------------------------------------------------------- */
 
 static void say(const char *text) {
-  if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody listens, and nothing more can be done */
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* stderr is closed: the text is lost */
 }
 
-/* The children die with this process (PR_SET_PDEATHSIG), and a ring's memory with the last of them. */
+/* The children die with this process (PR_SET_PDEATHSIG), and a ring's memory with the last child. */
 static void on_interrupt(int signal) {
   say("\nringcast: interrupted\n");
   _exit(128 + signal);
 }
 
-/* Without this, the parent would spin for ever on a word that nobody sets any more. */
+/* Without this handler the parent would spin forever on a word of a dead child. */
 static void on_child(int signal) {
   (void)signal;
   if (stopping) return;
@@ -96,18 +96,18 @@ void perf_start(struct perf_children *children, const struct perf_options *optio
                 void (*body)(void *context, uint32_t index), void *context) {
   pid_t parent = getpid();
   stopping = 0;
-  fflush(NULL); /* what is buffered must not be printed by the child too */
+  fflush(NULL); /* or the child prints the buffered text again */
   pid_t pid = fork();
   if (pid < 0) perf_die("can't start a process: %s", strerror(errno));
   if (pid > 0) {
     children->pids[children->count++] = pid;
     return;
   }
-  signal(SIGINT, SIG_IGN); /* the parent says when */
+  signal(SIGINT, SIG_IGN); /* the parent ends the child */
   signal(SIGTERM, SIG_DFL);
   signal(SIGCHLD, SIG_DFL);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(CLI_FAILED); /* it died before the line above */
+  if (getppid() != parent) _exit(CLI_FAILED); /* the parent died before the line above */
   perf_pin(perf_cpu_of(options, children->count + 1, parties));
   body(context, children->count);
   _exit(CLI_FAILED);

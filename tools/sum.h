@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing and reading every byte of a frame at the least cost: what a measurement does with it. */
+/* Writing and reading every byte of a frame at the least cost. */
 #ifndef TOOLS_SUM_H
 #define TOOLS_SUM_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* As memcpy; small frames without a call, as where their size is known to the compiler. */
+/* memcpy; small frames without a call, like a copy of constant size. */
 static inline void copy_bytes(void *to, const void *from, size_t bytes) {
   if (bytes >= 128 || bytes % 8 != 0) {
     memcpy(to, from, bytes);
@@ -27,7 +27,7 @@ static inline uint64_t sum_words(const uint8_t *at, size_t bytes) {
   return sum;
 }
 
-/* In vectors; not inline, so that the loop is aligned the same wherever it is called from. */
+/* In vectors; not inline, so that the loop has the same alignment for every caller. */
 uint64_t sum_vectors(const uint8_t *at, size_t bytes);
 
 /* Sums all bytes as little-endian words of eight, the last one filled up with zeros. */

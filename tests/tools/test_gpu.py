@@ -153,7 +153,7 @@ class DoctorOfGpus(Case):
     def test_a_device_that_can_not_be_used_is_a_note(self):
         lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuDevicePrimaryCtxRetain:0:2"))
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", lines["GPU 0"]["found"])
-        self.assertIn("let go of memory of the device", lines["GPU 0"]["mend"])
+        self.assertIn("free memory of the device", lines["GPU 0"]["mend"])
         for name in ("GPU 0", "GPU tensors"):
             self.assertEqual(lines[name]["level"], "note")
         for result in (46, 101):

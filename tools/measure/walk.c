@@ -32,6 +32,6 @@ int64_t walk_once(const struct walk *walk) {
   uint64_t sum = 0;
   int64_t start = cpu_now_ns();
   for (size_t i = 0; i < walk->bytes / sizeof sum; i += LINE / sizeof sum) sum += walk->memory[i];
-  __asm__ volatile("" ::"r"(sum)); /* keeps the loads, whose sum has no other use */
+  __asm__ volatile("" ::"r"(sum)); /* keeps the loads: the sum has no other use */
   return cpu_now_ns() - start;
 }

@@ -2,7 +2,7 @@
 /*
  * Cold caches. Between two steps of an engine other code runs, and a core's caches and TLB then hold other data. Each
  * process of a measurement with --cold reads one word of each line of a block twice as large as the L3 cache between
- * two messages. A machine whose CPUs share their L3 cache with other machines can be given a smaller block.
+ * two messages. The user can give a smaller block, where other machines share the L3 cache.
  */
 #ifndef TOOLS_MEASURE_WALK_H
 #define TOOLS_MEASURE_WALK_H

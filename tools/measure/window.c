@@ -15,8 +15,8 @@ static inline uint8_t *next_place(struct window *window) {
 
 /* ---- The writer ------------------------------------------------------------------------------------------------- */
 
-/* A ring whose largest frame is the window: twice the other one, since half a ring is the most; or as large as that,
- * where frames leave the ring anyway. */
+/* A ring with the window as largest frame: twice as large as the other ring, since half a ring is the most; or of the
+ * same size, where frames leave the ring. */
 static void make_ring(struct window *window, const struct window_wish *wish) {
   struct ringcast_info info = {.size = sizeof info};
   uint64_t room = wish->capacity - 2 * HEADER - 64;

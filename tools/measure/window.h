@@ -51,8 +51,8 @@ void window_destroy(struct window *window);
 /* The writer, once the readers' processes run: hands the memory to them. */
 void window_open(struct window *window);
 void window_write(struct window *window, uint64_t frames);
-void window_flush(struct window *window);                        /* readers see all of it, and may stop there */
-void window_write_alone(struct window *window, uint64_t frames); /* nobody is told; the window is as before */
+void window_flush(struct window *window);                        /* readers see all frames, and may stop */
+void window_write_alone(struct window *window, uint64_t frames); /* without the readers; the window is as before */
 
 /* Reader `index`, with a copy of the struct that was made. window_read returns at the next flush. */
 void window_attach(struct window *window);
