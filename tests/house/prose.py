@@ -26,7 +26,7 @@ ALLOWED = {
     "channel": (10.7, 10.0),
     "gpu": (12.3, 8.9),
     "python/extension": (11.9, 6.7),
-    "python/ringcast": (10.3, 5.1),
+    "python/ringcast": (9.8, 4.2),
     "tools": (5.9, 0.1),
     "bench": (5.1, 0.0),
     "examples": (5.1, 0.0),

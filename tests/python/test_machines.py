@@ -14,7 +14,8 @@ import ringcast
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
-from ringcast.vllm.bridge import Downlink, Uplink  # noqa: E402
+from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 pytestmark = pytest.mark.alike
 
@@ -23,7 +24,7 @@ def write(ip, remote_readers, capacity=1 << 20):
     """On the writer's machine: does what it is told to, and tells who is lost."""
     told = queue.Queue()
     writer = ringcast.Writer(capacity)
-    uplink = Uplink(writer.handle, remote_readers, ip, told.put)
+    uplink = WriterLink(writer.handle, remote_readers, ip, told.put)
     link().send((uplink.address, uplink.ipv6, writer.handle))
     uplink.wait(WATCHDOG)
     while True:
@@ -53,7 +54,7 @@ def read(address, ipv6, rank, handle=None):
             return "attached to a ring of another machine"
         except ringcast.Error:
             pass
-    downlink = Downlink(address, ipv6, rank)
+    downlink = ReaderLink(address, ipv6, rank)
     link().send(downlink.reader.handle)
     ends = []
     while ends[-1:] != ["WriterGone"]:

@@ -146,7 +146,7 @@ def ranks_destroyed() -> None:
         dist.destroy_process_group()
         gc.collect()
         for thread in threading.enumerate():
-            if thread.name in ("ringcast-leg", "ringcast-leg-up", "ringcast-relay"):
+            if thread.name in ("ringcast-hub", "ringcast-link", "ringcast-relay"):
                 thread.join(_dist.JOB_SECONDS)
                 assert not thread.is_alive(), thread.name
 
@@ -158,7 +158,7 @@ def test_a_group_that_is_destroyed_leaves_nothing(ranks):
 def ranks_no_cpu_backend() -> str:
     with on_machines(PAIRS):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rings.legs, "cpu_backend", lambda group: None)
+            patch.setattr(rings.torch_transport, "cpu_backend", lambda group: None)
             return text_of(RuntimeError, lambda: rt.broadcast_object(1))
 
 

@@ -21,8 +21,10 @@ zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 import uplinks  # noqa: E402
 from uplinks import LOOPBACK, Leg, Thread  # noqa: E402
 
-from ringcast.vllm import _downlink, _uplink, _wire  # noqa: E402
-from ringcast.vllm.bridge import Downlink, Uplink  # noqa: E402
+from ringcast._group import relay  # noqa: E402
+from ringcast.vllm import zmq_hub, zmq_transport  # noqa: E402
+from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 pytestmark = pytest.mark.alike
 
@@ -37,7 +39,7 @@ def peers():
 
 
 def call(state, address, ipv6, rank):
-    state["downlink"] = Downlink(address, ipv6, rank)
+    state["downlink"] = ReaderLink(address, ipv6, rank)
     return os.getpid()
 
 
@@ -66,14 +68,14 @@ def join(leg, peers):
 @pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_told_by_name(address):
     with ringcast.Writer(1 << 16) as writer, pytest.raises(zmq.ZMQError, match=rf"connect_ip .*'{address}' can't be"):
-        Uplink(writer.handle, 1, address, lambda text: None)
+        WriterLink(writer.handle, 1, address, lambda text: None)
 
 
 @pytest.mark.parametrize("curve", ["1", "0"])
 def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch, curve):
     monkeypatch.setenv("RINGCAST_CURVE", curve)
     leg = legs()
-    assert bool(_wire.parse_address(leg.uplink.address).key) == (curve == "1" and zmq.has("curve"))
+    assert bool(zmq_transport.parse_address(leg.uplink.address).key) == (curve == "1" and zmq.has("curve"))
     near, far = ringcast.Reader(leg.writer.handle), leg.downlink()
     leg.uplink.wait(WATCHDOG)
     sizes = [0, 1, 63, 64, 1000, 1 << 16, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20, 40 << 20, 7, 0]
@@ -98,7 +100,7 @@ def test_frames_of_all_sizes_arrive_byte_for_byte_and_in_order(legs, monkeypatch
 
 
 def test_what_is_sent_before_all_have_come_arrives_at_all(legs, monkeypatch):
-    monkeypatch.setattr(_downlink, "_attach", lambda handles, name: None)
+    monkeypatch.setattr(zmq_transport, "_attach", lambda handles, name: None)
     leg = legs(2)
     first = leg.downlink(3)
     values = ["early", "and small", bytes(3 << 19), "between", bytes(3 << 19), "last"]
@@ -112,7 +114,7 @@ def test_what_is_sent_before_all_have_come_arrives_at_all(legs, monkeypatch):
 
 
 def test_a_machine_that_is_behind_holds_the_writer_back_and_loses_nothing(legs, monkeypatch):
-    monkeypatch.setattr(_uplink, "WINDOW_BYTES", 1 << 18)
+    monkeypatch.setattr(relay, "WINDOW_BYTES", 1 << 18)
     leg = legs(capacity=1 << 18)
     reader = leg.downlink()
     sent = 0
@@ -131,7 +133,7 @@ def test_a_machine_that_is_behind_holds_the_writer_back_and_loses_nothing(legs, 
 
 
 def test_a_frame_that_is_larger_than_the_window_arrives(legs, monkeypatch):
-    monkeypatch.setattr(_uplink, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(relay, "WINDOW_BYTES", 1)
     leg = legs()
     reader = leg.downlink()
     leg.writer.send(np.arange(1 << 20))
@@ -167,14 +169,14 @@ def test_newcomers_at_once_make_one_relay(legs):
 def test_a_newcomer_whose_relay_goes_while_it_decides_becomes_the_relay(legs, monkeypatch):
     leg = legs(2)
     leg.downlink(3)
-    attach = _downlink._attach
+    attach = zmq_transport._attach
 
     def attach_late(handles, name):
         reader = attach(handles, name)
         leg.downlinks[0].close()
         return reader
 
-    monkeypatch.setattr(_downlink, "_attach", attach_late)
+    monkeypatch.setattr(zmq_transport, "_attach", attach_late)
     leg.downlink(4)
     monkeypatch.undo()
     leg.downlink(5)
@@ -183,17 +185,17 @@ def test_a_newcomer_whose_relay_goes_while_it_decides_becomes_the_relay(legs, mo
 
 
 def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
-    monkeypatch.setattr(_wire, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(zmq_transport, "ANSWER_SECONDS", 0.3)
     leg = legs(2)
-    idle = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
-    idle.sock.send(_wire.pack_hello(idle.address, _wire.me(7)))
+    idle = zmq_transport.Connection(zmq_transport.parse_address(leg.uplink.address), False)
+    idle.sock.send(b"H" + zmq_transport._pack_hello(idle.address, zmq_transport.me(7)))
     parts = idle.sock.recv_multipart()
     assert parts[0][:1] == b"W"
-    monkeypatch.setattr(_wire, "ANSWER_SECONDS", WATCHDOG)
+    monkeypatch.setattr(zmq_transport, "ANSWER_SECONDS", WATCHDOG)
     leg.downlink(3)
     assert b"has not answered within" in idle.sock.recv_multipart()[0]
-    gone = _downlink.Connection(idle.address, False)
-    gone.sock.send(_wire.pack_hello(idle.address, _wire.me(8)))
+    gone = zmq_transport.Connection(idle.address, False)
+    gone.sock.send(b"H" + zmq_transport._pack_hello(idle.address, zmq_transport.me(8)))
     gone.sock.recv_multipart()
     joining = Thread(lambda: leg.downlink(4))
     gone.close()
@@ -204,13 +206,13 @@ def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
 
 def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
     leg = legs(1)
-    connection = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
+    connection = zmq_transport.Connection(zmq_transport.parse_address(leg.uplink.address), False)
     with contextlib.closing(connection), pytest.MonkeyPatch.context() as patch:
-        hello = json.loads(_wire.pack_hello(connection.address, _wire.me(8))[1:])
+        hello = json.loads(zmq_transport._pack_hello(connection.address, zmq_transport.me(8)))
         hello["version"] = "0.0.0-old"
-        patch.setattr(_wire, "pack_hello", lambda address, person: b"H" + json.dumps(hello).encode())
+        patch.setattr(zmq_transport, "_pack_hello", lambda address, person: json.dumps(hello).encode())
         with pytest.raises(ConnectionRefusedError, match="ringcast is 0.0.0-old there, but"):
-            _downlink.join(connection, 8)
+            zmq_transport.join(connection, 8)
     leg.downlink(3)
     with pytest.raises(ConnectionRefusedError, match="all 1 remote readers have come already"):
         leg.downlink(4)
@@ -230,28 +232,28 @@ def test_waiting_tells_who_is_there_and_how_many_are_missing(legs):
 
 def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
     with pytest.raises(ValueError, match="not the address of a writer"):
-        Downlink("tcp://127.0.0.1:80", False, 1)
+        ReaderLink("tcp://127.0.0.1:80", False, 1)
     with contextlib.closing(socket.create_server((LOOPBACK, 0))) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(ringcast.WriterGone, match=f"no writer at tcp://127.0.0.1:{port}"):
-        Downlink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
+        ReaderLink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
     with ringcast.Writer(1 << 16) as writer:
         with pytest.raises(ValueError, match="remote_readers must be 1 or more"):
-            Uplink(writer.handle, 0, LOOPBACK, print)
+            WriterLink(writer.handle, 0, LOOPBACK, print)
         monkeypatch.setenv("RINGCAST_CURVE", "no")
         with pytest.raises(ValueError, match="RINGCAST_CURVE is 'no': it must be 0 or 1"):
-            Uplink(writer.handle, 1, LOOPBACK, print)
+            WriterLink(writer.handle, 1, LOOPBACK, print)
         monkeypatch.delenv("RINGCAST_CURVE")
         monkeypatch.setenv("RINGCAST_HEARTBEAT", "never")
         with pytest.raises(ValueError, match="RINGCAST_HEARTBEAT is 'never'"):
-            Uplink(writer.handle, 1, LOOPBACK, print)
+            WriterLink(writer.handle, 1, LOOPBACK, print)
 
 
 def test_by_default_it_listens_where_a_route_outwards_begins(legs):
     leg = legs(ip=None)
-    with socket.create_server((_wire.local_ip(), 0)):
+    with socket.create_server((zmq_transport.local_ip(), 0)):
         pass  # it is one of this machine
-    assert f"//{_wire.local_ip()}:" in leg.uplink.address.replace("[", "").replace("]", "")
+    assert f"//{zmq_transport.local_ip()}:" in leg.uplink.address.replace("[", "").replace("]", "")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="no IPv6 here")
@@ -286,14 +288,14 @@ def wait_for_the_end(core):
 
 def test_what_was_sent_arrives_though_the_end_comes_as_soon_as_the_last_reader(legs, monkeypatch):
     """The uplink's thread goes no further than to tell that reader so before it is closed."""
-    say = _uplink.Core._say
+    send = zmq_hub.ZmqHub._send
 
-    def say_and_wait(core, peer, body):
-        say(core, peer, body)
-        if body == b"D":
-            wait_for_the_end(core)
+    def send_and_wait(hub, peer, letter, *rest):
+        send(hub, peer, letter, *rest)
+        if letter == b"D":
+            wait_for_the_end(hub)
 
-    monkeypatch.setattr(_uplink.Core, "_say", say_and_wait)
+    monkeypatch.setattr(zmq_hub.ZmqHub, "_send", send_and_wait)
     leg = legs()
     reader = leg.downlink()
     leg.writer.send("last")
@@ -302,16 +304,16 @@ def test_what_was_sent_arrives_though_the_end_comes_as_soon_as_the_last_reader(l
 
 
 def test_what_was_sent_arrives_though_the_end_comes_just_after_a_look_that_found_nothing(legs, monkeypatch):
-    leg, take, looked = legs(), _uplink.Outlet.take, threading.Event()
+    leg, take, looked = legs(), relay.Outlet.take, threading.Event()
 
     def take_and_wait(outlet):
         message = take(outlet)
         if not looked.is_set():
             looked.set()
-            wait_for_the_end(leg.uplink._core)
+            wait_for_the_end(leg.uplink._hub)
         return message
 
-    monkeypatch.setattr(_uplink.Outlet, "take", take_and_wait)
+    monkeypatch.setattr(relay.Outlet, "take", take_and_wait)
     reader = leg.downlink()
     assert looked.wait(WATCHDOG)
     leg.writer.send("last")
@@ -390,7 +392,7 @@ def send_and_wait(state, value):
 
 
 def test_when_the_writer_dies_its_readers_drain_and_hear_of_it(peer):
-    downlink = Downlink(peer.call(make_leg), False, 3)
+    downlink = ReaderLink(peer.call(make_leg), False, 3)
     peer.call(send_and_wait, "last")
     assert downlink.reader.recv(WATCHDOG) == "last"
     peer.process.kill()
@@ -405,13 +407,13 @@ def test_when_the_writer_dies_its_readers_drain_and_hear_of_it(peer):
 
 
 def ours():
-    return [thread.name for thread in threading.enumerate() if thread.name in ("ringcast-uplink", "ringcast-relay")]
+    return [thread.name for thread in threading.enumerate() if thread.name in ("ringcast-hub", "ringcast-relay")]
 
 
 def test_what_is_dropped_ends_its_threads():
     leg = Leg()
     leg.downlink()
-    assert sorted(ours()) == ["ringcast-relay", "ringcast-uplink"]
+    assert sorted(ours()) == ["ringcast-hub", "ringcast-relay"]
     leg.writer.close()
     del leg
     assert ours() == []
@@ -434,22 +436,23 @@ def test_a_forked_child_leaves_its_parents_leg_alone(legs):
 
 
 def test_without_pyzmq_it_is_said_what_to_install():
-    script = "import sys; sys.modules['zmq'] = None; import ringcast.vllm.bridge"
+    script = "import sys; sys.modules['zmq'] = None; import ringcast.vllm.zmq_hub"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.stderr.splitlines()[-1].endswith("needs pyzmq: pip install pyzmq")
 
 
 EXITS = """
 import sys, ringcast
-from ringcast.vllm.bridge import Downlink, Uplink
+from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm.zmq_transport import ReaderLink
 if sys.argv[1] == "writer":
     writer = ringcast.Writer(1 << 16)
-    uplink = Uplink(writer.handle, 1, "127.0.0.1", print)
+    uplink = WriterLink(writer.handle, 1, "127.0.0.1", print)
     print(uplink.address, flush=True)
     uplink.wait()
     writer.send("last")
 else:
-    downlink = Downlink(sys.argv[1], False, 3)
+    downlink = ReaderLink(sys.argv[1], False, 3)
     assert downlink.reader.recv() == "last"
 """
 

@@ -18,8 +18,9 @@ zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 import uplinks  # noqa: E402
 from uplinks import LOOPBACK, Thread  # noqa: E402
 
-from ringcast.vllm import _downlink, _pieces, _uplink, _wire  # noqa: E402
-from ringcast.vllm.bridge import Downlink  # noqa: E402
+from ringcast._group import framing, relay  # noqa: E402
+from ringcast.vllm import zmq_hub, zmq_transport  # noqa: E402
+from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 pytestmark = pytest.mark.alike
 
@@ -28,19 +29,19 @@ legs = pytest.fixture(uplinks.legs)
 
 def test_who_does_not_know_the_token_gets_no_answer_and_disturbs_nobody(legs, monkeypatch):
     leg = legs()
-    address = _wire.parse_address(leg.uplink.address)
+    address = zmq_transport.parse_address(leg.uplink.address)
     port = int(address.endpoint.rsplit(":", 1)[1])
     with socket.create_connection((LOOPBACK, port)) as plain:
         with contextlib.suppress(ConnectionError):
             plain.sendall(os.urandom(1 << 16))
     with monkeypatch.context() as patch:
-        patch.setattr(_wire, "ANSWER_SECONDS", 0.3)
+        patch.setattr(zmq_transport, "ANSWER_SECONDS", 0.3)
         with pytest.raises(TimeoutError, match="has not answered"):
-            Downlink(str(address._replace(token="0" * 32)), False, 1)
+            ReaderLink(str(address._replace(token="0" * 32)), False, 1)
         if address.key:
             with pytest.raises((ringcast.WriterGone, TimeoutError)):
-                Downlink(str(address._replace(key=_wire.new_keys()[0].hex()[:64])), False, 1)
-    stranger = _downlink.Connection(address, False)
+                ReaderLink(str(address._replace(key=zmq_transport.new_keys()[0].hex()[:64])), False, 1)
+    stranger = zmq_transport.Connection(address, False)
     for body in b"", b"H", b"H{", b"H[]", b"H" + b"[" * 10000, b"A" + bytes(8), b"B", b"\xff" * 1000, b"F":
         stranger.sock.send(body)
         stranger.sock.send_multipart([body] * 3)
@@ -61,14 +62,14 @@ def _wait_for_loss(connection):
 )
 def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
     leg = legs()
-    connection = _downlink.Connection(_wire.parse_address(leg.uplink.address), False)
-    reader, relay = _downlink.join(connection, 3)
+    connection = zmq_transport.Connection(zmq_transport.parse_address(leg.uplink.address), False)
+    reader, far = zmq_transport.join(connection, 3)
     with reader:
-        relay._sock.send(body)  # its thread sleeps: nothing is under way
-        assert re.match(r"rank 3 \(pid \d+ on .*\) has sent what it must not: ", leg.lost())
-        with pytest.raises(ringcast.SendError, match="has sent what it must not"):
+        far._link.sock.send(body)  # its thread sleeps: nothing is under way
+        assert re.match(r"rank 3 \(pid \d+ on .*\) has sent an invalid message: ", leg.lost())
+        with pytest.raises(ringcast.SendError, match="has sent an invalid message"):
             reader.recv(WATCHDOG)
-    relay.stop()
+    far.close()
 
 
 class Damage:
@@ -105,10 +106,10 @@ class Damage:
 def test_a_relay_survives_damage_on_the_way(legs, monkeypatch, curve):
     monkeypatch.setenv("RINGCAST_CURVE", curve)
     leg = legs()
-    address = _wire.parse_address(leg.uplink.address)
+    address = zmq_transport.parse_address(leg.uplink.address)
     with contextlib.closing(Damage(int(address.endpoint.rsplit(":", 1)[1]))) as between:
         address = address._replace(endpoint=f"tcp://{LOOPBACK}:{between.port}")
-        downlink = Downlink(str(address), False, 3)
+        downlink = ReaderLink(str(address), False, 3)
         leg.writer.send("before")
         assert downlink.reader.recv(WATCHDOG) == "before"
         between.reader.sendall(b"\x02" + b"\xff" * 8)  # a message of 2**64 - 1 bytes
@@ -132,9 +133,10 @@ class Endless:
 
 
 def test_who_does_not_stop_talking_keeps_nobody_from_other_work():
-    assert not _uplink.Core._hear(types.SimpleNamespace(_router=Endless([b"somebody", b"noise"]), _peers={}))
-    relay = types.SimpleNamespace(_sock=Endless([b"C"]), _why=None, _look_for_deaths=lambda: None)
-    assert _downlink.Relay._take_in(relay)
+    assert not zmq_hub.ZmqHub._hear(types.SimpleNamespace(_router=Endless([b"somebody", b"noise"]), _processes={}))
+    link = types.SimpleNamespace(sock=Endless([b"C"]), _lost=False)
+    link.take = lambda: zmq_transport.Connection.take(link)
+    assert relay.Relay._take_in(types.SimpleNamespace(_link=link, _why=None, _report_deaths=lambda: None))
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,9 @@ def test_who_does_not_stop_talking_keeps_nobody_from_other_work():
 )
 def test_damaged_messages_are_refused(heads, data):
     with ringcast.Writer(1 << 16) as writer:
-        inlet = _pieces.Inlet(writer)
-        with pytest.raises(_wire.Malformed):
-            inlet.give(_wire.pack_heads(_wire.Head(*head) for head in heads)[1:], data)
+        inlet = framing.Inlet(writer)
+        with pytest.raises(framing.Malformed):
+            inlet.give(framing.pack_heads(framing.Head(*head) for head in heads), data)
             inlet.publish()
         inlet.abandon()
         writer.send("still")
@@ -181,16 +183,16 @@ def false_writer(state, messages, capacity):
 
 
 def test_a_writer_that_sends_what_it_must_not_is_named_to_the_readers(crew):
-    head = _wire.pack_heads([_wire.Head(0, 1, 1 << 40)])
+    head = b"F" + framing.pack_heads([framing.Head(0, 1, 1 << 40)])
     for messages, text in (
-        ([[b"?"]], r"the writer's side \(pid 1 on nowhere\) has sent what it must not"),
+        ([[b"?"]], r"the writer \(pid 1 on nowhere\) has sent an invalid message"),
         ([[b"F12", b""]], "heads of frames of a wrong length"),
-        ([[b"F" + bytes(16), b"", b""]], "what it must not"),
+        ([[b"F" + bytes(16), b"", b""]], "an invalid message"),
         ([[head, b"x"]], "rank 3 .* has failed: FrameTooLarge"),
-        ([[b'E{"why": "enough"}']], "enough"),
+        ([[b'E{"why": "enough", "died": false}']], "enough"),
     ):
         crew[0].start(false_writer, messages, 1 << 16)
-        downlink = Downlink(crew[0].message(), False, 3)
+        downlink = ReaderLink(crew[0].message(), False, 3)
         with pytest.raises(ringcast.SendError, match=text):
             downlink.reader.recv(WATCHDOG)
         said = crew[0].finish()

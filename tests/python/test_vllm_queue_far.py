@@ -16,6 +16,7 @@ from peers import WATCHDOG
 from queues import meanwhile, the_watching_thread, watchdog  # noqa: F401
 
 import ringcast
+import ringcast.vllm
 from ringcast.vllm import MessageQueue
 
 pytestmark = pytest.mark.alike
@@ -68,8 +69,9 @@ UPLINKS = {}
 
 @pytest.fixture
 def bridge(monkeypatch):
-    module = types.SimpleNamespace(Uplink=FakeUplink, Downlink=FakeDownlink)
-    monkeypatch.setitem(sys.modules, "ringcast.vllm.bridge", module)
+    module = types.SimpleNamespace(WriterLink=FakeUplink, ReaderLink=FakeDownlink)
+    for name in "zmq_hub", "zmq_transport":
+        monkeypatch.setitem(sys.modules, f"ringcast.vllm.{name}", module)
     yield
     UPLINKS.clear()
 
@@ -134,7 +136,9 @@ def test_shutdown_ends_the_wait_for_remote_readers(bridge):
 
 def test_without_pyzmq_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "zmq", None)
-    monkeypatch.delitem(sys.modules, "ringcast.vllm.bridge", raising=False)
+    for name in "zmq_hub", "zmq_transport":
+        monkeypatch.delitem(sys.modules, f"ringcast.vllm.{name}", raising=False)
+        monkeypatch.delattr(ringcast.vllm, name, raising=False)
     with pytest.raises(ImportError, match="needs pyzmq: pip install pyzmq"):
         MessageQueue(2, 1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Both sides of the leg between machines in one process, for the tests of ringcast.vllm.bridge."""
+"""Both sides of the leg between machines in one process, for the tests of ringcast.vllm.zmq_hub."""
 
 import contextlib
 import queue
@@ -12,7 +12,8 @@ import ringcast
 
 pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
-from ringcast.vllm.bridge import Downlink, Uplink  # noqa: E402
+from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 LOOPBACK = "127.0.0.1"
 
@@ -23,14 +24,14 @@ class Leg:
     def __init__(self, remote_readers=1, capacity=1 << 22, ip=LOOPBACK):
         self.told = queue.Queue()
         self.writer = ringcast.Writer(capacity)
-        self.uplink = Uplink(self.writer.handle, remote_readers, ip, self.tell)
+        self.uplink = WriterLink(self.writer.handle, remote_readers, ip, self.tell)
         self.downlinks = []
 
     def tell(self, text):
         self.told.put(text)
 
     def downlink(self, rank=3):
-        self.downlinks.append(Downlink(self.uplink.address, self.uplink.ipv6, rank))
+        self.downlinks.append(ReaderLink(self.uplink.address, self.uplink.ipv6, rank))
         return self.downlinks[-1].reader
 
     def lost(self):

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch.distributed as dist
 
 import ringcast
-from ringcast._group import config, devices, legs
+from ringcast._group import config, devices, torch_transport
 from ringcast._group.endpoint import End, Receiver, Source
 
 _SLOTS = 64
@@ -137,10 +137,8 @@ class _Making:
         failure = None
         if self._me == leader:
             try:
-                if leader == self._src:
-                    policy = config.on_death()
-                else:
-                    policy = self._everyone[self._src]["on_death"] or "fail"
+                # On another machine the source decides what a death means.
+                policy = config.on_death() if leader == self._src else "evict"
                 self._writer = _make_writer(len(self._ranks), policy)
             except Exception as error:
                 failure = error
@@ -197,7 +195,9 @@ class _Making:
             assert self._writer is not None
             end = Source(self._writer, rank, goes_on)
             leaders = [machine[0] for machine in self._machines[1:]]
-            end.links = [legs.Leg(end, self._wire(backend, each), self._name(each), seconds) for each in leaders]
+            end.links = [
+                torch_transport.TorchHub(end, backend, each, self._tag(), self._name(each), seconds) for each in leaders
+            ]
             return end
         machine = next(machine for machine in self._machines if self._me in machine)
         if self._writer is not None:
@@ -206,27 +206,28 @@ class _Making:
         pids = {self._ranks[each]: self._everyone[each]["pid"] for each in machine}
         receiver = Receiver(self._reader, rank, source, self._ranks[machine[0]], pids)
         if self._writer is not None:
-            wire, names = self._wire(backend, self._src), (self._name(self._me), self._name(self._src))
-            receiver.own(legs.Relay(self._writer, goes_on, wire, *names, seconds))
+            names = self._name(self._me), self._name(self._src)
+            relay = torch_transport.make_relay(self._writer, backend, self._src, self._tag(), *names, seconds)
+            receiver.own(relay)
         return receiver
 
     def _name(self, rank: int) -> str:
         theirs = self._everyone[rank]
         return f"rank {self._ranks[rank]} (pid {theirs['pid']} on {theirs['host']})"
 
-    def _wire(self, backend: Any, peer: int) -> Any:
-        tag = self._everyone[self._src]["tag"]
-        return legs.Wire(backend, peer, (tag, tag + 1) if self._me == self._src else (tag + 1, tag))
+    def _tag(self) -> int:
+        tag: int = self._everyone[self._src]["tag"]
+        return tag
 
     def _find_backend(self) -> Tuple[Any, float]:
-        backend = legs.cpu_backend(self._group)
+        backend = torch_transport.cpu_backend(self._group)
         if backend is None:
             parts = "; ".join(", ".join(self._name(rank) for rank in machine) for machine in self._machines)
             raise RuntimeError(
                 f"the group spans machines ({parts}), between which its backend, {dist.get_backend(self._group)}, "
                 "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
             )
-        return backend, legs.seconds_of(backend)
+        return backend, torch_transport.seconds_of(backend)
 
 
 def _make_writer(size: int, on_death: str) -> ringcast.Writer:

@@ -100,7 +100,7 @@ class MessageQueue:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
             connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
-            end.link = _bridge().Uplink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
+            end.link = _load("zmq_hub").WriterLink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
             self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.link.address, end.link.ipv6
         self._own(end)
 
@@ -117,7 +117,7 @@ class MessageQueue:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
             end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank), keep=True))
         elif handle.remote_subscribe_addr is not None:
-            leg = _bridge().Downlink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
+            leg = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
             end = Receiver(leg.reader, leg)
         else:
             raise ValueError(
@@ -256,7 +256,6 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
     return ringcast.Writer(budget, slots, on_death="evict", gpu_pool_bytes=config.gpu_pool_bytes())
 
 
-def _bridge() -> Any:
-    """Loaded for remote readers alone: it needs pyzmq."""
-    return importlib.import_module("ringcast.vllm.bridge")
-
+def _load(name: str) -> Any:
+    """For remote readers alone: these modules need pyzmq."""
+    return importlib.import_module(f"ringcast.vllm.{name}")

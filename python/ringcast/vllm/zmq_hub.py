@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The relay of a MessageQueue (ringcast._group.relay), over ZeroMQ.
+
+    hub = WriterLink(writer.handle, 2, None, print)   # in the writer's process; give hub.address to the readers
+    link = ReaderLink(hub.address, hub.ipv6, 3)       # on another machine, in the process of rank 3
+    hub.wait(60)                                      # until both remote readers are there
+    writer.send(...)                                  # link.reader.recv() returns it
+
+A machine gets each frame once, whatever the number of its readers: the first of them relays into a ring of its own, to
+which the others attach. Which processes share a machine is found out by trying: a newcomer is told the rings of the
+relays that exist, attaches to the ring that it can, or becomes a relay itself. Newcomers decide one after the other;
+else two processes of one machine would both become relays.
+
+    newcomer -> hub                                     hub -> newcomer
+    H  hello: token, who I am                           W  welcome: the relays that exist, the ring's size
+    S  I am served by that relay's ring                 D  done: you are counted
+    R  I have become a relay, this is my ring           N  no: why not
+
+The two sides know each other by the address: it has a token, and the hub's public key. With CURVE, ZeroMQ's encryption,
+no third party can read or forge the messages. RINGCAST_CURVE=0 in the writer's environment turns CURVE off, for a
+private network: encryption takes a core about 2 ms per MiB on either side, seven times the cost of plain sending, and
+4 µs for a small message.
+
+A process that is killed is noticed at once, a silent machine after RINGCAST_HEARTBEAT seconds (default 5, in the
+environment of each side), and so is a killed process whose forked child still has its connections. A process that is
+stopped for so long is taken for dead.
+"""
+
+import collections
+import errno
+import hmac
+import os
+import secrets
+import socket
+import time
+import weakref
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+
+import ringcast
+from ringcast._group.framing import Malformed, pack_words, printable, unpack_words
+from ringcast._group.relay import TURN_HEARD, Hub, Peer
+from ringcast.vllm import zmq_transport as transport
+from ringcast.vllm.zmq_transport import (
+    OUT_OF_REACH,
+    PROTOCOL,
+    Address,
+    Person,
+    events,
+    local_ip,
+    new_keys,
+    prepare,
+    wait_for,
+    z85,
+    zmq,
+)
+
+# The most that a reader's side may say at once: no message of its has frames.
+_SMALL_BYTES = 1 << 16
+# How many messages are kept of a peer that sends more than the hub listens to; the peer waits.
+_KEPT_MESSAGES = 128
+_LINGER_SECONDS = 5.0
+_AT_EXIT_SECONDS = 1.0
+_HUB_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+
+
+class _Process(Peer):
+    """A process on another machine that has said hello."""
+
+    def __init__(self, identity: bytes, person: Person, descriptor: int) -> None:
+        super().__init__(person)
+        self.identity = identity
+        self.descriptor = descriptor
+        self.handle = ""  # of its ring, once it is a relay
+        self.served: List[Person] = []
+
+    def __str__(self) -> str:
+        others = f", which receives for {', '.join(map(str, self.served))} too" if self.served else ""
+        return f"{self.name}{others}"
+
+    def describe_loss(self, why: str) -> str:
+        return f"{self}{',' if self.served else ''} {why}"
+
+
+class ZmqHub(Hub):
+    _takes_newcomers = True
+
+    @staticmethod
+    def _copy(data: Any) -> Any:
+        return zmq.Frame(data, copy=True)
+
+    def __init__(self, handle: str, remote_readers: int, ip: str, lost: Callable[[str], None]) -> None:
+        self.ipv6 = ":" in ip
+        self.wanted = remote_readers
+        self._processes: Dict[bytes, _Process] = {}
+        self._line: Deque[_Process] = collections.deque()
+        self._deciding: Optional[_Process] = None
+        self._deadline = 0.0
+        self._connections: Set[int] = set()
+        self._gone: List[_Process] = []
+        self._context = zmq.Context()
+        try:
+            self._open(ip)
+            super().__init__(handle, "remote machines", lost)
+        except BaseException:
+            self._context.destroy(0)
+            raise
+        self._thread.start()
+
+    def _open(self, ip: str) -> None:
+        self._router = self._context.socket(zmq.ROUTER)
+        prepare(self._router, self.ipv6)
+        self._router.setsockopt(zmq.MAXMSGSIZE, _SMALL_BYTES)
+        self._router.setsockopt(zmq.RCVHWM, _KEPT_MESSAGES)
+        keys = new_keys()
+        if keys is not None:
+            self._router.curve_server = True
+            self._router.curve_secretkey = keys[1]
+        self._monitor = self._router.get_monitor_socket(_HUB_EVENTS)
+        try:
+            self._router.bind(f"tcp://[{ip}]:*" if self.ipv6 else f"tcp://{ip}:*")
+        except zmq.ZMQError as error:
+            raise zmq.ZMQError(  # vLLM's error, with more words
+                error.errno,
+                f"connect_ip (or VLLM_HOST_IP) must be an address of this machine that the remote readers reach, and "
+                f"{ip!r} can't be listened at: {error.strerror}",
+            ) from None
+        endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        key = z85.decode(keys[0]).hex() if keys is not None else ""
+        self.address = Address(endpoint, secrets.token_hex(16), key)
+
+    # For other threads.
+
+    def connected(self) -> List[Person]:
+        relays: List[Any] = list(self._peers)
+        return sorted([relay.name for relay in relays] + [one for relay in relays for one in list(relay.served)])
+
+    def wait(self, timeout: Optional[float]) -> None:
+        with self.changed:
+            self.changed.wait_for(lambda: self.complete or self.over or self.trouble or self._close_by, timeout)
+            if self.complete:
+                return
+            if self.over or self._close_by is not None:
+                raise RuntimeError("cancelled")
+            if self.trouble:
+                raise ringcast.ReaderDied(errno.EOWNERDEAD, self.trouble)
+        there = self.connected()
+        raise TimeoutError(
+            f"{len(there)} of {self.wanted} remote readers have connected to {self.address.endpoint} within {timeout} "
+            f"s; {self.wanted - len(there)} are missing, there are: {', '.join(map(str, there)) or 'none'}. The output "
+            "of the missing processes says why"
+        )
+
+    def describe(self) -> str:
+        parts = [f"{relay}: {relay.sent - relay.acknowledged} bytes behind" for relay in list(self._peers)]
+        if not self.complete:
+            parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet")
+        return "; ".join(parts) or "no remote reader is connected any more"
+
+    # The transport.
+
+    def _send(self, peer: Any, letter: bytes, body: bytes = b"", data: Any = None) -> None:
+        self._router.send(peer.identity, zmq.SNDMORE)
+        self._router.send(letter + body, zmq.SNDMORE if data is not None else 0)
+        if data is not None:
+            self._router.send(data, copy=False)
+
+    def _poll(self, descriptors: List[int], milliseconds: int) -> List[Any]:
+        return wait_for([*descriptors, self._router, self._monitor], 0 if self._gone else milliseconds)
+
+    def _close_transport(self) -> None:
+        self._router.disable_monitor()
+        self._monitor.close()
+        self._context.destroy(0)
+
+    def _patience(self) -> int:
+        patience = super()._patience()
+        if self._deciding is None:
+            return patience
+        answer = max(0, int((self._deadline - time.monotonic()) * 1000) + 1)
+        return answer if patience < 0 else min(answer, patience)
+
+    def _listen(self) -> None:
+        self._look_at_connections()
+        if self._hear():
+            for process in self._gone:
+                self._drop(process, OUT_OF_REACH)
+            self._gone.clear()
+        if self._deciding is not None and time.monotonic() >= self._deadline:
+            self._refuse(self._deciding, f"has not answered within {transport.ANSWER_SECONDS} s")
+
+    def _look_at_connections(self) -> None:
+        for event, descriptor in events(self._monitor):
+            if event == zmq.EVENT_ACCEPTED:
+                self._connections.add(descriptor)
+                continue
+            self._connections.discard(descriptor)
+            # The messages from before are heard first.
+            self._gone += [process for process in self._processes.values() if process.descriptor == descriptor]
+
+    def _hear(self) -> bool:
+        """Whether that was all."""
+        for _ in range(TURN_HEARD):
+            try:
+                parts = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return True
+            if len(parts) != 2:
+                continue
+            identity, body = parts[0].bytes, parts[1].bytes
+            process = self._processes.get(identity)
+            try:
+                if process is not None:
+                    self._understand(process, body[:1], body[1:])
+                elif body[:1] == b"H":
+                    self._welcome(identity, body[1:], int(parts[1].get(zmq.SRCFD)))
+            except Malformed as error:
+                if process is not None:
+                    self._refuse(process, f"has sent an invalid message: {error}")
+        return False
+
+    # ---- Newcomers ----
+
+    def _welcome(self, identity: bytes, body: bytes, descriptor: int) -> None:
+        person, why_not = _unpack_hello(body, self.address.token)
+        self._look_at_connections()  # or a descriptor that was closed before may be taken for this one
+        if descriptor not in self._connections:
+            return
+        process = _Process(identity, person, descriptor)
+        if not why_not and (self._ended or self._close_by is not None):
+            why_not = "the writer has closed its ring"
+        if not why_not and self.complete:
+            why_not = f"all {self.wanted} remote readers have come already"
+        if why_not:
+            self._send(process, b"N", pack_words(why=why_not))
+            return
+        self._processes[identity] = process
+        self._line.append(process)
+        self._serve_next()
+
+    def _serve_next(self) -> None:
+        if self._deciding is None and self._line:
+            self._deciding = self._line.popleft()
+            self._deadline = time.monotonic() + transport.ANSWER_SECONDS
+            self._offer(self._deciding)
+
+    def _offer(self, process: _Process) -> None:
+        info = self._reader.info()
+        words = {"capacity": info.capacity, "spill": info.spill_bytes, "readers": self.wanted}
+        relays: List[Any] = self._peers
+        handles = [relay.handle for relay in relays]
+        self._send(process, b"W", pack_words(relays=handles, pid=os.getpid(), host=socket.gethostname(), **words))
+
+    def _understand(self, peer: Any, letter: bytes, body: Any) -> None:
+        if peer.handle:
+            super()._understand(peer, letter, body)
+        elif letter in (b"S", b"R") and peer is self._deciding:
+            self._count(peer, letter, unpack_words(body, handle=str)["handle"])
+        else:
+            raise Malformed("a message out of turn")
+
+    def _count(self, process: _Process, letter: bytes, handle: str) -> None:
+        relays: List[Any] = self._peers
+        by_handle = {relay.handle: relay for relay in relays}
+        if letter == b"S" and handle not in by_handle:
+            self._offer(process)  # that relay has left meanwhile
+            return
+        if letter == b"S":
+            by_handle[handle].served.append(process.name)
+            self._send(by_handle[handle], b"C")
+            del self._processes[process.identity]  # nothing more is expected from this process
+        elif handle and handle not in by_handle:
+            process.handle = handle
+            self._peers.append(process)
+        else:
+            raise Malformed("a relay with another's ring")
+        self._deciding = None
+        with self.changed:
+            self.complete = len(self.connected()) >= self.wanted
+            self.changed.notify_all()
+        self._send(process, b"D")  # last: at this answer the owner may close the hub, and all that was sent must cross
+        self._serve_next()
+
+    # ---- Departures ----
+
+    def _end(self, why: str) -> None:
+        super()._end(why)
+        for process in list(self._processes.values()):
+            if not process.handle:
+                self._refuse(process, "comes too late: the writer has closed its ring")
+
+    def _refuse(self, process: _Process, why: str) -> None:
+        self._send(process, b"N", pack_words(why=f"{process.name} {why}"))
+        self._drop(process, why)
+
+    def _drop(self, peer: Any, why: str) -> None:
+        if self._processes.pop(peer.identity, None) is None:
+            return
+        if peer in self._line:
+            self._line.remove(peer)
+        super()._drop(peer, why)
+        if peer is self._deciding:
+            self._deciding = None
+            self._serve_next()
+
+
+def _unpack_hello(body: bytes, token: str) -> Tuple[Person, str]:
+    """The newcomer, and why it can't be served, or "". Malformed: it knows no token."""
+    words = unpack_words(body, token=str, protocol=int, version=str, rank=int, pid=int, host=str)
+    if not hmac.compare_digest(words["token"].encode("utf-8", "replace"), token.encode()):
+        raise Malformed("the token is wrong")
+    person = Person(words["rank"], words["pid"], printable(words["host"], 64))
+    if (words["protocol"], words["version"]) != (PROTOCOL, ringcast.__version__):
+        theirs = printable(words["version"], 40)
+        return person, f"ringcast is {theirs} there, but {ringcast.__version__} here: it must be the same version"
+    return person, ""
+
+
+class WriterLink:
+    """The writer's side: forwards what is sent on the ring of `handle`, from now on, to readers on other machines.
+
+    remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this machine to listen
+    at; None: the address that a route outwards would use. lost: called with a text that names a dead process, in a
+    thread of its own; if a method, its object is held weakly.
+
+    zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or RINGCAST_HEARTBEAT.
+    """
+
+    def __init__(
+        self, handle: str, remote_readers: int, connect_ip: Optional[str], lost: Callable[[str], None]
+    ) -> None:
+        if remote_readers < 1:
+            raise ValueError(f"remote_readers must be 1 or more, not {remote_readers}")
+        self._hub = ZmqHub(handle, remote_readers, connect_ip or local_ip(), lost)
+        self._finalizer = weakref.finalize(self, self._hub.stop, _AT_EXIT_SECONDS)
+
+    @property
+    def address(self) -> str:
+        """For ReaderLink(). With it a process can read what is sent: pass it on like a password."""
+        return str(self._hub.address)
+
+    @property
+    def ipv6(self) -> bool:
+        return self._hub.ipv6
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Wait until all remote readers are connected.
+
+        TimeoutError: some are not. ringcast.ReaderDied: one has died. RuntimeError("cancelled"): close().
+        """
+        self._hub.wait(timeout)
+
+    def describe(self) -> str:
+        """The readers that are connected, and how many bytes each machine is behind."""
+        return self._hub.describe()
+
+    def close(self, linger: Optional[float] = None) -> None:
+        """Forward what the ring still has, and the end; wait at most `linger` seconds (None: 5) until the others have
+        it. Then each remote reader receives the rest, and raises WriterGone."""
+        self._finalizer.detach()
+        self._hub.stop(_LINGER_SECONDS if linger is None else linger)

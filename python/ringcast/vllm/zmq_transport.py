@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The relay's messages (ringcast._group.relay) over ZeroMQ: addresses, sockets, and a reader's side. zmq_hub.py has the
+writer's side."""
+
+import contextlib
+import errno
+import operator
+import os
+import re
+import socket
+import time
+import weakref
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+try:
+    import zmq
+    from zmq.utils import z85
+    from zmq.utils.monitor import recv_monitor_message
+except ImportError as error:
+    raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from error
+
+import ringcast
+from ringcast._group import config
+from ringcast._group.framing import Malformed, pack_words, printable, unpack_words
+from ringcast._group.relay import Lost, Relay
+
+PROTOCOL = 2
+# How long a process may take that is about to answer.
+ANSWER_SECONDS = 60.0
+_HEARTBEAT_SECONDS = 5.0
+# A lost connection is not made anew: the hub has forgotten this process by then.
+_NEVER_MILLISECONDS = 24 * 3600 * 1000
+_LINK_EVENTS = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_ADDRESS = re.compile(r"(tcp://[^#]+:\d+)#([0-9a-f]{32})(?:\.([0-9a-f]{64}))?")
+OUT_OF_REACH = "has died, or its machine can't be reached any more"
+
+
+# ---- Names, addresses and sockets ------------------------------------------------------------------------------------
+
+
+class Person(NamedTuple):
+    """A process on one side."""
+
+    rank: int
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} (pid {self.pid} on {self.host})"
+
+
+def me(rank: int) -> Person:
+    return Person(operator.index(rank), os.getpid(), socket.gethostname())
+
+
+class Address(NamedTuple):
+    """Where a hub listens, and the secrets by which both sides know each other."""
+
+    endpoint: str
+    token: str
+    #: the public key, in hexadecimal; empty: nothing is encrypted
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}#{self.token}" + (f".{self.key}" if self.key else "")
+
+
+def parse_address(text: str) -> Address:
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise ValueError(f"not the address of a writer (tcp://ip:port#token, made by ringcast): {text[:100]!r}")
+    return Address(found[1], found[2], found[3] or "")
+
+
+def local_ip() -> str:
+    """The address that a route outwards would use; loopback where there is none. No packet is sent."""
+    # Addresses for documentation, which no machine has.
+    for family, outside in (socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((outside, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def heartbeat_seconds() -> float:
+    text = os.environ.get("RINGCAST_HEARTBEAT") or str(_HEARTBEAT_SECONDS)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 86400:
+        raise ValueError(f"the environment's RINGCAST_HEARTBEAT is {text!r}: it must be seconds, such as 5")
+    return seconds
+
+
+def new_keys() -> Optional[Tuple[bytes, bytes]]:
+    """Public and secret. None: without CURVE."""
+    return zmq.curve_keypair() if config.curve_is_on() and zmq.has("curve") else None
+
+
+def prepare(sock: Any, ipv6: bool) -> None:
+    milliseconds = int(heartbeat_seconds() * 1000)
+    sock.set_hwm(0)  # acknowledgements bound what is under way
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.IPV6, int(ipv6)),
+        (zmq.HEARTBEAT_IVL, max(1, milliseconds // 5)),
+        (zmq.HEARTBEAT_TIMEOUT, milliseconds),
+        (zmq.HEARTBEAT_TTL, min(milliseconds, 6553500)),  # ZeroMQ's maximum
+        (zmq.TCP_MAXRT, milliseconds),  # while data waits to be sent, no heartbeat is
+    ):
+        sock.setsockopt(option, value)
+
+
+def events(monitor: Any) -> Iterator[Tuple[int, int]]:
+    """What has happened by now: the event, and the connection's descriptor."""
+    while monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        told = recv_monitor_message(monitor, zmq.NOBLOCK)
+        yield int(told["event"]), int(told["value"])
+
+
+def wait_for(ways: List[Any], milliseconds: int) -> List[Any]:
+    """Until one of these sockets and descriptors is readable; those that are."""
+    return [way for way, _ in zmq.zmq_poll([(way, zmq.POLLIN) for way in ways], milliseconds)]
+
+
+# ---- A reader's side -------------------------------------------------------------------------------------------------
+
+
+class Connection:
+    """A socket to the hub."""
+
+    goodbye_seconds = 1.0
+
+    def __init__(self, address: Address, ipv6: bool) -> None:
+        self.address = address
+        self._lost = False
+        self._context = zmq.Context()
+        try:
+            self.sock = self._context.socket(zmq.DEALER)
+            prepare(self.sock, ipv6)
+            self.sock.setsockopt(zmq.RECONNECT_IVL, _NEVER_MILLISECONDS)
+            self.sock.setsockopt(zmq.SNDTIMEO, 0)
+            if address.key:
+                self.sock.curve_serverkey = z85.encode(bytes.fromhex(address.key))
+                self.sock.curve_publickey, self.sock.curve_secretkey = zmq.curve_keypair()
+            self.monitor = self.sock.get_monitor_socket(_LINK_EVENTS)
+            self.sock.connect(address.endpoint)
+        except BaseException:
+            self._context.destroy(0)
+            raise
+
+    def lost(self) -> bool:
+        self._lost = len(list(events(self.monitor))) > 0 or self._lost
+        return self._lost
+
+    def send(self, letter: bytes, body: bytes = b"") -> None:
+        """The monitor reports a hub that is out of reach: after damage the socket may have no connection."""
+        with contextlib.suppress(zmq.Again):
+            self.sock.send(letter + body)
+
+    def poll(self, descriptors: List[int], milliseconds: int, listens: bool) -> List[Any]:
+        ways = [*descriptors, *([self.sock] if listens else []), *([] if self._lost else [self.monitor])]
+        ready = wait_for(ways, milliseconds)
+        self.lost()
+        return ready
+
+    def take(self) -> Optional[Tuple[bytes, Any, Any]]:
+        was_lost = self._lost  # before the look: what came before the loss is taken first
+        try:
+            parts = self.sock.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            if was_lost:
+                raise Lost(OUT_OF_REACH) from None
+            return None
+        letter = parts[0].bytes[:1]
+        if len(parts) != (2 if letter == b"F" else 1):
+            raise Malformed("a message of a wrong number of parts")
+        return letter, parts[0].buffer[1:], parts[-1].buffer
+
+    def ask(self, letter: bytes, body: bytes, deadline: float) -> Tuple[bytes, Dict[str, Any]]:
+        """Send it, and wait for the answer: its letter and words."""
+        self.send(letter, body)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"the writer at {self.address.endpoint} has not answered within {ANSWER_SECONDS} s: is its process "
+                    "stopped, or does a firewall stand between?"
+                )
+            self.poll([], int(left * 1000) + 1, True)
+            try:
+                answer = self.take()
+            except Lost:
+                raise ringcast.WriterGone(
+                    errno.EPIPE,
+                    f"there is no writer at {self.address.endpoint}, or it does not speak as its address says: has it "
+                    "ended? Is the address that of this run?",
+                ) from None
+            if answer is not None:
+                return _unpack_answer(answer[0], answer[1])
+
+    def close(self, cut_off: bool = False) -> None:
+        self.sock.disable_monitor()
+        self.monitor.close()
+        self._context.destroy(0)
+
+
+def _pack_hello(address: Address, person: Person) -> bytes:
+    return pack_words(token=address.token, protocol=PROTOCOL, version=ringcast.__version__, **person._asdict())
+
+
+def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
+    if letter == b"D":
+        return letter, {}
+    if letter == b"W":
+        return letter, unpack_words(body, relays=list, capacity=int, spill=int, readers=int, pid=int, host=str)
+    if letter in (b"E", b"N"):
+        return letter, unpack_words(body, why=str)
+    raise Malformed("a message that is no answer")
+
+
+def join(connection: Connection, rank: int) -> "Tuple[ringcast.Reader, Optional[Relay]]":
+    """This process's reader of its machine's ring, and the relay, if this process has become that."""
+    name = f"rank {rank}"
+    deadline = time.monotonic() + ANSWER_SECONDS
+    letter, words = connection.ask(b"H", _pack_hello(connection.address, me(rank)), deadline)
+    with contextlib.ExitStack() as undo:
+        while letter == b"W":
+            welcome, writer = words, None
+            reader = _attach(welcome["relays"], name)
+            if reader is None:
+                writer = undo.enter_context(_make_ring(welcome))
+                reader = ringcast.Reader(writer.handle, name=name, keep=True)
+            undo.enter_context(reader)
+            letter, words = connection.ask(
+                b"S" if writer is None else b"R", pack_words(handle=reader.handle), deadline
+            )
+            if letter == b"D":
+                undo.pop_all()
+                return reader, None if writer is None else _relay(connection, writer, rank, welcome)
+            undo.close()  # the relay has left meanwhile, and the hub welcomes this process again
+    why = printable(str(words.get("why")), 500)
+    raise ConnectionRefusedError(f"the writer's side, at {connection.address.endpoint}, refuses: {why}")
+
+
+def _attach(handles: Any, name: str) -> Optional[ringcast.Reader]:
+    """To the ring of this machine. None: there is none."""
+    for handle in handles:
+        with contextlib.suppress(ringcast.Error, ValueError, TypeError):
+            return ringcast.Reader(handle, name=name, keep=True)
+    return None
+
+
+def _make_ring(words: Dict[str, Any]) -> ringcast.Writer:
+    """As large as the writer's. A dead reader blocks no frame: the hub is told."""
+    readers = max(64, words["readers"])
+    try:
+        return ringcast.Writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict")
+    except ringcast.Error:  # this machine has less memory: frames that don't fit are reported
+        return ringcast.Writer(words["capacity"], readers, on_death="evict")
+
+
+def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: Dict[str, Any]) -> Relay:
+    def announce(text: str, died: bool) -> None:
+        writer.send_error(text, 0)
+
+    source = f"the writer (pid {welcome['pid']} on {printable(welcome['host'], 64)})"
+    leaving = f"{me(rank)}, which received for this machine, has closed its queue"
+    return Relay(connection, writer, me(rank), source, announce, leaving)
+
+
+class ReaderLink:
+    """The side of a reader on another machine: `reader` receives what the writer sends.
+
+    address, ipv6: of the WriterLink. rank: the reader's name in errors.
+
+    ValueError: no such address. ringcast.WriterGone: no writer is there. TimeoutError: no answer.
+    ConnectionRefusedError: the writer's side does not serve this process, and says why.
+
+    When the writer closes, `reader` drains and raises WriterGone; when the writer dies or is out of reach,
+    ringcast.SendError, which names it, and then WriterGone.
+    """
+
+    def __init__(self, address: str, ipv6: bool, rank: int) -> None:
+        connection = Connection(parse_address(address), ipv6)
+        relay = None
+        try:
+            self.reader, relay = join(connection, rank)
+        finally:
+            if relay is None:
+                connection.close()
+        self._finalizer = weakref.finalize(self, relay.close if relay is not None else _nothing)
+
+    def close(self, linger: Optional[float] = None) -> None:
+        """If this process relays for its machine, the others there raise SendError once they have drained. linger: as
+        of WriterLink, and without effect."""
+        self.reader.close()
+        self._finalizer()
+
+
+def _nothing() -> None:
+    pass
