@@ -75,6 +75,7 @@ struct ringcast_reader {
   struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
+  uint32_t kept;            /* frames that a retained mapping pins */
   struct rc_attachment attachment; /* ended by leave, and close */
   uint64_t wakes;
   uint32_t forks;
@@ -122,8 +123,8 @@ int rc_fail_not_held(uint64_t position);
  * announcing itself; -EAGAIN: nothing is there indeed. */
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
 
-/* Releases a frame that was kept until now. An eviction is for the next call to tell. */
-void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame);
+/* Removes a pin of a frame that has no lease any more, and counts the frame as given back. */
+void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame);
 
 /* Counts what only this party counts. Relaxed: numbers to look at. */
 static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {

@@ -194,24 +194,14 @@ static bool link_last(struct rc_keeper *keeper, struct ringcast_kept *kept) {
   return linked;
 }
 
-bool rc_keep_has(const ringcast_reader *reader, uint64_t position) {
-  struct rc_keeper *keeper = reader->keeper;
-  pthread_mutex_lock(&keeper->mutex);
-  const struct ringcast_kept *kept = keeper->first;
-  while (kept && kept->frame.position != position) kept = kept->next;
-  pthread_mutex_unlock(&keeper->mutex);
-  return kept;
-}
-
 static void show(ringcast_reader *reader, uint32_t kept) {
-  reader->ring.kept = kept;
+  reader->kept = kept;
   rc_store_relaxed(&reader->ring.own->keeps, kept); /* relaxed: K2 publishes it. -> K4 */
 }
 
 /* Looks at a frame that is held. What was lent is what is kept, whatever the writer has made of its note since. */
 static int look(ringcast_reader *reader, const struct ringcast_frame *frame, struct rc_ring_frame *found) {
   const struct rc_keeper *keeper = reader->keeper;
-  if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return -EINVAL;
   int result = rc_ring_look(&reader->ring, frame->position, found);
   if (result != 0) return result;
   if (found->data != frame->data || found->bytes > frame->bytes) return -EPROTO;
@@ -260,7 +250,9 @@ int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *f
   }
   rc_add_acq_rel(&keeper->holders, 1);
   keeper->held += found.bytes;
-  show(reader, reader->ring.kept + 1);
+  rc_ring_pin(&reader->ring, frame->position);
+  rc_ring_release(&reader->ring, frame->position); /* -ESTALE is for the next call to tell */
+  show(reader, reader->kept + 1);
   RC_POINT(KEPT);
   *out = kept;
   *data = keeper->cow.memory.base + found.offset;
@@ -286,11 +278,10 @@ void ringcast_kept_drop(ringcast_kept *kept) {
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
 
-/* Not by the public function: what is kept is no longer among the frames that are held. */
 static void release(ringcast_reader *reader, const struct ringcast_frame *frame) {
   reader->keeper->held -= frame->bytes;
-  show(reader, reader->ring.kept - 1);
-  rc_reader_release_kept(reader, frame);
+  show(reader, reader->kept - 1);
+  rc_reader_return(reader, frame);
 }
 
 static bool is_due(const ringcast_reader *reader, const struct ringcast_kept *kept, uint64_t wanted) {
@@ -340,7 +331,7 @@ static struct ringcast_kept *find_due(const ringcast_reader *reader, uint64_t wa
 
 void rc_keep_settle(ringcast_reader *reader, uint64_t wanted) {
   struct ringcast_kept *kept;
-  while (reader->ring.kept > 0 && (kept = find_due(reader, wanted))) {
+  while (reader->kept > 0 && (kept = find_due(reader, wanted))) {
     if (rc_load_acquire(&kept->state) == DROPPED) /* <- the exchange in drop */
       take_back(reader, kept);
     else

@@ -6,6 +6,8 @@
 
 #include "channel/channel.h"
 
+#define RC_MAX_KEPT 32u /* frames, those whose pages are private included */
+
 /* Of the spill memory that is open in `fd`. NULL: it can't be had, and everything is copied. */
 struct rc_keeper *rc_keeper_open(int fd, uint64_t bytes);
 
@@ -19,15 +21,12 @@ void rc_keeper_count(struct rc_keeper *keeper, uint64_t bytes);
  * `wanted`, can't. */
 void rc_keep_settle(ringcast_reader *reader, uint64_t wanted);
 
-/* Whether the frame at `position`, which the ring has lent, is kept. */
-bool rc_keep_has(const ringcast_reader *reader, uint64_t position);
-
 /* Gives back all. */
 void rc_keep_end(ringcast_reader *reader);
 
 /* The reader has found nothing and goes on waiting: perhaps the writer waits for what is kept. */
 static inline void rc_keep_heed(ringcast_reader *reader) {
-  if (rc_likely(reader->ring.kept == 0)) return;
+  if (rc_likely(reader->kept == 0)) return;
   uint64_t wanted = rc_load_relaxed(&reader->ring.ring.control->wanted); /* K3 <- K1; relaxed: see keep.c */
   if (wanted > reader->ring.cursor && wanted != UINT64_MAX) rc_keep_settle(reader, wanted);
 }

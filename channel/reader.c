@@ -303,7 +303,7 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 
 static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (reader->ring.kept > 0 && reader->forks == rc_fork_count()) {
+  if (reader->kept > 0 && reader->forks == rc_fork_count()) {
     rc_keep_settle(reader, 0);
     rc_keep_heed(reader); /* there may be frames enough to go on with */
   }
@@ -349,23 +349,26 @@ static inline void count_frame(const ringcast_reader *reader, const struct ringc
   rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
 }
 
+/* A frame has neither a lease nor a pin any more. */
+static void gave_back(ringcast_reader *reader, const struct ringcast_frame *frame, uint64_t cursor_before) {
+  count_frame(reader, frame);
+  if (reader->ring.cursor != cursor_before) wake_for_room(reader); /* else an older frame is still held */
+}
+
 static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  if (reader->ring.kept > 0 && rc_keep_has(reader, frame->position)) return rc_fail_not_held(frame->position);
   result = rc_ring_release(&reader->ring, frame->position);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
-  count_frame(reader, frame);
-  if (reader->ring.cursor != cursor) wake_for_room(reader); /* else an older frame is still held */
+  gave_back(reader, frame, cursor);
   return 0;
 }
 
-void rc_reader_release_kept(ringcast_reader *reader, const struct ringcast_frame *frame) {
+void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
-  if (rc_ring_release(&reader->ring, frame->position) != 0) return;
-  count_frame(reader, frame);
-  if (reader->ring.cursor != cursor) wake_for_room(reader);
+  rc_ring_unpin(&reader->ring, frame->position);
+  gave_back(reader, frame, cursor);
 }
 
 static rc_slow int released_to_sleeper(ringcast_reader *reader) {
@@ -374,8 +377,7 @@ static rc_slow int released_to_sleeper(ringcast_reader *reader) {
 }
 
 int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
-  if (rc_unlikely(reader->forks != rc_fork_count() || reader->ring.kept > 0 ||
-                  !rc_ring_release_only(&reader->ring, frame->position)))
+  if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);
   if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) return released_to_sleeper(reader);

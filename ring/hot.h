@@ -117,9 +117,10 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
   return true;
 }
 
-/* Releases the frame at `position`, if it is the only one that is held. */
+/* Releases the frame at `position`, if it is the only one that is held, and has no pin. */
 static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t position) {
-  if (rc_unlikely(reader->older != 0 || position != reader->cursor || position == reader->next)) return false;
+  if (rc_unlikely((reader->older | reader->newest.pins) != 0 || position != reader->cursor || position == reader->next))
+    return false;
   RC_POINT(RELEASE);
   if (rc_unlikely(rc_ring_is_evicted(reader))) return false; /* A0 */
   RC_POINT(A0_DONE);

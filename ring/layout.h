@@ -126,7 +126,7 @@ struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
-  _Atomic uint32_t keeps;                    /* the reader: how many spilled frames it has kept (channel/keep.c) */
+  _Atomic uint32_t keeps;                    /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
 };
 

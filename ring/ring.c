@@ -177,11 +177,8 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 &&
                reader->cursor <= reader->next && reader->next - reader->cursor <= reader->ring.capacity;
-  /* The oldest is not released, and each is at least a line long. */
-  bool queue = reader->older == 0 ? !reader->newest_released
-                                  : !reader->queue[reader->first].released &&
-                                        reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
-  return order && queue && rc_ring_held(reader) <= RC_MAX_HELD && reader->slot < reader->ring.slots;
+  return order && rc_ring_queue_is_valid(reader) && rc_ring_held(reader) <= RC_MAX_HELD &&
+         reader->slot < reader->ring.slots;
 }
 
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
@@ -222,63 +219,6 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
   return 0;
 }
 
-static struct rc_lease *entry(struct rc_ring_reader *reader, uint32_t i) {
-  return &reader->queue[(reader->first + i) % RC_MAX_HELD];
-}
-
-/* Moves the cursor over what is released at the front of the queue. */
-static void settle(struct rc_ring_reader *reader) {
-  uint64_t cursor = reader->cursor;
-  for (; reader->older > 0 && entry(reader, 0)->released; reader->older--) {
-    reader->cursor = entry(reader, 0)->end;
-    reader->first = (reader->first + 1) % RC_MAX_HELD;
-  }
-  if (reader->older == 0 && reader->newest_released) {
-    reader->cursor = reader->next;
-    reader->newest_released = false;
-  }
-  if (reader->cursor != cursor)
-    rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
-  RC_POINT(SETTLED);
-}
-
-/* Adds the newest to the queue. */
-static void push(struct rc_ring_reader *reader) {
-  struct rc_lease *last = reader->older > 0 ? entry(reader, reader->older - 1) : NULL;
-  if (reader->newest_released && last && last->released)
-    last->end = reader->next;
-  else
-    *entry(reader, reader->older++) = (struct rc_lease){.end = reader->next, .released = reader->newest_released};
-  reader->newest_released = false;
-}
-
-/* Holds what lies from next to `end`: the newest one from now on. */
-static void hold(struct rc_ring_reader *reader, uint64_t end) {
-  if (rc_ring_held(reader) > 0) push(reader);
-  reader->next = end;
-}
-
-/* Those that were released after the one behind them was queued: one entry for each run of them. */
-static void merge(struct rc_ring_reader *reader) {
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < reader->older; i++) {
-    struct rc_lease lease = *entry(reader, i);
-    if (count > 0 && lease.released && entry(reader, count - 1)->released)
-      entry(reader, count - 1)->end = lease.end;
-    else
-      *entry(reader, count++) = lease;
-  }
-  reader->older = count;
-}
-
-bool rc_ring_may_hold(struct rc_ring_reader *reader) {
-  if (rc_ring_held(reader) == RC_MAX_HELD) merge(reader);
-  if (rc_ring_held(reader) == RC_MAX_HELD) return false; /* more are kept than may be, or it was evicted */
-  uint32_t lent = rc_ring_held(reader) > 0 && !reader->newest_released;
-  for (uint32_t i = 0; i < reader->older; i++) lent += !entry(reader, i)->released;
-  return lent - reader->kept < reader->leases;
-}
-
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end;
   assert(rc_ring_reader_is_valid(reader));
@@ -287,7 +227,7 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result != 0) return result;
   if (end - reader->cursor > reader->ring.capacity) return -EPROTO; /* the frames held reach over a whole lap */
-  hold(reader, end);
+  rc_ring_hold(reader, end);
   return 0;
 }
 
@@ -298,38 +238,10 @@ uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t 
   return count;
 }
 
-/* Where it is written down that the frame at `position`, which is held, is released. NULL: it is not held. */
-static bool *find_held(struct rc_ring_reader *reader, uint64_t position) {
-  uint64_t start = reader->cursor;
-  if (rc_ring_held(reader) == 0) return NULL;
-  for (uint32_t i = 0; i < reader->older; start = entry(reader, i++)->end)
-    if (start == position) return entry(reader, i)->released ? NULL : &entry(reader, i)->released;
-  return start == position && !reader->newest_released ? &reader->newest_released : NULL;
-}
-
-bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) { return find_held(reader, position) != NULL; }
-
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
   uint64_t end;
-  if (!find_held(reader, position)) return -EINVAL;
+  if (!rc_ring_holds(reader, position)) return -EINVAL;
   int result = read_frame(&reader->ring, position, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   return result == -EAGAIN ? -EPROTO : result; /* it was there before */
-}
-
-void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
-  assert(rc_ring_held(reader) > 0 && position < reader->next);
-  reader->next = position;
-  if (reader->older == 0) return;
-  assert(entry(reader, reader->older - 1)->end == position);
-  reader->newest_released = entry(reader, --reader->older)->released;
-}
-
-int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
-  bool *released = find_held(reader, position);
-  if (!released) return -EINVAL;
-  if (rc_ring_is_evicted(reader)) return -ESTALE; /* A0 */
-  *released = true;
-  settle(reader);
-  return 0;
 }

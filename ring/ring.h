@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 
+#include "ring/held.h"
 #include "ring/layout.h"
 #include "ring/slot.h"
 
@@ -33,17 +34,6 @@ struct rc_ring_writer {
   uint64_t zeroed;   /* so many bytes behind the tail stands a zeroed commit word; 0: none but that at the tail */
 };
 
-/* The frames that are held lie from the cursor to next, each starting where the one before it ends. Mostly there is
- * one, for which no more is written down than these two. Each that is older than the newest has an entry in a queue,
- * but those that are released and follow each other have one together, once it is full: so behind each that is not
- * released there is one entry more at the most, and the queue is never too short. */
-#define RC_MAX_LEASES 64u
-#define RC_MAX_KEPT   32u /* beside those */
-#define RC_MAX_HELD   (2 * (RC_MAX_LEASES + RC_MAX_KEPT))
-struct rc_lease {
-  uint64_t end;
-  bool released; /* but one before it is not */
-};
 
 struct rc_ring_reader {
   struct rc_ring ring;
@@ -53,11 +43,9 @@ struct rc_ring_reader {
   uint64_t next;   /* the frame to read next starts here */
   uint64_t max_frame;
   uint32_t slot;
-  bool newest_released;  /* but an older one is not */
-  uint32_t leases;       /* how many may be held and not released at once, beside ... */
-  uint32_t kept;         /* ... those that are kept (channel/keep.c), up to RC_MAX_KEPT */
-  uint32_t first, older; /* the queue of those before the newest, released ones behind one that is not included */
-  struct rc_lease queue[RC_MAX_HELD];
+  uint32_t leases;       /* how many frames may have a lease at once */
+  uint32_t first, older; /* the queue of held frames, without the newest one (ring/held.h) */
+  struct rc_held newest, queue[RC_MAX_HELD];
 };
 
 /* One frame as found in the ring, or by way of it. */
@@ -114,23 +102,17 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 
 /* Reader. -ESTALE from any of them: it was evicted, and what it holds may be overwritten. */
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
-int rc_ring_release(struct rc_ring_reader *reader, uint64_t position); /* -EINVAL: no such frame is held */
-/* Whether one more may be held. */
-bool rc_ring_may_hold(struct rc_ring_reader *reader);
 /* Whether all that was read of held frames up to now was whole. */
 static inline bool rc_ring_is_evicted(const struct rc_ring_reader *reader) {
   rc_fence_acquire();                                          /* A0 <- L1, S1 */
   return rc_load_relaxed(&reader->own->owner) != reader->owner; /* relaxed: the fence orders it */
 }
+/* At least how many frames are held: some may share an entry. 0: none. */
 static inline uint32_t rc_ring_held(const struct rc_ring_reader *reader) {
   return reader->older + (reader->cursor != reader->next);
 }
-/* Reads the header of a held frame again. -EINVAL -EPROTO */
+/* Reads the header of a frame with a lease again. -EINVAL -EPROTO */
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out);
-/* Whether it is held, and not released yet. */
-bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position);
-/* As if the last rc_ring_next, which gave the frame at `position`, had not been. */
-void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position);
 /* How many frames are there to be read from *position on, which moves behind them; it stops at `most`, and at what is
  * damaged. */
 uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t most);

@@ -82,7 +82,8 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
                                  .next = start,
                                  .max_frame = rc_ring_max_frame(ring->capacity),
                                  .slot = slot,
-                                 .leases = 1};
+                                 .leases = 1,
+                                 .newest = {.leased = true}};
   return 0;
 }
 

@@ -32,7 +32,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 LONG = {
     "python/ringcast/_ringcast.pyi": 926,
     "tests/fake_cuda/streams.c": 533,
-    "tests/model/ring.pml": 516,
+    "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,
 }
 MOST = 500

@@ -9,7 +9,7 @@
  *   -DJOINS=n     how often each reader attaches; without: attached from the start
  *   -DEVICTIONS=n how many the writer may evict   -DDEATHS=n   how many readers may be killed, between any two steps
  *   -DKILL_WRITER the writer may be killed  -DSLOTS=n     1 or 2     -DLEAVES  readers leave whenever they like
- *   -DREADERS=n   1 or 2
+ *   -DREADERS=n   1 or 2                    -DPINS   a reader may pin a frame, and read it again after its lease
  */
 #ifndef CELLS
 #define CELLS 4
@@ -287,6 +287,9 @@ proctype writer() {
 proctype reader(byte me) {
   byte r = BASE, s, own, v, d, first, joins = JOINS;
   bit won;
+#ifdef PINS
+  byte pin; /* the position of a frame with a pin; 0: none */
+#endif
   {
     if
     :: ATTACHED -> atomic { s = me - 1; own = me << 4 | ACTIVE }; goto next
@@ -360,6 +363,21 @@ proctype reader(byte me) {
     }
 
   next:
+#ifdef PINS
+    if
+    :: pin != 0 ->
+    unpin:
+       d = LOAD(me, DATA(pin));
+       atomic { /* A0 */
+         if
+         :: MINE -> MUST(d == pin, overwritten_frame_taken); d = 0; pin = 0
+         :: else -> d = 0; goto evicted
+         fi
+       }
+       store_release(me, CURSOR(s), r) /* A1 */
+    :: skip
+    fi;
+#endif
 #ifdef WEAK_R1
     first = LOAD(me, DATA(r));
 #endif
@@ -374,6 +392,9 @@ proctype reader(byte me) {
     :: v == 0 ->
        if
        :: LOAD(me, COMMIT(r)) != 0 -> goto next
+#ifdef PINS
+       :: pin != 0 -> goto unpin /* the writer may be waiting for it */
+#endif
        :: !MINE -> goto evicted
        :: MINE && (mem[CLOSED] || dead[W]) -> /* C1 */
 #ifndef WEAK_C1
@@ -427,7 +448,14 @@ proctype reader(byte me) {
       won = MINE; /* A0 */
 #endif
       if
-      :: won -> won = 0; MUST(d == r, overwritten_frame_taken); r = v; v = 0; d = 0
+      :: won -> won = 0; MUST(d == r, overwritten_frame_taken);
+#ifdef PINS
+         if
+         :: pin == 0 -> pin = r
+         :: skip
+         fi;
+#endif
+         r = v; v = 0; d = 0
       :: else -> v = 0; d = 0; goto evicted
       fi
     }
@@ -440,12 +468,20 @@ proctype reader(byte me) {
     :: skip
     fi;
 #endif
-#ifndef WEAK_A1
+#if defined PINS && !defined WEAK_PIN
+    if
+    :: pin == 0 -> store_release(me, CURSOR(s), r) /* A1 */
+    :: else /* the cursor does not move over the frame with the pin */
+    fi;
+#elif !defined WEAK_A1
     store_release(me, CURSOR(s), r); /* A1 */
 #endif
     goto next;
 
   leave:
+#ifdef PINS
+    pin = 0;
+#endif
     exchange(me, RELEASE, OWNER(s), own, FREED(own), won);
     if
     :: won -> atomic { own = 0; goto join }

@@ -27,6 +27,7 @@ WORK = HERE.parents[1] / "build" / "model"
 MODELS = {
     "ring publish": ("FRAMES=4", "FRAMES=6"),
     "ring sizes": ("FRAMES=6 READERS=1 CELLS=6 SIZES", "FRAMES=9 READERS=1 CELLS=6 SIZES"),
+    "ring pins": ("FRAMES=6 READERS=1 PINS", "FRAMES=5 PINS"),
     "ring join": ("FRAMES=5 READERS=1 JOINS=2 LEAVES GRANT=CELLS", "FRAMES=6 READERS=1 JOINS=3 LEAVES GRANT=CELLS"),
     "ring join-two": ("FRAMES=3 JOINS=1 SLOTS=1 LEAVES", "FRAMES=4 JOINS=2 SLOTS=1 LEAVES"),
     "ring join-beside": ("FRAMES=2 JOINS=1", "FRAMES=3 JOINS=1 LEAVES"),
@@ -61,6 +62,7 @@ MUTATIONS = {
     "ring W3": "FRAMES=5 READERS=1 JOINS=1",
     "ring R1": "FRAMES=3 READERS=1",
     "ring A1": "FRAMES=8 READERS=1 SIZES CELLS=6",
+    "ring PIN": "FRAMES=6 READERS=1 PINS",
     "ring G0": JOINED,
     "ring G1": "FRAMES=5 READERS=1 JOINS=1",
     "ring J2": JOINED,

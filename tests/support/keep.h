@@ -78,7 +78,7 @@ static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
   settle(reader);
-  ck_assert_uint_eq(reader->ring.kept, 0);
+  ck_assert_uint_eq(reader->kept, 0);
 }
 
 /* Whether frames can be kept here at all; says why not. */

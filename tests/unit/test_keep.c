@@ -26,10 +26,10 @@ START_TEST(what_is_kept_is_the_readers_own) {
   write_to(&one);
   ck_assert(is_whole(&one) && is_whole(&other));
   read_one(reader, 1, MIB + 5);
-  ck_assert_uint_eq(first->ring.kept, 1);
+  ck_assert_uint_eq(first->kept, 1);
   drop(&one);
   settle(first);
-  ck_assert_uint_eq(first->ring.kept, 0);
+  ck_assert_uint_eq(first->kept, 0);
   ck_assert(is_whole(&other));
   drop(&other);
   ringcast_kept_drop(NULL);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "channel/keep.h"
 #include "tests/support/keep.h"
 #include "tests/support/switches.h"
 

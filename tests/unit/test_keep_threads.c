@@ -73,7 +73,7 @@ static void *drop_all(void *context) {
 
 /* More was given back than has been dropped, although what was kept before it attached may count among that. */
 static bool has_owned(const struct party *party) {
-  int given_back = party->life_kept - (int)party->reader->ring.kept;
+  int given_back = party->life_kept - (int)party->reader->kept;
   return given_back > rc_load_acquire(&party->dropped) - party->life_dropped;
 }
 

@@ -45,13 +45,13 @@ START_TEST(what_is_kept_stays_for_as_long_as_one_likes) {
   for (bool held = true; sent < most; sent += bytes, n++) {
     ck_assert_int_eq(send(writer, n, bytes), 0);
     read_one(reader, n, bytes);
-    if (held && reader->ring.kept == 0) { /* given back, a little after a quarter */
+    if (held && reader->kept == 0) { /* given back, a little after a quarter */
       held = false;
       ck_assert_uint_ge(sent, _i == BY_SMALL_FRAMES ? 65536 / 4 - 4096 : 2 * MIB - MIB);
       ck_assert_uint_le(sent, _i == BY_SMALL_FRAMES ? 65536 / 4 + 4096 : 2 * MIB + MIB);
     }
   }
-  ck_assert_uint_eq(reader->ring.kept, 0);
+  ck_assert_uint_eq(reader->kept, 0);
   ck_assert_int_eq(touches > 0, _i == BY_HAND);
   for (size_t at = 0; at < MIB; at += 3 * 4096) kept.data[at] ^= 1;
   ck_assert(is_whole(&kept));
@@ -301,7 +301,7 @@ START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls) {
   ck_assert_int_eq(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0), 0);
   if (polls) ck_assert_int_eq(ringcast_writer_reserve(writer, most, 0, &span), -EAGAIN);
   else ck_assert_int_eq(pthread_create(&thread, NULL, reserve_all, writer), 0);
-  while (reader->ring.kept > 0) {
+  while (reader->kept > 0) {
     must_become_readable(fd);
     settle(reader);
   }
@@ -326,10 +326,10 @@ START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
   for (uint64_t i = 0; i < 3; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
   struct kept kept = keep(reader, 0, MIB);
   read_one(reader, 1, 100);
-  ck_assert_uint_eq(reader->ring.kept, 1); /* nobody waits for it */
+  ck_assert_uint_eq(reader->kept, 1); /* nobody waits for it */
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
   read_one(reader, 2, 100);
-  ck_assert_uint_eq(reader->ring.kept, 0);
+  ck_assert_uint_eq(reader->kept, 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), 0);
   memset(span.data, 0, span.bytes);
   drop(&kept);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames that are held, and kept: random steps against a simple model, with each number of leases. */
+/* Frames that are held, by leases and pins: random steps against a simple model, with each number of leases. */
 #include "tests/support/ring.h"
 
 enum { STEPS = 2000, LARGE = 65536, MOST = LARGE / RC_FRAME_ALIGN };
 
-/* What is held, oldest first, each with an entry of its own, released or not. */
+/* Held frames, oldest first, each with an entry of its own, in use or not. */
 static struct {
   struct {
     uint64_t position, number;
     const void *data;
-    bool released, kept;
+    uint32_t pins;
+    bool leased;
   } held[MOST];
   uint32_t count, leases;
   uint64_t next, read, sent; /* a position, and two numbers of frames */
 } model;
 
 static struct rc_ring_reader reader;
-static uint64_t busy, returned, merged; /* times that it came to this */
+static uint64_t busy, returned, merged, outlived; /* times that it came to this */
 
 static size_t bytes_of(uint64_t number) { return (size_t)(mix(number + 7) % 300); }
 
@@ -31,20 +32,19 @@ static void send_next(void) {
 
 static void skip(void) { model.next += rc_frame_lines(bytes_of(model.read++)); }
 
-/* Those that count: neither released nor kept. */
-static uint32_t lent(void) {
+static uint32_t leased(void) {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < model.count; i++) count += !model.held[i].released && !model.held[i].kept;
+  for (uint32_t i = 0; i < model.count; i++) count += model.held[i].leased;
   return count;
 }
 
 static int model_next(void) {
-  if (lent() == model.leases) return -EBUSY;
+  if (leased() == model.leases) return -EBUSY;
   if (model.read == model.sent) return -EAGAIN;
   model.held[model.count].position = model.next;
   model.held[model.count].number = model.read;
-  model.held[model.count].kept = false;
-  model.held[model.count++].released = false;
+  model.held[model.count].pins = 0;
+  model.held[model.count++].leased = true;
   skip();
   return 0;
 }
@@ -65,22 +65,31 @@ static void take_next(uint64_t random) {
   model.held[model.count - 1].data = frame.data;
 }
 
-static int model_release(uint64_t position) {
-  uint32_t i = 0, gone = 0;
-  while (i < model.count && model.held[i].position != position) i++;
-  if (i == model.count || model.held[i].released) return -EINVAL;
+/* The frame must be as it was sent: it has a lease or a pin. */
+static void must_be_whole(uint32_t i) {
   ck_assert(pattern_matches(model.held[i].data, bytes_of(model.held[i].number), model.held[i].number));
-  model.held[i].released = true;
-  reader.kept -= model.held[i].kept;
-  while (gone < model.count && model.held[gone].released) gone++;
+}
+
+static void model_settle(void) {
+  uint32_t gone = 0;
+  while (gone < model.count && !model.held[gone].leased && model.held[gone].pins == 0) gone++;
   model.count -= gone;
   memmove(model.held, model.held + gone, model.count * sizeof *model.held);
+}
+
+static int model_release(uint64_t position) {
+  uint32_t i = 0;
+  while (i < model.count && model.held[i].position != position) i++;
+  if (i == model.count || !model.held[i].leased) return -EINVAL;
+  must_be_whole(i);
+  model.held[i].leased = false;
+  model_settle();
   return 0;
 }
 
 /* As the public API does, or by the general way at once. */
 static void release(uint64_t position, uint64_t random) {
-  bool is_only = model.count == 1 && model.held[0].position == position;
+  bool is_only = model.count == 1 && model.held[0].position == position && model.held[0].pins == 0;
   bool done = random % 2 && rc_ring_release_only(&reader, position);
   if (random % 2) ck_assert_int_eq(done, is_only);
   int result = model_release(position);
@@ -95,12 +104,40 @@ static void release_any(uint64_t random) {
   else if (model.count > 0) release(model.held[(random >> 16) % model.count].position, random >> 8);
 }
 
-/* As channel/keep.c does; beyond that the ring knows nothing of it. */
-static void keep_any(uint64_t random) {
+/* Frames with a pin and no lease: the ring says how many there may be. */
+static uint32_t pinned_alone(void) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < model.count; i++) count += !model.held[i].leased && model.held[i].pins > 0;
+  return count;
+}
+
+static uint32_t pinned(void) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < model.count; i++) count += model.held[i].pins > 0;
+  return count;
+}
+
+/* Any that is held, with a lease or without. */
+static void pin_any(uint64_t random) {
   uint32_t i = model.count > 0 ? (uint32_t)(random % model.count) : 0;
-  if (model.count == 0 || model.held[i].released || model.held[i].kept || reader.kept == RC_MAX_KEPT) return;
-  model.held[i].kept = true;
-  reader.kept++;
+  if (model.count == 0) return;
+  if (model.held[i].pins == 0 && pinned() == RC_MAX_PINNED) return;
+  int result = model.held[i].leased ? 0 : -EINVAL;
+  ck_assert_int_eq(rc_ring_pin(&reader, model.held[i].position), result);
+  if (result == 0) model.held[i].pins++;
+}
+
+static void unpin_any(uint64_t random) {
+  for (uint32_t n = 0; n < model.count; n++) {
+    uint32_t i = (uint32_t)((random + n) % model.count);
+    if (model.held[i].pins == 0) continue;
+    must_be_whole(i);
+    outlived += !model.held[i].leased;
+    rc_ring_unpin(&reader, model.held[i].position);
+    model.held[i].pins--;
+    model_settle();
+    return;
+  }
 }
 
 /* Puts the newest back, which was just taken; meanwhile older ones may have gone. */
@@ -136,13 +173,15 @@ START_TEST(what_is_held_agrees_with_a_simple_model) {
     uint64_t eagerness = step / 250 % 2 ? 2 : 6; /* more and more are held, then fewer */
     send_next();
     if (random % 16 == 0) put_newest_back(random >> 8);
-    else if (random % 16 == 1) keep_any(random >> 8);
+    else if (random % 16 == 1 || random % 16 == 9) pin_any(random >> 8);
+    else if (random % 16 == 2 || (random % 16 == 10 && pinned_alone() > 0)) unpin_any(random >> 8);
     else if (random % 8 < eagerness) take_next(random >> 8);
     else release_any(random >> 8);
     agree();
   }
   ck_assert_uint_gt(busy, 0);
   ck_assert_uint_gt(returned, 0);
+  ck_assert_uint_gt(outlived, 0);
   if (_i > 1 && _i <= 16) ck_assert_uint_gt(merged, 0); /* with more of them the ring is full first */
 }
 END_TEST
@@ -177,8 +216,8 @@ START_TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going)
 END_TEST
 
 /* The most of both, and between each two one that is released: what the queue must have room for. */
-START_TEST(as_many_as_may_be_are_held_and_kept_whatever_lies_between_them) {
-  enum { MANY = RC_MAX_LEASES + RC_MAX_KEPT };
+START_TEST(as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them) {
+  enum { MANY = RC_MAX_LEASES + RC_MAX_PINNED };
   uint64_t positions[MANY];
   struct rc_ring_frame frame;
   reader = join();
@@ -186,15 +225,43 @@ START_TEST(as_many_as_may_be_are_held_and_kept_whatever_lies_between_them) {
   for (uint64_t i = 0; i <= 2 * MANY; i++) ck_assert_int_eq(send(i, 8), 0);
   for (uint32_t i = 0; i < MANY; i++) {
     positions[i] = take();
-    if (i < RC_MAX_KEPT) reader.kept++;
+    if (i < RC_MAX_PINNED) {
+      ck_assert_int_eq(rc_ring_pin(&reader, positions[i]), 0);
+      ck_assert_int_eq(rc_ring_release(&reader, positions[i]), 0);
+    }
     if (i + 1 < MANY) ck_assert_int_eq(rc_ring_release(&reader, take()), 0);
   }
   ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
   ck_assert_int_eq(rc_ring_release(&reader, positions[MANY / 2]), 0);
   take();
   ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
-  for (uint32_t i = 0; i < MANY; i++)
+  for (uint32_t i = 0; i < RC_MAX_PINNED; i++) rc_ring_unpin(&reader, positions[i]);
+  for (uint32_t i = RC_MAX_PINNED; i < MANY; i++)
     ck_assert_int_eq(rc_ring_release(&reader, positions[i]), i == MANY / 2 ? -EINVAL : 0);
+}
+END_TEST
+
+START_TEST(a_pin_that_outlives_its_lease_holds_the_cursor) {
+  struct rc_ring_frame frame;
+  reader = join();
+  for (uint64_t i = 0; i < 4; i++) ck_assert_int_eq(send(i, 8), 0);
+  uint64_t first = take();
+  ck_assert_int_eq(rc_ring_pin(&reader, first + RC_LINE), -EINVAL);
+  for (int pins = 0; pins < 2; pins++) ck_assert_int_eq(rc_ring_pin(&reader, first), 0);
+  ck_assert(!rc_ring_release_only(&reader, first));
+  ck_assert_int_eq(rc_ring_release(&reader, first), 0);
+  ck_assert_int_eq(rc_ring_release(&reader, first), -EINVAL);
+  ck_assert_int_eq(rc_ring_pin(&reader, first), -EINVAL);
+  ck_assert(!rc_ring_holds(&reader, first));
+  uint64_t second = take(); /* the pin takes no lease */
+  ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
+  ck_assert_int_eq(rc_ring_release(&reader, second), 0);
+  rc_ring_unpin(&reader, first);
+  ck_assert_uint_eq(reader.own->cursor, first);
+  rc_ring_unpin(&reader, first);
+  ck_assert_uint_eq(reader.own->cursor, reader.next);
+  ck_assert_uint_eq(rc_ring_held(&reader), 0);
+  ck_assert(rc_ring_next_plain(&reader, &frame) && rc_ring_release_only(&reader, frame.position));
 }
 END_TEST
 
@@ -205,7 +272,8 @@ int main(void) {
   TCase *tests = add_case(suite, "ring, leases");
   tcase_add_checked_fixture(tests, make_large_ring, free_ring);
   tcase_add_test(tests, one_that_is_held_for_long_does_not_keep_others_from_coming_and_going);
-  tcase_add_test(tests, as_many_as_may_be_are_held_and_kept_whatever_lies_between_them);
+  tcase_add_test(tests, a_pin_that_outlives_its_lease_holds_the_cursor);
+  tcase_add_test(tests, as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them);
   const int most = RC_MAX_LEASES;
   for (int leases = 1; leases <= most; leases += most / share_of(most))
     tcase_add_loop_test(tests, what_is_held_agrees_with_a_simple_model, leases, leases + 1);

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ring/held.h"
+
+#include "ring/hot.h"
+
+static struct rc_held *entry(struct rc_ring_reader *reader, uint32_t i) {
+  return &reader->queue[(reader->first + i) % RC_MAX_HELD];
+}
+
+static bool is_free(const struct rc_held *held) { return !held->leased && held->pins == 0; }
+
+bool rc_ring_queue_is_valid(const struct rc_ring_reader *reader) {
+  if (rc_ring_held(reader) == 0) return reader->newest.leased && reader->newest.pins == 0;
+  if (reader->older == 0) return !is_free(&reader->newest);
+  /* The oldest frame is in use, and each entry is at least a line long. */
+  return !is_free(&reader->queue[reader->first]) &&
+         reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
+}
+
+/* Moves the cursor over the free frames at the front of the queue. */
+static void settle(struct rc_ring_reader *reader) {
+  uint64_t cursor = reader->cursor;
+  for (; reader->older > 0 && is_free(entry(reader, 0)); reader->older--) {
+    reader->cursor = entry(reader, 0)->end;
+    reader->first = (reader->first + 1) % RC_MAX_HELD;
+  }
+  if (reader->older == 0 && is_free(&reader->newest)) {
+    reader->cursor = reader->next;
+    reader->newest.leased = true;
+  }
+  if (reader->cursor != cursor) rc_store_release(&reader->own->cursor, reader->cursor); /* A1 -> G2 */
+  RC_POINT(SETTLED);
+}
+
+/* Adds the newest frame to the queue. */
+static void push(struct rc_ring_reader *reader) {
+  struct rc_held *last = reader->older > 0 ? entry(reader, reader->older - 1) : NULL;
+  reader->newest.end = reader->next;
+  if (last && is_free(last) && is_free(&reader->newest)) last->end = reader->next;
+  else *entry(reader, reader->older++) = reader->newest;
+}
+
+void rc_ring_hold(struct rc_ring_reader *reader, uint64_t end) {
+  if (rc_ring_held(reader) > 0) push(reader);
+  reader->newest = (struct rc_held){.leased = true};
+  reader->next = end;
+}
+
+/* Makes one entry of each run of free ones. */
+static void merge(struct rc_ring_reader *reader) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < reader->older; i++) {
+    struct rc_held held = *entry(reader, i);
+    if (count > 0 && is_free(&held) && is_free(entry(reader, count - 1))) entry(reader, count - 1)->end = held.end;
+    else *entry(reader, count++) = held;
+  }
+  reader->older = count;
+}
+
+bool rc_ring_may_hold(struct rc_ring_reader *reader) {
+  if (rc_ring_held(reader) == RC_MAX_HELD) merge(reader);
+  if (rc_ring_held(reader) == RC_MAX_HELD) return false; /* too many pins */
+  uint32_t leased = rc_ring_held(reader) > 0 && reader->newest.leased;
+  for (uint32_t i = 0; i < reader->older; i++) leased += entry(reader, i)->leased;
+  return leased < reader->leases;
+}
+
+/* The entry of the frame that starts at `position`. NULL: no held frame starts there. */
+static struct rc_held *find(struct rc_ring_reader *reader, uint64_t position) {
+  uint64_t start = reader->cursor;
+  if (rc_ring_held(reader) == 0) return NULL;
+  for (uint32_t i = 0; i < reader->older; start = entry(reader, i++)->end)
+    if (start == position) return entry(reader, i);
+  return start == position ? &reader->newest : NULL;
+}
+
+static struct rc_held *find_leased(struct rc_ring_reader *reader, uint64_t position) {
+  struct rc_held *held = find(reader, position);
+  return held && held->leased ? held : NULL;
+}
+
+bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) { return find_leased(reader, position) != NULL; }
+
+void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
+  assert(rc_ring_held(reader) > 0 && position < reader->next && reader->newest.pins == 0);
+  reader->next = position;
+  reader->newest = (struct rc_held){.leased = true};
+  if (reader->older == 0) return;
+  assert(entry(reader, reader->older - 1)->end == position);
+  reader->newest = *entry(reader, --reader->older);
+}
+
+int rc_ring_release(struct rc_ring_reader *reader, uint64_t position) {
+  struct rc_held *held = find_leased(reader, position);
+  if (!held) return -EINVAL;
+  if (rc_ring_is_evicted(reader)) return -ESTALE; /* A0 */
+  held->leased = false;
+  settle(reader);
+  return 0;
+}
+
+int rc_ring_pin(struct rc_ring_reader *reader, uint64_t position) {
+  struct rc_held *held = find_leased(reader, position);
+  if (!held) return -EINVAL;
+  held->pins++;
+  return 0;
+}
+
+void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position) {
+  struct rc_held *held = find(reader, position);
+  assert(held && held->pins > 0);
+  held->pins--;
+  settle(reader); /* no look at the owner word: nobody looks at the cursor of an evicted slot */
+}
