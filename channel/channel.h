@@ -167,16 +167,26 @@ static inline bool rc_owner_is_dead(uint64_t owner) {
   return !rc_process_is_alive_by((int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
 }
 
-/* Copies what slot `index` says now. False if it is free. */
-bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, struct ringcast_peer *out);
+/* The writer has been waiting since `since` until no cursor is below `wanted`. */
+struct rc_blocked {
+  int64_t since;
+  uint64_t wanted;
+};
+
+/* Copies what slot `index` says now. `blocked` is NULL if the writer does not wait, or the caller does not know. False:
+ * the slot is free. */
+bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, const struct rc_blocked *blocked,
+                  struct ringcast_peer *out);
 
 /* All of them: fills up to `capacity` peers and returns how many there are. */
-int rc_peers_read(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *peers, uint32_t capacity);
+int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blocked *blocked,
+                  struct ringcast_peer *peers, uint32_t capacity);
 
 /* What the public functions of writer, reader and tap show. Both fill the caller's struct as far as its size goes: see
  * shm/sized.h. */
 int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
                  struct ringcast_info *out);
+struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram);
 int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out);
 
 /* As rc_peer_read, with how long the writer has been waiting for it. */

@@ -340,15 +340,3 @@ void rc_keep_settle(ringcast_reader *reader, uint64_t wanted) {
 }
 
 void rc_keep_end(ringcast_reader *reader) { rc_keep_settle(reader, UINT64_MAX); }
-
-/* ---- The writer's side ------------------------------------------------------------------------------------------ */
-
-void rc_keep_ask(ringcast_writer *writer) {
-  const struct rc_ring *ring = &writer->ring.ring;
-  if (!rc_event_is_asleep(&ring->control->data)) return; /* K4 <- K2 */
-  for (uint32_t i = 0; i < ring->slots; i++)
-    if (rc_load_relaxed(&ring->control->slots[i].keeps) != 0) { /* relaxed: E6 acquired what was stored before E1 */
-      rc_wake(&ring->control->data);
-      return;
-    }
-}

@@ -31,7 +31,4 @@ static inline void rc_keep_heed(ringcast_reader *reader) {
   if (wanted > reader->ring.cursor && wanted != UINT64_MAX) rc_keep_settle(reader, wanted);
 }
 
-/* The writer has stored what it wants, and goes to sleep: readers that have kept something, and sleep, look. */
-void rc_keep_ask(ringcast_writer *writer);
-
 #endif

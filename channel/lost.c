@@ -38,6 +38,42 @@ static bool is_in_the_way(const ringcast_writer *writer, uint32_t slot, uint64_t
          rc_load_acquire(&writer->ring.ring.control->slots[slot].cursor) < wanted; /* <- A1 */
 }
 
+/* ---- The writer's view of its readers ---------------------------------------------------------------------------- */
+
+bool rc_lost_is_waiting(const ringcast_writer *writer) {
+  const struct rc_lost *lost = &writer->lost;
+  return lost->since != 0 && lost->tail == writer->ring.tail && lost->open == rc_writer_is_open(writer);
+}
+
+/* Since when the writer waits; NULL: it does not. */
+static const struct rc_blocked *blocked_by(const ringcast_writer *writer, struct rc_blocked *out) {
+  *out = (struct rc_blocked){.since = writer->lost.since, .wanted = writer->lost.wanted};
+  return rc_lost_is_waiting(writer) ? out : NULL;
+}
+
+bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out) {
+  struct rc_blocked blocked;
+  return rc_peer_read(&writer->ring.ring, index, writer->ring.tail, blocked_by(writer, &blocked), out);
+}
+
+int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity) {
+  int result = rc_check_fork(writer->forks);
+  struct rc_blocked blocked;
+  if (result != 0) return result;
+  return rc_peers_read(&writer->ring.ring, writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
+}
+
+int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
+  int result = rc_check_fork(writer->forks);
+  if (result == 0) result = rc_sized_check("ringcast_peer", out->size);
+  if (result != 0) return result;
+  struct ringcast_peer peer;
+  if (!rc_peer_slowest(&writer->ring.ring, writer->ring.tail, &peer)) return 0;
+  rc_writer_peer(writer, peer.slot, &peer); /* false: the reader has left just now, and `peer` is as before */
+  rc_sized_write(out, out->size, &peer, sizeof peer);
+  return 1;
+}
+
 /* ---- Letting go ------------------------------------------------------------------------------------------------- */
 
 /* To be told by ringcast_writer_check, for which the descriptor calls. Of too many, the oldest is forgotten. */
@@ -116,11 +152,6 @@ void rc_lost_tidy(ringcast_writer *writer) {
 }
 
 /* ---- In the way ------------------------------------------------------------------------------------------------- */
-
-bool rc_lost_is_waiting(const ringcast_writer *writer) {
-  const struct rc_lost *lost = &writer->lost;
-  return lost->since != 0 && lost->tail == writer->ring.tail && lost->open == rc_writer_is_open(writer);
-}
 
 void rc_lost_begin(ringcast_writer *writer, uint64_t wanted) {
   struct rc_lost *lost = &writer->lost;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "channel/channel.h"
-#include "channel/keep.h"
 #include "shm/error.h"
 
 /* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
@@ -79,6 +78,17 @@ static int poll_room(void *context) {
 /* As things are now: what was first lacking may be there, and another thing not. */
 static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
 
+/* The writer has stored what it wants, and goes to sleep: readers that have kept frames, and sleep, look. */
+static void ask_for_kept(ringcast_writer *writer) {
+  const struct rc_ring *ring = &writer->ring.ring;
+  if (!rc_event_is_asleep(&ring->control->data)) return; /* K4 <- K2 */
+  for (uint32_t i = 0; i < ring->slots; i++)
+    if (rc_load_relaxed(&ring->control->slots[i].keeps) != 0) { /* relaxed: E6 acquired what was stored before E1 */
+      rc_wake(&ring->control->data);
+      return;
+    }
+}
+
 /* What all look at who could make room. Who waits by the descriptor may want less than this call: it is told of the
  * least that was asked for in vain. */
 static void want(struct writer_wait *wait, uint64_t wanted) {
@@ -86,7 +96,7 @@ static void want(struct writer_wait *wait, uint64_t wanted) {
   if (writer->alarm && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
   /* K1 -> K3. Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
-  rc_keep_ask(writer);
+  ask_for_kept(writer);
 }
 
 /* Before each sleep: what is wanted may have changed. */

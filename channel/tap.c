@@ -171,5 +171,5 @@ int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
 
 int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {
   int result = rc_check_fork(tap->forks);
-  return result != 0 ? result : rc_peers_read(&tap->ring.ring, tail_of(tap), peers, capacity);
+  return result != 0 ? result : rc_peers_read(&tap->ring.ring, tail_of(tap), NULL, peers, capacity);
 }

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a reader gives frames back, and how the writer learns of the room. */
+#include <errno.h>
+
+#include "channel/channel.h"
+
+/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores what it wants before E1, and
+ * looks at the cursors once more after E2, so either this finds the newest wish or the writer finds the cursor. */
+static void wake_sleeper(ringcast_reader *reader) {
+  struct rc_control *control = reader->ring.ring.control;
+  if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
+    rc_store_relaxed(&control->slots[reader->ring.slot].counts.wakes, ++reader->wakes); /* relaxed: a count */
+}
+
+static inline void wake_for_room(ringcast_reader *reader) {
+  if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) wake_sleeper(reader);
+}
+
+static inline void count_frame(const ringcast_reader *reader, const struct ringcast_frame *frame) {
+  rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
+}
+
+/* A frame has neither a lease nor a pin any more. */
+static void gave_back(ringcast_reader *reader, const struct ringcast_frame *frame, uint64_t cursor_before) {
+  count_frame(reader, frame);
+  if (reader->ring.cursor != cursor_before) wake_for_room(reader); /* else an older frame is still held */
+}
+
+static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  uint64_t cursor = reader->ring.cursor;
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  result = rc_ring_release(&reader->ring, frame->position);
+  if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
+  gave_back(reader, frame, cursor);
+  return 0;
+}
+
+void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  uint64_t cursor = reader->ring.cursor;
+  rc_ring_unpin(&reader->ring, frame->position);
+  gave_back(reader, frame, cursor);
+}
+
+static rc_slow int released_to_sleeper(ringcast_reader *reader) {
+  wake_sleeper(reader);
+  return 0;
+}
+
+int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame *frame) {
+  if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
+    return release_slowly(reader, frame);
+  count_frame(reader, frame);
+  if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) return released_to_sleeper(reader);
+  return 0;
+}

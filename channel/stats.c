@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a ring is made of, and what each party has done: waits, counts, info. */
+#include "channel/channel.h"
+#include "shm/error.h"
+#include "shm/sized.h"
+
+int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns, struct rc_counts *counts,
+                    struct rc_histogram *histogram) {
+  if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
+  uint64_t waits = waiter->waits, sleeps = waiter->sleeps;
+  int result = rc_wait(waiter, wait, timeout_ns);
+  if (waiter->waits == waits) return result; /* it was there already */
+  uint64_t waited = waiter->waited_ns, us = waited / 1000;
+  uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
+  if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
+  rc_count(&counts->waits, 1);
+  rc_count(&counts->sleeps, waiter->sleeps - sleeps);
+  rc_count(&counts->waited_ns, waited);
+  rc_store_relaxed(&histogram->counts[bucket], rc_load_relaxed(&histogram->counts[bucket]) + 1);
+  return result;
+}
+
+struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram *histogram) {
+  struct ringcast_stats stats = {
+      .size = sizeof stats,
+      .frames = rc_load_relaxed(&counts->frames),
+      .bytes = rc_load_relaxed(&counts->bytes),
+      .waits = rc_load_relaxed(&counts->waits),
+      .sleeps = rc_load_relaxed(&counts->sleeps),
+      .wakes = rc_load_relaxed(&counts->wakes),
+      .waited_ns = rc_load_relaxed(&counts->waited_ns),
+  };
+  for (uint32_t i = 0; i < RC_BUCKETS; i++) stats.histogram[i] = rc_load_relaxed(&histogram->counts[i]);
+  return stats;
+}
+
+uint64_t rc_ring_frame(const struct rc_segment *segment) { return rc_ring_max_frame(segment->capacity); }
+
+uint64_t rc_max_frame(const struct rc_segment *segment) {
+  uint64_t in_ring = rc_ring_max_frame(segment->capacity), spilled = rc_spill_max_frame(segment->spill.bytes);
+  return spilled > in_ring ? spilled : in_ring;
+}
+
+int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out) {
+  int result = rc_sized_check("ringcast_stats", out->size);
+  if (result != 0) return result;
+  struct ringcast_stats stats = rc_stats_of(counts, histogram);
+  rc_sized_write(out, out->size, &stats, sizeof stats);
+  return 0;
+}
+
+int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
+                 struct ringcast_info *out) {
+  int result = rc_sized_check("ringcast_info", out->size);
+  if (result != 0) return result;
+  const struct ringcast_info info = {
+      .capacity = segment->capacity,
+      .max_frame = rc_max_frame(segment),
+      .ring_frame = rc_ring_frame(segment),
+      .tail = tail,
+      .readers = segment->slots,
+      .memory = segment->data.memory,
+      .page_size = segment->data.page_size,
+      .writer_pid = segment->writer.pid,
+      .spin_ns = waiter->spin_ns,
+      .numa = segment->data.numa,
+      .numa_node = segment->data.node,
+      .numa_error = segment->data.numa_error,
+      .spill_error = segment->spill_error,
+      .spill_bytes = segment->spill.bytes,
+      .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a number to look at */
+  };
+  rc_sized_write(out, out->size, &info, sizeof info);
+  return 0;
+}
+
+int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
+  int result = rc_check_fork(writer->forks);
+  struct rc_control *control = writer->ring.ring.control;
+  return result != 0 ? result : rc_stats_give(&control->counts, &control->waits, out);
+}
+
+int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
+  int result = rc_check_fork(reader->forks);
+  struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  return result != 0 ? result : rc_stats_give(&slot->counts, &slot->waits, out);
+}
+
+int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
+  int result = rc_check_fork(writer->forks);
+  return result != 0 ? result : rc_info_give(&writer->segment, writer->ring.tail, &writer->waiter, out);
+}
+
+int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  /* Relaxed: a number to look at, nothing is read on the strength of it. */
+  uint64_t tail = rc_load_relaxed(&reader->ring.ring.control->tail);
+  return rc_info_give(&reader->segment, tail, &reader->waiter, out);
+}
+
+int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
+  int result = rc_check_fork(reader->forks);
+  if (result != 0) return result;
+  uint64_t lag = rc_load_relaxed(&reader->ring.ring.control->tail) - reader->ring.cursor; /* relaxed: as above */
+  *out = lag <= reader->ring.ring.capacity ? lag : 0; /* the tail is stored just after the commit that was read */
+  return 0;
+}
+
+const char *ringcast_last_error(void) { return rc_error_text(); }
+
+const char *ringcast_version(void) { return RINGCAST_VERSION; }
