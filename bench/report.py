@@ -118,6 +118,8 @@ def measure(quick):
     raw["sizes"] = {size: perf("throughput", 2 * second, "--size", size) for size in sizes}
     raw["latency"] = {size: perf("latency", 4 * second, "--size", size) for size in (40, 1024, 16384)}
     raw["wake"] = {readers: perf("wake", 4 * second, "--readers", readers) for readers in (1, CROWD)}
+    raw["cadence"] = {f"{gap} ms, {readers}": perf("cadence", 2 * second, "--gap", gap, "--readers", readers)
+                      for gap in (1, 5, 25) for readers in (1, 4, 8)}
     raw["scale"] = perf("scale", second / 2, "--readers", max(CROWD, min(14, cpus - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = run_steps(quick)
@@ -267,6 +269,26 @@ def show_wake(raw):
                      f"{found['idle_cpu_percent']:.3f} %"])
     return table(["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio",
                   "CPU of a parked reader"], rows)
+
+
+def show_cadence(raw):
+    rows = []
+    for name, found in raw.get("cadence", {}).items():
+        if "skipped" in found:
+            rows.append([name, f"not measured: {found['skipped']}", *[""] * 8])
+            continue
+        wake = found["wake_us"]
+        rows.append([name, *(f"{three(value)} us" for value in (
+            found["commit_us"]["p50"], wake["p50"], wake["p99"], found["slowest_us"]["p50"])),
+            f"{found['reader_cpu_percent']:.2f} %", f"{three(found['futex_us']['p50'])} us",
+            f"{found['futex_cpu_percent']:.2f} %", f"{three(found['spin_us']['p50'])} us", f"{found['ratio']:.2f}"])
+        if "watts" in found:
+            rows[-1][5] += f", {three(found['watts'])} W"
+            rows[-1][7] += f", {three(found['futex_watts'])} W"
+    if not rows:
+        return "Not measured yet: `make bench-docs` measures this table."
+    return table(["gap, readers", "commit, p50", "wake, p50", "p99", "slowest reader, p50", "CPU of a reader",
+                  "bare futex, p50", "CPU", "endless spinning, p50", "ratio to the futex"], rows)
 
 
 def show_scale(raw):
