@@ -22,9 +22,45 @@ static inline int run_suite(Suite *suite) {
 /* A test case with a time limit that only a hang can meet, on a machine that is busy with much else too. */
 static inline TCase *add_case(Suite *suite, const char *name) {
   TCase *tests = tcase_create(name);
-  tcase_set_timeout(tests, 300);
+  tcase_set_timeout(tests, 600);
   suite_add_tcase(suite, tests);
   return tests;
+}
+
+/* A program of one test case. TEST(name) { ... } defines a test and LOOP_TEST(name, from, to) { ... } one for each `_i`
+ * from `from` to below `to`; RUN_TESTS(suite, set_up, tear_down) at the end of the file is main() and runs them all,
+ * each between set_up and tear_down (NULL: neither). A test that is defined is run: there is no list to forget it in.
+ */
+#define LOOP_TEST(name, from, to)                                  \
+  static void name(int _i);                                        \
+  __attribute__((constructor)) static void register_##name(void) { \
+    static const TTest test = {#name, name, __FILE__, __LINE__};   \
+    static struct registered here;                                 \
+    here = (struct registered){&test, from, to, NULL};             \
+    *registered_last = &here;                                      \
+    registered_last = &here.next;                                  \
+  }                                                                \
+  static void name(int _i CK_ATTRIBUTE_UNUSED)
+#define TEST(name) LOOP_TEST(name, 0, 1)
+#define RUN_TESTS(suite, set_up, tear_down) \
+  int main(void) { return run_tests(suite, set_up, tear_down); }
+
+struct registered {
+  const TTest *test;
+  int from, to;
+  struct registered *next;
+};
+static struct registered *registered_first;
+__attribute__((unused)) static struct registered **registered_last = &registered_first;
+
+static inline int run_tests(const char *name, void (*set_up)(void), void (*tear_down)(void)) {
+  Suite *suite = suite_create(name);
+  TCase *tests = add_case(suite, name);
+  tcase_add_checked_fixture(tests, set_up, tear_down);
+  for (const struct registered *each = registered_first; each; each = each->next) {
+    tcase_add_loop_test(tests, each->test, each->from, each->to);
+  }
+  return run_suite(suite);
 }
 
 /* For what this machine lacks. Never silent, and never counted as a failure or as shown. */

@@ -7,7 +7,7 @@
 #include "tests/support/channel.h"
 #include "tests/support/pattern.h"
 
-START_TEST(defaults_are_as_documented) {
+TEST(defaults_are_as_documented) {
   ringcast_writer *writer;
   struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
@@ -21,9 +21,8 @@ START_TEST(defaults_are_as_documented) {
   ck_assert_uint_eq(strlen(ringcast_writer_handle(writer)) < 96, 1);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(memory_can_be_chosen_by_environment) {
+TEST(memory_can_be_chosen_by_environment) {
   ringcast_writer *writer;
   struct ringcast_info info = {.size = sizeof info};
   setenv("RINGCAST_MEMORY", "pages", 1);
@@ -35,9 +34,8 @@ START_TEST(memory_can_be_chosen_by_environment) {
   ck_assert_int_eq(ringcast_writer_create(&writer), -EINVAL);
   ck_says("RINGCAST_MEMORY");
 }
-END_TEST
 
-START_TEST(frames_go_from_the_writer_to_every_reader) {
+TEST(frames_go_from_the_writer_to_every_reader) {
   ringcast_writer *writer = make_writer(8192, 4);
   ringcast_reader *readers[3];
   for (int i = 0; i < 3; i++) readers[i] = attach(writer);
@@ -61,9 +59,8 @@ START_TEST(frames_go_from_the_writer_to_every_reader) {
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
+TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
   ringcast_writer *writer = make_writer(4096, 1);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
@@ -81,9 +78,8 @@ START_TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
   }
   ringcast_reader_close(reader);
 }
-END_TEST
 
-START_TEST(a_full_ring_names_who_holds_it_back) {
+TEST(a_full_ring_names_who_holds_it_back) {
   ringcast_writer *writer = make_writer(4096, 4);
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 3"};
@@ -111,9 +107,8 @@ START_TEST(a_full_ring_names_who_holds_it_back) {
   ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(as_many_frames_are_held_as_was_asked_for) {
+TEST(as_many_frames_are_held_as_was_asked_for) {
   ringcast_writer *writer = make_writer(8192, 2);
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options, .leases = 3};
@@ -135,9 +130,8 @@ START_TEST(as_many_frames_are_held_as_was_asked_for) {
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), -EINVAL);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_tap_sees_all_and_takes_no_slot) {
+TEST(a_tap_sees_all_and_takes_no_slot) {
   ringcast_writer *writer = make_writer(65536, 1);
   ringcast_reader *reader = attach(writer);
   ringcast_tap *tap;
@@ -177,9 +171,8 @@ START_TEST(a_tap_sees_all_and_takes_no_slot) {
   ringcast_tap_close(NULL);
   ck_assert_int_eq(ringcast_tap_attach("rc1:", &tap), -EINVAL);
 }
-END_TEST
 
-START_TEST(a_readers_name_cannot_break_a_line_of_a_log) {
+TEST(a_readers_name_cannot_break_a_line_of_a_log) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options,
@@ -191,26 +184,10 @@ START_TEST(a_readers_name_cannot_break_a_line_of_a_log) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(closing_nothing_is_fine) {
+TEST(closing_nothing_is_fine) {
   ringcast_writer_close(NULL);
   ringcast_reader_close(NULL);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("channel");
-  TCase *tests = add_case(suite, "channel");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, defaults_are_as_documented);
-  tcase_add_test(tests, memory_can_be_chosen_by_environment);
-  tcase_add_test(tests, frames_go_from_the_writer_to_every_reader);
-  tcase_add_test(tests, an_empty_ring_says_so_and_a_closed_one_differently);
-  tcase_add_test(tests, a_full_ring_names_who_holds_it_back);
-  tcase_add_test(tests, as_many_frames_are_held_as_was_asked_for);
-  tcase_add_test(tests, a_tap_sees_all_and_takes_no_slot);
-  tcase_add_test(tests, a_readers_name_cannot_break_a_line_of_a_log);
-  tcase_add_test(tests, closing_nothing_is_fine);
-  return run_suite(suite);
-}
+RUN_TESTS("channel", remember, nothing_is_left)

@@ -51,7 +51,7 @@ static ringcast_writer *make_with_one_unsealed(int which) {
 }
 
 /* To read what was cut off would be SIGBUS. */
-START_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused) {
+LOOP_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES) {
   ringcast_writer *writer = make_with_one_unsealed(_i / 2);
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
@@ -65,9 +65,8 @@ START_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused) {
   writer->forks--;
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_file_that_is_not_sealed_is_refused) {
+LOOP_TEST(a_file_that_is_not_sealed_is_refused, 0, FILES) {
   ringcast_writer *writer = make_with_one_unsealed(_i);
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
@@ -77,10 +76,9 @@ START_TEST(a_file_that_is_not_sealed_is_refused) {
   ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), expected);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Opening a pipe tells its other end that somebody is there. */
-START_TEST(a_handle_that_names_a_pipe_does_not_open_it) {
+TEST(a_handle_that_names_a_pipe_does_not_open_it) {
   ringcast_writer *writer = make_writer(4096, 1);
   ringcast_reader *reader = NULL;
   struct rc_handle handle;
@@ -100,7 +98,6 @@ START_TEST(a_handle_that_names_a_pipe_does_not_open_it) {
   close(pipe.fd);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static int (*true_advise)(void *address, size_t bytes, int advice);
 static int advise_on_a_full_machine(void *address, size_t bytes, int advice) {
@@ -108,7 +105,7 @@ static int advise_on_a_full_machine(void *address, size_t bytes, int advice) {
 }
 
 /* It may not have put its memory in place, and then there may be none left when it is read. */
-START_TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
+TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
   ringcast_writer *writer = make_writer(4096, 1);
   ringcast_reader *reader = NULL;
   true_advise = rc_os.advise;
@@ -118,7 +115,6 @@ START_TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
   ck_assert_ptr_null(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------ */
 
@@ -138,7 +134,7 @@ static int send_some(ringcast_writer *writer, int frames) {
 }
 
 /* Nobody could ever be waited for: pid 0 is no process, and the pid of another has not this start. */
-START_TEST(a_slot_that_names_no_process_holds_nobody_up) {
+LOOP_TEST(a_slot_that_names_no_process_holds_nobody_up, 0, 4) {
   const uint64_t owners[] = {rc_owner_make(0, 0, 0, RC_SLOT_ACTIVE), rc_owner_make(1, 12345678, 3, RC_SLOT_ACTIVE),
                              rc_owner_make(0, 5, 1, RC_SLOT_JOINING), rc_owner_make(0, 5, 1, RC_SLOT_EVICTED)};
   ringcast_writer *writer = make_writer_that(RINGCAST_EVICT);
@@ -154,10 +150,9 @@ START_TEST(a_slot_that_names_no_process_holds_nobody_up) {
   ck_says("has died");
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* One that is attached may write to all of them. */
-START_TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
+TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ringcast_writer *writer = make_writer_that(RINGCAST_FAIL);
   ringcast_reader *reader = attach(writer);
   struct rc_control *control = rc_segment_control(&writer->segment);
@@ -189,17 +184,5 @@ START_TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ck_assert_int_eq(send_some(writer, 100), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("channel, hostile");
-  TCase *tests = add_case(suite, "channel, hostile");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_loop_test(tests, a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES);
-  tcase_add_loop_test(tests, a_file_that_is_not_sealed_is_refused, 0, FILES);
-  tcase_add_test(tests, a_handle_that_names_a_pipe_does_not_open_it);
-  tcase_add_test(tests, memory_that_can_not_be_read_is_an_error_and_no_signal);
-  tcase_add_loop_test(tests, a_slot_that_names_no_process_holds_nobody_up, 0, 4);
-  tcase_add_test(tests, what_stands_in_a_slot_is_shown_and_harms_nobody);
-  return run_suite(suite);
-}
+RUN_TESTS("channel, hostile", remember, nothing_is_left)

@@ -8,7 +8,7 @@
 
 #include "tests/support/channel.h"
 
-START_TEST(options_out_of_range_are_refused_in_words) {
+TEST(options_out_of_range_are_refused_in_words) {
   ringcast_writer *writer = NULL;
   ringcast_reader *reader = NULL;
   struct ringcast_writer_options bad[] = {
@@ -31,9 +31,8 @@ START_TEST(options_out_of_range_are_refused_in_words) {
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EINVAL);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(calls_out_of_order_are_refused_in_words_and_harm_nothing) {
+TEST(calls_out_of_order_are_refused_in_words_and_harm_nothing) {
   ringcast_writer *writer = make_writer(4096, 4);
   ringcast_reader *reader = attach(writer);
   struct ringcast_span span;
@@ -64,9 +63,8 @@ START_TEST(calls_out_of_order_are_refused_in_words_and_harm_nothing) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(more_readers_than_slots_are_refused) {
+TEST(more_readers_than_slots_are_refused) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *first = attach(writer), *second = attach(writer), *third = NULL;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &third), -EUSERS);
@@ -78,9 +76,8 @@ START_TEST(more_readers_than_slots_are_refused) {
   ringcast_reader_close(second);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(handles_that_name_no_ring_are_refused) {
+TEST(handles_that_name_no_ring_are_refused) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader;
   struct rc_handle handle, other;
@@ -121,9 +118,8 @@ START_TEST(handles_that_name_no_ring_are_refused) {
   ck_assert_int_eq(ringcast_reader_attach(text, &reader), -ENOENT);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(another_builds_layout_and_damaged_sizes_are_refused) {
+TEST(another_builds_layout_and_damaged_sizes_are_refused) {
   ringcast_writer *writer = make_writer(8192, 2);
   ringcast_reader *reader;
   struct rc_identity *id = &rc_segment_control(&writer->segment)->id, good = *id;
@@ -159,9 +155,8 @@ START_TEST(another_builds_layout_and_damaged_sizes_are_refused) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
+TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
@@ -182,9 +177,8 @@ START_TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1700, 0, &span), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
+TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   pid_t pid = fork();
@@ -224,9 +218,8 @@ START_TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(no_more_descriptors_is_what_it_says) {
+TEST(no_more_descriptors_is_what_it_says) {
   ringcast_writer *writer = make_writer(4096, 2), *other = NULL;
   ringcast_reader *reader = NULL;
   struct rlimit limit, none = {0, 0};
@@ -240,19 +233,5 @@ START_TEST(no_more_descriptors_is_what_it_says) {
   ck_assert_int_eq(made, -EMFILE);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("channel, refusals");
-  TCase *tests = add_case(suite, "channel, refusals");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, options_out_of_range_are_refused_in_words);
-  tcase_add_test(tests, calls_out_of_order_are_refused_in_words_and_harm_nothing);
-  tcase_add_test(tests, more_readers_than_slots_are_refused);
-  tcase_add_test(tests, handles_that_name_no_ring_are_refused);
-  tcase_add_test(tests, another_builds_layout_and_damaged_sizes_are_refused);
-  tcase_add_test(tests, a_damaged_frame_and_a_damaged_cursor_are_told);
-  tcase_add_test(tests, a_forked_child_is_refused_and_leaves_the_ring_alone);
-  tcase_add_test(tests, no_more_descriptors_is_what_it_says);
-  return run_suite(suite);
-}
+RUN_TESTS("channel, refusals", remember, nothing_is_left)

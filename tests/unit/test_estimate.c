@@ -28,21 +28,19 @@ static uint64_t estimate(void) { return rc_estimate_of(&estimates, TAG, UINT64_M
     ck_assert_uint_le(estimate(), (uint64_t)(bytes) + (uint64_t)(bytes) / 16 + 64); \
   } while (0)
 
-START_TEST(a_tag_that_is_not_known_gets_the_default) {
+TEST(a_tag_that_is_not_known_gets_the_default) {
   ck_assert_uint_eq(estimate(), RC_ESTIMATE_DEFAULT);
   rc_estimate_learn(&estimates, TAG + 1, 100000);
   ck_assert_uint_eq(estimate(), RC_ESTIMATE_DEFAULT);
   ck_assert_uint_eq(rc_estimate_of(&estimates, TAG, 1000), 1000);
 }
-END_TEST
 
-START_TEST(one_frame_is_enough_to_know_its_like) {
+TEST(one_frame_is_enough_to_know_its_like) {
   learn(50000, 1);
   ck_fits(50000);
 }
-END_TEST
 
-START_TEST(sizes_that_vary_by_a_sixteenth_never_exceed_it) {
+TEST(sizes_that_vary_by_a_sixteenth_never_exceed_it) {
   learn(16000, 1);
   for (uint64_t i = 0; i < 10000; i++) {
     uint64_t bytes = 16000 + mix(i) % 1000;
@@ -51,9 +49,8 @@ START_TEST(sizes_that_vary_by_a_sixteenth_never_exceed_it) {
     learn(bytes, 1);
   }
 }
-END_TEST
 
-START_TEST(it_rises_with_the_third_large_frame) {
+TEST(it_rises_with_the_third_large_frame) {
   learn(1000, 1000);
   learn(90000, 1);
   learn(80000, 1);
@@ -61,18 +58,16 @@ START_TEST(it_rises_with_the_third_large_frame) {
   learn(85000, 1);
   ck_fits(80000);
 }
-END_TEST
 
-START_TEST(it_sinks_when_large_frames_have_not_come_for_two_epochs) {
+TEST(it_sinks_when_large_frames_have_not_come_for_two_epochs) {
   learn(90000, 5 * EPOCH);
   learn(1000, EPOCH - 1);
   ck_enough_for(90000);
   learn(1000, EPOCH + 1);
   ck_fits(1000);
 }
-END_TEST
 
-START_TEST(a_rare_big_frame_moves_nothing) {
+TEST(a_rare_big_frame_moves_nothing) {
   learn(2000, EPOCH);
   for (int i = 0; i < 100; i++) {
     learn(UINT64_MAX, 1);
@@ -82,19 +77,17 @@ START_TEST(a_rare_big_frame_moves_nothing) {
     }
   }
 }
-END_TEST
 
 /* Few can't tell what is an accident. */
-START_TEST(a_big_frame_among_the_first_counts_until_enough_are_known) {
+TEST(a_big_frame_among_the_first_counts_until_enough_are_known) {
   learn(1000, 3);
   learn(90000, 1);
   ck_fits(90000);
   learn(1000, EPOCH - 4);
   ck_fits(1000);
 }
-END_TEST
 
-START_TEST(sizes_of_nothing_and_of_everything_do_no_harm) {
+TEST(sizes_of_nothing_and_of_everything_do_no_harm) {
   learn(0, 100);
   ck_fits(0);
   learn(UINT64_MAX, 3);
@@ -102,9 +95,8 @@ START_TEST(sizes_of_nothing_and_of_everything_do_no_harm) {
   ck_assert_uint_eq(rc_estimate_of(&estimates, TAG, 4096), 4096);
   ck_assert_uint_eq(rc_estimate_of(&estimates, TAG, 0), 0);
 }
-END_TEST
 
-START_TEST(each_tag_has_a_history_of_its_own) {
+TEST(each_tag_has_a_history_of_its_own) {
   enum { TAGS = RC_ESTIMATE_SETS * RC_ESTIMATE_WAYS };
   uint32_t known = 0;
   for (uint32_t tag = 0; tag < 8; tag++) rc_estimate_learn(&estimates, tag * 0x10001u, 16000 * (tag + 1));
@@ -116,10 +108,9 @@ START_TEST(each_tag_has_a_history_of_its_own) {
   for (uint32_t tag = 0; tag < TAGS; tag++) known += rc_estimate_of(&estimates, tag, UINT64_MAX) > 50000;
   ck_assert_uint_ge(known, TAGS * 3 / 4);
 }
-END_TEST
 
 /* In one set: the busy one stays, whatever passes by; the quietest goes first. */
-START_TEST(the_tag_that_was_quiet_for_longest_is_forgotten_first) {
+TEST(the_tag_that_was_quiet_for_longest_is_forgotten_first) {
   uint32_t same[RC_ESTIMATE_WAYS + 1], found = 0;
   for (uint32_t tag = 0; found <= RC_ESTIMATE_WAYS; tag++) {
     forget_all();
@@ -138,7 +129,6 @@ START_TEST(the_tag_that_was_quiet_for_longest_is_forgotten_first) {
   }
   ck_assert_uint_gt(rc_estimate_of(&estimates, same[0], UINT64_MAX), 50000);
 }
-END_TEST
 
 /* What a scheduler tells its workers at each step: some bytes for each running request, which come and go, and now and
  * then the tokens of a new prompt. */
@@ -174,13 +164,12 @@ static uint64_t any_order(uint64_t step, uint64_t *unused) {
   return 1000 + (mix(step) & 0xfffff);
 }
 
-START_TEST(one_reservation_is_nearly_always_enough) {
+TEST(one_reservation_is_nearly_always_enough) {
   replay("a scheduler's steps, 2 prompts in 100", scheduler_bytes, 0.97);
   replay("sizes from 0 to 1 MiB in any order", any_order, 0.91);
 }
-END_TEST
 
-START_TEST(a_writer_estimates_within_what_its_ring_can_hold) {
+TEST(a_writer_estimates_within_what_its_ring_can_hold) {
   ringcast_writer *writer;
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL};
@@ -200,23 +189,5 @@ START_TEST(a_writer_estimates_within_what_its_ring_can_hold) {
   ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("estimate");
-  TCase *tests = add_case(suite, "estimate");
-  tcase_add_checked_fixture(tests, forget_all, NULL);
-  tcase_add_test(tests, a_tag_that_is_not_known_gets_the_default);
-  tcase_add_test(tests, one_frame_is_enough_to_know_its_like);
-  tcase_add_test(tests, sizes_that_vary_by_a_sixteenth_never_exceed_it);
-  tcase_add_test(tests, it_rises_with_the_third_large_frame);
-  tcase_add_test(tests, it_sinks_when_large_frames_have_not_come_for_two_epochs);
-  tcase_add_test(tests, a_rare_big_frame_moves_nothing);
-  tcase_add_test(tests, a_big_frame_among_the_first_counts_until_enough_are_known);
-  tcase_add_test(tests, sizes_of_nothing_and_of_everything_do_no_harm);
-  tcase_add_test(tests, each_tag_has_a_history_of_its_own);
-  tcase_add_test(tests, the_tag_that_was_quiet_for_longest_is_forgotten_first);
-  tcase_add_test(tests, one_reservation_is_nearly_always_enough);
-  tcase_add_test(tests, a_writer_estimates_within_what_its_ring_can_hold);
-  return run_suite(suite);
-}
+RUN_TESTS("estimate", forget_all, NULL)

@@ -191,7 +191,7 @@ static void content_random(struct content *content, bool keyed) {
   }
 }
 
-START_TEST(every_kind_survives_the_round_trip) {
+TEST(every_kind_survives_the_round_trip) {
   struct content contents[] = {
       {.kind = RINGCAST_ITEM_NONE, .keyed = true, .key = "none", .key_bytes = 4},
       {.kind = RINGCAST_ITEM_BOOL, .keyed = true, .key = "yes", .key_bytes = 3, .scalar.i = 1},
@@ -233,16 +233,14 @@ START_TEST(every_kind_survives_the_round_trip) {
   };
   round_trip(contents, sizeof contents / sizeof *contents, RINGCAST_ROOT_DICT);
 }
-END_TEST
 
-START_TEST(a_frame_may_be_empty_or_one_value) {
+TEST(a_frame_may_be_empty_or_one_value) {
   struct content value = {.kind = RINGCAST_ITEM_PICKLE, .data = "\x80\x05N.", .bytes = 4};
   round_trip(NULL, 0, RINGCAST_ROOT_DICT);
   round_trip(&value, 1, RINGCAST_ROOT_VALUE);
 }
-END_TEST
 
-START_TEST(sixty_four_dimensions_survive_the_round_trip) {
+TEST(sixty_four_dimensions_survive_the_round_trip) {
   struct content content = {.kind = RINGCAST_ITEM_TENSOR,
                             .dtype = U8,
                             .ndim = RINGCAST_MAX_NDIM,
@@ -253,9 +251,8 @@ START_TEST(sixty_four_dimensions_survive_the_round_trip) {
   for (int i = 0; i < RINGCAST_MAX_NDIM; i++) content.shape[i] = i % 11 == 3 ? 2 : 1, content.data[i] = (uint8_t)i;
   round_trip(&content, 1, RINGCAST_ROOT_DICT);
 }
-END_TEST
 
-START_TEST(random_frames_fill_their_plan_exactly) {
+TEST(random_frames_fill_their_plan_exactly) {
   static struct content contents[24];
   for (int round = 0; round < 2000; round++) {
     uint32_t count = (uint32_t)random_below(25);
@@ -263,9 +260,8 @@ START_TEST(random_frames_fill_their_plan_exactly) {
     round_trip(contents, count, RINGCAST_ROOT_DICT);
   }
 }
-END_TEST
 
-START_TEST(a_strided_tensor_arrives_in_c_order) {
+TEST(a_strided_tensor_arrives_in_c_order) {
   float source[] = {0, 1, 2, 3, 4, 5}, expected[] = {5, 2, 4, 1, 3, 0};
   struct ringcast_tensor tensor = {
       .data = source + 5, .dtype = F32, .ndim = 2, .shape = (int64_t[]){3, 2}, .strides = (int64_t[]){-1, -3}};
@@ -285,9 +281,8 @@ START_TEST(a_strided_tensor_arrives_in_c_order) {
   ck_assert_int_eq(item.strides[0], 2);
   ck_assert_int_eq(item.strides[1], 1);
 }
-END_TEST
 
-START_TEST(data_can_be_written_in_place) {
+TEST(data_can_be_written_in_place) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_frame_reader reader;
@@ -316,9 +311,8 @@ START_TEST(data_can_be_written_in_place) {
   ck_assert_mem_eq(item.data, "tensor bytes", 12);
   memory_free(memory);
 }
-END_TEST
 
-START_TEST(find_goes_by_the_whole_key_and_takes_the_first) {
+TEST(find_goes_by_the_whole_key_and_takes_the_first) {
   struct content contents[] = {
       {.kind = RINGCAST_ITEM_INT, .scalar.i = 0}, /* no item of the dict */
       {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "ab", .key_bytes = 2, .scalar.i = 1},
@@ -350,9 +344,8 @@ START_TEST(find_goes_by_the_whole_key_and_takes_the_first) {
   ck_assert_int_eq(ringcast_frame_find(&reader, "", 0, &item), -ENOENT);
   memory_free(frame);
 }
-END_TEST
 
-START_TEST(a_plan_too_large_for_any_frame_is_never_met) {
+TEST(a_plan_too_large_for_any_frame_is_never_met) {
   struct ringcast_frame_plan many = {.count = RINGCAST_MAX_ENTRIES}, sum = {0};
   struct ringcast_frame_builder builder;
   uint8_t memory[256];
@@ -380,9 +373,8 @@ START_TEST(a_plan_too_large_for_any_frame_is_never_met) {
   ringcast_plan_tensor(&sum, 0, RINGCAST_MAX_NDIM + 1, 0);
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), UINT64_MAX);
 }
-END_TEST
 
-START_TEST(begin_refuses_what_cannot_become_a_frame) {
+TEST(begin_refuses_what_cannot_become_a_frame) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
   uint8_t memory[256];
@@ -395,7 +387,6 @@ START_TEST(begin_refuses_what_cannot_become_a_frame) {
   ck_assert_uint_eq(ringcast_plan_bytes(&sum), 113);
   ck_assert_int_eq(ringcast_build_begin(&builder, memory, 112, &sum, RINGCAST_ROOT_VALUE, 0), -EMSGSIZE);
 }
-END_TEST
 
 /* A builder for `sum` in `memory`, which has 1 KiB. */
 static void begin(struct ringcast_frame_builder *builder, uint8_t *memory, const struct ringcast_frame_plan *sum,
@@ -403,7 +394,7 @@ static void begin(struct ringcast_frame_builder *builder, uint8_t *memory, const
   ck_assert_int_eq(ringcast_build_begin(builder, memory, 1024, sum, root, 0), 0);
 }
 
-START_TEST(what_the_plan_did_not_count_has_no_room) {
+TEST(what_the_plan_did_not_count_has_no_room) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder, before;
   struct ringcast_tensor tensor = {.data = "x", .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
@@ -425,9 +416,8 @@ START_TEST(what_the_plan_did_not_count_has_no_room) {
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_uint_eq(bytes, ringcast_plan_bytes(&sum));
 }
-END_TEST
 
-START_TEST(the_builder_refuses_what_no_reader_would_take) {
+TEST(the_builder_refuses_what_no_reader_would_take) {
   struct ringcast_frame_plan sum = {.count = 4, .meta = 400, .data = 200};
   struct ringcast_frame_builder builder, before;
   struct ringcast_tensor tensor = {.data = NULL, .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
@@ -451,9 +441,8 @@ START_TEST(the_builder_refuses_what_no_reader_would_take) {
   ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL);
   ck_assert_mem_eq(&builder, &before, sizeof builder);
 }
-END_TEST
 
-START_TEST(a_plan_may_be_more_than_is_used) {
+TEST(a_plan_may_be_more_than_is_used) {
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_frame_reader reader;
@@ -471,24 +460,5 @@ START_TEST(a_plan_may_be_more_than_is_used) {
   ck_assert_mem_eq(item.data, "text", 4);
   for (const uint8_t *at = memory + 113; at < (const uint8_t *)item.data; at++) ck_assert_uint_eq(*at, 0);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("frame");
-  TCase *tests = tcase_create("frame");
-  tcase_set_timeout(tests, 120);
-  tcase_add_test(tests, every_kind_survives_the_round_trip);
-  tcase_add_test(tests, a_frame_may_be_empty_or_one_value);
-  tcase_add_test(tests, sixty_four_dimensions_survive_the_round_trip);
-  tcase_add_test(tests, random_frames_fill_their_plan_exactly);
-  tcase_add_test(tests, a_strided_tensor_arrives_in_c_order);
-  tcase_add_test(tests, data_can_be_written_in_place);
-  tcase_add_test(tests, find_goes_by_the_whole_key_and_takes_the_first);
-  tcase_add_test(tests, a_plan_too_large_for_any_frame_is_never_met);
-  tcase_add_test(tests, begin_refuses_what_cannot_become_a_frame);
-  tcase_add_test(tests, what_the_plan_did_not_count_has_no_room);
-  tcase_add_test(tests, the_builder_refuses_what_no_reader_would_take);
-  tcase_add_test(tests, a_plan_may_be_more_than_is_used);
-  suite_add_tcase(suite, tests);
-  return run_suite(suite);
-}
+RUN_TESTS("frame", NULL, NULL)

@@ -57,7 +57,7 @@ static void expect_tensor(const struct ringcast_item *item, uint32_t flags, int 
   ck_assert_int_eq(item->data == NULL, placement != RINGCAST_PLACEMENT_INLINE);
 }
 
-START_TEST(tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_the_frame) {
+TEST(tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_the_frame) {
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
@@ -84,9 +84,8 @@ START_TEST(tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_
   expect_tensor(&item, KEYED | CUDA | JAX, EXTERN, 12, 64);
   free(frame);
 }
-END_TEST
 
-START_TEST(a_tensor_of_a_device_may_be_in_the_frame_and_names_no_words) {
+TEST(a_tensor_of_a_device_may_be_in_the_frame_and_names_no_words) {
   struct ringcast_item item;
   struct ringcast_tensor tensor = with_flags(CUDA | CUPY);
   const struct ringcast_tensor empty = {
@@ -104,10 +103,9 @@ START_TEST(a_tensor_of_a_device_may_be_in_the_frame_and_names_no_words) {
   ck_assert_int_eq(ringcast_frame_item(&reader, 1, &item), 0);
   ck_assert_ptr_nonnull(item.data);
 }
-END_TEST
 
 /* What the frame needs of its readers, whatever else is in it. */
-START_TEST(a_frame_asks_for_version_3_only_for_a_tensor_of_a_device) {
+TEST(a_frame_asks_for_version_3_only_for_a_tensor_of_a_device) {
   struct ringcast_tensor host = with_flags(TORCH);
   host.data = "abcdefghijklmnopqrstuvw";
   begin(1, RINGCAST_ROOT_VALUE);
@@ -125,9 +123,8 @@ START_TEST(a_frame_asks_for_version_3_only_for_a_tensor_of_a_device) {
   reader = end();
   ck_assert_uint_eq(reader.version, 3);
 }
-END_TEST
 
-START_TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_frame) {
+TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_frame) {
   static const uint8_t nested[] = {RINGCAST_TAG_PART};
   struct ringcast_item item;
   struct ringcast_tensor padded = {
@@ -153,9 +150,8 @@ START_TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_tha
   ck_assert_int_eq(ringcast_frame_item(&reader, 3, &item), 0);
   ck_assert_uint_eq(item.bytes, INT64_MAX);
 }
-END_TEST
 
-START_TEST(it_is_in_c_order_where_it_went_whatever_its_strides_were) {
+TEST(it_is_in_c_order_where_it_went_whatever_its_strides_were) {
   struct ringcast_item item;
   struct ringcast_tensor tensor = TENSOR;
   tensor.strides = (int64_t[]){-1, 2};
@@ -166,9 +162,8 @@ START_TEST(it_is_in_c_order_where_it_went_whatever_its_strides_were) {
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
   expect_tensor(&item, TORCH | CUDA, POOL, 0, 0);
 }
-END_TEST
 
-START_TEST(what_nobody_could_read_is_not_built) {
+TEST(what_nobody_could_read_is_not_built) {
   static uint8_t before[ROOM];
   const struct ringcast_tensor empty = {.dtype = {2, 32, 1}, .ndim = 1, .shape = (int64_t[]){0}, .flags = CUDA};
   const struct ringcast_tensor negative = {.dtype = {2, 32, 1}, .ndim = 1, .shape = (int64_t[]){-1}, .flags = CUDA};
@@ -203,9 +198,8 @@ START_TEST(what_nobody_could_read_is_not_built) {
   ck_assert_int_eq(add("v", &TENSOR, POOL, 0, 0), -ENOSPC);
   end();
 }
-END_TEST
 
-START_TEST(a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words) {
+TEST(a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words) {
   struct ringcast_item item;
   struct ringcast_tensor here = TENSOR;
   size_t bytes;
@@ -218,7 +212,6 @@ START_TEST(a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words) {
   struct ringcast_frame_reader reader = end();
   ck_assert_int_eq(ringcast_frame_item(&reader, 1, &item), 0);
 }
-END_TEST
 
 /* ---- Lies ------------------------------------------------------------------------------------------------------- */
 
@@ -244,7 +237,7 @@ static uint64_t swap(size_t offset, size_t size, uint64_t value) {
   return truth;
 }
 
-START_TEST(an_entry_that_lies_is_refused_and_no_other) {
+TEST(an_entry_that_lies_is_refused_and_no_other) {
   static const struct {
     uint32_t entry;
     size_t offset, size;
@@ -282,9 +275,8 @@ START_TEST(an_entry_that_lies_is_refused_and_no_other) {
   ck_assert_int_eq(ringcast_frame_item(&reader, AT_LENT, &item), 0);
   ck_assert_uint_eq(item.device_offset, UINT64_MAX - 24);
 }
-END_TEST
 
-START_TEST(only_a_tensor_that_is_here_may_have_strides_of_its_own) {
+TEST(only_a_tensor_that_is_here_may_have_strides_of_its_own) {
   static const int64_t transposed[] = {2, 3, 1, 2}, single[] = {1, 6, 99, 1};
   struct ringcast_frame_reader reader = sample();
   struct ringcast_item item;
@@ -301,9 +293,8 @@ START_TEST(only_a_tensor_that_is_here_may_have_strides_of_its_own) {
     ck_assert_int_eq(ringcast_frame_item(&reader, entry, &item), entry == AT_INLINE ? 0 : -EPROTO);
   }
 }
-END_TEST
 
-START_TEST(words_are_all_there_or_none_is) {
+TEST(words_are_all_there_or_none_is) {
   static const struct {
     uint32_t slot, epoch;
     uint64_t generation;
@@ -333,20 +324,5 @@ START_TEST(words_are_all_there_or_none_is) {
     ck_assert_int_eq(ringcast_frame_item(&again, AT_TEXT, &item), 0);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("frame device");
-  TCase *tests = add_case(suite, "device");
-  tcase_add_test(tests, tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_the_frame);
-  tcase_add_test(tests, a_tensor_of_a_device_may_be_in_the_frame_and_names_no_words);
-  tcase_add_test(tests, a_frame_asks_for_version_3_only_for_a_tensor_of_a_device);
-  tcase_add_test(tests, a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_frame);
-  tcase_add_test(tests, it_is_in_c_order_where_it_went_whatever_its_strides_were);
-  tcase_add_test(tests, what_nobody_could_read_is_not_built);
-  tcase_add_test(tests, a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words);
-  tcase_add_test(tests, an_entry_that_lies_is_refused_and_no_other);
-  tcase_add_test(tests, only_a_tensor_that_is_here_may_have_strides_of_its_own);
-  tcase_add_test(tests, words_are_all_there_or_none_is);
-  return run_suite(suite);
-}
+RUN_TESTS("frame device", NULL, NULL)

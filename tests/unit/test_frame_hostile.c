@@ -5,7 +5,7 @@
 
 #include "tests/support/hostile_frame.h"
 
-START_TEST(a_frame_cut_short_is_refused) {
+TEST(a_frame_cut_short_is_refused) {
   size_t bytes;
   uint8_t *frame = sample_new(&bytes);
   ck_assert_int_eq(walk(frame, bytes), COUNT);
@@ -24,9 +24,8 @@ START_TEST(a_frame_cut_short_is_refused) {
   ck_assert_int_eq(walk(longer, bytes + 1), -EPROTO);
   free(longer), free(frame);
 }
-END_TEST
 
-START_TEST(a_header_that_lies_is_refused) {
+TEST(a_header_that_lies_is_refused) {
   static const struct {
     size_t offset, size;
     uint64_t value;
@@ -68,7 +67,6 @@ START_TEST(a_header_that_lies_is_refused) {
   ck_assert_int_eq(walk(frame, bytes), -EPROTO); /* a value may not */
   free(frame);
 }
-END_TEST
 
 /* clang-format off */
 static const struct {
@@ -113,7 +111,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(an_entry_that_lies_is_refused) {
+TEST(an_entry_that_lies_is_refused) {
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   size_t bytes;
@@ -131,9 +129,8 @@ START_TEST(an_entry_that_lies_is_refused) {
   }
   free(frame);
 }
-END_TEST
 
-START_TEST(data_off_its_alignment_or_its_area_is_refused) {
+TEST(data_off_its_alignment_or_its_area_is_refused) {
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   size_t bytes;
@@ -153,9 +150,8 @@ START_TEST(data_off_its_alignment_or_its_area_is_refused) {
   }
   free(frame);
 }
-END_TEST
 
-START_TEST(dimensions_that_lie_are_refused) {
+TEST(dimensions_that_lie_are_refused) {
   const int64_t big = (int64_t)1 << 32;
   const struct {
     int64_t dims[4]; /* of float32[2, 3] with 24 bytes of data */
@@ -206,9 +202,8 @@ START_TEST(dimensions_that_lie_are_refused) {
   ck_assert_int_eq(ringcast_frame_item(&reader, INT4, &item), -EPROTO);
   free(frame);
 }
-END_TEST
 
-START_TEST(more_dimensions_than_there_can_be_are_refused_where_they_have_room) {
+TEST(more_dimensions_than_there_can_be_are_refused_where_they_have_room) {
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_frame_reader reader;
@@ -230,9 +225,8 @@ START_TEST(more_dimensions_than_there_can_be_are_refused_where_they_have_room) {
   }
   free(frame);
 }
-END_TEST
 
-START_TEST(more_entries_than_there_can_be_are_refused_where_they_have_room) {
+TEST(more_entries_than_there_can_be_are_refused_where_they_have_room) {
   struct ringcast_frame_reader reader;
   size_t bytes = 48 + 64 * ((size_t)RINGCAST_MAX_ENTRIES + 1); /* but only the first page is ever there */
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -246,9 +240,8 @@ START_TEST(more_entries_than_there_can_be_are_refused_where_they_have_room) {
   ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), -EPROTO);
   munmap(frame, bytes);
 }
-END_TEST
 
-START_TEST(a_key_in_a_frame_without_dict_is_refused) {
+TEST(a_key_in_a_frame_without_dict_is_refused) {
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   size_t bytes;
@@ -259,19 +252,5 @@ START_TEST(a_key_in_a_frame_without_dict_is_refused) {
   ck_assert_int_eq(ringcast_frame_item(&reader, PICKLE, &item), 0);
   free(frame);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("hostile frame");
-  TCase *tests = add_case(suite, "hostile");
-  tcase_set_timeout(tests, 600);
-  tcase_add_test(tests, a_frame_cut_short_is_refused);
-  tcase_add_test(tests, a_header_that_lies_is_refused);
-  tcase_add_test(tests, an_entry_that_lies_is_refused);
-  tcase_add_test(tests, data_off_its_alignment_or_its_area_is_refused);
-  tcase_add_test(tests, dimensions_that_lie_are_refused);
-  tcase_add_test(tests, more_dimensions_than_there_can_be_are_refused_where_they_have_room);
-  tcase_add_test(tests, more_entries_than_there_can_be_are_refused_where_they_have_room);
-  tcase_add_test(tests, a_key_in_a_frame_without_dict_is_refused);
-  return run_suite(suite);
-}
+RUN_TESTS("hostile frame", NULL, NULL)

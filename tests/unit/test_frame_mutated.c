@@ -33,7 +33,7 @@ static void mutate(uint8_t *frame, size_t bytes, size_t meta_end) {
   }
 }
 
-START_TEST(mutated_frames_never_lead_out_of_the_frame) {
+TEST(mutated_frames_never_lead_out_of_the_frame) {
   size_t bytes;
   uint8_t *sample = sample_new(&bytes);
   size_t meta_end = 48 + 64 * COUNT + get(sample, HEADER(meta_bytes), 8);
@@ -54,7 +54,6 @@ START_TEST(mutated_frames_never_lead_out_of_the_frame) {
   ck_assert(opened > many && refused > some && good > opened && bad > many); /* it did try something */
   free(sample);
 }
-END_TEST
 
 /* The writing process: lies and takes it back, for ever. */
 static void change_for_ever(uint8_t *frame, size_t bytes, size_t meta_end) {
@@ -68,7 +67,7 @@ static void change_for_ever(uint8_t *frame, size_t bytes, size_t meta_end) {
   }
 }
 
-START_TEST(a_frame_that_changes_while_it_is_read_never_leads_out_of_it) {
+TEST(a_frame_that_changes_while_it_is_read_never_leads_out_of_it) {
   size_t bytes, page = (size_t)sysconf(_SC_PAGESIZE);
   uint8_t *sample = sample_new(&bytes);
   ck_assert_uint_le(bytes, page);
@@ -89,13 +88,5 @@ START_TEST(a_frame_that_changes_while_it_is_read_never_leads_out_of_it) {
   munmap(memory, 2 * page);
   free(sample);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("mutated frame");
-  TCase *tests = add_case(suite, "mutated");
-  tcase_set_timeout(tests, 600);
-  tcase_add_test(tests, mutated_frames_never_lead_out_of_the_frame);
-  tcase_add_test(tests, a_frame_that_changes_while_it_is_read_never_leads_out_of_it);
-  return run_suite(suite);
-}
+RUN_TESTS("mutated frame", NULL, NULL)

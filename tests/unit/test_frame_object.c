@@ -43,7 +43,7 @@ static struct ringcast_frame_reader build(void) {
   return end();
 }
 
-START_TEST(an_object_and_a_hash_arrive) {
+TEST(an_object_and_a_hash_arrive) {
   struct ringcast_frame_reader reader = build();
   struct ringcast_item item;
   ck_assert_uint_eq(reader.version, 2);
@@ -62,9 +62,8 @@ START_TEST(an_object_and_a_hash_arrive) {
   ck_assert_uint_eq(item.flags, RINGCAST_ITEM_NUMPY);
   ck_assert_uint_eq(item.hash, 0);
 }
-END_TEST
 
-START_TEST(a_frame_names_the_oldest_version_that_knows_it) {
+TEST(a_frame_names_the_oldest_version_that_knows_it) {
   begin(2);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &TENSOR), 0);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "s", 1, "text", 4, 0, NULL), 0);
@@ -80,9 +79,8 @@ START_TEST(a_frame_names_the_oldest_version_that_knows_it) {
   ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &TENSOR), 0);
   ck_assert_uint_eq(end().version, 1);
 }
-END_TEST
 
-START_TEST(a_frame_of_version_1_has_nothing_of_version_2) {
+TEST(a_frame_of_version_1_has_nothing_of_version_2) {
   struct ringcast_frame_reader reader = build();
   struct ringcast_item item;
   memory[offsetof(struct ringcast_frame_header, version)] = 1;
@@ -91,9 +89,8 @@ START_TEST(a_frame_of_version_1_has_nothing_of_version_2) {
   ck_assert_int_eq(ringcast_frame_item(&reader, 1, &item), -EPROTO); /* the hash */
   ck_assert_int_eq(ringcast_frame_item(&reader, 2, &item), 0);
 }
-END_TEST
 
-START_TEST(a_later_version_is_told) {
+TEST(a_later_version_is_told) {
   struct ringcast_frame_reader reader = build();
   const uint16_t later = 7;
   memcpy(memory + offsetof(struct ringcast_frame_header, version), &later, sizeof later);
@@ -102,9 +99,8 @@ START_TEST(a_later_version_is_told) {
   memset(memory, 0, 2); /* no frame at all */
   ck_assert_int_eq(ringcast_frame_open(&reader, memory, 48), -EPROTO);
 }
-END_TEST
 
-START_TEST(parts_are_among_the_entries) {
+TEST(parts_are_among_the_entries) {
   static const struct {
     uint32_t first, parts;
     bool good;
@@ -124,9 +120,8 @@ START_TEST(parts_are_among_the_entries) {
     ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), cases[i].good ? 0 : -EPROTO);
   }
 }
-END_TEST
 
-START_TEST(an_object_can_be_written_in_place) {
+TEST(an_object_can_be_written_in_place) {
   struct ringcast_item item;
   void *place = NULL;
   begin(1);
@@ -136,9 +131,8 @@ START_TEST(an_object_can_be_written_in_place) {
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
   ck_assert_mem_eq(item.data, NESTED, sizeof NESTED);
 }
-END_TEST
 
-START_TEST(an_object_that_cannot_be_is_refused_and_leaves_no_trace) {
+TEST(an_object_that_cannot_be_is_refused_and_leaves_no_trace) {
   begin(1);
   struct ringcast_frame_builder before = builder;
   ck_assert_int_eq(ringcast_build_object(&builder, "o", 1, NESTED, 0, 0, 0, NULL), -EINVAL); /* no bytes */
@@ -149,9 +143,8 @@ START_TEST(an_object_that_cannot_be_is_refused_and_leaves_no_trace) {
   ck_assert_mem_eq(&builder, &before, sizeof builder);
   ck_assert_uint_eq(version_of(memory), 1);
 }
-END_TEST
 
-START_TEST(a_hash_is_of_a_tensor_that_has_been_built) {
+TEST(a_hash_is_of_a_tensor_that_has_been_built) {
   struct ringcast_tensor tensor = TENSOR;
   struct ringcast_item item;
   begin(2);
@@ -176,18 +169,5 @@ START_TEST(a_hash_is_of_a_tensor_that_has_been_built) {
   ck_assert_uint_eq(item.flags, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_NUMPY | RINGCAST_ITEM_XXH3);
   ck_assert_uint_eq(item.hash, 2);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("frame object");
-  TCase *tests = add_case(suite, "object");
-  tcase_add_test(tests, an_object_and_a_hash_arrive);
-  tcase_add_test(tests, a_frame_names_the_oldest_version_that_knows_it);
-  tcase_add_test(tests, a_frame_of_version_1_has_nothing_of_version_2);
-  tcase_add_test(tests, a_later_version_is_told);
-  tcase_add_test(tests, parts_are_among_the_entries);
-  tcase_add_test(tests, an_object_can_be_written_in_place);
-  tcase_add_test(tests, an_object_that_cannot_be_is_refused_and_leaves_no_trace);
-  tcase_add_test(tests, a_hash_is_of_a_tensor_that_has_been_built);
-  return run_suite(suite);
-}
+RUN_TESTS("frame object", NULL, NULL)

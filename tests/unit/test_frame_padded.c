@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Padded tensors in frames: elements of less than a byte that each begin one. */
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ringcast/frame.h"
+#include "tests/support/suite.h"
 
 #define HEADER(field)       offsetof(struct ringcast_frame_header, field)
 #define ENTRY(index, field) (48 + 64 * (index) + offsetof(struct ringcast_frame_entry, field))
@@ -41,7 +41,7 @@ static int taken(const uint8_t *frame, size_t bytes, uint32_t index) {
   return ringcast_frame_item(&reader, index, &item);
 }
 
-START_TEST(a_padded_tensor_arrives_in_c_order_and_asks_for_a_later_version) {
+TEST(a_padded_tensor_arrives_in_c_order_and_asks_for_a_later_version) {
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   size_t bytes;
@@ -55,9 +55,8 @@ START_TEST(a_padded_tensor_arrives_in_c_order_and_asks_for_a_later_version) {
   ck_assert_int_eq(taken(frame, bytes, 1), 0);
   free(frame);
 }
-END_TEST
 
-START_TEST(padding_that_lies_is_refused) {
+TEST(padding_that_lies_is_refused) {
   static const struct {
     size_t offset, size;
     uint64_t value;
@@ -85,17 +84,5 @@ START_TEST(padding_that_lies_is_refused) {
   ck_assert_int_eq(taken(frame, bytes, 0), 0);
   free(frame);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("padded frames");
-  TCase *tests = tcase_create("padded");
-  tcase_add_test(tests, a_padded_tensor_arrives_in_c_order_and_asks_for_a_later_version);
-  tcase_add_test(tests, padding_that_lies_is_refused);
-  suite_add_tcase(suite, tests);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
+RUN_TESTS("padded frames", NULL, NULL)

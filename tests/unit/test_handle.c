@@ -14,7 +14,7 @@
 
 #define TOKEN "0123456789abcdef0123456789abcdef"
 
-START_TEST(what_is_formatted_is_parsed_back) {
+TEST(what_is_formatted_is_parsed_back) {
   const struct rc_handle handles[] = {
       {.writer = {1, 0}},
       {.writer = {INT32_MAX, UINT64_MAX}, .control_fd = INT32_MAX, .data_fd = INT32_MAX,
@@ -34,9 +34,8 @@ START_TEST(what_is_formatted_is_parsed_back) {
     ck_assert_mem_eq(parsed.token, handles[i].token, sizeof parsed.token);
   }
 }
-END_TEST
 
-START_TEST(anything_else_is_refused) {
+TEST(anything_else_is_refused) {
   static const char *const texts[] = {
       "",
       "rc1",
@@ -64,9 +63,8 @@ START_TEST(anything_else_is_refused) {
   ck_assert_int_eq(rc_handle_parse(NULL, &handle), -EINVAL);
   ck_assert_int_eq(rc_handle_parse("rc1:1:2:3:4:" TOKEN, &handle), 0);
 }
-END_TEST
 
-START_TEST(endless_garbage_is_refused_after_a_glance) {
+TEST(endless_garbage_is_refused_after_a_glance) {
   char *text = malloc(RC_HANDLE_MAX); /* no terminator: reading further is caught by the address sanitizer */
   memset(text, '1', RC_HANDLE_MAX);
   memcpy(text, "rc1:", 4);
@@ -74,9 +72,8 @@ START_TEST(endless_garbage_is_refused_after_a_glance) {
   ck_assert_int_eq(rc_handle_parse(text, &handle), -EINVAL);
   free(text);
 }
-END_TEST
 
-START_TEST(a_process_lives_until_it_exits_even_if_nobody_waits_for_it) {
+TEST(a_process_lives_until_it_exits_even_if_nobody_waits_for_it) {
   struct rc_process self, child;
   ck_assert_int_eq(rc_process_self(&self), 0);
   ck_assert_int_eq(self.pid, getpid());
@@ -101,7 +98,6 @@ START_TEST(a_process_lives_until_it_exits_even_if_nobody_waits_for_it) {
   ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
   ck_assert(!rc_process_is_alive(&child));
 }
-END_TEST
 
 static void *outlive_the_main_thread(void *pipe) {
   char byte;
@@ -109,7 +105,7 @@ static void *outlive_the_main_thread(void *pipe) {
   _exit(0);
 }
 
-START_TEST(a_process_lives_as_long_as_any_of_its_threads) {
+TEST(a_process_lives_as_long_as_any_of_its_threads) {
   int gate[2];
   struct rc_process child;
   char path[32], state = 0;
@@ -133,9 +129,8 @@ START_TEST(a_process_lives_as_long_as_any_of_its_threads) {
   ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
   ck_assert(!rc_process_is_alive(&child));
 }
-END_TEST
 
-START_TEST(a_process_that_proc_does_not_show_is_not_taken_for_dead) {
+TEST(a_process_that_proc_does_not_show_is_not_taken_for_dead) {
   if (geteuid() != 0) {
     tell_skipped("a_process_that_proc_does_not_show_is_not_taken_for_dead", "only root can change its root directory");
     return;
@@ -155,9 +150,8 @@ START_TEST(a_process_that_proc_does_not_show_is_not_taken_for_dead) {
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
 }
-END_TEST
 
-START_TEST(without_descriptors_nobody_is_taken_for_dead) {
+TEST(without_descriptors_nobody_is_taken_for_dead) {
   struct rc_process self;
   struct rlimit limit, none = {0, 0};
   ck_assert_int_eq(rc_process_self(&self), 0);
@@ -170,17 +164,15 @@ START_TEST(without_descriptors_nobody_is_taken_for_dead) {
   ck_assert_int_eq(found, -EMFILE);
   ck_assert(alive);
 }
-END_TEST
 
-START_TEST(a_reused_pid_is_another_process) {
+TEST(a_reused_pid_is_another_process) {
   struct rc_process self;
   ck_assert_int_eq(rc_process_self(&self), 0);
   self.start += 1;
   ck_assert(!rc_process_is_alive(&self));
 }
-END_TEST
 
-START_TEST(a_fork_is_counted_in_the_child_only) {
+TEST(a_fork_is_counted_in_the_child_only) {
   uint32_t before = rc_fork_count();
   pid_t pid = fork();
   if (pid == 0) _exit(rc_fork_count() == before + 1 ? 0 : 1);
@@ -189,19 +181,5 @@ START_TEST(a_fork_is_counted_in_the_child_only) {
   ck_assert_int_eq(status, 0);
   ck_assert_uint_eq(rc_fork_count(), before);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("handle");
-  TCase *tests = add_case(suite, "handle");
-  tcase_add_test(tests, what_is_formatted_is_parsed_back);
-  tcase_add_test(tests, anything_else_is_refused);
-  tcase_add_test(tests, endless_garbage_is_refused_after_a_glance);
-  tcase_add_test(tests, a_process_lives_until_it_exits_even_if_nobody_waits_for_it);
-  tcase_add_test(tests, a_process_lives_as_long_as_any_of_its_threads);
-  tcase_add_test(tests, a_process_that_proc_does_not_show_is_not_taken_for_dead);
-  tcase_add_test(tests, without_descriptors_nobody_is_taken_for_dead);
-  tcase_add_test(tests, a_reused_pid_is_another_process);
-  tcase_add_test(tests, a_fork_is_counted_in_the_child_only);
-  return run_suite(suite);
-}
+RUN_TESTS("handle", NULL, NULL)

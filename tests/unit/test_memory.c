@@ -57,7 +57,7 @@ static void check_data(struct rc_memory *memory, uint64_t bytes) {
   ck_assert_uint_eq(memory->base[2 * memory->bytes - 1], 1);
 }
 
-START_TEST(data_is_mirrored_zero_and_in_place) {
+TEST(data_is_mirrored_zero_and_in_place) {
   const uint64_t sizes[] = {4096, 64 * 1024, 2 * MIB, 8 * MIB};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     struct rc_memory memory;
@@ -67,9 +67,8 @@ START_TEST(data_is_mirrored_zero_and_in_place) {
     rc_memory_destroy(&memory);
   }
 }
-END_TEST
 
-START_TEST(nobody_can_map_the_data_writable_or_change_its_size) {
+LOOP_TEST(nobody_can_map_the_data_writable_or_change_its_size, 0, 2) {
   const uint32_t kinds[] = {RINGCAST_MEMORY_PAGES, RINGCAST_MEMORY_AUTO};
   struct rc_memory memory, view;
   char path[40];
@@ -92,9 +91,8 @@ START_TEST(nobody_can_map_the_data_writable_or_change_its_size) {
   rc_memory_destroy(&view);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
-START_TEST(a_file_without_the_seals_is_refused) {
+TEST(a_file_without_the_seals_is_refused) {
   struct rc_memory view;
   int fd = memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ck_assert_int_eq(ftruncate(fd, 8192), 0);
@@ -106,7 +104,6 @@ START_TEST(a_file_without_the_seals_is_refused) {
   rc_memory_destroy(&view);
   close(fd);
 }
-END_TEST
 
 /* ---- Each kind, got or refused ---------------------------------------------------------------------------------- */
 
@@ -141,7 +138,7 @@ static long grow_pool(const char *test, long pages) {
   return -1;
 }
 
-START_TEST(hugetlb_is_taken_when_the_pool_has_pages) {
+TEST(hugetlb_is_taken_when_the_pool_has_pages) {
   struct rc_memory memory;
   long before = grow_pool("hugetlb_is_taken_when_the_pool_has_pages", 4);
   if (before < 0) return;
@@ -155,9 +152,8 @@ START_TEST(hugetlb_is_taken_when_the_pool_has_pages) {
   write_number(pool, before);
   ck_assert_int_eq(result, 0);
 }
-END_TEST
 
-START_TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
+TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
   struct rc_memory memory, held;
   int by_name = 0, by_default = -1;
   uint32_t got = 0;
@@ -182,9 +178,8 @@ START_TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
   ck_assert_int_eq(by_default, 0);
   ck_assert(got == RINGCAST_MEMORY_SHMEM_HUGE || got == RINGCAST_MEMORY_PAGES);
 }
-END_TEST
 
-START_TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
+TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
   struct rc_memory memory;
   if (rc_disabled("hugetlb") || read_number(pool) > 0) {
     tell_skipped("an_empty_pool_is_an_error_only_if_asked_for_by_name",
@@ -197,7 +192,6 @@ START_TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
   ck_assert_uint_ne(memory.memory, RINGCAST_MEMORY_HUGETLB);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
 /* What smaps says under `key`, in bytes, of the mapping that begins at `start`. */
 static uint64_t mapped_bytes(const void *start, const char *key) {
@@ -215,7 +209,7 @@ static uint64_t mapped_bytes(const void *start, const char *key) {
   return (uint64_t)kib << 10;
 }
 
-START_TEST(huge_pages_of_shared_memory_are_huge_for_writer_and_reader) {
+TEST(huge_pages_of_shared_memory_are_huge_for_writer_and_reader) {
   struct rc_memory memory, view;
   int result = create(8 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory);
   if (result != 0) {
@@ -232,9 +226,8 @@ START_TEST(huge_pages_of_shared_memory_are_huge_for_writer_and_reader) {
   rc_memory_destroy(&view);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
-START_TEST(no_page_fault_is_left_for_the_first_lap) {
+TEST(no_page_fault_is_left_for_the_first_lap) {
   struct rc_memory memory, view;
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_PAGES, &memory), 0);
   ck_assert_int_eq(rc_memory_map_data(memory.fd, memory.bytes, memory.page_size, &view), 0);
@@ -245,9 +238,8 @@ START_TEST(no_page_fault_is_left_for_the_first_lap) {
   rc_memory_destroy(&view);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
-START_TEST(what_the_environment_forbids_is_not_taken) {
+TEST(what_the_environment_forbids_is_not_taken) {
   struct rc_memory memory;
   disable_too("hugetlb,shmem-huge");
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOSYS);
@@ -257,7 +249,6 @@ START_TEST(what_the_environment_forbids_is_not_taken) {
   ck_assert_uint_eq(memory.memory, RINGCAST_MEMORY_PAGES);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
 static int busy_left;
 
@@ -265,7 +256,7 @@ static int busy_collapse(void *address, size_t bytes, int advice) {
   return advice == MADV_COLLAPSE && busy_left-- > 0 ? -EAGAIN : real.advise(address, bytes, advice);
 }
 
-START_TEST(a_page_that_is_busy_for_a_moment_is_tried_again) {
+TEST(a_page_that_is_busy_for_a_moment_is_tried_again) {
   struct rc_memory memory;
   rc_os.advise = busy_collapse;
   if (create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory) != 0) {
@@ -279,13 +270,12 @@ START_TEST(a_page_that_is_busy_for_a_moment_is_tried_again) {
   busy_left = 1000; /* never "try later" to the caller */
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory), -ENOMEM);
 }
-END_TEST
 
 static int no_collapse(void *address, size_t bytes, int advice) {
   return advice == MADV_COLLAPSE || advice == MADV_HUGEPAGE ? -EINVAL : real.advise(address, bytes, advice);
 }
 
-START_TEST(without_huge_pages_plain_ones_are_taken) {
+TEST(without_huge_pages_plain_ones_are_taken) {
   struct rc_memory memory;
   int expected = rc_disabled("shmem-huge") ? -ENOSYS : -EINVAL;
   rc_os.advise = no_collapse;
@@ -297,21 +287,19 @@ START_TEST(without_huge_pages_plain_ones_are_taken) {
   check_data(&memory, 4 * MIB);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
 static int old_kernel(void *address, size_t bytes, int advice) {
   (void)address, (void)bytes, (void)advice;
   return -EINVAL;
 }
 
-START_TEST(before_populate_existed_the_pages_are_still_put_in_place) {
+TEST(before_populate_existed_the_pages_are_still_put_in_place) {
   struct rc_memory memory;
   rc_os.advise = old_kernel;
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_AUTO, &memory), 0);
   check_data(&memory, 4 * MIB);
   rc_memory_destroy(&memory);
 }
-END_TEST
 
 /* ---- Whatever the kernel refuses is an error at creation, and nothing stays behind ------------------------------ */
 
@@ -331,7 +319,7 @@ static int failing_advise(void *address, size_t bytes, int advice) {
 }
 static int failing_seal(int fd, int seals) { return count_down() ? -EINVAL : real.seal(fd, seals); }
 
-START_TEST(each_refusal_is_an_error_and_leaves_nothing) {
+TEST(each_refusal_is_an_error_and_leaves_nothing) {
   const struct {
     struct rc_os os;
     int result;
@@ -365,24 +353,5 @@ START_TEST(each_refusal_is_an_error_and_leaves_nothing) {
     }
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("memory");
-  TCase *tests = add_case(suite, "memory");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, data_is_mirrored_zero_and_in_place);
-  tcase_add_loop_test(tests, nobody_can_map_the_data_writable_or_change_its_size, 0, 2);
-  tcase_add_test(tests, a_file_without_the_seals_is_refused);
-  tcase_add_test(tests, hugetlb_is_taken_when_the_pool_has_pages);
-  tcase_add_test(tests, a_pool_with_fewer_pages_than_needed_is_as_an_empty_one);
-  tcase_add_test(tests, an_empty_pool_is_an_error_only_if_asked_for_by_name);
-  tcase_add_test(tests, huge_pages_of_shared_memory_are_huge_for_writer_and_reader);
-  tcase_add_test(tests, no_page_fault_is_left_for_the_first_lap);
-  tcase_add_test(tests, what_the_environment_forbids_is_not_taken);
-  tcase_add_test(tests, a_page_that_is_busy_for_a_moment_is_tried_again);
-  tcase_add_test(tests, without_huge_pages_plain_ones_are_taken);
-  tcase_add_test(tests, before_populate_existed_the_pages_are_still_put_in_place);
-  tcase_add_test(tests, each_refusal_is_an_error_and_leaves_nothing);
-  return run_suite(suite);
-}
+RUN_TESTS("memory", remember, nothing_is_left)

@@ -52,11 +52,10 @@ static void with_few_addresses(void *context) {
   check_limit(4 * MIB, 256 * MIB, -ENOMEM, "ulimit -v");
 }
 
-START_TEST(a_limit_of_the_address_space_is_an_error) {
+TEST(a_limit_of_the_address_space_is_an_error) {
   if (cannot_under("qemu", __func__, "qemu keeps no limit of the address space")) return;
   child_must_succeed(start_child(with_few_addresses, NULL));
 }
-END_TEST
 
 static void with_small_files(void *context) {
   (void)context;
@@ -64,8 +63,7 @@ static void with_small_files(void *context) {
   check_limit(2 * MIB, 4 * MIB, -EFBIG, "ulimit -f");
 }
 
-START_TEST(a_limit_of_file_sizes_is_an_error_and_no_signal) { child_must_succeed(start_child(with_small_files, NULL)); }
-END_TEST
+TEST(a_limit_of_file_sizes_is_an_error_and_no_signal) { child_must_succeed(start_child(with_small_files, NULL)); }
 
 static void with_little_locked(void *context) {
   (void)context;
@@ -75,8 +73,7 @@ static void with_little_locked(void *context) {
   check_limit(64 * 1024, 64 * MIB, -ENOMEM, "ulimit -l");
 }
 
-START_TEST(a_limit_of_locked_memory_is_an_error) { child_must_succeed(start_child(with_little_locked, NULL)); }
-END_TEST
+TEST(a_limit_of_locked_memory_is_an_error) { child_must_succeed(start_child(with_little_locked, NULL)); }
 
 /* ---- Where the kernel would kill -------------------------------------------------------------------------------- */
 
@@ -85,7 +82,7 @@ static int no_memfd(const char *name, unsigned flags) {
   return -EIO; /* to be seen if it is called */
 }
 
-START_TEST(what_the_machine_or_its_container_has_no_room_for_is_not_begun) {
+TEST(what_the_machine_or_its_container_has_no_room_for_is_not_begun) {
   const struct fake_file machine[] = {{"/proc/meminfo", "MemAvailable: 1024 kB\n"}, {0}};
   const struct fake_file container[] = {{"/proc/self/cgroup", "0::/\n"},
                                         {"/sys/fs/cgroup/memory.max", "8388608\n"},
@@ -113,7 +110,6 @@ START_TEST(what_the_machine_or_its_container_has_no_room_for_is_not_begun) {
     rc_os = real;
   }
 }
-END_TEST
 
 /* ---- A real memory cgroup --------------------------------------------------------------------------------------- */
 
@@ -131,7 +127,7 @@ static void inside_cgroup(void *folder) {
   check_limit(4 * MIB, 64 * MIB, -ENOMEM, "the container");
 }
 
-START_TEST(a_memory_cgroup_refuses_and_does_not_kill) {
+TEST(a_memory_cgroup_refuses_and_does_not_kill) {
   char text[512], folder[560];
   const char *reason = "no cgroup of version 2 below ours can be given a memory limit here";
   ck_assert_int_gt(rc_os.read_file("/proc/self/cgroup", text, sizeof text), 0);
@@ -149,15 +145,5 @@ START_TEST(a_memory_cgroup_refuses_and_does_not_kill) {
     tell_skipped("a_memory_cgroup_refuses_and_does_not_kill", reason);
   if (made) rmdir(folder);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("memory, limits");
-  TCase *tests = add_case(suite, "limits");
-  tcase_add_test(tests, a_limit_of_the_address_space_is_an_error);
-  tcase_add_test(tests, a_limit_of_file_sizes_is_an_error_and_no_signal);
-  tcase_add_test(tests, a_limit_of_locked_memory_is_an_error);
-  tcase_add_test(tests, what_the_machine_or_its_container_has_no_room_for_is_not_begun);
-  tcase_add_test(tests, a_memory_cgroup_refuses_and_does_not_kill);
-  return run_suite(suite);
-}
+RUN_TESTS("memory, limits", NULL, NULL)

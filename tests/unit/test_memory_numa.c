@@ -75,7 +75,7 @@ static struct rc_memory make(uint32_t kind, uint32_t numa, uint32_t node) {
   return memory;
 }
 
-START_TEST(the_kernel_is_asked_before_any_page_is_there) {
+TEST(the_kernel_is_asked_before_any_page_is_there) {
   const struct {
     uint32_t numa, node;
     unsigned long nodes;
@@ -97,9 +97,8 @@ START_TEST(the_kernel_is_asked_before_any_page_is_there) {
     if (!cases[i].interleaved) ck_assert_uint_eq(1ul << memory.node, cases[i].nodes);
   }
 }
-END_TEST
 
-START_TEST(nothing_is_asked_where_there_is_no_choice_or_none_is_wanted) {
+TEST(nothing_is_asked_where_there_is_no_choice_or_none_is_wanted) {
   use_fake_files(one_node);
   for (uint32_t numa = RINGCAST_NUMA_LOCAL; numa <= RINGCAST_NUMA_NODE; numa++) {
     struct rc_memory memory = make(RINGCAST_MEMORY_AUTO, numa, 0);
@@ -110,9 +109,8 @@ START_TEST(nothing_is_asked_where_there_is_no_choice_or_none_is_wanted) {
   make(RINGCAST_MEMORY_AUTO, RINGCAST_NUMA_NONE, 0);
   ck_assert_int_eq(asked.calls, 0);
 }
-END_TEST
 
-START_TEST(a_refusal_is_told_and_the_ring_is_made) {
+TEST(a_refusal_is_told_and_the_ring_is_made) {
   const int refusals[] = {-EPERM, -ENOSYS, -EINVAL};
   use_fake_files(two_nodes);
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
@@ -123,9 +121,8 @@ START_TEST(a_refusal_is_told_and_the_ring_is_made) {
     ck_assert_int_eq(memory.numa_error, refusals[i]);
   }
 }
-END_TEST
 
-START_TEST(switched_off_by_the_environment_it_is_not_asked) {
+TEST(switched_off_by_the_environment_it_is_not_asked) {
   use_fake_files(two_nodes);
   setenv("RINGCAST_DISABLE", "numa", 1);
   struct rc_memory memory = make(RINGCAST_MEMORY_AUTO, RINGCAST_NUMA_NODE, 1);
@@ -133,9 +130,8 @@ START_TEST(switched_off_by_the_environment_it_is_not_asked) {
   ck_assert_uint_eq(memory.numa, RINGCAST_NUMA_NONE);
   ck_assert_int_eq(memory.numa_error, -ENOSYS);
 }
-END_TEST
 
-START_TEST(a_node_that_does_not_exist_is_an_error_that_names_those_that_do) {
+TEST(a_node_that_does_not_exist_is_an_error_that_names_those_that_do) {
   struct rc_memory memory;
   struct rc_memory_wish wish = {.numa = RINGCAST_NUMA_NODE, .node = 1};
   use_fake_files(three_nodes);
@@ -149,7 +145,6 @@ START_TEST(a_node_that_does_not_exist_is_an_error_that_names_those_that_do) {
   wish = (struct rc_memory_wish){.numa = RINGCAST_NUMA_NODE + 1};
   ck_assert_int_eq(rc_memory_create_data(4 * MIB, &wish, &memory), -EINVAL);
 }
-END_TEST
 
 /* ---- Huge pages in turns ---------------------------------------------------------------------------------------- */
 
@@ -163,7 +158,7 @@ static int note_seeds(void *address, size_t bytes, int advice) {
 }
 
 /* The kernel takes small pages in turns by their number; the collapsed page goes where its touched page is. */
-START_TEST(the_touched_pages_of_an_interleaved_ring_take_turns) {
+LOOP_TEST(the_touched_pages_of_an_interleaved_ring_take_turns, 0, 2) {
   const struct fake_file *const machines[] = {two_nodes, three_nodes};
   const uint64_t nodes[] = {2, 3}, huge = RC_HUGE_PAGE / rc_small_page();
   struct rc_memory memory;
@@ -178,7 +173,6 @@ START_TEST(the_touched_pages_of_an_interleaved_ring_take_turns) {
     ck_assert_uint_eq((seeds[i] - start) % nodes[_i], i % nodes[_i]);
   }
 }
-END_TEST
 
 /* ---- The real kernel -------------------------------------------------------------------------------------------- */
 
@@ -190,7 +184,7 @@ static int policy_of(void *address) {
 }
 
 /* On a machine of one node the second one does not exist: the kernel takes the first, and refuses the second. */
-START_TEST(the_policy_stays_with_the_file_in_both_mappings) {
+LOOP_TEST(the_policy_stays_with_the_file_in_both_mappings, 0, 2) {
   const struct {
     uint32_t numa;
     int policy;
@@ -220,9 +214,8 @@ START_TEST(the_policy_stays_with_the_file_in_both_mappings) {
     rc_memory_destroy(&memory);
   }
 }
-END_TEST
 
-START_TEST(a_node_that_only_the_kernel_knows_not_to_exist_is_told) {
+TEST(a_node_that_only_the_kernel_knows_not_to_exist_is_told) {
   static const struct fake_file many[] = {{"/sys/devices/system/node/has_memory", "0-1023\n"},
                                           {"/proc/self/status", "\nMems_allowed_list:\t0-1023\n"},
                                           {0}};
@@ -232,19 +225,5 @@ START_TEST(a_node_that_only_the_kernel_knows_not_to_exist_is_told) {
   ck_assert_uint_eq(memory.numa, RINGCAST_NUMA_NONE);
   ck_assert_int_ne(memory.numa_error, 0);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("memory, NUMA");
-  TCase *tests = add_case(suite, "numa");
-  tcase_add_checked_fixture(tests, prepare, nothing_is_left);
-  tcase_add_test(tests, the_kernel_is_asked_before_any_page_is_there);
-  tcase_add_test(tests, nothing_is_asked_where_there_is_no_choice_or_none_is_wanted);
-  tcase_add_test(tests, a_refusal_is_told_and_the_ring_is_made);
-  tcase_add_test(tests, switched_off_by_the_environment_it_is_not_asked);
-  tcase_add_test(tests, a_node_that_does_not_exist_is_an_error_that_names_those_that_do);
-  tcase_add_loop_test(tests, the_touched_pages_of_an_interleaved_ring_take_turns, 0, 2);
-  tcase_add_loop_test(tests, the_policy_stays_with_the_file_in_both_mappings, 0, 2);
-  tcase_add_test(tests, a_node_that_only_the_kernel_knows_not_to_exist_is_told);
-  return run_suite(suite);
-}
+RUN_TESTS("memory, NUMA", prepare, nothing_is_left)

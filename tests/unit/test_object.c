@@ -104,7 +104,7 @@ static uint8_t *block_new(const void *stream, size_t bytes, struct ringcast_obje
   return block;
 }
 
-START_TEST(each_token_is_read_as_it_is_meant) {
+LOOP_TEST(each_token_is_read_as_it_is_meant, 0, SAMPLE_COUNT) {
   const struct sample *sample = &SAMPLES[_i];
   struct ringcast_object object;
   struct ringcast_token token;
@@ -119,7 +119,6 @@ START_TEST(each_token_is_read_as_it_is_meant) {
   if (sample->tag == RINGCAST_TAG_SCALAR) ck_assert_mem_eq(&token.dtype, block + 1, 4);
   free(block);
 }
-END_TEST
 
 /* Bytes of the sample's own token: what stands after it are its values. */
 static size_t token_bytes(const struct sample *sample) {
@@ -132,7 +131,7 @@ static size_t token_bytes(const struct sample *sample) {
   return bytes;
 }
 
-START_TEST(a_token_that_is_cut_off_is_refused) {
+LOOP_TEST(a_token_that_is_cut_off_is_refused, 0, SAMPLE_COUNT) {
   const struct sample *sample = &SAMPLES[_i];
   struct ringcast_object object;
   struct ringcast_token token;
@@ -142,10 +141,9 @@ START_TEST(a_token_that_is_cut_off_is_refused) {
     free(block);
   }
 }
-END_TEST
 
 /* Where the values of a container are cut off, the stream is refused, if not the token. */
-START_TEST(what_a_token_counts_has_to_be_there) {
+LOOP_TEST(what_a_token_counts_has_to_be_there, 0, SAMPLE_COUNT) {
   const struct sample *sample = &SAMPLES[_i];
   struct ringcast_object_needs needs;
   for (size_t bytes = 0; bytes < sample->bytes; bytes++) {
@@ -155,9 +153,8 @@ START_TEST(what_a_token_counts_has_to_be_there) {
     free(block);
   }
 }
-END_TEST
 
-START_TEST(each_tag_is_known_or_refused) {
+TEST(each_tag_is_known_or_refused) {
   static const uint8_t after[64]; /* zeros: small counts, and ints */
   for (unsigned tag = 0; tag < 256; tag++) {
     uint8_t stream[1 + sizeof after] = {(uint8_t)tag};
@@ -170,9 +167,8 @@ START_TEST(each_tag_is_known_or_refused) {
     free(block);
   }
 }
-END_TEST
 
-START_TEST(a_count_may_have_any_width_and_be_any_number_there_is_room_for) {
+TEST(a_count_may_have_any_width_and_be_any_number_there_is_room_for) {
   static const struct {
     const char *stream;
     size_t bytes;
@@ -206,9 +202,8 @@ START_TEST(a_count_may_have_any_width_and_be_any_number_there_is_room_for) {
     free(block);
   }
 }
-END_TEST
 
-START_TEST(numbers_of_no_known_width_are_refused) {
+TEST(numbers_of_no_known_width_are_refused) {
   for (unsigned kind = 0; kind < 256; kind++) {
     static const char known[] = "\x01\x02\x04\x11\x12\x14\x18\x28";
     uint8_t packed[] = {RINGCAST_TAG_PACKED_LIST, (uint8_t)kind, 0},
@@ -224,7 +219,6 @@ START_TEST(numbers_of_no_known_width_are_refused) {
     ck_assert_int_eq(ringcast_token_read(&object, &token), -EPROTO);
   }
 }
-END_TEST
 
 /* ---- Streams ---------------------------------------------------------------------------------------------------- */
 
@@ -249,7 +243,7 @@ static int nest(const char *before, size_t before_bytes, int times, const char *
   return rc;
 }
 
-START_TEST(containers_nest_so_deep_and_no_deeper) {
+TEST(containers_nest_so_deep_and_no_deeper) {
   static const struct {
     const char *stream;
     size_t bytes;
@@ -269,9 +263,8 @@ START_TEST(containers_nest_so_deep_and_no_deeper) {
     ck_assert_int_eq(nest(stream, bytes, RINGCAST_MAX_DEPTH, STREAM(T_PACKED_LIST "\1\1\0"), &needs), 0);
   }
 }
-END_TEST
 
-START_TEST(instances_and_members_are_containers_too) {
+TEST(instances_and_members_are_containers_too) {
   struct ringcast_object_needs needs;
   const int most = RINGCAST_MAX_DEPTH;
   ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(A_DATACLASS T_OBJECT "\0"), &needs), 0);
@@ -279,9 +272,8 @@ START_TEST(instances_and_members_are_containers_too) {
   ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most - 1, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs), 0);
   ck_assert_int_eq(nest(STREAM(T_LIST "\1"), most, STREAM(AN_ENUM T_MEMBER "\0\x80"), &needs), -EPROTO);
 }
-END_TEST
 
-START_TEST(what_has_ended_is_not_deep_any_more) {
+TEST(what_has_ended_is_not_deep_any_more) {
   struct ringcast_object_needs needs;
   size_t bytes = 4 + 3 * 2000;
   uint8_t *stream = malloc(bytes), *at = stream;
@@ -293,7 +285,6 @@ START_TEST(what_has_ended_is_not_deep_any_more) {
   ck_assert_uint_eq(needs.values, 1 + 2 * 2000);
   free(stream);
 }
-END_TEST
 
 /* A class of `kind` with the names, and what follows. */
 static int with_class(uint8_t kind, const char *names, size_t names_bytes, const char *after, size_t after_bytes) {
@@ -304,7 +295,7 @@ static int with_class(uint8_t kind, const char *names, size_t names_bytes, const
   return check(stream, 3 + names_bytes + after_bytes, &needs);
 }
 
-START_TEST(instances_have_the_values_of_their_class) {
+TEST(instances_have_the_values_of_their_class) {
   for (unsigned kind = 0; kind < 256; kind++) {
     bool fields = kind >= RINGCAST_CLASS_DATACLASS && kind <= RINGCAST_CLASS_NAMEDTUPLE,
          is_enum = kind == RINGCAST_CLASS_ENUM;
@@ -325,9 +316,8 @@ START_TEST(instances_have_the_values_of_their_class) {
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM(T_NONE)), 0);   /* none need be of it */
   ck_assert_int_eq(with_class(1, STREAM("m\0C"), STREAM("")), -EPROTO); /* but a value is due */
 }
-END_TEST
 
-START_TEST(there_are_so_many_classes_and_no_more) {
+TEST(there_are_so_many_classes_and_no_more) {
   static const uint8_t class[] = {RINGCAST_TAG_CLASS, 1, 3, 'm', 0, 'C'}, last[] = {RINGCAST_TAG_OBJECT, 252, 255, 0};
   struct ringcast_object_needs needs;
   ck_assert_int_eq(
@@ -336,9 +326,8 @@ START_TEST(there_are_so_many_classes_and_no_more) {
   ck_assert_uint_eq(needs.values, 1);
   ck_assert_int_eq(nest((const char *)class, sizeof class, RINGCAST_MAX_CLASSES + 1, STREAM(T_NONE), &needs), -EPROTO);
 }
-END_TEST
 
-START_TEST(parts_and_leaves_are_counted) {
+TEST(parts_and_leaves_are_counted) {
   struct ringcast_object_needs needs;
   ck_assert_int_eq(check(STREAM(T_LIST "\5" T_PART T_LEAF "\7" T_PART_BYTEARRAY T_LEAF "\2" T_PART), &needs), 0);
   ck_assert_uint_eq(needs.parts, 3);
@@ -352,9 +341,8 @@ START_TEST(parts_and_leaves_are_counted) {
   ck_assert_uint_eq(needs.leaves, UINT64_MAX);
   ck_assert_int_eq(check(STREAM(T_LEAF "\xfe\xff\xff\xff\xff\xff\xff\xff\xff"), &needs), -EPROTO); /* plus 1 is 0 */
 }
-END_TEST
 
-START_TEST(a_text_comes_again_only_after_it_was_there) {
+TEST(a_text_comes_again_only_after_it_was_there) {
   struct ringcast_object_needs needs;
   ck_assert_int_eq(check(STREAM(T_LIST "\3" T_NAMED "\1x" T_AGAIN "\0" T_NAMED "\0"), &needs), 0);
   ck_assert_uint_eq(needs.texts, 2);
@@ -364,9 +352,8 @@ START_TEST(a_text_comes_again_only_after_it_was_there) {
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_NAMED "\1x" T_AGAIN "\1"), &needs), -EPROTO);
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_ASCII "\1x" T_AGAIN "\0"), &needs), -EPROTO); /* it has no number */
 }
-END_TEST
 
-START_TEST(a_stream_is_one_value) {
+TEST(a_stream_is_one_value) {
   struct ringcast_object_needs needs;
   ck_assert_int_eq(check("", 0, &needs), -EPROTO);
   ck_assert_int_eq(check(STREAM(T_NONE T_NONE), &needs), -EPROTO);
@@ -376,24 +363,5 @@ START_TEST(a_stream_is_one_value) {
                    -EPROTO); /* they count the same ones */
   ck_assert_int_eq(check(STREAM(T_LIST "\2" T_LIST "\1" T_NONE T_NONE), &needs), 0);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("object");
-  TCase *tests = add_case(suite, "object");
-  tcase_add_loop_test(tests, each_token_is_read_as_it_is_meant, 0, SAMPLE_COUNT);
-  tcase_add_loop_test(tests, a_token_that_is_cut_off_is_refused, 0, SAMPLE_COUNT);
-  tcase_add_loop_test(tests, what_a_token_counts_has_to_be_there, 0, SAMPLE_COUNT);
-  tcase_add_test(tests, each_tag_is_known_or_refused);
-  tcase_add_test(tests, a_count_may_have_any_width_and_be_any_number_there_is_room_for);
-  tcase_add_test(tests, numbers_of_no_known_width_are_refused);
-  tcase_add_test(tests, containers_nest_so_deep_and_no_deeper);
-  tcase_add_test(tests, instances_and_members_are_containers_too);
-  tcase_add_test(tests, what_has_ended_is_not_deep_any_more);
-  tcase_add_test(tests, instances_have_the_values_of_their_class);
-  tcase_add_test(tests, there_are_so_many_classes_and_no_more);
-  tcase_add_test(tests, parts_and_leaves_are_counted);
-  tcase_add_test(tests, a_text_comes_again_only_after_it_was_there);
-  tcase_add_test(tests, a_stream_is_one_value);
-  return run_suite(suite);
-}
+RUN_TESTS("object", NULL, NULL)

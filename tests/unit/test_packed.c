@@ -60,7 +60,7 @@ static void *send_often(void *argument) {
 }
 
 /* Wherever the frame lay while it was built, in the ring its tensors are on lines. */
-START_TEST(a_packed_frame_goes_out_on_several_rings_by_several_threads) {
+LOOP_TEST(a_packed_frame_goes_out_on_several_rings_by_several_threads, 0, 2) {
   static uint8_t memory[16384];
   struct end ends[RINGS];
   uint8_t *start = memory + (_i == 0 ? 16 : 3);
@@ -83,10 +83,5 @@ START_TEST(a_packed_frame_goes_out_on_several_rings_by_several_threads) {
     ringcast_writer_close(ends[i].writer);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("packed");
-  tcase_add_loop_test(add_case(suite, "packed"), a_packed_frame_goes_out_on_several_rings_by_several_threads, 0, 2);
-  return run_suite(suite);
-}
+RUN_TESTS("packed", NULL, NULL)

@@ -41,7 +41,7 @@ static void live_for_ever(void *context) {
   for (;;) pause();
 }
 
-START_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for) {
+LOOP_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   for (int look_before = 0; look_before < 2; look_before++) {
     int descriptors = open_descriptors();
@@ -60,9 +60,8 @@ START_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for) {
     ck_assert_int_eq(open_descriptors(), descriptors);
   }
 }
-END_TEST
 
-START_TEST(a_stopped_process_is_alive) {
+LOOP_TEST(a_stopped_process_is_alive, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   pid_t child = start_child(live_for_ever, NULL);
   struct rc_watch watch = watch_of(child);
@@ -72,7 +71,6 @@ START_TEST(a_stopped_process_is_alive) {
   kill_child(child);
   must_be_dead(watch);
 }
-END_TEST
 
 static void *outlive_the_leader(void *context) {
   while (pause() < 0) {}
@@ -86,7 +84,7 @@ static void leave_a_thread_behind(void *context) {
   syscall(SYS_exit, 0); /* of this thread alone */
 }
 
-START_TEST(who_has_lost_its_main_thread_lives_as_long_as_the_others) {
+LOOP_TEST(who_has_lost_its_main_thread_lives_as_long_as_the_others, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   pid_t child = start_child(leave_a_thread_behind, NULL);
   struct rc_watch before = watch_of(child);
@@ -103,9 +101,8 @@ START_TEST(who_has_lost_its_main_thread_lives_as_long_as_the_others) {
   rc_watch_close(&before);
   rc_watch_close(&after);
 }
-END_TEST
 
-START_TEST(a_pid_that_went_to_another_is_dead) {
+LOOP_TEST(a_pid_that_went_to_another_is_dead, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   struct rc_watch watch = watch_of(getpid());
   must_be_alive(watch);
@@ -117,7 +114,6 @@ START_TEST(a_pid_that_went_to_another_is_dead) {
   must_be_alive(watch);
   rc_watch_close(&watch);
 }
-END_TEST
 
 static struct gate stop, stopped;
 
@@ -134,7 +130,7 @@ static void look_from_where_proc_is_hidden(void *context) {
 
 }
 
-START_TEST(no_process_has_a_pid_of_0_or_less) {
+LOOP_TEST(no_process_has_a_pid_of_0_or_less, 0, WAYS) {
   const int32_t pids[] = {0, -1, INT32_MIN};
   if (!choose(_i, __func__)) return;
   for (size_t i = 0; i < sizeof pids / sizeof *pids; i++) {
@@ -146,9 +142,8 @@ START_TEST(no_process_has_a_pid_of_0_or_less) {
     rc_watch_close(&watch);
   }
 }
-END_TEST
 
-START_TEST(where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead) {
+LOOP_TEST(where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   if (cannot_under("qemu", __func__, "qemu invents /proc/self/stat where it is hidden")) return;
   if (geteuid() != 0) {
@@ -168,9 +163,8 @@ START_TEST(where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead) {
   child_must_succeed(looker);
   ck_assert_int_eq(waitpid(child, NULL, 0), child);
 }
-END_TEST
 
-START_TEST(a_descriptor_that_was_taken_away_makes_nobody_dead) {
+TEST(a_descriptor_that_was_taken_away_makes_nobody_dead) {
   if (!choose(BY_PIDFD, __func__)) return;
   int ends[2];
   ck_assert_int_eq(pipe(ends), 0);
@@ -190,14 +184,13 @@ START_TEST(a_descriptor_that_was_taken_away_makes_nobody_dead) {
     if (replaced) ck_assert_int_eq(fcntl(number, F_GETFD), 0); /* it is not ours to close */
   }
 }
-END_TEST
 
 static int refuse(int32_t pid) {
   (void)pid;
   return -EPERM;
 }
 
-START_TEST(where_pidfds_are_refused_proc_is_read) {
+TEST(where_pidfds_are_refused_proc_is_read) {
   choose(BY_PROC, __func__);
   setenv("RINGCAST_DISABLE", "", 1);
   rc_os.pidfd_open = refuse;
@@ -208,7 +201,6 @@ START_TEST(where_pidfds_are_refused_proc_is_read) {
   kill_child(child);
   must_be_dead(watch);
 }
-END_TEST
 
 static int opened;
 
@@ -217,7 +209,7 @@ static int count_opened(int32_t pid) {
   return (int)syscall(SYS_pidfd_open, pid, 0);
 }
 
-START_TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
+TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
   if (!choose(BY_PIDFD, __func__)) return;
   rc_os.pidfd_open = count_opened;
   struct rc_watch watch = watch_of(getppid());
@@ -226,19 +218,5 @@ START_TEST(one_descriptor_serves_all_looks_and_is_not_handed_on) {
   ck_assert_int_eq(fcntl(watch.fd, F_GETFD), FD_CLOEXEC);
   rc_watch_close(&watch);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("process");
-  TCase *tests = add_case(suite, "process");
-  tcase_add_loop_test(tests, a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS);
-  tcase_add_loop_test(tests, a_stopped_process_is_alive, 0, WAYS);
-  tcase_add_loop_test(tests, who_has_lost_its_main_thread_lives_as_long_as_the_others, 0, WAYS);
-  tcase_add_loop_test(tests, a_pid_that_went_to_another_is_dead, 0, WAYS);
-  tcase_add_loop_test(tests, no_process_has_a_pid_of_0_or_less, 0, WAYS);
-  tcase_add_loop_test(tests, where_proc_is_hidden_the_end_is_seen_and_nobody_is_taken_for_dead, 0, WAYS);
-  tcase_add_test(tests, a_descriptor_that_was_taken_away_makes_nobody_dead);
-  tcase_add_test(tests, where_pidfds_are_refused_proc_is_read);
-  tcase_add_test(tests, one_descriptor_serves_all_looks_and_is_not_handed_on);
-  return run_suite(suite);
-}
+RUN_TESTS("process", NULL, NULL)

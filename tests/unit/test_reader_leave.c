@@ -15,7 +15,7 @@ static bool all_zero(const uint8_t *at, size_t bytes) {
   return true;
 }
 
-START_TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
+TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 2);
   struct ringcast_peer peer = {.size = sizeof peer};
@@ -34,9 +34,8 @@ START_TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(who_has_left_can_only_be_closed) {
+TEST(who_has_left_can_only_be_closed) {
   ringcast_writer *writer = make_writer(0);
   ringcast_reader *reader = attach(writer, 1);
   int before = open_descriptors();
@@ -68,10 +67,9 @@ START_TEST(who_has_left_can_only_be_closed) {
   ringcast_reader_close(next);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* What an idle writer does to spill memory, done to all of it. */
-START_TEST(spill_memory_that_was_given_back_reads_as_zeros) {
+TEST(spill_memory_that_was_given_back_reads_as_zeros) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   ck_assert_int_eq(send(writer, 1, 5 * MIB), 0);
@@ -83,14 +81,13 @@ START_TEST(spill_memory_that_was_given_back_reads_as_zeros) {
   ck_assert(all_zero(frame.data, 5 * MIB)); /* the mapping holds the file */
   ringcast_reader_close(reader);
 }
-END_TEST
 
 static void *close_it(void *reader) {
   ringcast_reader_close(reader);
   return NULL;
 }
 
-START_TEST(another_thread_may_close_it) {
+TEST(another_thread_may_close_it) {
   ringcast_writer *writer = make_writer(0);
   ringcast_reader *reader = attach(writer, 1);
   pthread_t thread;
@@ -99,9 +96,8 @@ START_TEST(another_thread_may_close_it) {
   ck_assert_int_eq(pthread_join(thread, NULL), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(in_a_forked_child_the_slot_stays_the_parents) {
+TEST(in_a_forked_child_the_slot_stays_the_parents) {
   ringcast_writer *writer = make_writer(0);
   ringcast_reader *reader = attach(writer, 1);
   int status;
@@ -122,16 +118,5 @@ START_TEST(in_a_forked_child_the_slot_stays_the_parents) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("reader_leave");
-  TCase *tests = add_case(suite, "reader_leave");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, the_writer_goes_on_at_once_and_the_memory_stays);
-  tcase_add_test(tests, who_has_left_can_only_be_closed);
-  tcase_add_test(tests, spill_memory_that_was_given_back_reads_as_zeros);
-  tcase_add_test(tests, another_thread_may_close_it);
-  tcase_add_test(tests, in_a_forked_child_the_slot_stays_the_parents);
-  return run_suite(suite);
-}
+RUN_TESTS("reader_leave", remember, nothing_is_left)

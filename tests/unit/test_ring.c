@@ -2,7 +2,7 @@
 /* The ring's behaviour, one thread, every step in a chosen order. */
 #include "tests/support/ring.h"
 
-START_TEST(a_frame_arrives_whole_once_and_in_order) {
+TEST(a_frame_arrives_whole_once_and_in_order) {
   struct rc_ring_reader reader = join();
   expect_nothing(&reader);
   for (uint64_t i = 0; i < 5; i++) ck_assert_int_eq(send(i, i * 37), 0);
@@ -12,9 +12,8 @@ START_TEST(a_frame_arrives_whole_once_and_in_order) {
   }
   expect_nothing(&reader);
 }
-END_TEST
 
-START_TEST(nothing_is_seen_before_commit_and_abort_leaves_nothing) {
+TEST(nothing_is_seen_before_commit_and_abort_leaves_nothing) {
   struct rc_ring_reader reader = join();
   void *out;
   ck_assert_int_eq(rc_ring_reserve(&writer, 100, &out), 0);
@@ -25,9 +24,8 @@ START_TEST(nothing_is_seen_before_commit_and_abort_leaves_nothing) {
   ck_assert_int_eq(send(1, 10), 0);
   expect(&reader, 1, 10);
 }
-END_TEST
 
-START_TEST(commit_trims_and_grow_keeps_what_was_written) {
+TEST(commit_trims_and_grow_keeps_what_was_written) {
   struct rc_ring_reader reader = join();
   void *out, *grown;
   ck_assert_int_eq(rc_ring_reserve(&writer, 1000, &out), 0);
@@ -47,9 +45,8 @@ START_TEST(commit_trims_and_grow_keeps_what_was_written) {
   ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
   expect(&reader, 8, 900);
 }
-END_TEST
 
-START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
+TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   struct rc_ring_reader reader = join();
   void *out, *grown;
   ck_assert_int_eq(send(0, 1500), 0);
@@ -66,9 +63,8 @@ START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
   expect(&reader, 2, 100);
 }
-END_TEST
 
-START_TEST(calls_out_of_order_are_refused) {
+TEST(calls_out_of_order_are_refused) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
   void *out;
@@ -82,9 +78,8 @@ START_TEST(calls_out_of_order_are_refused) {
   ck_assert_int_eq(rc_ring_next(&reader, &frame), 0);
   ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
 }
-END_TEST
 
-START_TEST(a_frame_that_runs_over_the_end_is_contiguous) {
+TEST(a_frame_that_runs_over_the_end_is_contiguous) {
   struct rc_ring_reader reader = join();
   uint64_t straddled = 0;
   for (uint64_t i = 0; i < 200; i++) {
@@ -97,9 +92,8 @@ START_TEST(a_frame_that_runs_over_the_end_is_contiguous) {
   }
   ck_assert_uint_gt(straddled, 10);
 }
-END_TEST
 
-START_TEST(a_full_ring_refuses_names_the_slowest_and_goes_on_after_release) {
+TEST(a_full_ring_refuses_names_the_slowest_and_goes_on_after_release) {
   struct rc_ring_reader quick = join(), slow = join();
   uint64_t sent = 0, read = 0;
   while (send(sent, 200) == 0) {
@@ -118,10 +112,9 @@ START_TEST(a_full_ring_refuses_names_the_slowest_and_goes_on_after_release) {
   }
   expect_nothing(&slow);
 }
-END_TEST
 
 /* Aeron's C ring once took a wrong index here: free room before the end and after the start, neither enough alone. */
-START_TEST(a_claim_with_room_neither_at_the_end_nor_at_the_start_overwrites_nothing) {
+TEST(a_claim_with_room_neither_at_the_end_nor_at_the_start_overwrites_nothing) {
   struct rc_ring_reader reader = join();
   for (uint64_t i = 0; i < 3; i++) ck_assert_int_eq(send(i, 1100), 0); /* tail near the end */
   ck_assert_uint_gt(writer.tail, CAPACITY * 3 / 4);
@@ -137,9 +130,8 @@ START_TEST(a_claim_with_room_neither_at_the_end_nor_at_the_start_overwrites_noth
   }
   expect_nothing(&reader);
 }
-END_TEST
 
-START_TEST(the_largest_frame_fits_wherever_the_tail_stands) {
+TEST(the_largest_frame_fits_wherever_the_tail_stands) {
   struct rc_ring_reader reader = join();
   size_t most = rc_ring_max_frame(CAPACITY);
   for (uint64_t i = 0; i < 3 * CAPACITY / RC_FRAME_ALIGN; i++) {
@@ -154,9 +146,8 @@ START_TEST(the_largest_frame_fits_wherever_the_tail_stands) {
   ck_assert_int_eq(rc_ring_reserve(&writer, most + 1, &out), -EMSGSIZE);
   ck_assert_int_eq(rc_ring_reserve(&writer, UINT64_MAX, &out), -EMSGSIZE);
 }
-END_TEST
 
-START_TEST(what_an_earlier_lap_left_is_never_taken_for_a_commit) {
+TEST(what_an_earlier_lap_left_is_never_taken_for_a_commit) {
   struct rc_ring_reader reader = join();
   void *out;
   for (uint64_t i = 0; i < 2000; i++) {
@@ -176,16 +167,14 @@ START_TEST(what_an_earlier_lap_left_is_never_taken_for_a_commit) {
     expect_nothing(&reader);
   }
 }
-END_TEST
 
-START_TEST(no_frame_is_longer_than_its_length_can_say) {
+TEST(no_frame_is_longer_than_its_length_can_say) {
   ck_assert_uint_eq(rc_ring_max_frame(4096), 2048 - 144);
   ck_assert_uint_eq(rc_ring_max_frame(RC_MAX_BYTES), UINT32_MAX);
 }
-END_TEST
 
 /* Half of a ring of 16 GiB and more holds what a length of 32 bits can't say. */
-START_TEST(what_a_length_cannot_say_is_refused_where_there_is_room_for_it) {
+TEST(what_a_length_cannot_say_is_refused_where_there_is_room_for_it) {
   struct rc_ring large = ring;
   struct rc_ring_writer own;
   void *out;
@@ -197,9 +186,8 @@ START_TEST(what_a_length_cannot_say_is_refused_where_there_is_room_for_it) {
   ck_assert_int_eq(rc_ring_reserve(&own, UINT32_MAX, &out), 0);
   ck_assert_int_eq(rc_ring_grow(&own, (uint64_t)UINT32_MAX + 1, &out), -EMSGSIZE);
 }
-END_TEST
 
-START_TEST(a_grant_never_exceeds_half_a_ring) {
+TEST(a_grant_never_exceeds_half_a_ring) {
   struct rc_ring_reader reader = join();
   for (uint64_t i = 0; i < 500; i++) {
     if (send(i, mix(i) % 900) != 0) {
@@ -213,9 +201,8 @@ START_TEST(a_grant_never_exceeds_half_a_ring) {
     ck_assert(rc_ring_writer_is_valid(&writer));
   }
 }
-END_TEST
 
-START_TEST(a_reader_refuses_headers_that_cannot_be_right) {
+TEST(a_reader_refuses_headers_that_cannot_be_right) {
   struct rc_ring_reader reader = join();
   struct rc_frame_header *frame = (struct rc_frame_header *)data.base;
   struct rc_ring_frame out;
@@ -232,9 +219,8 @@ START_TEST(a_reader_refuses_headers_that_cannot_be_right) {
   frame->commit = 128;
   ck_assert_int_eq(rc_ring_next(&reader, &out), 0);
 }
-END_TEST
 
-START_TEST(the_writer_refuses_cursors_that_cannot_be_right) {
+TEST(the_writer_refuses_cursors_that_cannot_be_right) {
   struct rc_ring_reader reader = join();
   const uint64_t cursors[] = {64, 128, UINT64_MAX, (uint64_t)1 << 63, UINT64_MAX - 127};
   void *out;
@@ -244,9 +230,8 @@ START_TEST(the_writer_refuses_cursors_that_cannot_be_right) {
     ck_assert_uint_eq(writer.blocker, reader.slot);
   }
 }
-END_TEST
 
-START_TEST(a_cursor_that_goes_back_takes_nothing_from_the_writer) {
+TEST(a_cursor_that_goes_back_takes_nothing_from_the_writer) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
   for (uint64_t i = 0; i < 8; i++) {
@@ -259,10 +244,9 @@ START_TEST(a_cursor_that_goes_back_takes_nothing_from_the_writer) {
   ck_assert_int_eq(rc_ring_reserve(&writer, 1900, &out), -EAGAIN);
   ck_assert(rc_ring_writer_is_valid(&writer));
 }
-END_TEST
 
 /* Random steps against a model that is nothing but counters. */
-START_TEST(random_steps_agree_with_a_simple_model) {
+LOOP_TEST(random_steps_agree_with_a_simple_model, 0, 4) {
   struct rc_ring_reader readers[SLOTS];
   uint64_t next[SLOTS], sent = 0, refused = 0, read = 0;
   bool attached[SLOTS] = {false};
@@ -293,28 +277,5 @@ START_TEST(random_steps_agree_with_a_simple_model) {
   ck_assert_uint_gt(read, (uint64_t)share_of(1000));
   ck_assert_uint_gt(refused, (uint64_t)share_of(1000));
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring");
-  TCase *tests = add_case(suite, "ring");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, a_frame_arrives_whole_once_and_in_order);
-  tcase_add_test(tests, nothing_is_seen_before_commit_and_abort_leaves_nothing);
-  tcase_add_test(tests, commit_trims_and_grow_keeps_what_was_written);
-  tcase_add_test(tests, a_grow_that_fails_leaves_the_reservation_as_it_was);
-  tcase_add_test(tests, calls_out_of_order_are_refused);
-  tcase_add_test(tests, a_frame_that_runs_over_the_end_is_contiguous);
-  tcase_add_test(tests, a_full_ring_refuses_names_the_slowest_and_goes_on_after_release);
-  tcase_add_test(tests, a_claim_with_room_neither_at_the_end_nor_at_the_start_overwrites_nothing);
-  tcase_add_test(tests, the_largest_frame_fits_wherever_the_tail_stands);
-  tcase_add_test(tests, what_an_earlier_lap_left_is_never_taken_for_a_commit);
-  tcase_add_test(tests, no_frame_is_longer_than_its_length_can_say);
-  tcase_add_test(tests, what_a_length_cannot_say_is_refused_where_there_is_room_for_it);
-  tcase_add_test(tests, a_grant_never_exceeds_half_a_ring);
-  tcase_add_test(tests, a_reader_refuses_headers_that_cannot_be_right);
-  tcase_add_test(tests, the_writer_refuses_cursors_that_cannot_be_right);
-  tcase_add_test(tests, a_cursor_that_goes_back_takes_nothing_from_the_writer);
-  tcase_add_loop_test(tests, random_steps_agree_with_a_simple_model, 0, 4);
-  return run_suite(suite);
-}
+RUN_TESTS("ring", make_ring, free_ring)

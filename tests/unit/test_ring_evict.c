@@ -10,7 +10,7 @@ static uint64_t fill_up(uint64_t number) {
   return number;
 }
 
-START_TEST(an_evicted_reader_is_told_at_each_call) {
+TEST(an_evicted_reader_is_told_at_each_call) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame, again;
   ck_assert_int_eq(send(0, 200), 0);
@@ -28,18 +28,16 @@ START_TEST(an_evicted_reader_is_told_at_each_call) {
   ck_assert_int_eq(rc_ring_next(&reader, &again), -ESTALE);
   ck_assert_int_eq(rc_ring_release(&reader, frame.position), -ESTALE);
 }
-END_TEST
 
-START_TEST(one_that_waits_for_a_frame_is_told_too) {
+TEST(one_that_waits_for_a_frame_is_told_too) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
   ck_assert(evict(&reader));
   ck_assert(!rc_ring_next_plain(&reader, &frame));
   ck_assert_int_eq(rc_ring_next(&reader, &frame), -ESTALE);
 }
-END_TEST
 
-START_TEST(the_writer_goes_on_without_it_and_the_others_lose_nothing) {
+TEST(the_writer_goes_on_without_it_and_the_others_lose_nothing) {
   struct rc_ring_reader slow = join(), other = join();
   struct rc_ring_frame frame;
   other.leases = RC_MAX_LEASES;
@@ -58,10 +56,9 @@ START_TEST(the_writer_goes_on_without_it_and_the_others_lose_nothing) {
   }
   ck_assert_int_eq(rc_ring_next(&slow, &frame), -ESTALE);
 }
-END_TEST
 
 /* What lies there by now is the middle of some payload, and looks like anything. */
-START_TEST(no_header_is_believed_that_was_overwritten) {
+TEST(no_header_is_believed_that_was_overwritten) {
   static const uint64_t as_if[] = {0, 1, 128, 256, UINT64_MAX};
   for (size_t i = 0; i < sizeof as_if / sizeof *as_if; i++) {
     struct rc_ring_reader reader = join();
@@ -77,9 +74,8 @@ START_TEST(no_header_is_believed_that_was_overwritten) {
     rc_slot_free(&ring, reader.slot, reader.owner);
   }
 }
-END_TEST
 
-START_TEST(a_slot_stays_with_who_was_evicted_until_it_gives_it_up) {
+TEST(a_slot_stays_with_who_was_evicted_until_it_gives_it_up) {
   struct rc_ring_reader readers[SLOTS];
   struct rc_ring_frame frame;
   uint32_t slot;
@@ -96,9 +92,8 @@ START_TEST(a_slot_stays_with_who_was_evicted_until_it_gives_it_up) {
   ck_assert_int_eq(rc_ring_next(&readers[1], &frame), -ESTALE);
   ck_assert_int_eq(rc_ring_next(&next, &frame), -EAGAIN);
 }
-END_TEST
 
-START_TEST(the_slot_of_one_that_died_evicted_is_reaped) {
+TEST(the_slot_of_one_that_died_evicted_is_reaped) {
   struct rc_ring_reader reader = join();
   uint64_t evicted = rc_owner_as(reader.owner, RC_SLOT_EVICTED);
   ck_assert(evict(&reader));
@@ -106,9 +101,8 @@ START_TEST(the_slot_of_one_that_died_evicted_is_reaped) {
   ck_assert(rc_slot_reap(&ring, reader.slot, evicted));
   ck_assert_uint_eq(join().slot, reader.slot);
 }
-END_TEST
 
-START_TEST(a_late_cursor_moves_nothing) {
+TEST(a_late_cursor_moves_nothing) {
   struct rc_ring_reader slow = join(), other = join();
   uint64_t sent = fill_up(0);
   ck_assert(evict(&slow));
@@ -116,9 +110,8 @@ START_TEST(a_late_cursor_moves_nothing) {
   ck_assert_int_eq(send(sent, 200), -EAGAIN);
   ck_assert_uint_eq(writer.blocker, other.slot);
 }
-END_TEST
 
-START_TEST(who_was_evicted_while_joining_claims_anew) {
+TEST(who_was_evicted_while_joining_claims_anew) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
@@ -131,29 +124,13 @@ START_TEST(who_was_evicted_while_joining_claims_anew) {
   reader = join();
   expect_nothing(&reader);
 }
-END_TEST
 
-START_TEST(the_evicted_are_no_parties) {
+TEST(the_evicted_are_no_parties) {
   struct rc_ring_reader first = join();
   join();
   ck_assert_uint_eq(rc_ring_parties(&ring), 3);
   ck_assert(evict(&first));
   ck_assert_uint_eq(rc_ring_parties(&ring), 2);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring, evict");
-  TCase *tests = add_case(suite, "ring, evict");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, an_evicted_reader_is_told_at_each_call);
-  tcase_add_test(tests, one_that_waits_for_a_frame_is_told_too);
-  tcase_add_test(tests, the_writer_goes_on_without_it_and_the_others_lose_nothing);
-  tcase_add_test(tests, no_header_is_believed_that_was_overwritten);
-  tcase_add_test(tests, a_slot_stays_with_who_was_evicted_until_it_gives_it_up);
-  tcase_add_test(tests, the_slot_of_one_that_died_evicted_is_reaped);
-  tcase_add_test(tests, a_late_cursor_moves_nothing);
-  tcase_add_test(tests, who_was_evicted_while_joining_claims_anew);
-  tcase_add_test(tests, the_evicted_are_no_parties);
-  return run_suite(suite);
-}
+RUN_TESTS("ring, evict", make_ring, free_ring)

@@ -22,7 +22,7 @@ static int fetch_and_be_robbed(void *context, uint64_t offset, void *to, uint64_
   return fetches < 100 * FRAMES ? 0 : -EIO;
 }
 
-START_TEST(a_tap_that_loses_each_frame_comes_back_after_a_lap) {
+TEST(a_tap_that_loses_each_frame_comes_back_after_a_lap) {
   struct rc_ring_frame frame;
   uint8_t buffer[256];
   rc_tap_init(&tap, &ring);
@@ -35,10 +35,9 @@ START_TEST(a_tap_that_loses_each_frame_comes_back_after_a_lap) {
   ck_assert_uint_eq(tap.gaps, FRAMES);
   ck_assert_uint_eq(tap.lost_bytes, CAPACITY);
 }
-END_TEST
 
 /* Sums of positions would overflow. */
-START_TEST(a_tail_near_the_end_of_all_numbers_is_refused) {
+TEST(a_tail_near_the_end_of_all_numbers_is_refused) {
   const uint64_t tails[] = {-(uint64_t)RC_FRAME_ALIGN, (uint64_t)1 << 63, RC_MAX_POSITION + RC_FRAME_ALIGN};
   struct rc_ring_reader reader;
   struct rc_ring_frame frame;
@@ -57,13 +56,5 @@ START_TEST(a_tail_near_the_end_of_all_numbers_is_refused) {
     rc_store_release(&control->tail, 0);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring, hostile");
-  TCase *tests = add_case(suite, "ring, hostile");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, a_tap_that_loses_each_frame_comes_back_after_a_lap);
-  tcase_add_test(tests, a_tail_near_the_end_of_all_numbers_is_refused);
-  return run_suite(suite);
-}
+RUN_TESTS("ring, hostile", make_ring, free_ring)

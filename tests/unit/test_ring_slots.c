@@ -2,7 +2,7 @@
 /* Readers that join, hold frames and leave, one thread, every step in a chosen order. */
 #include "tests/support/ring.h"
 
-START_TEST(a_reader_that_joins_in_mid_stream_gets_what_comes_after) {
+TEST(a_reader_that_joins_in_mid_stream_gets_what_comes_after) {
   struct rc_ring_reader early = join();
   for (uint64_t i = 0; i < 7; i++) {
     ck_assert_int_eq(send(i, 500), 0);
@@ -15,10 +15,9 @@ START_TEST(a_reader_that_joins_in_mid_stream_gets_what_comes_after) {
   expect(&early, 7, 500);
   expect(&late, 7, 500);
 }
-END_TEST
 
 /* The writer has published a frame and was stopped before it moved the tail on. */
-START_TEST(a_frame_that_is_there_already_is_not_for_who_joins_now) {
+TEST(a_frame_that_is_there_already_is_not_for_who_joins_now) {
   struct rc_ring_reader first = join();
   ck_assert_int_eq(send(0, 300), 0);
   ck_assert_int_eq(send(1, 300), 0);
@@ -32,9 +31,8 @@ START_TEST(a_frame_that_is_there_already_is_not_for_who_joins_now) {
   ck_assert_int_eq(send(2, 300), 0);
   expect(&again, 2, 300);
 }
-END_TEST
 
-START_TEST(the_writer_grants_itself_nothing_while_somebody_joins) {
+TEST(the_writer_grants_itself_nothing_while_somebody_joins) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
@@ -48,23 +46,20 @@ START_TEST(the_writer_grants_itself_nothing_while_somebody_joins) {
   ck_assert_int_eq(send(sent, 300), 0);
   expect(&reader, sent, 300);
 }
-END_TEST
 
-START_TEST(a_reader_that_leaves_frees_its_room) {
+TEST(a_reader_that_leaves_frees_its_room) {
   struct rc_ring_reader reader = join();
   uint64_t sent = 0;
   while (send(sent, 300) == 0) sent++;
   rc_slot_free(&ring, reader.slot, reader.owner);
   for (int i = 0; i < 100; i++) ck_assert_int_eq(send(sent, 300), 0);
 }
-END_TEST
 
-START_TEST(without_readers_the_writer_never_waits) {
+TEST(without_readers_the_writer_never_waits) {
   for (uint64_t i = 0; i < 1000; i++) ck_assert_int_eq(send(i, mix(i) % 1900), 0);
 }
-END_TEST
 
-START_TEST(slots_run_out_and_come_back) {
+TEST(slots_run_out_and_come_back) {
   struct rc_ring_reader readers[SLOTS];
   uint32_t slot;
   uint64_t owner;
@@ -74,9 +69,8 @@ START_TEST(slots_run_out_and_come_back) {
   ck_assert_int_eq(rc_slot_claim(&ring, 1, 7, &slot, &owner), 0);
   ck_assert_uint_eq(slot, readers[2].slot);
 }
-END_TEST
 
-START_TEST(a_slot_is_reaped_only_while_its_owner_is_the_one_meant) {
+TEST(a_slot_is_reaped_only_while_its_owner_is_the_one_meant) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
@@ -87,9 +81,8 @@ START_TEST(a_slot_is_reaped_only_while_its_owner_is_the_one_meant) {
   ck_assert(rc_slot_reap(&ring, slot, control->slots[slot].owner));
   ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
 }
-END_TEST
 
-START_TEST(frames_are_held_and_released_in_any_order) {
+TEST(frames_are_held_and_released_in_any_order) {
   enum { HELD = 8 };
   struct rc_ring_frame frames[HELD], more;
   struct rc_ring_reader reader = join();
@@ -112,9 +105,8 @@ START_TEST(frames_are_held_and_released_in_any_order) {
     ck_assert_uint_eq(control->slots[reader.slot].cursor, writer.tail);
   }
 }
-END_TEST
 
-START_TEST(the_oldest_held_frame_holds_the_writer_back) {
+TEST(the_oldest_held_frame_holds_the_writer_back) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame oldest, frame;
   reader.leases = RC_MAX_LEASES;
@@ -129,18 +121,16 @@ START_TEST(the_oldest_held_frame_holds_the_writer_back) {
   ck_assert_int_eq(rc_ring_release(&reader, oldest.position), 0);
   ck_assert_int_eq(send(sent, 1900), 0);
 }
-END_TEST
 
-START_TEST(parties_are_counted) {
+TEST(parties_are_counted) {
   struct rc_ring_reader reader = join();
   ck_assert_uint_eq(rc_ring_parties(&ring), 2);
   ck_assert_uint_eq(control->crowd.parties, 2);
   rc_slot_free(&ring, reader.slot, reader.owner);
   ck_assert_uint_eq(rc_ring_parties(&ring), 1);
 }
-END_TEST
 
-START_TEST(a_reader_that_was_reaped_while_joining_finds_out) {
+TEST(a_reader_that_was_reaped_while_joining_finds_out) {
   uint32_t slot, other;
   uint64_t owner;
   struct rc_ring_reader reader;
@@ -150,9 +140,8 @@ START_TEST(a_reader_that_was_reaped_while_joining_finds_out) {
   ck_assert_int_eq(rc_slot_claim(&ring, 42, 7, &other, &owner), 0);
   ck_assert_int_eq(rc_slot_activate(&ring, other, owner, &reader), 0);
 }
-END_TEST
 
-START_TEST(a_tail_that_cannot_be_right_is_refused_at_joining) {
+TEST(a_tail_that_cannot_be_right_is_refused_at_joining) {
   uint32_t slot;
   uint64_t owner;
   struct rc_ring_reader reader;
@@ -161,33 +150,13 @@ START_TEST(a_tail_that_cannot_be_right_is_refused_at_joining) {
   ck_assert_int_eq(rc_slot_activate(&ring, slot, owner, &reader), -EPROTO);
   ck_assert_int_eq(rc_owner_state(control->slots[slot].owner), RC_SLOT_FREE);
 }
-END_TEST
 
-START_TEST(an_owner_holds_pid_start_turn_and_state) {
+TEST(an_owner_holds_pid_start_turn_and_state) {
   uint64_t owner = rc_owner_make(4194303, UINT64_MAX - 5, 1024 + 5, RC_SLOT_ACTIVE); /* the largest pid of Linux */
   ck_assert_uint_eq(rc_owner_pid(owner), 4194303);
   ck_assert_uint_eq(rc_owner_start(owner), (UINT64_MAX - 5) & RC_START_MASK);
   ck_assert_uint_eq(rc_owner_turn(owner), 5);
   ck_assert_int_eq(rc_owner_state(owner), RC_SLOT_ACTIVE);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring, slots");
-  TCase *tests = add_case(suite, "ring, slots");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, a_reader_that_joins_in_mid_stream_gets_what_comes_after);
-  tcase_add_test(tests, a_frame_that_is_there_already_is_not_for_who_joins_now);
-  tcase_add_test(tests, the_writer_grants_itself_nothing_while_somebody_joins);
-  tcase_add_test(tests, a_reader_that_leaves_frees_its_room);
-  tcase_add_test(tests, without_readers_the_writer_never_waits);
-  tcase_add_test(tests, slots_run_out_and_come_back);
-  tcase_add_test(tests, a_slot_is_reaped_only_while_its_owner_is_the_one_meant);
-  tcase_add_test(tests, frames_are_held_and_released_in_any_order);
-  tcase_add_test(tests, the_oldest_held_frame_holds_the_writer_back);
-  tcase_add_test(tests, parties_are_counted);
-  tcase_add_test(tests, a_reader_that_was_reaped_while_joining_finds_out);
-  tcase_add_test(tests, a_tail_that_cannot_be_right_is_refused_at_joining);
-  tcase_add_test(tests, an_owner_holds_pid_start_turn_and_state);
-  return run_suite(suite);
-}
+RUN_TESTS("ring, slots", make_ring, free_ring)

@@ -9,7 +9,7 @@
 
 #include "tests/support/ring.h"
 
-START_TEST(a_tap_copies_and_holds_nobody_back) {
+TEST(a_tap_copies_and_holds_nobody_back) {
   struct rc_ring_tap tap;
   struct rc_ring_frame frame;
   uint8_t buffer[CAPACITY];
@@ -25,9 +25,8 @@ START_TEST(a_tap_copies_and_holds_nobody_back) {
   }
   ck_assert_uint_eq(tap.gaps, 0);
 }
-END_TEST
 
-START_TEST(a_tap_that_is_lapped_knows_what_it_lost) {
+TEST(a_tap_that_is_lapped_knows_what_it_lost) {
   struct rc_ring_tap tap;
   struct rc_ring_frame frame;
   uint8_t buffer[CAPACITY];
@@ -47,9 +46,8 @@ START_TEST(a_tap_that_is_lapped_knows_what_it_lost) {
   ck_assert_uint_gt(tap.gaps, 10);
   ck_assert_uint_eq(bytes + tap.lost_bytes, writer.tail); /* every byte was either copied or counted as lost */
 }
-END_TEST
 
-START_TEST(a_tap_loses_nothing_while_less_than_half_a_ring_behind) {
+TEST(a_tap_loses_nothing_while_less_than_half_a_ring_behind) {
   struct rc_ring_tap tap;
   struct rc_ring_frame frame;
   uint8_t buffer[CAPACITY];
@@ -62,7 +60,6 @@ START_TEST(a_tap_loses_nothing_while_less_than_half_a_ring_behind) {
   }
   ck_assert_uint_eq(tap.gaps, 0);
 }
-END_TEST
 
 /* ---- In the middle of a copy ------------------------------------------------------------------------------------ */
 
@@ -95,7 +92,7 @@ static uint8_t *buffer_before_the_bar(size_t bytes) {
 
 /* A frame takes 1536 bytes of the ring's 4096. The second of those that come meanwhile lies in part where the frame
  * stands that is being copied. */
-START_TEST(a_copy_that_the_writer_runs_into_is_lost_and_one_that_it_does_not_reach_is_not) {
+LOOP_TEST(a_copy_that_the_writer_runs_into_is_lost_and_one_that_it_does_not_reach_is_not, 0, 5) {
   struct rc_ring_tap tap;
   struct rc_ring_frame frame;
   bool reached = _i >= 2;
@@ -118,11 +115,10 @@ START_TEST(a_copy_that_the_writer_runs_into_is_lost_and_one_that_it_does_not_rea
   ck_assert_int_eq(rc_tap_next(&tap, buffer, 1500, &frame), 0);
   ck_assert(frame.kind == next && pattern_matches(buffer, 1500, next));
 }
-END_TEST
 
 /* ---- What a writer must not write ------------------------------------------------------------------------------- */
 
-START_TEST(a_tap_refuses_what_cannot_be_right) {
+TEST(a_tap_refuses_what_cannot_be_right) {
   struct rc_ring_tap tap;
   struct rc_ring_frame frame;
   uint8_t buffer[64];
@@ -137,16 +133,5 @@ START_TEST(a_tap_refuses_what_cannot_be_right) {
   control->limit = UINT64_MAX; /* lapped, by a writer that is nowhere */
   ck_assert_int_eq(rc_tap_next(&tap, buffer, sizeof buffer, &frame), -EPROTO);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring, taps");
-  TCase *tests = add_case(suite, "ring, taps");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, a_tap_copies_and_holds_nobody_back);
-  tcase_add_test(tests, a_tap_that_is_lapped_knows_what_it_lost);
-  tcase_add_test(tests, a_tap_loses_nothing_while_less_than_half_a_ring_behind);
-  tcase_add_loop_test(tests, a_copy_that_the_writer_runs_into_is_lost_and_one_that_it_does_not_reach_is_not, 0, 5);
-  tcase_add_test(tests, a_tap_refuses_what_cannot_be_right);
-  return run_suite(suite);
-}
+RUN_TESTS("ring, taps", make_ring, free_ring)

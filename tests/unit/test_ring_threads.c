@@ -103,7 +103,7 @@ static void *tap_all(void *nothing) {
   return nothing;
 }
 
-START_TEST(threads_read_what_one_writes_while_others_come_and_go) {
+TEST(threads_read_what_one_writes_while_others_come_and_go) {
   pthread_t writer, tap, steady[STEADY], visitors[VISITORS];
   struct rc_ring_reader readers[STEADY];
   send_so_many(500000);
@@ -127,11 +127,5 @@ START_TEST(threads_read_what_one_writes_while_others_come_and_go) {
   /* Whether a reader comes while a frame is half there is up to the scheduler. */
   free_ring();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring_threads");
-  TCase *tests = add_case(suite, "threads");
-  tcase_add_test(tests, threads_read_what_one_writes_while_others_come_and_go);
-  return run_suite(suite);
-}
+RUN_TESTS("ring_threads", NULL, NULL)

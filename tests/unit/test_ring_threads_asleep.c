@@ -85,7 +85,7 @@ static void *read_frames(void *context) {
   return NULL;
 }
 
-START_TEST(no_wake_up_is_lost_between_threads) {
+TEST(no_wake_up_is_lost_between_threads) {
   pthread_t writer, readers[READERS];
   struct receiving receiving[READERS];
   real_wait = rc_os.futex_wait;
@@ -106,10 +106,5 @@ START_TEST(no_wake_up_is_lost_between_threads) {
   ck_assert_uint_gt(sleeps, 0);
   free_ring();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring_threads, asleep");
-  tcase_add_test(add_case(suite, "threads"), no_wake_up_is_lost_between_threads);
-  return run_suite(suite);
-}
+RUN_TESTS("ring_threads, asleep", NULL, NULL)

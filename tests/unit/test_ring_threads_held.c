@@ -126,7 +126,7 @@ static void *be_slow(void *nothing) {
   return nothing;
 }
 
-START_TEST(what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it_believes_anything) {
+TEST(what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it_believes_anything) {
   pthread_t writer, holders[HOLDERS], sloths[SLOTHS];
   struct rc_ring_reader readers[HOLDERS];
   send_so_many(200000);
@@ -148,11 +148,5 @@ START_TEST(what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it
   for (int i = 0; i < SLOTS; i++) ck_assert_uint_eq(rc_owner_state(ring.control->slots[i].owner), RC_SLOT_FREE);
   free_ring();
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring_threads, held");
-  TCase *tests = add_case(suite, "threads");
-  tcase_add_test(tests, what_is_held_stays_as_it_is_and_who_is_evicted_learns_of_it_before_it_believes_anything);
-  return run_suite(suite);
-}
+RUN_TESTS("ring_threads, held", NULL, NULL)

@@ -45,7 +45,7 @@ static void send_plain(struct rc_ring_reader *reader, size_t bytes) {
   expect_only(reader, bytes);
 }
 
-START_TEST(nothing_of_a_reservation_that_was_trimmed_is_taken_for_a_frame) {
+TEST(nothing_of_a_reservation_that_was_trimmed_is_taken_for_a_frame) {
   struct rc_ring_reader reader = join();
   uint64_t ahead = 0;
   for (uint64_t i = 0; i < ROUNDS; i++) {
@@ -57,9 +57,8 @@ START_TEST(nothing_of_a_reservation_that_was_trimmed_is_taken_for_a_frame) {
   }
   ck_assert_uint_gt(ahead, ROUNDS / 2); /* else this shows nothing */
 }
-END_TEST
 
-START_TEST(nothing_of_a_reservation_that_was_aborted_is_taken_for_a_frame) {
+TEST(nothing_of_a_reservation_that_was_aborted_is_taken_for_a_frame) {
   struct rc_ring_reader reader = join();
   for (uint64_t i = 0; i < ROUNDS; i++) {
     send_plain(&reader, 200);
@@ -69,10 +68,9 @@ START_TEST(nothing_of_a_reservation_that_was_aborted_is_taken_for_a_frame) {
     send_plain(&reader, 200);
   }
 }
-END_TEST
 
 /* Also where it was asked last for less than it has: it does not shrink by that. */
-START_TEST(nothing_of_a_reservation_that_grew_and_was_trimmed_is_taken_for_a_frame) {
+TEST(nothing_of_a_reservation_that_grew_and_was_trimmed_is_taken_for_a_frame) {
   struct rc_ring_reader reader = join();
   void *out;
   for (uint64_t i = 0; i < ROUNDS; i++) {
@@ -86,9 +84,8 @@ START_TEST(nothing_of_a_reservation_that_grew_and_was_trimmed_is_taken_for_a_fra
     expect_only(&reader, 200);
   }
 }
-END_TEST
 
-START_TEST(nothing_is_taken_for_a_frame_behind_a_note_in_place_of_a_filled_reservation) {
+TEST(nothing_is_taken_for_a_frame_behind_a_note_in_place_of_a_filled_reservation) {
   static _Alignas(RC_LINE) uint8_t memory[4096];
   ring.spill = memory;
   ring.spill_bytes = sizeof memory;
@@ -105,10 +102,9 @@ START_TEST(nothing_is_taken_for_a_frame_behind_a_note_in_place_of_a_filled_reser
     expect_nothing(&reader);
   }
 }
-END_TEST
 
 /* Each frame is full of what looks like a frame one lap later. */
-START_TEST(frames_of_changing_lengths_leave_nothing_for_the_next_lap) {
+TEST(frames_of_changing_lengths_leave_nothing_for_the_next_lap) {
   const size_t lengths[] = {300, 100, 700, 100, 100, 1000};
   struct rc_ring_reader reader = join();
   for (uint64_t i = 0; i < ROUNDS; i++) {
@@ -118,10 +114,9 @@ START_TEST(frames_of_changing_lengths_leave_nothing_for_the_next_lap) {
     expect_only(&reader, bytes);
   }
 }
-END_TEST
 
 /* Before the limit stood in the way, a word was zeroed ahead; at the limit none, and nobody may count on one later. */
-START_TEST(a_word_that_the_limit_forbade_is_zeroed_later) {
+LOOP_TEST(a_word_that_the_limit_forbade_is_zeroed_later, 0, 2) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
   uint64_t forbidden = 0;
@@ -142,10 +137,9 @@ START_TEST(a_word_that_the_limit_forbade_is_zeroed_later) {
   }
   ck_assert_uint_gt(forbidden, ROUNDS / 2);
 }
-END_TEST
 
 /* The ring is filled as far as it goes, again and again, behind a reader that has read but a part. */
-START_TEST(a_word_zeroed_ahead_touches_nothing_that_is_still_to_be_read) {
+LOOP_TEST(a_word_zeroed_ahead_touches_nothing_that_is_still_to_be_read, 0, 9) {
   const size_t lengths[] = {0, 112, 113, 240, 496, 500, 900, 1008, 1900};
   size_t bytes = lengths[_i];
   struct rc_ring_reader reader = join();
@@ -164,18 +158,5 @@ START_TEST(a_word_zeroed_ahead_touches_nothing_that_is_still_to_be_read) {
   }
   expect_nothing(&reader);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("ring, zeroing");
-  TCase *tests = add_case(suite, "ring, zeroing");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, nothing_of_a_reservation_that_was_trimmed_is_taken_for_a_frame);
-  tcase_add_test(tests, nothing_of_a_reservation_that_was_aborted_is_taken_for_a_frame);
-  tcase_add_test(tests, nothing_of_a_reservation_that_grew_and_was_trimmed_is_taken_for_a_frame);
-  tcase_add_test(tests, nothing_is_taken_for_a_frame_behind_a_note_in_place_of_a_filled_reservation);
-  tcase_add_test(tests, frames_of_changing_lengths_leave_nothing_for_the_next_lap);
-  tcase_add_loop_test(tests, a_word_that_the_limit_forbade_is_zeroed_later, 0, 2);
-  tcase_add_loop_test(tests, a_word_zeroed_ahead_touches_nothing_that_is_still_to_be_read, 0, 9);
-  return run_suite(suite);
-}
+RUN_TESTS("ring, zeroing", make_ring, free_ring)

@@ -47,7 +47,7 @@ static void read_all(ringcast_reader *reader) {
   while (ringcast_reader_next(reader, 0, &frame) == 0) ringcast_reader_release(reader, &frame);
 }
 
-START_TEST(it_tells_when_to_try_again) {
+LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
@@ -64,9 +64,8 @@ START_TEST(it_tells_when_to_try_again) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_reader_that_leaves_makes_room_too) {
+LOOP_TEST(a_reader_that_leaves_makes_room_too, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
@@ -76,10 +75,9 @@ START_TEST(a_reader_that_leaves_makes_room_too) {
   ck_assert_int_eq(send_by_fd(writer, fd), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* To look for readers in between takes nothing from it. */
-START_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for) {
+LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
@@ -95,7 +93,6 @@ START_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* How many frames are read of a full ring until the writer is told of room; 0: it is not. */
 static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, size_t asked_too) {
@@ -113,7 +110,7 @@ static int reads_until_told(ringcast_writer *writer, ringcast_reader *reader, si
   return 0;
 }
 
-START_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer) {
+LOOP_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, 0, WAYS) {
   choose(_i);
   for (size_t asked_too = 0; asked_too <= 1024; asked_too += 1024) {
     ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -127,7 +124,6 @@ START_TEST(a_call_that_wants_more_does_not_make_who_wants_less_wait_longer) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
 static int frames;
 
@@ -137,7 +133,7 @@ static void *read_frames(void *context) {
 }
 
 /* Most of them find the ring full, at whatever point the reader is. */
-START_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent) {
+LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS) {
   frames = share_of(20000);
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -150,9 +146,8 @@ START_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_death_ends_the_wait) {
+LOOP_TEST(a_death_ends_the_wait, 0, WAYS) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   choose(_i);
   for (int i = 0; i < 4; i++) {
@@ -179,9 +174,8 @@ START_TEST(a_death_ends_the_wait) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-START_TEST(so_does_the_time_that_a_reader_may_be_in_the_way) {
+LOOP_TEST(so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 10000000);
   ringcast_reader *reader = attach(writer);
@@ -198,14 +192,13 @@ START_TEST(so_does_the_time_that_a_reader_may_be_in_the_way) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void *cancel(void *writer) {
   ringcast_writer_cancel(writer);
   return NULL;
 }
 
-START_TEST(so_does_cancel) {
+LOOP_TEST(so_does_cancel, 0, WAYS) {
   choose(_i);
   for (int i = 0; i < 50; i++) {
     ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
@@ -220,9 +213,8 @@ START_TEST(so_does_cancel) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-START_TEST(spill_memory_that_is_used_up_is_waited_for) {
+LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = NULL;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1,
@@ -244,9 +236,8 @@ START_TEST(spill_memory_that_is_used_up_is_waited_for) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(nobody_is_woken_for_who_does_not_wait) {
+LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
@@ -262,9 +253,8 @@ START_TEST(nobody_is_woken_for_who_does_not_wait) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(one_that_can_not_be_had_is_told) {
+TEST(one_that_can_not_be_had_is_told) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
   struct rlimit limit, none = {0, 0};
@@ -280,22 +270,5 @@ START_TEST(one_that_can_not_be_had_is_told) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("room_fd");
-  TCase *tests = add_case(suite, "room_fd");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_loop_test(tests, it_tells_when_to_try_again, 0, WAYS);
-  tcase_add_loop_test(tests, a_reader_that_leaves_makes_room_too, 0, WAYS);
-  tcase_add_loop_test(tests, who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS);
-  tcase_add_loop_test(tests, a_call_that_wants_more_does_not_make_who_wants_less_wait_longer, 0, WAYS);
-  tcase_add_loop_test(tests, a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS);
-  tcase_add_loop_test(tests, a_death_ends_the_wait, 0, WAYS);
-  tcase_add_loop_test(tests, so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS);
-  tcase_add_loop_test(tests, so_does_cancel, 0, WAYS);
-  tcase_add_loop_test(tests, spill_memory_that_is_used_up_is_waited_for, 0, WAYS);
-  tcase_add_loop_test(tests, nobody_is_woken_for_who_does_not_wait, 0, WAYS);
-  tcase_add_test(tests, one_that_can_not_be_had_is_told);
-  return run_suite(suite);
-}
+RUN_TESTS("room_fd", remember, nothing_is_left)

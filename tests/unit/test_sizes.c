@@ -113,7 +113,7 @@ static uint8_t *make_sized(uint32_t size) {
   return sized;
 }
 
-START_TEST(options_may_be_shorter_or_longer_with_zeros) {
+LOOP_TEST(options_may_be_shorter_or_longer_with_zeros, 0, OPTIONS) {
   const struct call *call = &options[_i];
   for (int more = -8; more <= 8; more += 8) {
     uint8_t *sized = make_sized(call->size + (uint32_t)more);
@@ -121,9 +121,8 @@ START_TEST(options_may_be_shorter_or_longer_with_zeros) {
     free(sized);
   }
 }
-END_TEST
 
-START_TEST(options_that_the_library_does_not_know_are_refused_when_set) {
+LOOP_TEST(options_that_the_library_does_not_know_are_refused_when_set, 0, OPTIONS) {
   const struct call *call = &options[_i];
   for (uint32_t byte = call->size; byte < call->size + 8; byte++) {
     uint8_t *sized = make_sized(call->size + 8);
@@ -134,9 +133,8 @@ START_TEST(options_that_the_library_does_not_know_are_refused_when_set) {
     free(sized);
   }
 }
-END_TEST
 
-START_TEST(what_a_shorter_struct_has_is_read) {
+TEST(what_a_shorter_struct_has_is_read) {
   struct ringcast_writer_options given = {.size = sizeof given - 8, .readers = 3, .slow_ns = -1};
   struct ringcast_info info = {.size = sizeof info};
   ringcast_writer *other;
@@ -145,10 +143,9 @@ START_TEST(what_a_shorter_struct_has_is_read) {
   ck_assert_uint_eq(info.readers, 3);
   ringcast_writer_close(other);
 }
-END_TEST
 
 /* A result of the caller's size: what the library knows of it, zeros behind, and no byte more. */
-START_TEST(results_are_filled_as_far_as_the_caller_has_room) {
+LOOP_TEST(results_are_filled_as_far_as_the_caller_has_room, 0, RESULTS) {
   const struct call *call = &results[_i];
   uint8_t whole[ROOM], filled[ROOM];
   for (int more = -8; more <= 8; more += 8) {
@@ -165,9 +162,8 @@ START_TEST(results_are_filled_as_far_as_the_caller_has_room) {
     ck_assert_uint_eq(others_than(0xa5, filled + size, sizeof filled - size), 0);
   }
 }
-END_TEST
 
-START_TEST(a_size_that_was_never_set_is_told) {
+LOOP_TEST(a_size_that_was_never_set_is_told, 0, OPTIONS + RESULTS) {
   const uint32_t sizes[] = {0, 7, 4097, UINT32_MAX};
   const struct call *call = _i < OPTIONS ? &options[_i] : &results[_i - OPTIONS];
   for (int i = 0; i < 4; i++) {
@@ -181,9 +177,8 @@ START_TEST(a_size_that_was_never_set_is_told) {
   uint32_t none = 0;
   ck_assert_int_eq(check_all(&none), -EINVAL); /* also where there is nothing to tell */
 }
-END_TEST
 
-START_TEST(the_first_peers_size_is_that_of_all) {
+TEST(the_first_peers_size_is_that_of_all) {
   enum { LONGER = sizeof(struct ringcast_peer) + 8, SHORTER = sizeof(struct ringcast_peer) - 8 };
   ringcast_reader *second = attach(writer);
   for (uint32_t size = SHORTER; size <= LONGER; size += 8) {
@@ -200,17 +195,5 @@ START_TEST(the_first_peers_size_is_that_of_all) {
   ck_assert_int_eq(ringcast_writer_peers(writer, NULL, 0), 2);
   ringcast_reader_close(second);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("sizes");
-  TCase *tests = add_case(suite, "sizes");
-  tcase_add_checked_fixture(tests, set_up, tear_down);
-  tcase_add_loop_test(tests, options_may_be_shorter_or_longer_with_zeros, 0, OPTIONS);
-  tcase_add_loop_test(tests, options_that_the_library_does_not_know_are_refused_when_set, 0, OPTIONS);
-  tcase_add_test(tests, what_a_shorter_struct_has_is_read);
-  tcase_add_loop_test(tests, results_are_filled_as_far_as_the_caller_has_room, 0, RESULTS);
-  tcase_add_loop_test(tests, a_size_that_was_never_set_is_told, 0, OPTIONS + RESULTS);
-  tcase_add_test(tests, the_first_peers_size_is_that_of_all);
-  return run_suite(suite);
-}
+RUN_TESTS("sizes", set_up, tear_down)

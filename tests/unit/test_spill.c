@@ -5,7 +5,7 @@
 #include "ring/tap.h"
 #include "tests/support/spill_ring.h"
 
-START_TEST(a_region_is_used_again_when_the_last_reader_has_passed_and_not_before) {
+TEST(a_region_is_used_again_when_the_last_reader_has_passed_and_not_before) {
   struct rc_ring_reader fast = join(), slow = join();
   ck_assert_int_eq(send(0, 10), 0);
   ck_assert_int_eq(send(1, 10), 10);
@@ -24,9 +24,8 @@ START_TEST(a_region_is_used_again_when_the_last_reader_has_passed_and_not_before
   ck_assert_uint_eq(control->spill_floor, RC_FRAME_ALIGN);
   expect(&slow, 1, bytes_of(10));
 }
-END_TEST
 
-START_TEST(the_lowest_gap_is_taken_first) {
+TEST(the_lowest_gap_is_taken_first) {
   struct rc_ring_reader reader = join();
   ck_assert_int_eq(send(0, 3), 0);
   ck_assert_int_eq(send(1, 8), 3);
@@ -39,9 +38,8 @@ START_TEST(the_lowest_gap_is_taken_first) {
   ck_assert_int_eq(send(6, 1), 23);
   ck_assert_int_eq(send(7, 1), -EAGAIN);
 }
-END_TEST
 
-START_TEST(what_can_never_fit_is_told_from_what_cannot_now) {
+TEST(what_can_never_fit_is_told_from_what_cannot_now) {
   uint64_t offset;
   ck_assert_int_eq(open_at(bytes_of(UNITS), &offset), 0);
   rc_spill_abort(&spill);
@@ -54,9 +52,8 @@ START_TEST(what_can_never_fit_is_told_from_what_cannot_now) {
   rc_spill_init(&spill, 0); /* none at all */
   ck_assert_int_eq(open_at(0, &offset), -EMSGSIZE);
 }
-END_TEST
 
-START_TEST(commit_trims_and_abort_gives_all_back) {
+TEST(commit_trims_and_abort_gives_all_back) {
   struct rc_ring_reader reader = join();
   uint64_t offset;
   ck_assert_int_eq(open_at(bytes_of(20), &offset), 0);
@@ -72,9 +69,8 @@ START_TEST(commit_trims_and_abort_gives_all_back) {
   expect(&reader, 1, 10);
   expect(&reader, 2, bytes_of(UNITS - 1));
 }
-END_TEST
 
-START_TEST(what_grows_stays_while_it_can_and_then_goes_where_it_can_double) {
+TEST(what_grows_stays_while_it_can_and_then_goes_where_it_can_double) {
   struct rc_ring_reader reader = join();
   uint64_t offset;
   ck_assert_int_eq(send(0, 2), 0);
@@ -107,9 +103,8 @@ START_TEST(what_grows_stays_while_it_can_and_then_goes_where_it_can_double) {
   ck_assert_int_eq(rc_spill_find(&spill, bytes_of(3), true, &offset), 0);
   ck_assert_uint_eq(offset, 5 * RC_SPILL_UNIT);
 }
-END_TEST
 
-START_TEST(nothing_is_freed_while_somebody_joins) {
+TEST(nothing_is_freed_while_somebody_joins) {
   struct rc_ring_reader reader = join();
   uint32_t slot;
   uint64_t owner;
@@ -124,9 +119,8 @@ START_TEST(nothing_is_freed_while_somebody_joins) {
   control->slots[slot].cursor = 1 << 20;
   ck_assert_int_eq(rc_spill_reclaim(&spill, &writer), -EPROTO);
 }
-END_TEST
 
-START_TEST(only_so_many_are_in_flight) {
+TEST(only_so_many_are_in_flight) {
   struct rc_ring_reader reader = join();
   rc_spill_init(&spill, (RC_SPILL_REGIONS + 10) * (uint64_t)RC_SPILL_UNIT); /* nothing is written there */
   uint64_t offset;
@@ -146,7 +140,6 @@ START_TEST(only_so_many_are_in_flight) {
     ck_assert(rc_spill_is_valid(&spill));
   }
 }
-END_TEST
 
 /* ---- Taps ------------------------------------------------------------------------------------------------------- */
 
@@ -164,7 +157,7 @@ static int fetch_and_reuse(void *context, uint64_t offset, void *to, uint64_t by
   return 0;
 }
 
-START_TEST(a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost) {
+TEST(a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
   struct rc_ring_tap tap;
@@ -178,11 +171,10 @@ START_TEST(a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost) {
   ck_assert(frame.kind == 2 && frame.bytes == bytes_of(UNITS) && pattern_matches(buffer, frame.bytes, 2));
   ck_assert(tap.gaps == 1 && tap.lost_bytes == frame.position);
 }
-END_TEST
 
 /* ---- Notes that can't be right ---------------------------------------------------------------------------------- */
 
-START_TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
+TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
   const uint64_t all = UNITS * RC_SPILL_UNIT;
   const struct {
     uint64_t offset, bytes;
@@ -238,20 +230,5 @@ START_TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
   struct rc_ring_frame frame;
   ck_assert_int_eq(rc_ring_next(&reader, &frame), -EPROTO);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("spill");
-  TCase *tests = add_case(suite, "spill");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_test(tests, a_region_is_used_again_when_the_last_reader_has_passed_and_not_before);
-  tcase_add_test(tests, the_lowest_gap_is_taken_first);
-  tcase_add_test(tests, what_can_never_fit_is_told_from_what_cannot_now);
-  tcase_add_test(tests, commit_trims_and_abort_gives_all_back);
-  tcase_add_test(tests, what_grows_stays_while_it_can_and_then_goes_where_it_can_double);
-  tcase_add_test(tests, nothing_is_freed_while_somebody_joins);
-  tcase_add_test(tests, only_so_many_are_in_flight);
-  tcase_add_test(tests, a_copy_whose_place_is_taken_before_it_is_looked_at_again_is_lost);
-  tcase_add_test(tests, a_note_that_cannot_be_right_is_refused_field_by_field);
-  return run_suite(suite);
-}
+RUN_TESTS("spill", make_ring, free_ring)

@@ -10,7 +10,7 @@
 
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(frames_of_all_sizes_arrive_in_order) {
+TEST(frames_of_all_sizes_arrive_in_order) {
   ringcast_writer *writer = make_writer(16 * MIB);
   ringcast_reader *readers[3];
   uint64_t bytes = 0;
@@ -34,9 +34,8 @@ START_TEST(frames_of_all_sizes_arrive_in_order) {
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
+TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   size_t most = (size_t)info_of(writer).max_frame;
@@ -55,9 +54,8 @@ START_TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
+TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 2);
   struct ringcast_span span;
@@ -87,9 +85,8 @@ START_TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_assert_int_eq(send(writer, 4, 4 * MIB - 16), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(leases_over_spilled_frames_are_released_in_any_order) {
+TEST(leases_over_spilled_frames_are_released_in_any_order) {
   enum { HELD = 6 };
   ringcast_writer *writer = make_writer(16 * MIB);
   ringcast_reader *reader = attach(writer, HELD);
@@ -116,9 +113,8 @@ START_TEST(leases_over_spilled_frames_are_released_in_any_order) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_reservation_grows_out_of_the_ring_and_on) {
+TEST(a_reservation_grows_out_of_the_ring_and_on) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 2);
   struct ringcast_span span, grown;
@@ -148,9 +144,8 @@ START_TEST(a_reservation_grows_out_of_the_ring_and_on) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
+TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   struct ringcast_span span, grown = {0};
@@ -184,7 +179,6 @@ START_TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static struct rc_os real_os;
 static int refused_advice;
@@ -193,7 +187,7 @@ static int full_machine(void *address, size_t bytes, int advice) {
   return advice == refused_advice ? -ENOMEM : real_os.advise(address, bytes, advice);
 }
 
-START_TEST(a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost) {
+TEST(a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   struct ringcast_span span;
@@ -216,9 +210,8 @@ START_TEST(a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
+TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
   ringcast_writer *writer = make_writer(64 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   struct ringcast_frame frame;
@@ -235,7 +228,6 @@ START_TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
 
@@ -258,7 +250,7 @@ static int advise_counted(void *address, size_t bytes, int advice) {
   return real_os.advise(address, bytes, advice);
 }
 
-START_TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
+TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
   if (cannot_under("qemu", __func__, "qemu passes no advice about memory on to the kernel")) return;
   real_os = rc_os;
   rc_os.seconds = fake_seconds;
@@ -290,9 +282,8 @@ START_TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
   ringcast_writer_close(writer);
   rc_os = real_os;
 }
-END_TEST
 
-START_TEST(a_smaller_frame_lets_the_rest_go) {
+TEST(a_smaller_frame_lets_the_rest_go) {
   struct rc_os real = rc_os;
   rc_os.seconds = fake_seconds;
   ringcast_writer *writer = make_writer(64 * MIB);
@@ -304,9 +295,8 @@ START_TEST(a_smaller_frame_lets_the_rest_go) {
   ringcast_writer_close(writer);
   rc_os = real;
 }
-END_TEST
 
-START_TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
+TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   struct ringcast_span span, grown;
@@ -322,23 +312,8 @@ START_TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("spill_channel");
-  TCase *tests = add_case(suite, "spill_channel");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, a_reservation_that_grows_over_itself_keeps_what_was_written);
-  tcase_add_test(tests, frames_of_all_sizes_arrive_in_order);
-  tcase_add_test(tests, the_largest_frame_of_all_fits_and_one_byte_more_does_not);
-  tcase_add_test(tests, a_full_budget_holds_the_writer_back_and_names_who_does);
-  tcase_add_test(tests, leases_over_spilled_frames_are_released_in_any_order);
-  tcase_add_test(tests, a_reservation_grows_out_of_the_ring_and_on);
-  tcase_add_test(tests, a_grow_that_fails_leaves_the_reservation_as_it_was);
-  tcase_add_test(tests, a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost);
-  tcase_add_test(tests, memory_that_a_reader_cannot_read_is_an_error_and_no_signal);
-  tcase_add_test(tests, idle_memory_goes_back_to_the_machine_while_small_frames_are_sent);
-  tcase_add_test(tests, a_smaller_frame_lets_the_rest_go);
-  return run_suite(suite);
+  return run_tests("spill_channel", remember, nothing_is_left);
 }

@@ -90,7 +90,7 @@ static uint64_t lowest_of(const struct player *players) {
   return lowest;
 }
 
-START_TEST(random_steps_agree_with_a_simple_model) {
+LOOP_TEST(random_steps_agree_with_a_simple_model, 0, 4) {
   enum { STEPS = 60000 };
   static uint64_t bytes_by_number[STEPS];
   struct player players[READERS] = {0};
@@ -149,12 +149,5 @@ START_TEST(random_steps_agree_with_a_simple_model) {
   ck_assert_uint_gt(full, (uint64_t)share_of(100));
   ck_assert_uint_gt(moved, (uint64_t)share_of(100));
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("spill, model");
-  TCase *tests = add_case(suite, "spill, model");
-  tcase_add_checked_fixture(tests, make_ring, free_ring);
-  tcase_add_loop_test(tests, random_steps_agree_with_a_simple_model, 0, 4);
-  return run_suite(suite);
-}
+RUN_TESTS("spill, model", make_ring, free_ring)

@@ -11,7 +11,7 @@
 #include "tests/support/fake_files.h"
 #include "tests/support/spill.h"
 
-START_TEST(the_default_is_a_bound_and_no_memory) {
+TEST(the_default_is_a_bound_and_no_memory) {
   struct rc_os real = rc_os;
   const struct fake_file little[] = {{"/proc/meminfo", "MemAvailable: 1000000 kB\n"}, {0}};
   const struct fake_file much[] = {{"/proc/meminfo", "MemAvailable: 1000000000 kB\n"}, {0}};
@@ -33,9 +33,8 @@ START_TEST(the_default_is_a_bound_and_no_memory) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-START_TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
+TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
   ringcast_writer *writer = make_writer(1);
   ck_assert_uint_eq(info_of(writer).spill_bytes, 2 * MIB);
   ck_assert_uint_eq(info_of(writer).max_frame, 2 * MIB - 16);
@@ -71,13 +70,12 @@ START_TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
   ck_assert_int_eq(create(UINT64_MAX - 1, &writer), -EINVAL);
   ck_says("spill_bytes");
 }
-END_TEST
 
 static int refused_memfd(const char *name, unsigned flags) {
   return strstr(name, "spill") ? -ENFILE : memfd_create(name, flags);
 }
 
-START_TEST(a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error) {
+TEST(a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error) {
   struct rc_os real = rc_os;
   ringcast_writer *writer;
   rc_os.memfd_create = refused_memfd;
@@ -95,7 +93,6 @@ START_TEST(a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void with_small_files(void *context) {
   (void)context;
@@ -108,10 +105,9 @@ static void with_small_files(void *context) {
   ringcast_writer_close(writer);
 }
 
-START_TEST(a_limit_of_file_sizes_leaves_a_ring_without) {
+TEST(a_limit_of_file_sizes_leaves_a_ring_without) {
   child_must_succeed(start_child(with_small_files, NULL));
 }
-END_TEST
 
 #if !defined(__SANITIZE_ADDRESS__) /* whose shadow takes more addresses than there may be */
 static void with_few_addresses(void *context) {
@@ -137,13 +133,12 @@ static void with_few_addresses(void *context) {
   ringcast_tap_close(tap);
 }
 
-START_TEST(a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader) {
+TEST(a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader) {
   if (cannot_under("qemu", __func__, "qemu keeps no limit of the address space")) return;
   ringcast_writer *writer = make_writer(256 * MIB);
   child_must_succeed(start_child(with_few_addresses, (void *)ringcast_writer_handle(writer)));
   ringcast_writer_close(writer);
 }
-END_TEST
 #endif
 
 static int seals_done;
@@ -153,7 +148,7 @@ static int refused_third_seal(int fd, int seals) {
   return seals_done++ == 2 ? -EPERM : fcntl(fd, F_ADD_SEALS, seals) == 0 ? 0 : -errno;
 }
 
-START_TEST(a_default_that_cannot_be_sealed_leaves_a_ring_without) {
+TEST(a_default_that_cannot_be_sealed_leaves_a_ring_without) {
   struct rc_os real = rc_os;
   ringcast_writer *writer;
   rc_os.seal = refused_third_seal;
@@ -168,22 +163,11 @@ START_TEST(a_default_that_cannot_be_sealed_leaves_a_ring_without) {
   ringcast_reader_close(attach(writer, 1));
   ringcast_writer_close(writer);
 }
-END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("spill_options");
-  TCase *tests = add_case(suite, "spill_options");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, the_default_is_a_bound_and_no_memory);
-  tcase_add_test(tests, it_can_be_chosen_and_left_out_by_option_and_by_environment);
-  tcase_add_test(tests, a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error);
-  tcase_add_test(tests, a_limit_of_file_sizes_leaves_a_ring_without);
-  tcase_add_test(tests, a_default_that_cannot_be_sealed_leaves_a_ring_without);
-#if !defined(__SANITIZE_ADDRESS__)
-  tcase_add_test(tests, a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader);
-#else
+#if defined(__SANITIZE_ADDRESS__)
   tell_skipped("a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader", "AddressSanitizer takes too many");
 #endif
-  return run_suite(suite);
+  return run_tests("spill_options", remember, nothing_is_left);
 }

@@ -12,7 +12,7 @@
 
 /* ---- Observers and enemies -------------------------------------------------------------------------------------- */
 
-START_TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
+TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach(writer, 8);
   ringcast_tap *tap;
@@ -53,9 +53,8 @@ START_TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
   ck_assert_int_eq(ringcast_tap_next(tap, RINGCAST_FOREVER, &frame), -EPIPE);
   ringcast_tap_close(tap);
 }
-END_TEST
 
-START_TEST(a_note_that_cannot_be_right_is_told_and_harms_nobody) {
+TEST(a_note_that_cannot_be_right_is_told_and_harms_nobody) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   ringcast_tap *tap;
@@ -84,9 +83,8 @@ START_TEST(a_note_that_cannot_be_right_is_told_and_harms_nobody) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
+TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader;
   ringcast_tap *tap;
@@ -123,9 +121,8 @@ START_TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
   ringcast_reader_close(attach(writer, 1));
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_forked_child_leaves_an_open_reservation_alone) {
+TEST(a_forked_child_leaves_an_open_reservation_alone) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach(writer, 1);
   struct ringcast_span span;
@@ -144,16 +141,8 @@ START_TEST(a_forked_child_leaves_an_open_reservation_alone) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 int main(void) {
-  Suite *suite = suite_create("spill_others");
-  TCase *tests = add_case(suite, "spill_others");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, a_tap_copies_spilled_frames_and_counts_those_it_lost);
-  tcase_add_test(tests, a_note_that_cannot_be_right_is_told_and_harms_nobody);
-  tcase_add_test(tests, a_damaged_word_about_spill_memory_is_refused_at_attach);
-  tcase_add_test(tests, a_forked_child_leaves_an_open_reservation_alone);
-  return run_suite(suite);
+  return run_tests("spill_others", remember, nothing_is_left);
 }

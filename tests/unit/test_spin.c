@@ -21,7 +21,7 @@ static int cpus;
 
 static int pretended_cpus(void) { return cpus; }
 
-START_TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
+TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
   struct target target = {0};
   rc_os.online_cpus = pretended_cpus;
   for (cpus = 1; cpus <= 2; cpus++) {
@@ -33,9 +33,8 @@ START_TEST(on_one_cpu_spinning_is_done_only_if_asked_for) {
     ck_assert_int_eq(target.waiter.spin_ns, 1000);
   }
 }
-END_TEST
 
-START_TEST(the_spin_time_can_be_set_by_environment) {
+TEST(the_spin_time_can_be_set_by_environment) {
   struct target target = {0};
   const struct {
     const char *text;
@@ -60,7 +59,6 @@ START_TEST(the_spin_time_can_be_set_by_environment) {
   set_up(&target, 0, 0);
   ck_assert_int_eq(target.waiter.spin_ns, 0);
 }
-END_TEST
 
 static int polls;
 
@@ -88,7 +86,7 @@ static bool spins(struct target *target) {
   return polls > 4;
 }
 
-START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
+TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
   struct target target = {0};
   cpus = 2;
   rc_os.online_cpus = pretended_cpus;
@@ -101,7 +99,6 @@ START_TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
   target.waiter.credit = 1;
   ck_assert(spins(&target));
 }
-END_TEST
 
 static int yields;
 
@@ -129,7 +126,7 @@ static bool yields_in_a_wait(struct target *target) {
   return looked || yields > 0;
 }
 
-START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
+TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
   struct target target = {0};
   cpus = 2;
   rc_os.online_cpus = pretended_cpus;
@@ -150,9 +147,8 @@ START_TEST(a_crowd_yields_and_does_not_spin_unless_asked_to) {
   ck_assert_int_eq(yields, 0);
   unsetenv("RINGCAST_DISABLE");
 }
-END_TEST
 
-START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
+TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
   struct target target = {0};
   set_up_crowd(&target, 0);
   for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
@@ -161,9 +157,8 @@ START_TEST(who_waits_long_in_a_crowd_sleeps_at_once) {
   target.waiter.shunned = 0; /* the test may have lost the CPU itself */
   ck_assert(yields_in_a_wait(&target));
 }
-END_TEST
 
-START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time) {
+TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time) {
   struct target target = {0};
   set_up_crowd(&target, 0);
   rc_os.yield = yield_for_long;
@@ -184,9 +179,8 @@ START_TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_eac
   } while (target.waiter.shun != 0);
   ck_assert_int_eq(target.waiter.shunned, 0);
 }
-END_TEST
 
-START_TEST(cpus_are_those_of_all_parties_together) {
+TEST(cpus_are_those_of_all_parties_together) {
   struct rc_crowd crowd = {0};
   cpu_set_t all, one;
   ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
@@ -204,18 +198,5 @@ START_TEST(cpus_are_those_of_all_parties_together) {
   ck_assert_uint_le(rc_crowd_cpus(&crowd), 2);
   sched_setaffinity(0, sizeof all, &all);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("spin");
-  TCase *tests = add_case(suite, "spin");
-  tcase_add_checked_fixture(tests, forget_environment, NULL);
-  tcase_add_test(tests, on_one_cpu_spinning_is_done_only_if_asked_for);
-  tcase_add_test(tests, the_spin_time_can_be_set_by_environment);
-  tcase_add_test(tests, who_waits_long_stops_spinning_and_who_waits_briefly_begins_again);
-  tcase_add_test(tests, a_crowd_yields_and_does_not_spin_unless_asked_to);
-  tcase_add_test(tests, who_waits_long_in_a_crowd_sleeps_at_once);
-  tcase_add_test(tests, who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time);
-  tcase_add_test(tests, cpus_are_those_of_all_parties_together);
-  return run_suite(suite);
-}
+RUN_TESTS("spin", forget_environment, NULL)

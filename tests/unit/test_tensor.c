@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors: counting their bytes, and packing any strides into C order, against a reference that copies one element at a
  * time. Sources and results stand in blocks of exactly their size, so a sanitizer sees each byte too far. */
-#include <check.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ringcast/frame.h"
+#include "tests/support/suite.h"
 
 static const struct ringcast_dtype U8 = {1, 8, 1}, I64 = {0, 64, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
 static const struct ringcast_dtype WHOLE[] = {{1, 8, 1}, {2, 16, 1}, {2, 32, 1}, {2, 64, 1}, {5, 128, 1},
@@ -77,7 +77,7 @@ static void pack_in_exact_memory(struct ringcast_tensor tensor) {
   free(memory);
 }
 
-START_TEST(bytes_are_elements_times_their_size) {
+TEST(bytes_are_elements_times_their_size) {
   int64_t shape[] = {3, 5, 2};
   ck_assert_uint_eq(bytes_of(tensor_of(U8, 3, shape, NULL, NULL)), 30);
   ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, shape, NULL, NULL)), 120);
@@ -86,9 +86,8 @@ START_TEST(bytes_are_elements_times_their_size) {
   ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){2, 255, 65535}, 1, (int64_t[]){8}, NULL, NULL)),
                     255u * 65535);
 }
-END_TEST
 
-START_TEST(bytes_of_less_than_eight_bits_round_up_once) {
+TEST(bytes_of_less_than_eight_bits_round_up_once) {
   ck_assert_uint_eq(bytes_of(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL)), 3);
   ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){3, 3}, NULL, NULL)), 5); /* not a byte up in each row */
   ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){0, 1, 1}, 1, (int64_t[]){17}, NULL, NULL)), 3);
@@ -99,17 +98,15 @@ START_TEST(bytes_of_less_than_eight_bits_round_up_once) {
   ck_assert_uint_eq(bytes_of(tensor_of((struct ringcast_dtype){0, 7, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL)),
                     8070450532247928832u);
 }
-END_TEST
 
-START_TEST(bytes_of_an_empty_tensor_are_none) {
+TEST(bytes_of_an_empty_tensor_are_none) {
   ck_assert_uint_eq(bytes_of(tensor_of(F32, 1, (int64_t[]){0}, NULL, NULL)), 0);
   ck_assert_uint_eq(bytes_of(tensor_of(F32, 3, (int64_t[]){4, 0, 7}, NULL, NULL)), 0);
   ck_assert_uint_eq(bytes_of(tensor_of(F32, 2, (int64_t[]){INT64_MAX, 0}, NULL, NULL)), 0);
   ck_assert_uint_eq(bytes_of(tensor_of(INT4, 2, (int64_t[]){0, 3}, NULL, NULL)), 0);
 }
-END_TEST
 
-START_TEST(bytes_that_cannot_be_counted_are_refused) {
+TEST(bytes_that_cannot_be_counted_are_refused) {
   const int64_t big = (int64_t)1 << 32;
   ck_assert_int_eq(refusal_of(tensor_of(U8, 2, (int64_t[]){big, big}, NULL, NULL)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of(I64, 1, (int64_t[]){INT64_MAX / 8 + 1}, NULL, NULL)), -EINVAL);
@@ -118,9 +115,8 @@ START_TEST(bytes_that_cannot_be_counted_are_refused) {
   ck_assert_int_eq(refusal_of(tensor_of(U8, 4, (int64_t[]){big, 3, big, 1}, NULL, NULL)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of(U8, 3, (int64_t[]){big, big, 0}, NULL, NULL)), -EINVAL); /* nor its strides */
 }
-END_TEST
 
-START_TEST(shapes_and_dtypes_out_of_range_are_refused) {
+TEST(shapes_and_dtypes_out_of_range_are_refused) {
   int64_t ones[RINGCAST_MAX_NDIM + 1];
   for (int i = 0; i <= RINGCAST_MAX_NDIM; i++) ones[i] = 1;
   ck_assert_uint_eq(bytes_of(tensor_of(U8, RINGCAST_MAX_NDIM, ones, NULL, NULL)), 1);
@@ -134,9 +130,8 @@ START_TEST(shapes_and_dtypes_out_of_range_are_refused) {
   ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){2, 32, 0}, 0, NULL, NULL, NULL)), -EINVAL);
   ck_assert_int_eq(refusal_of(tensor_of((struct ringcast_dtype){18, 8, 1}, 0, NULL, NULL, NULL)), -EINVAL);
 }
-END_TEST
 
-START_TEST(less_than_eight_bits_go_in_c_order_only) {
+TEST(less_than_eight_bits_go_in_c_order_only) {
   uint8_t data[3] = {0x21, 0x43, 0x05}, out[3] = {0};
   struct ringcast_tensor tensor = tensor_of(INT4, 2, (int64_t[]){1, 5}, (int64_t[]){99, 1}, data);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0); /* a stride that nobody takes does not matter */
@@ -147,14 +142,13 @@ START_TEST(less_than_eight_bits_go_in_c_order_only) {
   tensor = tensor_of(INT4, 1, (int64_t[]){5}, (int64_t[]){-1}, data + 2);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL);
 }
-END_TEST
 
 static struct ringcast_tensor padded(struct ringcast_tensor tensor) {
   tensor.flags = RINGCAST_ITEM_PADDED;
   return tensor;
 }
 
-START_TEST(padded_elements_each_take_bytes_of_their_own) {
+TEST(padded_elements_each_take_bytes_of_their_own) {
   ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 1, (int64_t[]){5}, NULL, NULL))), 5);
   ck_assert_uint_eq(bytes_of(padded(tensor_of(INT4, 0, NULL, NULL, NULL))), 1);
   ck_assert_uint_eq(bytes_of(padded(tensor_of((struct ringcast_dtype){1, 1, 1}, 2, (int64_t[]){3, 3}, NULL, NULL))), 9);
@@ -163,17 +157,15 @@ START_TEST(padded_elements_each_take_bytes_of_their_own) {
   ck_assert_int_eq(
       refusal_of(padded(tensor_of((struct ringcast_dtype){0, 12, 1}, 1, (int64_t[]){INT64_MAX}, NULL, NULL))), -EINVAL);
 }
-END_TEST
 
-START_TEST(padding_where_there_is_nothing_to_pad_is_refused) {
+TEST(padding_where_there_is_nothing_to_pad_is_refused) {
   for (int i = 0; i < COUNT(WHOLE); i++) {
     ck_assert_int_eq(refusal_of(padded(tensor_of(WHOLE[i], 1, (int64_t[]){4}, NULL, NULL))), -EINVAL);
   }
   ck_assert_int_eq(refusal_of(padded(tensor_of((struct ringcast_dtype){0, 0, 1}, 0, NULL, NULL, NULL))), -EINVAL);
 }
-END_TEST
 
-START_TEST(padded_elements_pack_from_any_strides) {
+LOOP_TEST(padded_elements_pack_from_any_strides, 0, 6) {
   static const struct ringcast_dtype dtypes[] = {{0, 4, 1}, {1, 1, 1}, {1, 7, 1}, {15, 6, 1}, {0, 12, 1}, {3, 5, 5}};
   struct ringcast_dtype dtype = dtypes[_i];
   int64_t item = (dtype.bits * dtype.lanes + 7) / 8;
@@ -186,9 +178,8 @@ START_TEST(padded_elements_pack_from_any_strides) {
     pack_and_compare(&tensor, item);
   }
 }
-END_TEST
 
-START_TEST(named_layouts_pack_as_the_reference_does) {
+LOOP_TEST(named_layouts_pack_as_the_reference_does, 0, COUNT(WHOLE)) {
   static const struct {
     int32_t ndim;
     int64_t shape[4], strides[4];
@@ -218,9 +209,8 @@ START_TEST(named_layouts_pack_as_the_reference_does) {
   for (int i = 0; i < COUNT(cases); i++)
     pack_in_exact_memory(tensor_of(WHOLE[_i], cases[i].ndim, cases[i].shape, cases[i].strides, NULL));
 }
-END_TEST
 
-START_TEST(random_strides_pack_as_the_reference_does) {
+TEST(random_strides_pack_as_the_reference_does) {
   for (int round = 0; round < 4000; round++) {
     int64_t shape[6], strides[6], step = 1;
     int32_t ndim = (int32_t)random_below(7), order[6] = {0, 1, 2, 3, 4, 5};
@@ -238,9 +228,8 @@ START_TEST(random_strides_pack_as_the_reference_does) {
     pack_in_exact_memory(tensor_of(WHOLE[random_below(COUNT(WHOLE))], ndim, shape, strides, NULL));
   }
 }
-END_TEST
 
-START_TEST(sixty_four_dimensions_pack) {
+TEST(sixty_four_dimensions_pack) {
   int64_t shape[RINGCAST_MAX_NDIM], strides[RINGCAST_MAX_NDIM], step = 1;
   for (int i = 0; i < RINGCAST_MAX_NDIM; i++) { /* Fortran order; eleven of them have two elements */
     shape[i] = i % 6 == 0 ? 2 : 1;
@@ -251,27 +240,24 @@ START_TEST(sixty_four_dimensions_pack) {
   for (int i = 0; i < COUNT(WHOLE); i++)
     pack_in_exact_memory(tensor_of(WHOLE[i], RINGCAST_MAX_NDIM, shape, strides, NULL));
 }
-END_TEST
 
-START_TEST(no_strides_mean_c_order) {
+TEST(no_strides_mean_c_order) {
   uint8_t data[24], out[24] = {0};
   for (int i = 0; i < 24; i++) data[i] = (uint8_t)i;
   struct ringcast_tensor tensor = tensor_of(F32, 2, (int64_t[]){2, 3}, NULL, data);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), 0);
   ck_assert_mem_eq(out, data, 24);
 }
-END_TEST
 
-START_TEST(memory_need_not_be_aligned) {
+TEST(memory_need_not_be_aligned) {
   uint8_t data[1 + 48], out[1 + 24];
   for (int i = 0; i < (int)sizeof data; i++) data[i] = (uint8_t)i;
   struct ringcast_tensor tensor = tensor_of(I64, 1, (int64_t[]){3}, (int64_t[]){2}, data + 1);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out + 1), 0);
   for (int i = 0; i < 3; i++) ck_assert_mem_eq(out + 1 + 8 * i, data + 1 + 16 * i, 8);
 }
-END_TEST
 
-START_TEST(packing_refuses_what_it_cannot_copy) {
+TEST(packing_refuses_what_it_cannot_copy) {
   uint8_t data[8] = {0}, out[8];
   struct ringcast_tensor tensor = tensor_of(F32, 1, (int64_t[]){2}, NULL, NULL);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, out), -EINVAL); /* no data */
@@ -284,32 +270,5 @@ START_TEST(packing_refuses_what_it_cannot_copy) {
   tensor = tensor_of(F32, 1, (int64_t[]){0}, NULL, NULL);
   ck_assert_int_eq(ringcast_tensor_pack(&tensor, NULL), 0); /* nothing to copy */
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("tensor");
-  TCase *bytes = tcase_create("bytes"), *pack = tcase_create("pack");
-  tcase_add_test(bytes, bytes_are_elements_times_their_size);
-  tcase_add_test(bytes, bytes_of_less_than_eight_bits_round_up_once);
-  tcase_add_test(bytes, bytes_of_an_empty_tensor_are_none);
-  tcase_add_test(bytes, bytes_that_cannot_be_counted_are_refused);
-  tcase_add_test(bytes, shapes_and_dtypes_out_of_range_are_refused);
-  tcase_set_timeout(pack, 60);
-  tcase_add_test(pack, less_than_eight_bits_go_in_c_order_only);
-  tcase_add_test(bytes, padded_elements_each_take_bytes_of_their_own);
-  tcase_add_test(bytes, padding_where_there_is_nothing_to_pad_is_refused);
-  tcase_add_loop_test(pack, padded_elements_pack_from_any_strides, 0, 6);
-  tcase_add_loop_test(pack, named_layouts_pack_as_the_reference_does, 0, COUNT(WHOLE));
-  tcase_add_test(pack, random_strides_pack_as_the_reference_does);
-  tcase_add_test(pack, sixty_four_dimensions_pack);
-  tcase_add_test(pack, no_strides_mean_c_order);
-  tcase_add_test(pack, memory_need_not_be_aligned);
-  tcase_add_test(pack, packing_refuses_what_it_cannot_copy);
-  suite_add_tcase(suite, bytes);
-  suite_add_tcase(suite, pack);
-  SRunner *runner = srunner_create(suite);
-  srunner_run_all(runner, CK_NORMAL);
-  int failed = srunner_ntests_failed(runner);
-  srunner_free(runner);
-  return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
+RUN_TESTS("tensor", NULL, NULL)
