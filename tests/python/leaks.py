@@ -69,7 +69,7 @@ def bad():
     """Values that can't be packed, each by another way."""
     cycle = [1]
     cycle.append({"x": cycle})
-    values = [[1, {"x": natives.Plain(Refuses())}], {"x": {Refuses(): 1}}, [[1, 2, lambda: None]], too_deep(20_000)]
+    values = [[1, {"x": natives.Plain(Refuses())}], {"x": {Refuses(): 1}}, [[1, 2, lambda: None]], too_deep(200_000)]
     return values, [[natives.Bits(3)], {"x": [cycle]}, {"y": natives.Plain({1: Refuses()})}, too_deep()]
 
 
