@@ -111,7 +111,8 @@ pytest() { # pytest STEP OPTIONS...
 
 # python NAME OPTIONS...: pytest, as two steps side by side that take about as long, since much of it is waiting. One
 # has the tests of groups of ranks, the other all the rest.
-ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_{device_dropins,machines,sglang,share_once,tp_workers}.py)
+ranks=(tests/python/test_{torch,vllm}_*.py tests/python/test_*_dropins.py
+  tests/python/test_{machines,sglang,share_once,tp_workers}.py)
 python() {
   local name=$1 beside
   shift
