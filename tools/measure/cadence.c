@@ -31,7 +31,7 @@
 #include "tools/perf.h"
 
 enum way { RING, FUTEX, SPIN, WAYS };
-enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000 };
+enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000, WALKS = 3 };
 
 static const char *const names[WAYS] = {"ring", "futex", "spin"};
 
@@ -109,15 +109,21 @@ static int64_t await_word(const struct cadence *cadence, uint32_t value, struct 
   return now;
 }
 
-/* All processes walk at once here, as between two messages. The first walk brings the pages in. */
+/* All processes walk at once, as between two messages: first to bring the pages in, then on time. The shortest walk
+ * counts, since another process may have had the CPU during a longer walk. */
 static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
   uint64_t *walked = &cadence->shared->walked;
+  int64_t shortest = INT64_MAX;
   walk_once(&cadence->walk);
   __atomic_add_fetch(walked, 1, __ATOMIC_ACQ_REL);
   while (perf_load(walked) < parties) perf_relax(true);
-  int64_t start = perf_now_ns();
-  walk_once(&cadence->walk);
-  return perf_now_ns() - start;
+  for (int i = 0; i < WALKS; i++) {
+    int64_t start = perf_now_ns();
+    walk_once(&cadence->walk);
+    int64_t took = perf_now_ns() - start;
+    if (took < shortest) shortest = took;
+  }
+  return shortest;
 }
 
 static void reader_body(void *context, uint32_t index) {

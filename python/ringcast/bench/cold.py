@@ -9,6 +9,7 @@ the gap since the last message is over, and the gap must be twice as long as the
 
 import os
 import time
+import timeit
 from typing import Any, NamedTuple, Optional
 
 from ringcast.bench.turns import Failed
@@ -39,9 +40,7 @@ def plan(mode: Optional[str], gap: float, processes: int) -> Plan:
         return Plan(gap or SLEEP, sleep=True)
     walk = block_bytes() if mode == "evict" else int(mode)
     rest = Rest(Plan(0, walk), source=False)
-    start = time.perf_counter()
-    rest()
-    took = (time.perf_counter() - start) * -(-processes // len(os.sched_getaffinity(0)))
+    took = min(timeit.repeat(rest, number=1, repeat=3)) * -(-processes // len(os.sched_getaffinity(0)))
     if gap and gap < 2 * took:
         raise Failed(
             f"--cold takes a longer gap: a walk over {walk >> 10} KiB takes {took * 1e3:.3g} ms with {processes} "
