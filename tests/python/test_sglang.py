@@ -180,9 +180,7 @@ def ranks_with_wrong_ranks() -> None:
     assert "one of [" in text_of(ValueError, lambda: broadcast_pyobj([], rank, group, src=other))
     if rank in (0, 2):
         # Rank 0 takes itself for rank 2, which takes it for the source.
-        text = text_of(
-            ValueError if rank == 0 else ringcast.SendError, lambda: broadcast_pyobj([1], 2, group, src=0)
-        )
+        text = text_of(ValueError if rank == 0 else ringcast.SendError, lambda: broadcast_pyobj([1], 2, group, src=0))
         assert "rank=2 and src=0 here, on rank 0" in text
         assert broadcast_pyobj([rank], rank, group, src=0) == [0]
         if rank == 2:

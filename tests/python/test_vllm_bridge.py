@@ -30,6 +30,7 @@ pytestmark = pytest.mark.alike
 
 legs = pytest.fixture(uplinks.legs)
 
+
 @pytest.fixture
 def peers():
     made = [Peer(), Peer()]

@@ -197,9 +197,7 @@ def test_a_group_passes_on_a_queue_from_outside():
 
     def run(group):
         handle = writer.handle if group.rank == 0 else None
-        queue = MessageQueue.create_from_process_group(
-            group, 1 << 20, 2, external_writer_handle=handle, blocking=False
-        )
+        queue = MessageQueue.create_from_process_group(group, 1 << 20, 2, external_writer_handle=handle, blocking=False)
         queue.wait_until_ready()
         return queue.dequeue(timeout=WATCHDOG), queue._is_local_reader
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one rank of a group to another: a ring with one reader for each (group, from, to), made when it is first used.
+"""From one rank of a group to another: a ring with one reader for each (group, from, to), made at its first use.
 
-Nothing here is a collective, and a sender never waits for its peer unless it is asked to. So a pair begins on
-torch.distributed's own point to point, on the CPU group: the first message (HELLO) carries the ring's handle, and those
-after it whole frames. Who receives HELLO tries to attach, and answers each message by whether it has. As soon as the
-sender finds that answer it sends RING, the last message on that way, and the next frame goes into the ring: by then the
-reader stands at its tail, so no frame is lost, and RING tells it where the next one is. A receiver that can't attach,
-being on another machine, never gets RING, and the pair stays where it is.
+No call is a collective, and a sender waits for its peer only on request. So a connection begins on torch.distributed's
+own point to point, on the CPU group: the first message (HELLO) has the ring's handle, and the messages after HELLO have
+whole frames. The receiver of HELLO tries to attach, and answers each message by whether it has attached. When the
+sender finds that answer, the sender sends RING, the last message on that way, and puts the next frame into the ring: by
+then the reader stands at the ring's tail, so no frame is lost, and RING tells the reader where the next frame is. A
+receiver on another machine can't attach, never gets RING, and the connection stays on torch.distributed.
 
-gloo can't tell whether a send has ended without waiting for it, and a thread that waits in gloo can't be got out of
-there before the process exits. Hence the answers: the sender posts a receive for each before it sends, and looks into
-the memory where it will arrive. They also tell when the memory of a sent message may go.
+gloo can't tell whether a send has ended without a wait for it, and a thread that waits in gloo stays there until the
+process exits. Hence the answers: the sender posts a receive for each answer before the message is sent, and looks into
+the memory where the answer will arrive. The answers also tell when the memory of a sent message may go.
 
-A ring that is full doesn't hold an isend up either: what finds no room waits in an outbox, packed, that a thread
-empties and ends with. All of it has tags of its own: other point to point traffic on the same group is not disturbed.
+A full ring does not hold up an isend: a frame without room waits, packed, in an outbox, which a thread empties and ends
+with. All messages have tags of their own: other point to point traffic on the same group is not disturbed.
 """
 
 import atexit
@@ -139,9 +139,7 @@ class Sender:
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        self.ring: ringcast.Writer = ringcast.Writer(
-            config.capacity(), 1, gpu_pool_bytes=config.gpu_pool_bytes()
-        )
+        self.ring: ringcast.Writer = ringcast.Writer(config.capacity(), 1, gpu_pool_bytes=config.gpu_pool_bytes())
         self._gpu_is_off = config.gpu_is_off()
         self._lock = threading.Lock()
         self._call = 0

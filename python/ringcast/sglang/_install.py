@@ -31,9 +31,7 @@ _lock = threading.RLock()
 
 def _instead_of_pyobj(original: Any) -> Any:
     @functools.wraps(original)
-    def replacement(
-        data: Any, rank: int, dist_group: Any = None, src: int = 0, force_cpu_device: bool = True
-    ) -> Any:
+    def replacement(data: Any, rank: int, dist_group: Any = None, src: int = 0, force_cpu_device: bool = True) -> Any:
         return broadcast_pyobj(data, rank, dist_group, src, force_cpu_device)
 
     return replacement

@@ -6,15 +6,15 @@
     queue.wait_until_ready()                                # in all
     queue.enqueue(obj)                                      # in the writer; every reader's dequeue() gives an equal one
 
-What is different. A message takes what it needs, in one ring of variable-length frames or, if it is large, in spill
-memory beside it; max_chunk_bytes * max_chunks is a budget that makes the ring smaller than it would be, and bounds no
-message. Nothing goes by a socket but what is for other machines. Every array and tensor arrives writable and is the
-receiver's own. The warnings about a long wait say who it is that is waited for.
+Differences from vLLM. A message takes the bytes that the message needs, in one ring of variable-length frames or, if it
+is large, in spill memory. max_chunk_bytes * max_chunks is a budget that can make the ring smaller, and bounds
+no message. Only messages for other machines go by a socket. Arrays and tensors arrive writable, as the receiver's own
+memory. A warning about a long wait names the rank that is waited for.
 
-What goes wrong. When a reader has died, the writer's next enqueue, and one that waits, raises ringcast.ReaderDied; so
-does each other reader when it has received what was sent before; all name the rank and its pid, and the queue is of no
-further use. When the writer dies or exits, the readers get ringcast.WriterGone, which names its pid. A reader that is
-collected, or whose process exits in order, has left, and nobody minds. shutdown() ends waits with
+Errors. When a reader has died, the writer's next enqueue, or an enqueue that waits, raises ringcast.ReaderDied; so does
+each other reader once the earlier messages are received. All errors name the rank and its pid, and the queue is of no
+further use. When the writer dies or exits, the readers raise ringcast.WriterGone, which names its pid. A reader that is
+collected, or whose process exits in order, has left, and no error is raised. shutdown() ends waits with
 RuntimeError("cancelled"), and so does the exit of a process whose other threads still wait.
 """
 
@@ -57,12 +57,12 @@ class Handle:
 class MessageQueue:
     """One end of a queue: made by the constructor it is the writer's, by create_from_handle() a reader's.
 
-    n_reader: all readers; n_local_reader: those of this machine. local_reader_ranks: what these give as their rank to
-    create_from_handle(), 0, 1, ... unless told; every other rank is a remote reader. connect_ip: the address of this
-    machine for remote readers; None: the environment's VLLM_HOST_IP, or the one that routes outwards begin at.
-    max_chunk_bytes * max_chunks: the ring has no more bytes than these, rounded up to a power of two, nor than
-    ringcast.Writer's default. How large a message can be is bounded by spill memory alone (RINGCAST_SPILL_BYTES).
-    enable_shm_tensor_arena: without effect: no tensor goes through pickle.
+    n_reader: all readers; n_local_reader: the readers of this machine. local_reader_ranks: the ranks that the local
+    readers give to create_from_handle(), by default 0, 1, ...; every other rank is a remote reader. connect_ip: this
+    machine's address for remote readers; None: the environment's VLLM_HOST_IP, or the address of a route outwards.
+    max_chunk_bytes * max_chunks: the most bytes of the ring, rounded up to a power of two; ringcast.Writer's default is
+    another limit. The size of a message is bounded by spill memory alone (RINGCAST_SPILL_BYTES).
+    enable_shm_tensor_arena: without effect, since no tensor goes through pickle.
 
     One thread at a time enqueues, or dequeues (RuntimeError); shutdown() comes from any thread.
     """
@@ -106,7 +106,7 @@ class MessageQueue:
 
     @classmethod
     def create_from_handle(cls, handle: Handle, rank: int) -> "MessageQueue":
-        """The reader `rank`. It is attached when this returns, and gets what is sent from then on."""
+        """The reader `rank`, attached: the reader receives what is sent from now on."""
         self = cls.__new__(cls)
         if not hasattr(handle, "local_reader_ranks"):
             raise TypeError(f"handle must be what export_handle() gives, not {type(handle).__name__}")
@@ -117,8 +117,8 @@ class MessageQueue:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
             end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank), keep=True))
         elif handle.remote_subscribe_addr is not None:
-            leg = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
-            end = Receiver(leg.reader, leg)
+            link = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
+            end = Receiver(link.reader, link)
         else:
             raise ValueError(
                 f"rank {rank} is no reader of this queue: its local_reader_ranks are {handle.local_reader_ranks}, and "
@@ -154,15 +154,15 @@ class MessageQueue:
     def enqueue(self, obj: Any, timeout: Optional[float] = None) -> None:
         """Send `obj` to every reader. timeout: seconds to wait for room, None for ever.
 
-        It also waits for readers that have not attached yet. TimeoutError: nothing was sent; the text says who is in
-        the way. Others as in this module's docstring, or of ringcast.Writer.send.
+        The call also waits for readers that have not attached yet. TimeoutError: nothing was sent; the text names the
+        blocker. Other errors as in this module's docstring, or of ringcast.Writer.send.
         """
         self._end.enqueue(obj, timeout)
 
     def dequeue(self, timeout: Optional[float] = None, indefinite: bool = False) -> Any:
-        """Receive the next object. timeout: seconds, None for ever. indefinite: a long wait is no reason to warn.
+        """Receive the next object. timeout: seconds, None for ever. indefinite: no warning for a long wait.
 
-        TimeoutError: nothing came. Others as in this module's docstring, or of ringcast.Reader.recv.
+        TimeoutError: nothing came. Other errors as in this module's docstring, or of ringcast.Reader.recv.
         """
         return self._end.dequeue(timeout, indefinite)
 
@@ -178,7 +178,7 @@ class MessageQueue:
         self._end.wait_until_ready()
 
     def shutdown(self) -> None:
-        """End the wait that another thread is in, and every later one, by RuntimeError("cancelled"). What is there can
+        """End the wait of another thread, and every later wait, by RuntimeError("cancelled"). Messages in the ring can
         still be received. Any thread, any number of times."""
         self.shutting_down = True
         with contextlib.suppress(ValueError):  # it is closed
@@ -230,8 +230,8 @@ class MessageQueue:
     ) -> Tuple["MessageQueue", List[Handle]]:
         """Collective: each rank of a group is the writer of a queue of its own, all with one reader, a process of the
         machine that `reader_rank`, a global rank, is on. Returns this rank's queue and, on `reader_rank`, the handles
-        by rank in the group; on the others []. Who reads calls create_from_handle(handle, 0), or with -1 if that has
-        no local_reader_ranks."""
+        by rank in the group; on the others []. The reader calls create_from_handle(handle, 0), or with -1 if the handle
+        has no local_reader_ranks."""
         ranks = Ranks(pg)
         if reader_rank not in ranks.globally:
             raise ValueError(f"reader_rank is a global rank of the group, one of {ranks.globally}, not {reader_rank}")

@@ -243,9 +243,7 @@ def join(connection: Connection, rank: int) -> "Tuple[ringcast.Reader, Optional[
                 writer = undo.enter_context(_make_ring(welcome))
                 reader = ringcast.Reader(writer.handle, name=name, keep=True)
             undo.enter_context(reader)
-            letter, words = connection.ask(
-                b"S" if writer is None else b"R", pack_words(handle=reader.handle), deadline
-            )
+            letter, words = connection.ask(b"S" if writer is None else b"R", pack_words(handle=reader.handle), deadline)
             if letter == b"D":
                 undo.pop_all()
                 return reader, None if writer is None else _relay(connection, writer, rank, welcome)
