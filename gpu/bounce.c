@@ -16,8 +16,8 @@
  * If the device has yet to read all chunks, the call waits. It asks the driver for the event between short sleeps, and
  * a timeout or a signal ends the wait. The bytes that are enqueued by then stay enqueued: `take->copied` counts them.
  *
- * A buffer that a stream may still read is not freed. A reader that closes waits a tenth of a second for the stream;
- * then it leaves the buffer on a list of the process, and the next reader that opens or closes looks at the list again.
+ * A buffer that a stream may still read is not freed. A reader that closes waits a second for the stream; then it
+ * leaves the buffer on a list of the process, and the next reader that opens or closes looks at the list again.
  *
  * Without pinned memory, or without events, the call waits until the stream is idle, copies out of the ring itself, and
  * waits for that copy.
@@ -36,7 +36,6 @@
 #define CHUNK_BYTES ((uint64_t)512 << 10)
 #define SPIN_NS     50000 /* how long the host only asks, before the host sleeps between two questions */
 #define PAUSE_NS    20000
-#define CLOSE_NS    100000000
 
 struct chunk {
   rc_cu_event event; /* behind the last copy out of it */
@@ -53,6 +52,8 @@ struct rc_bounce {
   uint32_t forks;
   struct rc_bounce *next; /* in `left` */
 };
+
+int64_t rc_bounce_patience_ns = (int64_t)1000 * 1000 * 1000;
 
 static struct {
   pthread_mutex_t mutex;
@@ -145,7 +146,7 @@ void rc_bounces_tidy(void) {
 }
 
 void rc_bounce_end(struct rc_bounce *bounce) {
-  if (bounce) free_or_leave(bounce, CLOSE_NS);
+  if (bounce) free_or_leave(bounce, rc_bounce_patience_ns);
 }
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */

@@ -45,6 +45,8 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *reader);
  * enqueued in `take->copied`. -EBUSY: the stream captures a graph. -EIO. The context is current. */
 int rc_bounce_copy(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, const void *from, uint64_t bytes,
                    rc_cu_ptr to);
+/* How long the end of a buffer waits for the streams: a second, but in tests. */
+extern int64_t rc_bounce_patience_ns;
 /* Frees the buffer, at once or when the streams have read it. NULL is allowed. */
 void rc_bounce_end(struct rc_bounce *bounce);
 /* Frees what was left, where that can be by now. */

@@ -283,7 +283,7 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
  * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
  * It may take longer where CUDA itself waits for all that this process's streams on the device are still to do, while
  * lent memory that was taken back is being closed. If a stream has yet to read the reader's pinned buffer, the call
- * waits for a tenth of a second; after that the buffer stays until a later reader of this process opens or closes. */
+ * waits for a second; after that the buffer stays until a later reader of this process opens or closes. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
 /* As ringcast_reader_next. */

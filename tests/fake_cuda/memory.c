@@ -252,7 +252,7 @@ rc_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
   rc_cu_result result = fake_begin(FAKE_host_alloc, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
   if (flags & ~(unsigned)RC_CU_MEMHOSTALLOC_PORTABLE || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
-  void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (host == MAP_FAILED) return fake_end(RC_CU_OUT_OF_MEMORY);
   fake_memory_add((struct fake_memory){
       .kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .is_own = true});
