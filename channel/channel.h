@@ -8,12 +8,10 @@
 #include "ring/hot.h"
 #include "ring/spill.h"
 #include "ringcast/ringcast.h"
-#include "shm/alarm.h"
 #include "shm/arena.h"
-#include "shm/notify.h"
+#include "shm/poller.h"
 #include "shm/segment.h"
 #include "shm/wait.h"
-#include "shm/watchers.h"
 
 /* Readers that the writer does without, or can't wait for any longer; see lost.c. */
 #define RC_MOST_TOLD 64u
@@ -28,7 +26,7 @@ struct rc_lost {
   uint64_t joining;      /* the owner word that was seen joining, and ... */
   int64_t joining_since; /* ... when it was first */
   uint32_t tidied;       /* how often it was looked for slots of the dead */
-  struct rc_watchers *watchers; /* NULL until ringcast_writer_check or _fd */
+  struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
   uint32_t first, count; /* the queue of those that went and have not been told of */
   struct ringcast_peer queue[RC_MOST_TOLD];
 };
@@ -52,7 +50,7 @@ struct ringcast_writer {
   struct rc_attachment attachment; /* ended by close */
   struct rc_segment segment;
   struct rc_waiter waiter; /* for room */
-  struct rc_alarm *alarm;  /* NULL until ringcast_writer_room_fd */
+  struct rc_poller *poller; /* waits for room; NULL until ringcast_writer_room_fd */
   struct rc_watch blocker; /* who holds the ring back, and ... */
   uint64_t blocker_owner;  /* ... the owner word that said so; 0: nobody yet */
   uint64_t wakes; /* as in the shared counts */
@@ -72,7 +70,7 @@ struct ringcast_reader {
   struct rc_waiter waiter; /* for a frame */
   struct rc_pace pace;
   struct rc_watch writer;
-  struct rc_notifier *notifier; /* NULL until ringcast_reader_fd */
+  struct rc_poller *poller; /* NULL until ringcast_reader_fd */
   struct rc_arena_view view;
   struct rc_keeper *keeper; /* NULL: it keeps nothing */
   uint32_t kept;            /* frames that a retained mapping pins */

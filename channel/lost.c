@@ -83,7 +83,7 @@ static void tell_later(struct rc_lost *lost, const struct ringcast_peer *peer) {
     lost->count--;
   }
   lost->queue[(lost->first + lost->count++) % RC_MOST_TOLD] = *peer;
-  if (lost->watchers) rc_watchers_raise(lost->watchers, true);
+  if (lost->poller) rc_poller_raise(lost->poller, true);
 }
 
 /* Goes on without a reader. False: it has left by itself. */
@@ -260,21 +260,19 @@ bool rc_lost_expel(ringcast_writer *writer) {
 /* ---- Looking for the dead --------------------------------------------------------------------------------------- */
 
 void rc_lost_watch_all(ringcast_writer *writer) {
-  struct rc_watchers *watchers = writer->lost.watchers;
   for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
     uint64_t owner = load_owner(writer, i);
-    if (rc_owner_state(owner) != RC_SLOT_ACTIVE)
-      rc_watchers_clear(watchers, i);
-    else if (rc_watchers_tag(watchers, i) != owner)
-      rc_watchers_set(watchers, i, owner, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+    struct rc_watch whom;
+    rc_watch_init(&whom, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
+    rc_poller_watch(writer->lost.poller, i, owner, rc_owner_state(owner) == RC_SLOT_ACTIVE ? &whom : NULL);
   }
 }
 
 static int begin_watching(ringcast_writer *writer) {
-  if (!writer->lost.watchers) {
-    int result = rc_watchers_open(writer->ring.ring.slots, &writer->lost.watchers);
+  if (!writer->lost.poller) {
+    int result = rc_poller_open(NULL, writer->ring.ring.slots, &writer->lost.poller);
     if (result != 0) return rc_fail(result, "can't make a descriptor that watches the readers: %s", strerror(-result));
-    rc_watchers_raise(writer->lost.watchers, writer->lost.count != 0);
+    rc_poller_raise(writer->lost.poller, writer->lost.count != 0);
   }
   rc_lost_watch_all(writer);
   return 0;
@@ -283,14 +281,14 @@ static int begin_watching(ringcast_writer *writer) {
 int ringcast_writer_fd(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result == 0) result = begin_watching(writer);
-  return result != 0 ? result : rc_watchers_fd(writer->lost.watchers);
+  return result != 0 ? result : rc_poller_fd(writer->lost.poller);
 }
 
 static bool take_told(struct rc_lost *lost, struct ringcast_peer *out) {
   if (lost->count == 0) return false;
   *out = lost->queue[lost->first];
   lost->first = (lost->first + 1) % RC_MOST_TOLD;
-  if (--lost->count == 0) rc_watchers_raise(lost->watchers, false);
+  if (--lost->count == 0) rc_poller_raise(lost->poller, false);
   return true;
 }
 
@@ -302,15 +300,15 @@ int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out) {
   if (result != 0) return result;
   struct ringcast_peer peer;
   for (uint32_t slot; !take_told(lost, &peer);) {
-    if (!rc_watchers_find_ended(lost->watchers, &slot)) return 0;
-    uint64_t owner = rc_watchers_tag(lost->watchers, slot);
+    if (!rc_poller_find_ended(lost->poller, &slot)) return 0;
+    uint64_t owner = rc_poller_tag(lost->poller, slot);
     bool here = load_owner(writer, slot) == owner && rc_writer_peer(writer, slot, &peer);
     if (here && lost->on_death == RINGCAST_FAIL) {
       peer.state = RINGCAST_PEER_DEAD; /* by its pidfd, whatever /proc hides */
       break;
     }
     if (here) let_go(writer, slot, owner, true);
-    rc_watchers_clear(lost->watchers, slot); /* it is told of now, or had left before it ended */
+    rc_poller_watch(lost->poller, slot, 0, NULL); /* it is told of now, or had left before it ended */
   }
   rc_sized_write(out, out->size, &peer, sizeof peer);
   return 1;

@@ -144,8 +144,8 @@ void ringcast_reader_leave(ringcast_reader *reader) {
     leave_ring(reader);
   }
   rc_watch_close(&reader->writer);
-  rc_notifier_destroy(reader->notifier);
-  reader->notifier = NULL;
+  rc_poller_close(reader->poller);
+  reader->poller = NULL;
   reader->forks = RC_LEFT;
 }
 
@@ -214,20 +214,18 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   }
 }
 
-#define NEVER_SOON (1u << 31) /* turned over in an event's word: what it will not be for a long time */
-
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
-  rc_notifier_clear(reader->notifier);
+  rc_poller_clear(reader->poller);
   RC_POINT(POLL);
   uint32_t value = rc_event_prepare(reader->waiter.event);
   int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
-  result = rc_notifier_arm(reader->notifier, value);
+  result = rc_poller_arm(reader->poller, value, INT64_MAX);
   RC_POINT(POLL_ARMED);
   if (result == 0) return -EAGAIN;
-  rc_notifier_destroy(reader->notifier);
-  reader->notifier = NULL;
+  rc_poller_close(reader->poller);
+  reader->poller = NULL;
   return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew",
                  strerror(-result));
 }
@@ -235,18 +233,11 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
 int ringcast_reader_fd(ringcast_reader *reader) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  if (reader->notifier) return rc_notifier_fd(reader->notifier);
-  struct rc_notifier *notifier;
-  result = rc_notifier_create(reader->waiter.event, RC_SLICE_NS, &notifier);
-  if (result == 0) {
-    result = rc_notifier_watch(notifier, &reader->segment.writer);
-    /* Another value than is there: readable at first, so that whoever polls looks, and thereby arms it. */
-    if (result == 0) result = rc_notifier_arm(notifier, rc_load_relaxed(&reader->waiter.event->word) ^ NEVER_SOON);
-    if (result != 0) rc_notifier_destroy(notifier);
-  }
+  if (reader->poller) return rc_poller_fd(reader->poller);
+  result = rc_poller_open(reader->waiter.event, 1, &reader->poller);
   if (result != 0) return rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
-  reader->notifier = notifier;
-  return rc_notifier_fd(notifier);
+  rc_poller_watch(reader->poller, 0, 1, &reader->writer);
+  return rc_poller_fd(reader->poller);
 }
 
 /* Before a spilled frame is lent. After an error it is still the next one. */
@@ -270,7 +261,7 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
       .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
-  if (result == -EAGAIN && reader->notifier) result = rc_reader_arm(reader, poll_frame, &wait);
+  if (result == -EAGAIN && reader->poller) result = rc_reader_arm(reader, poll_frame, &wait);
   return result == 0 ? 0 : fail_to_read(reader, result);
 }
 

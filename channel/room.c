@@ -49,12 +49,12 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
     return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
   /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. But the descriptor may wait for room
    * meanwhile, and go on after this. Relaxed: as in wait_for_room. */
-  if (!writer->alarm) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);
   if (result == -EDEADLK) return rc_fail_shared();
-  if (writer->lost.watchers) rc_lost_watch_all(writer);
+  if (writer->lost.poller) rc_lost_watch_all(writer);
   if (result == 0) return (int)wait.found;
   wait.found = rc_peer_count(&writer->ring.ring);
   return rc_fail(result, "%u of %u readers are attached", wait.found, count);
@@ -93,7 +93,7 @@ static void ask_for_kept(ringcast_writer *writer) {
  * least that was asked for in vain. */
 static void want(struct writer_wait *wait, uint64_t wanted) {
   ringcast_writer *writer = wait->writer;
-  if (writer->alarm && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
+  if (writer->poller && writer->lost.wanted < wanted) wanted = writer->lost.wanted;
   /* K1 -> K3. Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
   ask_for_kept(writer);
@@ -194,21 +194,23 @@ static int arm(struct writer_wait *wait) {
   int result = check_room(wait);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&writer->waiter)) return -ECANCELED;
-  result = rc_alarm_arm(writer->alarm, value, rc_lost_blocker(writer), rc_lost_slice(writer));
+  struct rc_watch *blocker = rc_lost_blocker(writer); /* which sets blocker_owner */
+  rc_poller_watch(writer->poller, 0, writer->blocker_owner, blocker);
+  result = rc_poller_arm(writer->poller, value, rc_lost_slice(writer));
   if (result == 0) return -EAGAIN;
-  rc_alarm_close(writer->alarm);
-  writer->alarm = NULL;
+  rc_poller_close(writer->poller);
+  writer->poller = NULL;
   return rc_fail(-ENOBUFS, "the descriptor of this writer can't wait any more (%s): ask for it anew",
                  strerror(-result));
 }
 
 int ringcast_writer_room_fd(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
-  if (result == 0 && !writer->alarm) {
-    result = rc_alarm_open(writer->waiter.event, &writer->alarm);
+  if (result == 0 && !writer->poller) {
+    result = rc_poller_open(writer->waiter.event, 1, &writer->poller);
     if (result != 0) rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
   }
-  return result != 0 ? result : rc_alarm_fd(writer->alarm);
+  return result != 0 ? result : rc_poller_fd(writer->poller);
 }
 
 /* There is no room. */
@@ -225,7 +227,7 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
                               .slice = slice_of,
                               .context = wait};
   int result = wait_for_room_event(wait, timeout_ns, &how);
-  return result == -EAGAIN && writer->alarm ? arm(wait) : result;
+  return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }
 
 rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,

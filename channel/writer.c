@@ -167,8 +167,8 @@ void ringcast_writer_close(ringcast_writer *writer) {
   }
   rc_arena_free(&writer->arena);
   rc_watch_close(&writer->blocker);
-  rc_alarm_close(writer->alarm);
-  rc_watchers_close(writer->lost.watchers);
+  rc_poller_close(writer->poller);
+  rc_poller_close(writer->lost.poller);
   rc_segment_destroy(&writer->segment);
   RC_POINT(UNMAPPED);
   free(writer);

@@ -9,7 +9,6 @@
 #if RINGCAST_HAVE_LIBURING
 
 #include <liburing.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -23,12 +22,12 @@
 
 /* What an entry is known by. Each wait has a number of its own, so that the end of an old one is not taken for the end
  * of the present one. */
-enum { NAME_WATCH, NAME_CANCEL, NAME_FIRST_WAIT };
+enum { NAME_CANCEL, NAME_FIRST_WAIT };
 
 struct rc_uring {
   struct io_uring ring;
   uint64_t wait; /* the name of the latest wait */
-  bool waiting, fired, ended;
+  bool waiting, fired;
   int error;
 };
 
@@ -82,20 +81,13 @@ static void take_wait(struct rc_uring *uring, int result) {
   else if (result != -ECANCELED) uring->error = result;
 }
 
-static void take_watch(struct rc_uring *uring, int result) {
-  if (result > 0) uring->ended = true;
-  else uring->error = result < 0 ? result : -EIO;
-}
-
 /* Hands the new entries to the kernel, has it finish what it put off, and takes in all that has completed. */
 static int enter(struct rc_uring *uring) {
   int result = io_uring_submit_and_get_events(&uring->ring);
   if (result < 0) return result;
   struct io_uring_cqe *entry;
   while (io_uring_peek_cqe(&uring->ring, &entry) == 0) {
-    uint64_t name = io_uring_cqe_get_data64(entry);
-    if (name == NAME_WATCH) take_watch(uring, entry->res);
-    else if (name == uring->wait && uring->waiting) take_wait(uring, entry->res);
+    if (io_uring_cqe_get_data64(entry) == uring->wait && uring->waiting) take_wait(uring, entry->res);
     io_uring_cqe_seen(&uring->ring, entry);
   }
   return uring->error;
@@ -110,7 +102,7 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
   uring->waiting = true;
   uring->fired = false;
   int result = enter(uring);
-  return result < 0 ? result : uring->fired || uring->ended;
+  return result < 0 ? result : uring->fired;
 }
 
 int rc_uring_cancel(struct rc_uring *uring) {
@@ -124,14 +116,6 @@ int rc_uring_cancel(struct rc_uring *uring) {
   result = enter(uring);
   uring->waiting = false; /* if it is being woken right now, its end comes in later and has nobody's name */
   return result;
-}
-
-int rc_uring_watch(struct rc_uring *uring, int pidfd) {
-  struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
-  if (!entry) return -EBUSY;
-  io_uring_prep_poll_add(entry, pidfd, POLLIN);
-  io_uring_sqe_set_data64(entry, NAME_WATCH);
-  return enter(uring);
 }
 
 #else
@@ -152,11 +136,6 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
 
 int rc_uring_cancel(struct rc_uring *uring) {
   (void)uring;
-  return -ENOSYS;
-}
-
-int rc_uring_watch(struct rc_uring *uring, int pidfd) {
-  (void)uring, (void)pidfd;
   return -ENOSYS;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of io_uring that is in use: waiting for a futex word and for the end of a process, told by an eventfd.
+ * The part of io_uring that is in use: waiting for a futex word, told by an eventfd.
  *
  * By liburing, where the library was built with it (RINGCAST_HAVE_LIBURING); built without, opening fails with -ENOSYS
- * and whoever waits does without. Debian's liburing 2.3 has no helper for IORING_OP_FUTEX_WAIT, so that entry is filled
+ * and the caller does without. Debian's liburing 2.3 has no helper for IORING_OP_FUTEX_WAIT, so that entry is filled
  * by hand.
  *
  * The ring is made with IORING_SETUP_DEFER_TASKRUN: what completes is put on a list and the eventfd is signalled by the
@@ -30,14 +30,11 @@ int rc_uring_open(int event_fd, struct rc_uring **out);
 /* Closing ends what is waited for; also allowed to other threads. */
 void rc_uring_close(struct rc_uring *uring);
 
-/* Waits for *word != value, one wait at a time. 1 if that is so already, or the watched process has ended; 0 if the
- * eventfd will tell. After an error the ring is good for closing alone. */
+/* Waits for *word != value, one wait at a time. 1 if that is so already; 0 if the eventfd will tell. After an error the
+ * ring is good for closing alone. */
 int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value);
 
 /* Ends the wait, if there is one. The eventfd may have been signalled by this. */
 int rc_uring_cancel(struct rc_uring *uring);
-
-/* The eventfd is signalled, once, when the process has ended with all its threads. */
-int rc_uring_watch(struct rc_uring *uring, int pidfd);
 
 #endif

@@ -29,7 +29,7 @@
  *            as it does when the ring is full.
  *   Files    A ring holds three descriptors for its writer, none for a reader; a handle that has waited holds one more
  *            (the other side's pidfd); ringcast_writer_check and _fd hold two, and one for each reader;
- *            ringcast_reader_fd up to three, ringcast_writer_room_fd up to five. Closing the handle closes them.
+ *            ringcast_reader_fd and ringcast_writer_room_fd up to five each. Closing the handle closes them.
  *   Trust    A ring is open to processes of the same user that may look into the writer's /proc entry, and to
  *            no others.
  *

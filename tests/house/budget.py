@@ -17,21 +17,21 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Part: its folders, and the lines that it may have at most.
 PARTS = {
-    "headers": ("include", 1490),
-    "core": ("ring shm channel", 8720),
-    "gpu": ("gpu", 5170),
-    "extension": ("python/extension", 11030),
-    "package": ("python/ringcast", 7920),
-    "measuring": ("tools bench python/ringcast/bench", 8350),
-    "tests": ("tests", 44000),
-    "tests of gpu": ("tests", 20850),
+    "headers": ("include", 1447),
+    "core": ("ring shm channel", 8358),
+    "gpu": ("gpu", 5166),
+    "extension": ("python/extension", 10827),
+    "package": ("python/ringcast", 7899),
+    "measuring": ("tools bench python/ringcast/bench", 8251),
+    "tests": ("tests", 43340),
+    "tests of gpu": ("tests", 20815),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 926,
-    "tests/fake_cuda/streams.c": 533,
+    "python/ringcast/_ringcast.pyi": 925,
+    "tests/fake_cuda/streams.c": 519,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,
 }

@@ -71,8 +71,8 @@ def test_a_descriptor_is_served_by_a_thread_where_io_uring_is_switched_off(ring)
         with open(f"/proc/self/task/{task}/comm") as name:
             threads.add(name.read().strip())
     rings = [number for number in os.listdir("/proc/self/fd") if "io_uring" in read_link(number)]
-    assert ("ringcast-notify" in threads) == (not rings)
-    if DISABLED & {"io_uring", "pidfd"}:  # it takes all of them
+    assert ("ringcast-poller" in threads) == (not rings)
+    if "io_uring" in DISABLED:
         assert not rings
 
 

@@ -13,7 +13,7 @@
 #include "tests/support/switches.h"
 
 static struct rc_os real;
-static int uring_result; /* found out before any test, see tests/support/notifier.h */
+static int uring_result; /* found out before any test, see tests/support/poller.h */
 
 /* ---- The ring goes on ------------------------------------------------------------------------------------------- */
 

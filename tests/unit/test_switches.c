@@ -19,7 +19,7 @@
 #include "tests/support/suite.h"
 #include "tests/support/switches.h"
 
-static int uring_result; /* found out before any test, see tests/support/notifier.h */
+static int uring_result; /* found out before any test, see tests/support/poller.h */
 static struct rc_os real;
 static int calls;
 
@@ -135,16 +135,32 @@ START_TEST(a_node_is_asked_for_unless_switched_off) {
 }
 END_TEST
 
+START_TEST(the_environment_names_what_is_switched_off) {
+  const char *with[] = {"io_uring", "numa,io_uring", "io_uring,numa", " numa , io_uring ", ",,io_uring,"};
+  const char *without[] = {"", ",", "io", "io_uring2", "xio_uring", "numa,spin", "io,_uring", "IO_URING"};
+  unsetenv("RINGCAST_DISABLE");
+  ck_assert(!rc_disabled("io_uring"));
+  for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
+    setenv("RINGCAST_DISABLE", with[i], 1);
+    ck_assert_msg(rc_disabled("io_uring"), "\"%s\"", with[i]);
+  }
+  for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+    setenv("RINGCAST_DISABLE", without[i], 1);
+    ck_assert_msg(!rc_disabled("io_uring"), "\"%s\"", without[i]);
+  }
+}
+END_TEST
+
 START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
-  bool off = rc_disabled("io_uring") || rc_disabled("pidfd"); /* it watches the writer by a pidfd */
-  if (!off && (uring_result != 0 || !has_pidfds())) {
+  bool off = rc_disabled("io_uring");
+  if (!off && uring_result != 0) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
     return;
   }
   ringcast_writer *writer = make_writer(4096);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_ge(ringcast_reader_fd(reader), 0);
-  ck_assert_int_eq(rc_notifier_uses_uring(reader->notifier), !off);
+  ck_assert_int_eq(rc_poller_uses_uring(reader->poller), !off);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
@@ -257,6 +273,7 @@ int main(void) {
   tcase_add_test(tests, a_name_that_the_library_does_not_know_is_refused_in_words);
   tcase_add_test(tests, a_ring_is_of_the_best_memory_that_is_not_switched_off);
   tcase_add_test(tests, a_node_is_asked_for_unless_switched_off);
+  tcase_add_test(tests, the_environment_names_what_is_switched_off);
   tcase_add_test(tests, a_descriptor_is_served_by_io_uring_unless_switched_off);
   tcase_add_test(tests, who_waits_asks_for_a_pidfd_unless_switched_off);
   tcase_add_test(tests, waits_are_left_to_the_cpu_unless_switched_off);

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include "shm/poller.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "shm/os.h"
+#include "shm/uring.h"
+#include "shm/wait.h"
+
+struct watched {
+  uint64_t tag; /* 0: none */
+  struct rc_watch process;
+  bool polled; /* its pidfd is in the epoll */
+};
+
+struct rc_poller {
+  int epoll, timer;
+  int fd; /* the eventfd; -1: there is no event */
+  uint32_t forks;
+  int64_t most_ns; /* until the armed time; INT64_MAX: none */
+  bool raised;
+
+  struct rc_event *event;
+  struct rc_uring *uring;
+  bool threaded, stopping;
+  bool armed;     /* where there is a thread, under the lock; so is the value */
+  uint32_t value;
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+
+  uint32_t count, unpolled; /* unpolled: how many processes are looked at through /proc */
+  struct watched watched[];
+};
+
+static int add(const struct rc_poller *poller, int fd) {
+  struct epoll_event event = {.events = EPOLLIN};
+  return epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
+/* Neither blocks nor fails: the count stays far from its limit. */
+static void raise_fd(const struct rc_poller *poller) { (void)!eventfd_write(poller->fd, 1); }
+
+static void lower_fd(const struct rc_poller *poller) {
+  eventfd_t count;
+  (void)!eventfd_read(poller->fd, &count);
+}
+
+static bool word_differs(const struct rc_poller *poller, uint32_t value) {
+  return rc_load_acquire(&poller->event->word) != value; /* <- E7: what was signalled is seen by the caller's look */
+}
+
+/* ---- The timer -------------------------------------------------------------------------------------------------- */
+
+static bool has_ended_unpolled(const struct rc_poller *poller) {
+  for (uint32_t i = 0; poller->unpolled > 0 && i < poller->count; i++)
+    if (poller->watched[i].tag != 0 && poller->watched[i].process.fd == RC_WATCH_ENDED) return true;
+  return false;
+}
+
+/* Begins anew, and takes back that an earlier time has passed. */
+static void set_timer(const struct rc_poller *poller) {
+  int64_t ns = poller->most_ns;
+  if (poller->unpolled > 0 && ns > RC_SLICE_NS) ns = RC_SLICE_NS;
+  if (ns < 1 || poller->raised || has_ended_unpolled(poller)) ns = 1; /* 0 would turn it off */
+  struct itimerspec once = {.it_value = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}};
+  if (ns == INT64_MAX) once = (struct itimerspec){0};
+  timerfd_settime(poller->timer, 0, &once, NULL);
+}
+
+/* ---- The helper thread ------------------------------------------------------------------------------------------ */
+
+/* Without the lock. The value may be out of date when the sleep ends: the caller looks anew. The slice is for a signal
+ * whose wake died with its signaller. */
+static void sleep_a_slice(struct rc_poller *poller) {
+  uint32_t value = poller->value;
+  pthread_mutex_unlock(&poller->lock);
+  rc_os.futex_wait(&poller->event->word, value, RC_SLICE_NS);
+  pthread_mutex_lock(&poller->lock);
+}
+
+static void *help(void *context) {
+  struct rc_poller *poller = context;
+  pthread_mutex_lock(&poller->lock);
+  while (!poller->stopping) {
+    if (!poller->armed) {
+      pthread_cond_wait(&poller->changed, &poller->lock);
+    } else if (word_differs(poller, poller->value)) {
+      poller->armed = false;
+      raise_fd(poller); /* under the lock, so that it can't come after a clear */
+    } else {
+      sleep_a_slice(poller);
+    }
+  }
+  pthread_mutex_unlock(&poller->lock);
+  return NULL;
+}
+
+/* All signals are blocked in the helper: handlers run in the threads of the program. */
+static int start_thread(struct rc_poller *poller) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int result = -pthread_create(&poller->thread, NULL, help, poller);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (result != 0) return result;
+  pthread_setname_np(poller->thread, "ringcast-poller");
+  poller->threaded = true;
+  return 0;
+}
+
+/* The thread may be about to sleep on the word, or asleep on it. Changing the word keeps it from the first; waking
+ * ends the second. */
+static void stop_thread(struct rc_poller *poller) {
+  pthread_mutex_lock(&poller->lock);
+  poller->stopping = true;
+  pthread_cond_signal(&poller->changed);
+  pthread_mutex_unlock(&poller->lock);
+  rc_event_nudge(poller->event);
+  rc_os.futex_wake(&poller->event->word, INT_MAX);
+  pthread_join(poller->thread, NULL);
+}
+
+static void arm_thread(struct rc_poller *poller, uint32_t value) {
+  pthread_mutex_lock(&poller->lock);
+  if (word_differs(poller, value)) {
+    raise_fd(poller);
+  } else {
+    poller->value = value;
+    poller->armed = true;
+    pthread_cond_signal(&poller->changed);
+  }
+  pthread_mutex_unlock(&poller->lock);
+}
+
+/* If the thread sleeps on the word, it is left there: it looks at `armed` when it wakes. */
+static void clear_thread(struct rc_poller *poller) {
+  pthread_mutex_lock(&poller->lock);
+  poller->armed = false;
+  lower_fd(poller);
+  pthread_mutex_unlock(&poller->lock);
+}
+
+/* ---- io_uring --------------------------------------------------------------------------------------------------- */
+
+static void drop_uring(struct rc_poller *poller) {
+  if (poller->uring) rc_uring_close(poller->uring);
+  poller->uring = NULL;
+  poller->armed = false;
+}
+
+/* Twice: the ring may belong to another thread. */
+static int arm_uring(struct rc_poller *poller, uint32_t value) {
+  int result = -EEXIST;
+  for (int i = 0; i < 2 && result < 0; i++) {
+    result = poller->uring ? 0 : rc_uring_open(poller->fd, &poller->uring);
+    if (result == 0) result = rc_uring_wait(poller->uring, &poller->event->word, value);
+    if (result < 0) drop_uring(poller);
+  }
+  if (result < 0) return result;
+  poller->armed = true;
+  if (result > 0) raise_fd(poller);
+  return 0;
+}
+
+/* The end of the wait raises the eventfd too, so that is lowered after it. */
+static void clear_uring(struct rc_poller *poller) {
+  if (poller->armed && rc_uring_cancel(poller->uring) < 0) drop_uring(poller);
+  poller->armed = false;
+  lower_fd(poller);
+}
+
+/* ---- The event -------------------------------------------------------------------------------------------------- */
+
+static int open_event(struct rc_poller *poller, struct rc_event *event) {
+  poller->event = event;
+  poller->fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK); /* readable at first */
+  int result = poller->fd < 0 ? -errno : add(poller, poller->fd);
+  if (result != 0) return result;
+  return rc_uring_open(poller->fd, &poller->uring) == 0 ? 0 : start_thread(poller);
+}
+
+bool rc_poller_uses_uring(const struct rc_poller *poller) { return poller->event && !poller->threaded; }
+
+static void disarm(struct rc_poller *poller, int64_t most_ns) {
+  bool timed = poller->most_ns != INT64_MAX || most_ns != INT64_MAX || poller->unpolled > 0;
+  if (poller->threaded) clear_thread(poller);
+  else clear_uring(poller);
+  poller->most_ns = most_ns;
+  if (timed) set_timer(poller);
+}
+
+int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns) {
+  disarm(poller, most_ns);
+  if (!poller->threaded) {
+    if (arm_uring(poller, value) == 0) return 0;
+    int result = start_thread(poller); /* from io_uring to the thread, for good */
+    if (result != 0) return result;
+  }
+  arm_thread(poller, value);
+  return 0;
+}
+
+void rc_poller_clear(struct rc_poller *poller) { disarm(poller, INT64_MAX); }
+
+/* ---- Processes -------------------------------------------------------------------------------------------------- */
+
+uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index) { return poller->watched[index].tag; }
+
+/* The pidfd is taken out of the epoll before it is closed: in a child made by fork the pidfd may be open still, and
+ * would go on to make the descriptor readable. */
+static void unwatch(struct rc_poller *poller, struct watched *one) {
+  if (one->polled) epoll_ctl(poller->epoll, EPOLL_CTL_DEL, one->process.fd, NULL);
+  else poller->unpolled--;
+  rc_watch_close(&one->process);
+  *one = (struct watched){0};
+}
+
+void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom) {
+  struct watched *one = &poller->watched[index];
+  if (!whom) tag = 0;
+  if (one->tag == tag) return;
+  uint32_t unpolled = poller->unpolled;
+  if (one->tag != 0) unwatch(poller, one);
+  if (whom) {
+    one->tag = tag;
+    rc_watch_init(&one->process, whom->pid, whom->start, whom->mask);
+    int fd = rc_watch_fd(&one->process);
+    one->polled = fd >= 0 && add(poller, fd) == 0;
+    poller->unpolled += !one->polled;
+  }
+  if (unpolled > 0 || poller->unpolled > 0) set_timer(poller);
+}
+
+void rc_poller_raise(struct rc_poller *poller, bool raised) {
+  if (poller->raised == raised) return;
+  poller->raised = raised;
+  set_timer(poller);
+}
+
+/* False: none has ended. If the epoll can't tell, each process is asked. */
+static bool may_have_ended(const struct rc_poller *poller) {
+  struct epoll_event event;
+  if (poller->unpolled == 0) return epoll_wait(poller->epoll, &event, 1, 0) != 0;
+  set_timer(poller); /* not readable until the next slice */
+  return true;
+}
+
+bool rc_poller_find_ended(struct rc_poller *poller, uint32_t *index) {
+  if (!may_have_ended(poller)) return false;
+  for (uint32_t i = 0; i < poller->count; i++) {
+    struct watched *one = &poller->watched[i];
+    if (one->tag == 0 || rc_watch_is_alive(&one->process)) continue;
+    *index = i;
+    return true;
+  }
+  return false;
+}
+
+/* ---- Open, close ------------------------------------------------------------------------------------------------ */
+
+int rc_poller_open(struct rc_event *event, uint32_t count, struct rc_poller **out) {
+  struct rc_poller *poller = calloc(1, sizeof *poller + count * sizeof *poller->watched);
+  if (!poller) return -ENOMEM;
+  poller->count = count;
+  poller->most_ns = INT64_MAX;
+  poller->forks = rc_fork_count();
+  poller->fd = poller->timer = -1;
+  pthread_mutex_init(&poller->lock, NULL);
+  pthread_cond_init(&poller->changed, NULL);
+  poller->epoll = epoll_create1(EPOLL_CLOEXEC);
+  if (poller->epoll >= 0) poller->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  int result = poller->timer < 0 ? -errno : add(poller, poller->timer);
+  if (result == 0 && event) result = open_event(poller, event);
+  if (result == 0) *out = poller;
+  else rc_poller_close(poller);
+  return result;
+}
+
+/* Nothing is taken out of the epoll: a forked child shares it with its parent. A forked child has no thread, and
+ * perhaps a lock that is held for ever. */
+void rc_poller_close(struct rc_poller *poller) {
+  if (!poller) return;
+  if (poller->forks == rc_fork_count()) {
+    if (poller->threaded) stop_thread(poller);
+    pthread_cond_destroy(&poller->changed);
+    pthread_mutex_destroy(&poller->lock);
+  }
+  drop_uring(poller);
+  for (uint32_t i = 0; i < poller->count; i++)
+    if (poller->watched[i].tag != 0) rc_watch_close(&poller->watched[i].process);
+  if (poller->fd >= 0) close(poller->fd);
+  if (poller->timer >= 0) close(poller->timer);
+  if (poller->epoll >= 0) close(poller->epoll);
+  free(poller);
+}
+
+int rc_poller_fd(const struct rc_poller *poller) { return poller->epoll; }

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One descriptor for poll, epoll, asyncio and libuv. It polls readable when an event is signalled, when a watched
+ * process has ended, or when a time has passed: an epoll of an eventfd, of pidfds and of a timer.
+ *
+ * The eventfd is signalled by one of two engines, both of which wait for the event's futex word:
+ *   - io_uring (shm/uring.h), with no thread: Linux 6.7 and a library built with liburing.
+ *   - a helper thread, where io_uring is missing, forbidden or named by RINGCAST_DISABLE.
+ * An io_uring serves one thread, the eventfd serves all: if the poller moves to another thread, that thread gets an
+ * io_uring of its own, and whatever polls the descriptor does not notice.
+ *
+ * A process that has no pidfd (Linux before 5.3, a sandbox, no descriptor free) is looked at through /proc: the timer
+ * makes the descriptor readable every RC_SLICE_NS, and the caller looks.
+ *
+ * Use, in the manner of rc_wait:
+ *   value = rc_event_prepare(event); nothing there yet? then rc_poller_arm(poller, value, most_ns);
+ *   ... the descriptor is readable ...
+ *   take what is there; begin again.
+ *
+ * Readable is a hint: the caller looks, and arms again if nothing is there. One thread at a time. In a forked child
+ * only rc_poller_close is allowed. The descriptor is polled and never read.
+ */
+#ifndef RC_SHM_POLLER_H
+#define RC_SHM_POLLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ring/event.h"
+#include "shm/process.h"
+
+struct rc_poller;
+
+/* With room for `count` processes. With an event, which must stay mapped until close, the descriptor is readable at
+ * first; NULL: no event. -EMFILE, -ENFILE, -ENOMEM, -EAGAIN (no thread). */
+int rc_poller_open(struct rc_event *event, uint32_t count, struct rc_poller **out);
+
+/* At once, also while armed. Other sleepers of the event may be woken for nothing. NULL is allowed; also in a forked
+ * child. */
+void rc_poller_close(struct rc_poller *poller);
+
+/* The same descriptor from open to close. */
+int rc_poller_fd(const struct rc_poller *poller);
+
+/* ---- The event and the time ------------------------------------------------------------------------------------- */
+
+/* Readable, until the next arm or clear, once the event's word is not `value` (at once if so already), or most_ns from
+ * now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM: neither io_uring nor a thread is left. */
+int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns);
+
+/* Not armed any more, and not readable, unless a watched process has ended. */
+void rc_poller_clear(struct rc_poller *poller);
+
+bool rc_poller_uses_uring(const struct rc_poller *poller);
+
+/* ---- Processes -------------------------------------------------------------------------------------------------- */
+
+/* Watches the process of `whom` at place `index`, which replaces another one there; NULL: none. The poller opens a
+ * watch of its own. `tag`, not 0, is the caller's name for the process: with the tag of before nothing changes. From
+ * the end of the process on the descriptor is readable. That also covers a signaller of the event that dies between
+ * changing the word and the wake. */
+void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom);
+uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index); /* 0: none */
+
+/* Whether a watched process has ended; the first of them. One system call while none has, if all have pidfds. */
+bool rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
+
+/* Readable until lowered, for the caller's own reasons. */
+void rc_poller_raise(struct rc_poller *poller, bool raised);
+
+#endif
