@@ -225,6 +225,7 @@ print("done")
 """
 
 
+@pytest.mark.unwatched  # AddressSanitizer's frames are several times as large
 def test_a_small_stack_is_no_crash():
     program = SMALL_STACK.format(paths=[os.path.dirname(__file__)])
     command = [sys.executable, "-c", program]
