@@ -52,6 +52,7 @@ static int join(ringcast_reader *reader, const char *name) {
   int result = rc_process_self(&self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
+  uint32_t most = ring.slots; /* a hostile peer may take slots again and again */
   do {
     RC_POINT(JOIN);
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
@@ -61,7 +62,8 @@ static int join(ringcast_reader *reader, const char *name) {
     rc_store_relaxed(&ring.control->slots[slot].keeps, 0);                 /* relaxed: as when it keeps one */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
-  } while (result == -EAGAIN || result == -EUSERS);
+  } while ((result == -EAGAIN || result == -EUSERS) && most-- > 0);
+  if (result == -EAGAIN) result = -EUSERS; /* each claim was taken back */
   if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
   if (result != 0)
     return rc_fail(result,

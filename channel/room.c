@@ -113,14 +113,15 @@ static const void *word_of_blocker(void *context) {
 
 static int check_room(void *context) {
   struct writer_wait *wait = context;
+  uint32_t most = wait->writer->ring.ring.slots; /* a hostile peer may fill slots again and again */
   int result, verdict;
   rc_lost_tidy(wait->writer);
   do {
     result = poll_room(wait); /* who was in the way may be gone */
     if (result != -EAGAIN) return result;
     verdict = rc_lost_judge(wait->writer, wanted_now(wait));
-  } while (verdict == 0);
-  return verdict;
+  } while (verdict == 0 && most-- > 0);
+  return verdict == 0 ? -EAGAIN : verdict;
 }
 
 static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
@@ -237,7 +238,12 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   void *data = NULL;
   struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
   result = poll_room(&wait);
-  if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
+  if (result == -EAGAIN) {
+    result = wait_for_room(&wait, timeout_ns);
+    /* The writer waits no more. After -EAGAIN the caller is expected to ask again: readers that have kept frames go on
+     * making room. Relaxed: as in `want`. */
+    if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, 0);
+  }
   if (result != 0) return fail_to_reserve(writer, result, bytes);
   writer->lost.since = 0;
   *out = (struct ringcast_span){.data = data, .bytes = bytes};

@@ -338,6 +338,22 @@ START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
 }
 END_TEST
 
+START_TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
+  ringcast_writer *writer = make_writer(8 * MIB);
+  ringcast_reader *reader = attach_keeper(writer);
+  struct ringcast_span span;
+  for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
+  struct kept kept = keep(reader, 0, MIB);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 1000000, &span), -ETIMEDOUT);
+  ck_assert_uint_eq(writer->ring.ring.control->wanted, 0);
+  read_one(reader, 1, 100);
+  ck_assert_uint_eq(reader->kept, 1); /* and so the frame is not copied */
+  drop(&kept);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
 /* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
 START_TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ringcast_writer *writer = make_writer(8 * MIB);
@@ -380,6 +396,7 @@ int main(void) {
   tcase_add_test(tests, a_writer_that_waits_gets_what_a_sleeping_process_has_kept);
   tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4);
   tcase_add_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read);
+  tcase_add_test(tests, a_reserve_that_gave_up_asks_readers_for_nothing);
   tcase_add_test(tests, a_writer_that_has_room_wakes_nobody_for_what_is_kept);
   return run_suite(suite);
 }
