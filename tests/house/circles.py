@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+The calls between files, by the symbols of the objects: no file of ring/, shm/, channel/ or gpu/ uses a symbol of a
+higher folder, the files of ring/, shm/ and channel/ do not call each other in a circle, and rc_ring_, rc_slot_ and
+rc_spill_ are names of ring/.
+
+    circles.py OBJECTS [NM]    the folder that holds ring/ring.c.o, and what lists symbols
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = ["ring", "shm", "channel", "gpu"]
+STRAIGHT = ["ring", "shm", "channel"]  # without circles
+OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
+# A name of ring/ that a higher folder defines. This list only gets shorter.
+KNOWN = {"rc_ring_frame"}
+
+
+def symbols(objects, nm):
+    """For each object the symbols that it defines, and those that it uses."""
+    defined, used = {}, {}
+    for folder in FOLDERS:
+        for file in sorted((objects / folder).glob("*.c.o")):
+            name = f"{folder}/{file.name[:-2]}"
+            if not (ROOT / name).exists():
+                continue  # an object of a file that is gone
+            listed = subprocess.run([nm, "-g", str(file)], check=True, capture_output=True, text=True).stdout
+            for kind, symbol in re.findall(r"([A-Za-z]) (\w+)$", listed, re.M):
+                (used if kind == "U" else defined).setdefault(name, set()).add(symbol)
+    return defined, used
+
+
+def circle(calls, files):
+    """One circle of calls among the files, or an empty list."""
+    state, path = {}, []
+
+    def visit(file):
+        state[file] = 1
+        path.append(file)
+        for callee in sorted(calls.get(file, set()) & files):
+            if state.get(callee) == 1:
+                return path[path.index(callee) :] + [callee]
+            found = visit(callee) if callee not in state else []
+            if found:
+                return found
+        path.pop()
+        state[file] = 2
+        return []
+
+    for file in sorted(files):
+        found = visit(file) if file not in state else []
+        if found:
+            return found
+    return []
+
+
+def main():
+    defined, used = symbols(pathlib.Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "nm")
+    home = {symbol: file for file, names in defined.items() for symbol in names}
+    calls, complaints = {}, []
+    for file, names in used.items():
+        for symbol in sorted(names & set(home)):
+            callee = home[symbol]
+            calls.setdefault(file, set()).add(callee)
+            if FOLDERS.index(callee.split("/")[0]) > FOLDERS.index(file.split("/")[0]):
+                complaints.append(f"{file} uses {symbol} of {callee}, a higher folder")
+    for folder in STRAIGHT:
+        found = circle(calls, {file for file in defined if file.startswith(folder + "/")})
+        if found:
+            complaints.append(f"a circle: {' -> '.join(found)}")
+    for symbol, file in sorted(home.items()):
+        if OF_RING.match(symbol) and not file.startswith("ring/") and symbol not in KNOWN:
+            complaints.append(f"{file} defines {symbol}: such names are for ring/")
+    complaints += [f"KNOWN names {symbol}, which is gone" for symbol in sorted(KNOWN - set(home))]
+    for complaint in complaints:
+        print(complaint)
+    print(f"{len(defined)} objects, {len(home)} symbols; {len(complaints)} wrong")
+    return 1 if complaints or len(defined) < 20 else 0
+
+
+sys.exit(main())
