@@ -21,7 +21,6 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   if (result != 0) return result;
   if ((options.flags & ~RINGCAST_READER_KEEP) != 0)
     return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_KEEP is known", options.flags);
-  if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
                    RC_MAX_LEASES);
@@ -80,7 +79,7 @@ static int join(ringcast_reader *reader, const char *name) {
 
 static int set_up(ringcast_reader *reader, const struct ringcast_reader_options *options) {
   struct rc_control *control = rc_segment_control(&reader->segment);
-  int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns);
+  int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns, options->wait);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);

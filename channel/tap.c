@@ -45,7 +45,7 @@ int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
   result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
   if (result == 0) {
     struct rc_control *control = rc_segment_control(&tap->segment);
-    result = rc_waiter_init(&tap->waiter, &control->data, &control->crowd, 0);
+    result = rc_waiter_init(&tap->waiter, &control->data, &control->crowd, 0, RINGCAST_WAIT_BALANCED);
     if (result != 0) rc_segment_destroy(&tap->segment);
   }
   if (result != 0) {

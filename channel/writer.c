@@ -82,6 +82,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
   if (options.flags != 0)
     return rc_fail(-EINVAL, "options.flags is 0x%x: no flags are known, it must be 0", options.flags);
   if (options.readers == 0) options.readers = DEFAULT_READERS;
+  if (options.reserved != 0) return rc_fail_as(-EINVAL, "options.reserved must be 0");
   if (options.capacity == 0) options.capacity = rc_default_capacity();
   if (options.readers > RC_MAX_SLOTS)
     return rc_fail(-EINVAL, "%u readers are more than a ring can have (%u)", options.readers, RC_MAX_SLOTS);
@@ -109,10 +110,12 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
 int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_create_ex(NULL, out); }
 
 /* What can fail once the memory is there. */
-static int set_up(ringcast_writer *writer, int64_t spin_ns) {
+static int set_up(ringcast_writer *writer, const struct ringcast_writer_options *options) {
   struct rc_control *control = rc_segment_control(&writer->segment);
   int result = rc_arena_init(&writer->arena, &writer->segment.spill);
-  return result != 0 ? result : rc_waiter_init(&writer->waiter, &control->room, &control->crowd, spin_ns);
+  return result != 0 ? result
+                     : rc_waiter_init(&writer->waiter, &control->room, &control->crowd, options->spin_ns,
+                                      options->wait);
 }
 
 int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringcast_writer **out) {
@@ -129,7 +132,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
     free(writer);
     return result;
   }
-  result = set_up(writer, options.spin_ns);
+  result = set_up(writer, &options);
   if (result != 0) {
     rc_arena_free(&writer->arena);
     rc_segment_destroy(&writer->segment);

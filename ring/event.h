@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An event: a word that one side sleeps on until the other side has done something. The kernel's futex does the
- * sleeping: it compares the word and sleeps in one step. This file is the part that must not lose a wake-up.
+ * sleeping: it compares the word and sleeps in one step. This file is the part that must not lose a wake-up. Beside the
+ * word, an epoch, stands a count of sleepers; the two change together, as one state of 64 bits.
  *
  *   sleeper                                  signaller
- *   E1 word |= ASLEEP                        E4 do the thing (store a commit, a cursor, ...)
+ *   E1 count + 1                             E4 do the thing (store a commit, a cursor, ...)
  *   E2 full fence                            E5 full fence
- *   E3 look again: done? then go on          E6 load word; not ASLEEP? then nothing to do
- *      else sleep while word == E1's value   E7 word = next epoch, ASLEEP cleared; wake all
+ *   E3 look again: done? then go on          E6 load state; count 0? then nothing to do
+ *      else sleep while word == E1's epoch   E7 next epoch, count 0; wake all
+ *   E8 still E1's epoch? then count - 1
  *
- * E2 and E5 pair: either E3 sees what E4 did, or E6 sees ASLEEP. In the second case the word changes (E7) before the
- * wake, so a sleeper that has not fallen asleep yet no longer finds E1's value and does not sleep.
+ * E2 and E5 pair: either E3 sees what E4 did, or E6 sees the count. In the second case the word changes (E7) before the
+ * wake, so a sleeper that has not fallen asleep yet no longer finds E1's epoch and does not sleep. E8 takes the
+ * announcement back when a sleep has ended without a signal: a sleeper that goes on to spin costs signallers no system
+ * call. In a later epoch the count belongs to other sleepers, and E8 leaves it alone.
  *
- * E5 costs a signaller about 1 ns. membarrier could take the fence off the signaller, but then each sleep interrupts
+ * E5 costs a signaller 1 to 5 ns. membarrier could take the fence off the signaller, but then each sleep interrupts
  * every CPU that runs a process of the ring, the signaller that is waking readers among them; where a message comes
  * every few milliseconds that doubled the cost of a message.
  *
- * ASLEEP is a flag and not a count, so a killed sleeper costs one wake-up too many and no more. A signaller that is
- * killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no ASLEEP. So a sleeper
- * sleeps in time slices, or watches the one process that signals the event. A party that wants the sleepers to look,
- * and has nothing to signal (one that cancels a wait), nudges: ASLEEP stays, and if that party is killed before its
- * wake the next signal wakes.
+ * A sleeper that is killed leaves the count too high until the next signal: one wake-up too many and no more. A
+ * signaller that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no count.
+ * So a sleeper sleeps in time slices, or watches the one process that signals the event. A party that wants the
+ * sleepers to look, and has nothing to signal (one that cancels a wait), nudges: the count stays, and if that party is
+ * killed before its wake the next signal wakes.
  */
 #ifndef RC_RING_EVENT_H
 #define RC_RING_EVENT_H
@@ -30,42 +34,52 @@
 #include "ring/layout.h"
 #include "ring/point.h"
 
-#define RC_EVENT_ASLEEP 1u
-#define RC_EVENT_EPOCH  2u /* the other bits count; they only have to differ from a moment ago */
+#define RC_EVENT_SLEEPER ((uint64_t)1 << 32)
 
 /* E1 alone, for rc_event_prepare and tests. */
 static inline uint32_t rc_event_announce(struct rc_event *event) {
-  return rc_or_acq_rel(&event->word, RC_EVENT_ASLEEP) | RC_EVENT_ASLEEP; /* E1 -> E6 */
+  return (uint32_t)rc_add_acq_rel(&event->state, RC_EVENT_SLEEPER); /* E1 -> E6 */
 }
 
-/* Says that the caller is about to sleep; returns the value to sleep on. Another look must follow, and only then the
+/* Says that the caller is about to sleep; returns the word to sleep on. Another look must follow, and only then the
  * sleep. */
 static inline uint32_t rc_event_prepare(struct rc_event *event) {
-  uint32_t value = rc_event_announce(event);
+  uint32_t word = rc_event_announce(event);
   RC_POINT(E1_DONE);
   rc_fence_full(); /* E2 -> E5 */
   RC_POINT(E2_DONE);
-  return value;
+  return word;
+}
+
+/* Takes back what rc_event_prepare, which returned `word`, has said, unless a signal has done so. */
+static inline void rc_event_withdraw(struct rc_event *event, uint32_t word) {
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  while ((uint32_t)state == word && state >= RC_EVENT_SLEEPER)
+    if (rc_cas_acq_rel(&event->state, &state, state - RC_EVENT_SLEEPER)) return; /* E8 */
 }
 
 /* Whether a party is asleep, or about to be. What the sleeper wrote before E1 can be read if so. */
 static inline bool rc_event_is_asleep(struct rc_event *event) {
   rc_fence_full(); /* E5 -> E2 */
-  return rc_load_acquire(&event->word) & RC_EVENT_ASLEEP; /* E6 <- E1 */
+  return rc_load_acquire(&event->state) >= RC_EVENT_SLEEPER; /* E6 <- E1 */
 }
 
 /* Begins the next epoch. True if a party was asleep: then the caller must wake all that sleep on the word. False if
  * another signaller came first, which wakes them. */
 static inline bool rc_event_advance(struct rc_event *event) {
-  uint32_t value = rc_load_relaxed(&event->word); /* relaxed: only a first guess for the exchange */
-  while (value & RC_EVENT_ASLEEP)
-    if (rc_cas_acq_rel(&event->word, &value, (value + RC_EVENT_EPOCH) & ~RC_EVENT_ASLEEP)) return true; /* E7 */
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  while (state >= RC_EVENT_SLEEPER)
+    if (rc_cas_acq_rel(&event->state, &state, (uint32_t)state + 1u)) return true; /* E7 */
   return false;
 }
 
-/* Begins the next epoch and leaves the announcement as it is. The caller must wake all that sleep on the word; they
- * look, and sleep again. Pairs with E1, as either finds the other's: the look at E3 sees what the caller stored before,
- * or the word is no longer E1's. */
-static inline void rc_event_nudge(struct rc_event *event) { rc_add_acq_rel(&event->word, RC_EVENT_EPOCH); }
+/* Begins the next epoch and leaves the count as it is. The caller must wake all that sleep on the word; they look, and
+ * sleep again. Pairs with E1, as either finds the other's: the look at E3 sees what the caller stored before, or the
+ * word is no longer E1's. */
+static inline void rc_event_nudge(struct rc_event *event) {
+  uint64_t state = rc_load_relaxed(&event->state), next; /* relaxed: only a first guess for the exchange */
+  do next = (state & ~(uint64_t)UINT32_MAX) | ((uint32_t)state + 1u);
+  while (!rc_cas_acq_rel(&event->state, &state, next));
+}
 
 #endif

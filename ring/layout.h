@@ -82,11 +82,14 @@ struct rc_identity {
   uint64_t reserved;
 };
 
-/* A word to sleep on; see ring/event.h. */
+/* A word to sleep on, and how many do; see ring/event.h. */
 struct rc_event {
-  _Atomic uint32_t word;
-  uint32_t reserved;
+  union {
+    _Atomic uint64_t state; /* the count in the high half */
+    _Atomic uint32_t word;  /* the low half: what the kernel's futex compares */
+  };
 };
+_Static_assert(sizeof(struct rc_event) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the word is the low half");
 
 /* Who shares the CPUs; see shm/crowd.h. */
 #define RC_CROWD_WORDS 15u
@@ -169,7 +172,7 @@ _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_de
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
-#define RC_LAYOUT_REVISION 16u
+#define RC_LAYOUT_REVISION 17u
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \

@@ -32,7 +32,7 @@
   X(SETTLED, READS) X(KEPT, READS) X(OWN, READS) X(OWNED, READS)                 \
   X(MOURN, MOURNS) X(MOURNED, MOURNS) X(TOLD_STALE, STALE)                                                           \
   /* Sleeping and waking: atop event.h. */                                                                          \
-  X(E1_DONE, WAITS) X(E2_DONE, WAITS) X(E3_DONE, WAITS) X(SLEPT, WAITS) X(E6_DONE, WAITS)          \
+  X(E1_DONE, WAITS) X(E2_DONE, WAITS) X(E3_DONE, WAITS) X(SLEPT, WAITS) X(E8_DONE, WAITS) X(E6_DONE, WAITS)          \
   X(E7_DONE, WAITS) X(WOKEN, WAITS) X(POLL, POLLS) X(POLL_ARMED, POLLS)                                             \
   /* The ring's beginning and end. */                                                                               \
   X(DATA_MADE, CREATES) X(CONTROL_MADE, CREATES) X(SPILL_MADE, CREATES) X(UNSEALED, CREATES)                        \

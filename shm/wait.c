@@ -1,28 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if it ends in sleep all the same. So
- * a waiter keeps a credit: each wait that was over within the spin time (or would have been: a sleep has its own cost
- * taken off) adds one, each that took longer takes one, and without credit it goes to sleep at once. Nothing is learnt
- * by spinning alone, so a stream that becomes fast again is noticed asleep.
+ * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if the wait ends in sleep all the
+ * same. So a waiter keeps a credit: each wait that was over within the spin time (or would have been: the cost of the
+ * wake-up is taken off) adds one, each longer wait takes one, and without credit the waiter sleeps at once. Nothing is
+ * learnt by spinning alone, so a stream that becomes fast again is noticed asleep. The cost of a wake-up is learnt: a
+ * spin in vain, for which sleeps had given credit, lowers the estimate, and time raises it again for another try.
  *
- * With fewer CPUs than parties it never spins: what it waits for needs the CPU. It yields instead, for as long as four
- * wake-ups take and by the same credit: as long as all parties do, they take turns at a microsecond or two each, and
- * nobody need be woken. Somebody else's process that computes on the same CPU keeps it for milliseconds when it is
- * yielded to, while it would have been interrupted for one that is woken. So who has lost the CPU by a yield goes
- * to sleep at once in its next waits, in twice as many each time.
+ * Where messages come seldom but regularly, the waiter sleeps until the next one is due and spins then: shm/cadence.h.
  *
- * Reading a clock takes as long as a cache line takes from core to core. So none is read on the way out: what was seen
- * after the last look at the clock counts as seen then. Callers whose waits are often over in less than a microsecond
- * look on their own first, as long as rc_waiter_is_eager.
+ * With fewer CPUs than parties a waiter never spins: the process that it waits for needs the CPU. The waiter yields
+ * instead, for as long as four wake-ups take and by the same credit, or for as long as the user asked to spin: as long
+ * as all parties do, they take turns at a microsecond or two each, and none needs a wake-up. Another process that
+ * computes on the same CPU keeps the CPU for milliseconds when a waiter yields, but is interrupted for a waiter that is
+ * woken. So a waiter that has lost the CPU, by a yield or in a window, sleeps at once in its next waits, in twice as
+ * many each time. A window begins with a yield, to find out.
+ *
+ * Reading a clock takes as long as a cache line takes from core to core. So the way out reads none: a message that was
+ * seen after the last look at the clock counts as seen then. Callers whose waits are often over in less than a
+ * microsecond look on their own first, as long as rc_waiter_is_eager.
  */
 #include "shm/wait.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "ring/point.h"
+#include "ringcast/ringcast.h"
 #include "shm/crowd.h"
 #include "shm/disable.h"
 #include "shm/error.h"
@@ -34,7 +40,12 @@
 #define LEAST_SHUN 16u                   /* waits without yields after such a one, twice as many after each more, ... */
 #define MOST_SHUN  16384u
 #define KEPT       256u /* ... until so many waits with yields went well */
-#define SLEEP_COST_NS ((int64_t)60 * 1000) /* generous: from the signal to running again */
+#define MOST_COST  ((int64_t)60 * 1000) /* generous, for a wake-up: from the signal to running again */
+#define LEAST_COST ((int64_t)5 * 1000)
+
+/* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
+static const uint32_t percents[] = {
+    [RINGCAST_WAIT_BALANCED] = 5, [RINGCAST_WAIT_LATENCY] = 25, [RINGCAST_WAIT_POWER] = 0};
 
 int64_t rc_now_ns(void) {
   struct timespec now;
@@ -59,20 +70,37 @@ static int spin_from_environment(int64_t *out) {
   return 0;
 }
 
-int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns) {
-  if (spin_ns == 0) {
-    int result = spin_from_environment(&spin_ns);
-    if (result != 0) return result;
-  }
+static int mode_from_environment(uint32_t *mode) {
+  static const char *const names[] = {"balanced", "latency", "power"};
+  const char *text = getenv("RINGCAST_WAIT");
+  if (!text || !*text) return 0;
+  for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (strcmp(text, names[i]) == 0) {
+      *mode = i;
+      return 0;
+    }
+  return rc_fail(-EINVAL, "RINGCAST_WAIT is '%.40s': it must be latency, balanced or power", text);
+}
+
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns,
+                   uint32_t mode) {
+  if (mode > RINGCAST_WAIT_POWER)
+    return rc_fail(-EINVAL, "options.wait is %u: it must be a value of enum ringcast_wait_mode", mode);
+  int result = mode == RINGCAST_WAIT_BALANCED ? mode_from_environment(&mode) : 0;
+  if (result == 0 && spin_ns == 0) result = spin_from_environment(&spin_ns);
+  if (result != 0) return result;
   bool asked = spin_ns != 0, disabled = rc_disabled("spin");
   if (!asked) spin_ns = rc_os.online_cpus() > 1 && !disabled ? RC_DEFAULT_SPIN_NS : 0;
   *waiter = (struct rc_waiter){.event = event,
                                .crowd = crowd,
                                .spin_ns = spin_ns > 0 ? spin_ns : 0,
+                               .percent = spin_ns > 0 ? percents[mode] : 0,
                                .spin_asked = asked,
-                               .may_yield = !asked && !disabled,
+                               .may_yield = asked ? spin_ns > 0 : !disabled,
                                .cpu_wait = rc_cpu_wait_choose(),
-                               .credit = MOST_CREDIT / 2};
+                               .credit = MOST_CREDIT / 2,
+                               .wake_cost = MOST_COST};
+  rc_cadence_init(&waiter->cadence);
   return 0;
 }
 
@@ -89,7 +117,7 @@ static bool should_spin(struct rc_waiter *waiter) {
 }
 
 static bool should_yield(struct rc_waiter *waiter) {
-  if (!waiter->may_yield || !waiter->crowded || waiter->credit == 0) return false;
+  if (!waiter->may_yield || !waiter->crowded || (waiter->credit == 0 && !waiter->spin_asked)) return false;
   if (waiter->shunned == 0) return true;
   waiter->shunned--;
   return false;
@@ -105,9 +133,13 @@ static void learn_of_yields(struct rc_waiter *waiter, bool lost) {
   }
 }
 
-static void learn(struct rc_waiter *waiter, int64_t waited, bool slept) {
+static void learn(struct rc_waiter *waiter, int64_t waited, bool spun, bool slept) {
   waiter->waited_ns = (uint64_t)waited;
-  if (waited - (slept ? SLEEP_COST_NS : 0) <= (waiter->crowded ? YIELD_NS : waiter->spin_ns))
+  if (slept) {
+    int64_t more = spun ? LEAST_COST - waiter->wake_cost : MOST_COST - waiter->wake_cost;
+    waiter->wake_cost += spun ? more / 4 : more / 64;
+  }
+  if (waited - (slept ? waiter->wake_cost : 0) <= (waiter->crowded ? YIELD_NS : waiter->spin_ns))
     waiter->credit += waiter->credit < MOST_CREDIT;
   else
     waiter->credit -= waiter->credit > 0;
@@ -161,14 +193,16 @@ static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
   return result;
 }
 
-/* *now is the time when it last looked at the clock. */
-static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
+/* *now is the time of the last look at the clock. A spin that loses the CPU ends, unless the user asked for it. */
+static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now, bool *lost) {
   int result;
   do {
     if ((result = look_a_while(waiter, wait)) != -EAGAIN) return result;
+    int64_t before = *now;
     *now = rc_now_ns();
+    *lost = *now - before > LOST_NS && !waiter->spin_asked;
     if ((result = check_now_and_then(waiter, wait, *now)) != -EAGAIN) return result;
-  } while (*now < until);
+  } while (*now < until && !*lost);
   return -EAGAIN;
 }
 
@@ -194,14 +228,17 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
   most = least(most, RC_SLICE_NS);
   if (wait->slice) most = least(most, wait->slice(wait->context));
-  uint32_t value = rc_event_prepare(waiter->event);
-  int result = look(waiter, wait);
-  if (result != -EAGAIN) return result;
-  waiter->sleeps++;
-  RC_POINT(E3_DONE);
-  int slept = rc_os.futex_wait(&waiter->event->word, value, most);
-  RC_POINT(SLEPT);
-  result = look(waiter, wait);
+  uint32_t word = rc_event_prepare(waiter->event);
+  int result = look(waiter, wait), slept = 0;
+  if (result == -EAGAIN) {
+    waiter->sleeps++;
+    RC_POINT(E3_DONE);
+    slept = rc_os.futex_wait(&waiter->event->word, word, most);
+    RC_POINT(SLEPT);
+    result = look(waiter, wait);
+  }
+  rc_event_withdraw(waiter->event, word); /* E8 */
+  RC_POINT(E8_DONE);
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
@@ -216,6 +253,35 @@ static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int
   return -EAGAIN;
 }
 
+/* Whether to spin when the next message is due. */
+static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
+  if (waiter->percent == 0 || waiter->crowded || !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
+    return false;
+  if (waiter->shunned == 0) return true;
+  waiter->shunned--;
+  return false;
+}
+
+/* Sleeps until the window begins, and spins in it. */
+static int meet(struct rc_waiter *waiter, const struct rc_wait *wait, const struct rc_window *window, int64_t *now,
+                int64_t deadline) {
+  int result = -EAGAIN;
+  bool lost = false;
+  if (*now < window->wake) {
+    result = sleep_until(waiter, wait, now, least(window->wake, deadline));
+    if (result == -EAGAIN && *now >= window->wake) rc_cadence_woke(&waiter->cadence, window->wake, *now);
+  }
+  if (result != -EAGAIN || *now >= least(window->until, deadline)) return result;
+  int64_t began = *now;
+  rc_os.yield();
+  *now = rc_now_ns();
+  lost = *now - began > LOST_NS;
+  if (!lost) result = spin(waiter, wait, least(window->until, deadline), now, &lost);
+  rc_cadence_spun(&waiter->cadence, *now - began);
+  learn_of_yields(waiter, lost);
+  return result;
+}
+
 static int64_t after(int64_t now, int64_t ns) { return ns < 0 || ns > INT64_MAX - now ? INT64_MAX : now + ns; }
 
 static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
@@ -225,12 +291,17 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   waiter->waits++;
   int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns);
   uint64_t sleeps = waiter->sleeps;
-  if (!wait->dear && should_spin(waiter))
-    result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now);
+  bool spun = !wait->dear && should_spin(waiter), lost = false;
+  struct rc_window window;
+  if (spun)
+    result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now, &lost);
   else if (!wait->dear && should_yield(waiter))
-    result = yield(waiter, wait, least(after(began, YIELD_NS), deadline), &now);
+    result = yield(waiter, wait, least(after(began, waiter->spin_asked ? waiter->spin_ns : YIELD_NS), deadline), &now);
+  if (result == -EAGAIN && !wait->dear && should_meet(waiter, now, &window))
+    result = meet(waiter, wait, &window, &now, deadline);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
-  learn(waiter, now - began, waiter->sleeps != sleeps);
+  if (result == 0 && !wait->dear) rc_cadence_came(&waiter->cadence, now);
+  learn(waiter, now - began, spun, waiter->sleeps != sleeps);
   if (result != -EAGAIN) return result;
   result = check_now_and_then(waiter, wait, now);
   return result == -EAGAIN ? -ETIMEDOUT : result;

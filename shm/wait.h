@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event. The sleep is a
- * futex, in slices; between two slices the waiter looks whether the other side still lives.
+ * Waiting for the other side: spin for a moment, if that has lately been enough, then sleep on an event, and spin once
+ * more when the next message is due (shm/cadence.h). The sleep is a futex, in slices; between two slices the waiter
+ * looks whether the other side still lives.
  */
 #ifndef RC_SHM_WAIT_H
 #define RC_SHM_WAIT_H
@@ -9,6 +10,7 @@
 #include <stdint.h>
 
 #include "ring/event.h"
+#include "shm/cadence.h"
 #include "shm/cpu_wait.h"
 #include "shm/process.h"
 
@@ -22,15 +24,18 @@ struct rc_waiter {
   struct rc_event *event; /* what it sleeps on */
   struct rc_crowd *crowd;
   int64_t spin_ns;   /* 0: never spins */
-  bool spin_asked;   /* by option or environment: then it always spins, learns nothing and minds no crowd */
+  uint32_t percent;  /* of a CPU: the budget for spinning when a message is due */
+  bool spin_asked;   /* by option or environment: then each wait spins, whatever the last ones were like */
   bool may_yield;    /* in a crowd */
   bool crowded;      /* fewer CPUs than parties, when last looked */
   uint32_t parties;  /* when last looked */
   uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
-  uint32_t shunned;  /* waits still to be made without yielding, and ... */
-  uint32_t shun;     /* ... how many they were, when a yield last cost the CPU; 0: that is long ago */
-  uint32_t kept;     /* waits with yields that have not, since */
+  int64_t wake_cost; /* what a wake-up takes, by experience with the credit */
+  uint32_t shunned;  /* waits still to be made without yields or windows, and ... */
+  uint32_t shun;     /* ... how many they were, when one last cost the CPU; 0: that is long ago */
+  uint32_t kept;     /* waits with yields or windows that have not, since */
+  struct rc_cadence cadence;
   int64_t checked;   /* when a check last had nothing to say */
   uint64_t waits, sleeps; /* counted */
   enum rc_cpu_wait cpu_wait; /* between two looks, once the first microsecond is over */
@@ -65,14 +70,16 @@ static inline void rc_relax(void) {
 
 /* Whether spinning promises something now. */
 static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
-  if (waiter->spin_ns == 0 || waiter->spin_asked) return waiter->spin_ns > 0;
+  if (waiter->spin_ns == 0 || (waiter->credit == 0 && !waiter->spin_asked)) return false;
   /* Relaxed: advice. A number of parties not seen yet is for rc_wait to look at. */
-  return waiter->credit > 0 && !waiter->crowded && waiter->parties == rc_load_relaxed(&waiter->crowd->parties);
+  return !waiter->crowded && waiter->parties == rc_load_relaxed(&waiter->crowd->parties);
 }
 
 /* `spin_ns` is the option: -1 never, 0 the default (RINGCAST_SPIN_US, else 20 us, but none on a machine of one CPU), or
- * what is asked for. -EINVAL, with its text: RINGCAST_SPIN_US is no number. */
-int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns);
+ * a time. `mode` is enum ringcast_wait_mode; for BALANCED, RINGCAST_WAIT decides. -EINVAL, with its text: `mode`,
+ * RINGCAST_SPIN_US or RINGCAST_WAIT is not one of its values. */
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns,
+                   uint32_t mode);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
  * what poll or check gave; -EDEADLK: another thread is in here. */

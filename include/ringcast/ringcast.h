@@ -121,6 +121,15 @@ enum ringcast_policy {
   RINGCAST_EVICT = 1 /* the writer goes on without it, and ringcast_writer_check tells */
 };
 
+/* What a wait may spend to be over sooner. A waiter learns how long after one another messages come. Where they come
+ * regularly, the waiter sleeps until shortly before the next one is due, and spins then, for a share of a CPU that it
+ * keeps to on average; elsewhere, and with fewer CPUs than parties, it just sleeps. */
+enum ringcast_wait_mode {
+  RINGCAST_WAIT_BALANCED = 0, /* as RINGCAST_WAIT in the environment says (latency, balanced, power), else 5 % */
+  RINGCAST_WAIT_LATENCY = 1,  /* 25 % */
+  RINGCAST_WAIT_POWER = 2     /* 0 */
+};
+
 /* What a frame's bytes are. The library itself reads none of them; those who send and receive agree by it. */
 enum ringcast_kind {
   RINGCAST_KIND_BYTES = 0,  /* the caller's own */
@@ -138,7 +147,7 @@ struct ringcast_writer_options {
   uint32_t flags;      /* must be 0 */
   int64_t spin_ns;     /* how long a wait spins before it sleeps. 0: as experience and the number of CPUs tell, at most
                         * 20 us or RINGCAST_SPIN_US, or, with fewer CPUs than parties, yields for at most 50 us; -1:
-                        * neither, ever; more: always spins that long */
+                        * neither, ever; more: always spins that long, or, with fewer CPUs than parties, yields */
   uint32_t numa;       /* enum ringcast_numa */
   uint32_t numa_node;  /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
   uint64_t spill_bytes; /* the most memory for frames that are too large for the ring; rounded up to 2 MiB. 0: what
@@ -150,6 +159,8 @@ struct ringcast_writer_options {
   uint32_t on_slow;     /* enum ringcast_policy, for one that has been in the way for slow_ns: FAIL is -ETIMEDOUT */
   int64_t slow_ns;      /* how long a reader may be in the way: from the first reserve that finds no room, over all
                          * calls until one succeeds. 0: for ever, or as each call's timeout says */
+  uint32_t wait;        /* enum ringcast_wait_mode */
+  uint32_t reserved;    /* must be 0 */
 };
 
 #define RINGCAST_NO_SPILL UINT64_MAX
@@ -163,7 +174,7 @@ struct ringcast_reader_options {
   int64_t spin_ns;   /* as above */
   const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
-  uint32_t reserved; /* must be 0 */
+  uint32_t wait;     /* enum ringcast_wait_mode */
 };
 
 /* Memory lent to the writer, in the ring or in spill memory: write here. */

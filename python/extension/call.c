@@ -93,6 +93,15 @@ bool rc_py_spin(PyObject *object, int64_t *out) {
   return true;
 }
 
+bool rc_py_wait_mode(const char *name, uint32_t *out) {
+  static const char *const names[] = {"balanced", "latency", "power"};
+  for (*out = 0; *out < sizeof names / sizeof *names; ++*out) {
+    if (strcmp(name, names[*out]) == 0) return true;
+  }
+  PyErr_Format(PyExc_ValueError, "wait is '%.100s': it must be 'balanced', 'latency' or 'power'", name);
+  return false;
+}
+
 bool rc_py_slow(PyObject *object, int64_t *out) {
   double value;
   *out = 0;

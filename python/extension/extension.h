@@ -263,6 +263,7 @@ bool rc_py_arguments(const char *function, const char *const *names, Py_ssize_t 
 bool rc_py_timeout(PyObject *object, int64_t *out);
 /* None -> 0 (default); 0 -> -1 (never); seconds -> nanoseconds. */
 bool rc_py_spin(PyObject *object, int64_t *out);
+bool rc_py_wait_mode(const char *name, uint32_t *out);
 /* NULL or None -> 0 (no limit); seconds, more than 0 -> nanoseconds. */
 bool rc_py_slow(PyObject *object, int64_t *out);
 /* A bool; NULL or None: what RINGCAST_ALLOW_PICKLE says, else true. */

@@ -404,6 +404,7 @@ class Writer:
     gpu_inline_most: a frame with at most so many bytes of device tensors goes through the ring.
     gpu_full: if the pool has no room, send the frame through the ring ("inline") or raise TimeoutError ("raise").
     gpu_lend: needed only if other device tensors are sent before the first lend().
+    wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an
     argument is out of range. Error: the kernel's errno, if there is no memory.
@@ -426,6 +427,7 @@ class Writer:
         gpu_inline_most: Optional[int] = None,
         gpu_full: str = "inline",
         gpu_lend: bool = False,
+        wait: str = "balanced",
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:
@@ -625,7 +627,7 @@ class Writer:
 
     def info(self) -> Info:
         """Return facts of the ring: Info(capacity, max_frame, tail, readers, memory, page_size, writer_pid,
-        spin_ns, numa, numa_node, numa_error, spill_error, ring_frame, spill_bytes, spill_used, wait).
+        spin_ns, numa, numa_node, numa_error, spill_error, ring_frame, spill_bytes, spill_used).
 
         Sizes are bytes. tail counts the bytes sent so far, headers and rounding included; spill_used is the spill
         memory in use now.
@@ -671,7 +673,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
 
     handle: the Writer's handle, whole, with nothing around it.
     name: shown in errors and lists ("rank 3"); at most 31 bytes in UTF-8 are kept.
-    spin: as for Writer.
+    spin, wait: as for Writer.
     leases: how many Frames of next() the Reader may hold at a time, at most 64.
     allow_pickle: False refuses frames with a pickle, which can run code. None: True, unless
     RINGCAST_ALLOW_PICKLE=0.
@@ -697,6 +699,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         allow_pickle: Optional[bool] = None,
         keep: bool = False,
         map_location: Any = None,
+        wait: str = "balanced",
     ) -> Self: ...
     @property
     def gpu(self) -> Optional[GpuInfo]:

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Part: its folders, and the lines that it may have at most.
 PARTS = {
     "headers": ("include", 1470),
-    "core": ("ring shm channel", 8450),
+    "core": ("ring shm channel", 8660),
     "gpu": ("gpu", 5220),
     "extension": ("python/extension", 10940),
     "package": ("python/ringcast", 7980),
@@ -30,7 +30,7 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 925,
+    "python/ringcast/_ringcast.pyi": 928,
     "tests/fake_cuda/streams.c": 519,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,

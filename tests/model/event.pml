@@ -5,6 +5,7 @@
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
  *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/reader.c)
+ *   -DTIMEOUTS  a sleep may end without a signal; then the sleeper takes its announcement back
  *   -DCANCEL    another party cancels the wait, which nothing else would end (rc_event_nudge)
  */
 #ifndef SIGNALLERS
@@ -28,20 +29,45 @@
 #define PROCESSES  (SIGNALLERS + SLEEPERS + CANCELS)
 #define DEPTH      3
 
-#define ASLEEP 1
-#define EPOCH  2
+#define SLEEPER 1 /* the word counts epochs and, below them, sleepers */
+#define COUNT   3
+#define EPOCH   4
 
 inline arrived(x, news) { skip }
 #include "memory.pml"
 
 bit sleeping[PROCESSES];
+#ifdef TIMEOUTS
+byte timeouts = TIMEOUTS;
+#endif
+
 /* A read-modify-write that can't fail; `result` gets what it stored. */
-inline change(p, how, more, bits, result) {
+inline change(p, how, more, result) {
   atomic {
     !(exclusive & EXCLUSIVE(WORD)) && held[p] < DEPTH;
-    result = (LOAD(p, WORD) + more) | bits;
+    result = LOAD(p, WORD) + more;
     exclusive = exclusive | EXCLUSIVE(WORD);
     push(p, (how) | CAS, WORD, result)
+  }
+}
+
+/* E8: an exchange that is tried until it succeeds, or has nothing to do. */
+#ifdef WEAK_E8
+#define IS_COUNTED(p, value) (LOAD(p, WORD) & COUNT)
+#else
+#define IS_COUNTED(p, value) ((LOAD(p, WORD) & COUNT) && (LOAD(p, WORD) & ~COUNT) == (value & ~COUNT))
+#endif
+inline withdraw(p, value) {
+  atomic {
+    !(exclusive & EXCLUSIVE(WORD)) && held[p] < DEPTH;
+    if
+    :: IS_COUNTED(p, value) ->
+       value = LOAD(p, WORD) - SLEEPER;
+       exclusive = exclusive | EXCLUSIVE(WORD);
+       push(p, RELEASE | CAS, WORD, value)
+    :: else
+    fi;
+    value = 0
   }
 }
 
@@ -66,7 +92,7 @@ proctype signaller(byte me) {
 #endif
      word = LOAD(me, WORD); /* E6 */
      if
-     :: word & ASLEEP ->
+     :: word & COUNT ->
 #ifdef WANTED
 #ifndef WEAK_E6
         wish = LOAD(me, WISH);
@@ -82,7 +108,7 @@ proctype signaller(byte me) {
         do
         :: word = LOAD(me, WORD);
            if
-           :: word & ASLEEP -> exchange(me, RELEASE, WORD, word, (word + EPOCH) & ~ASLEEP, won) /* E7 */
+           :: word & COUNT -> exchange(me, RELEASE, WORD, word, (word + EPOCH) & ~COUNT, won) /* E7 */
            :: else -> break
            fi;
            if
@@ -116,25 +142,31 @@ proctype sleeper(byte me) {
         store_relaxed(me, WISH, t);
 #endif
 #ifdef WEAK_E1
-        change(me, RELAXED, 0, (ASLEEP), value);
+        change(me, RELAXED, SLEEPER, value);
 #else
-        change(me, RELEASE, 0, (ASLEEP), value); /* E1 */
+        change(me, RELEASE, SLEEPER, value); /* E1 */
 #endif
 #ifndef WEAK_E2
         fence_full(me); /* E2 */
 #endif
         if
-        :: DONE(t) -> break /* E3 */
-        :: else
+        :: DONE(t) /* E3 */
+        :: else ->
+           atomic { /* the kernel compares and sleeps in one step */
+             fence_full(me);
+             if
+             :: (mem[WORD] & ~COUNT) == (value & ~COUNT) -> sleeping[me] = 1
+             :: else
+             fi
+           };
+           if
+           :: !sleeping[me]
+#ifdef TIMEOUTS
+           :: sleeping[me] && timeouts > 0 -> atomic { timeouts--; sleeping[me] = 0 }
+#endif
+           fi
         fi;
-        atomic { /* the kernel compares and sleeps in one step */
-          fence_full(me);
-          if
-          :: mem[WORD] == value -> sleeping[me] = 1
-          :: else
-          fi
-        }
-        !sleeping[me]
+        withdraw(me, value)
      od;
      atomic { t++; value = 0 }
   od
@@ -146,9 +178,9 @@ proctype canceller() {
   byte word;
   store_relaxed(CANCELLER, CANCELLED, 1);
 #ifdef WEAK_NUDGE
-  change(CANCELLER, RELAXED, 0, 0, word);
+  change(CANCELLER, RELAXED, 0, word);
 #else
-  change(CANCELLER, RELEASE, EPOCH, 0, word);
+  change(CANCELLER, RELEASE, EPOCH, word);
 #endif
   atomic { fence_full(CANCELLER); WAKE_ALL }
 }

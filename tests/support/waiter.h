@@ -21,7 +21,7 @@ struct target {
 
 static inline void set_up(struct target *target, int64_t spin_ns, int check_result) {
   *target = (struct target){.wanted = 1, .check_result = check_result};
-  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, spin_ns), 0);
+  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, spin_ns, 0), 0);
 }
 
 static inline int poll_target(void *context) {

@@ -68,11 +68,11 @@ static int count_losses(void) {
     if (round % 256 == 0 && rc_now_ns() > end) rc_store_release(&meeting.rounds, round - 1);
     meet(1, ++time);
     if (round > rc_load_acquire(&meeting.rounds)) break;
-    (void)rc_load_acquire(&meeting.event.word); /* so that it is in this CPU's cache */
+    (void)rc_load_acquire(&meeting.event.state); /* so that it is in this CPU's cache */
     meet(1, ++time);
     dither(round / 7 % 7);
     rc_store_release(&meeting.done, round);
-    bool asleep = without_fence ? rc_load_acquire(&meeting.event.word) & RC_EVENT_ASLEEP
+    bool asleep = without_fence ? rc_load_acquire(&meeting.event.state) >= RC_EVENT_SLEEPER
                                 : rc_event_is_asleep(&meeting.event);
     meet(1, ++time);
     losses += !asleep && rc_load_acquire(&meeting.seen) != round && round > 1;

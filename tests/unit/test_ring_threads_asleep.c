@@ -43,7 +43,7 @@ static void *write_frames(void *nothing) {
   const struct rc_wait how = {.poll = poll_room, .check = nothing_more, .context = &sending};
   rc_ring_writer_init(&sending.writer, ring);
   rc_spill_init(&sending.spill, SPILL);
-  if (rc_waiter_init(&waiter, &ring.control->room, &ring.control->crowd, -1) != 0) abort();
+  if (rc_waiter_init(&waiter, &ring.control->room, &ring.control->crowd, -1, 0) != 0) abort();
   for (; sending.number < frames; sending.number++) {
     int result = poll_room(&sending);
     if (result == -EAGAIN) result = rc_wait(&waiter, &how, -1);
@@ -94,7 +94,7 @@ TEST(no_wake_up_is_lost_between_threads) {
   make_ring();
   for (int i = 0; i < READERS; i++) {
     receiving[i].reader = join(1);
-    ck_assert_int_eq(rc_waiter_init(&waiters[i], &ring.control->data, &ring.control->crowd, -1), 0);
+    ck_assert_int_eq(rc_waiter_init(&waiters[i], &ring.control->data, &ring.control->crowd, -1, 0), 0);
   }
   for (int i = 0; i < READERS; i++) start(&readers[i], read_frames, &receiving[i]);
   start(&writer, write_frames, NULL);

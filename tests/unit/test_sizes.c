@@ -135,7 +135,8 @@ LOOP_TEST(options_that_the_library_does_not_know_are_refused_when_set, 0, OPTION
 }
 
 TEST(what_a_shorter_struct_has_is_read) {
-  struct ringcast_writer_options given = {.size = sizeof given - 8, .readers = 3, .slow_ns = -1};
+  struct ringcast_writer_options given = {
+      .size = offsetof(struct ringcast_writer_options, slow_ns), .readers = 3, .slow_ns = -1};
   struct ringcast_info info = {.size = sizeof info};
   ringcast_writer *other;
   ck_assert_int_eq(ringcast_writer_create_ex(&given, &other), 0); /* slow_ns lies behind its end */

@@ -19,19 +19,21 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", "map_location", NULL};
+  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", "map_location", "wait",
+                          NULL};
   PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *keep = Py_False;
   PyObject *location = Py_None;
   struct rc_py_map map;
   bool allow_pickle, keeps;
-  const char *text;
+  const char *text, *wait = "balanced";
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOO:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle, &keep, &location)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOOs:Reader", names, &handle, &options.name, &spin, &leases,
+                                   &pickle, &keep, &location, &wait)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
+  if (!rc_py_wait_mode(wait, &options.wait)) return NULL;
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
   if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
   if (!PyBool_Check(keep)) {

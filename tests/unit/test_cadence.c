@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a waiter learns of the times at which messages come, and which windows it spins in. */
+#include "shm/cadence.h"
+
+#include "tests/support/suite.h"
+
+#define US ((int64_t)1000)
+#define MS ((int64_t)1000000)
+
+static struct rc_cadence cadence;
+static struct rc_window window;
+static int64_t now;
+
+static void begin(void) {
+  rc_cadence_init(&cadence);
+  now = 1000 * MS;
+}
+
+/* Deterministic, -1000 to 1000. */
+static int64_t dither(int i) { return (int64_t)((uint32_t)i * 2654435761u % 2001) - 1000; }
+
+static void come_after(int64_t gap) {
+  now += gap;
+  rc_cadence_came(&cadence, now);
+}
+
+/* So many messages, `gap` apart, each off by at most so many thousandths. */
+static void come(int count, int64_t gap, int64_t thousandths) {
+  for (int i = 0; i < count; i++) come_after(gap + gap * thousandths * dither(i) / 1000000);
+}
+
+TEST(a_regular_message_is_met_in_a_window_around_its_time) {
+  come(20, 10 * MS, 20);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_gt(window.wake, now + 9 * MS);
+  ck_assert_int_lt(window.wake, now + 10 * MS);
+  ck_assert_int_gt(window.until, now + 10 * MS);
+  ck_assert_int_lt(window.until, now + 11 * MS);
+}
+
+TEST(a_few_gaps_must_be_known) {
+  for (int i = 0; i < 4; i++) {
+    ck_assert(!rc_cadence_window(&cadence, now, 5, &window));
+    come_after(10 * MS);
+  }
+  come(2, 10 * MS, 0);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+}
+
+TEST(irregular_gaps_have_no_window) {
+  for (int i = 0; i < 200; i++) {
+    come_after((10 + i * 7919 % 31) * MS);
+    ck_assert(!rc_cadence_window(&cadence, now, 5, &window));
+  }
+}
+
+TEST(a_pause_moves_little_and_a_new_cadence_is_learnt_soon) {
+  come(20, 10 * MS, 20);
+  int64_t gap = cadence.gap;
+  come_after(1000 * MS);
+  ck_assert_int_lt(cadence.gap - gap, gap / 20);
+  come_after(10 * MS);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  come(12, 25 * MS, 20);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_gt(window.until, now + 24 * MS);
+  come(40, 3 * MS, 20);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_lt(window.until, now + 4 * MS);
+}
+
+TEST(a_burst_counts_as_its_first_message) {
+  for (int i = 0; i < 40; i++) {
+    come_after(100 * US);
+    come_after(9900 * US);
+  }
+  ck_assert_int_gt(cadence.gap, 9 * MS);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+}
+
+/* Whatever comes, and even if no window catches its message. */
+TEST(the_budget_holds_on_average) {
+  for (uint32_t percent = 0; percent <= 25; percent += 5) {
+    begin();
+    int64_t spun = 0, since = now;
+    for (int i = 0; i < 2000; i++) {
+      if (rc_cadence_window(&cadence, now, percent, &window)) {
+        int64_t from = window.wake > now ? window.wake : now;
+        ck_assert_int_ge(window.until, from);
+        rc_cadence_spun(&cadence, window.until - from);
+        spun += window.until - from;
+      }
+      come_after(10 * MS + 10 * MS * (i / 200) * dither(i) / 100000);
+    }
+    ck_assert_int_le(spun, (now - since) / 100 * percent + 4 * MS);
+    if (percent == 0) ck_assert_int_eq(spun, 0);
+    else ck_assert_int_gt(spun, 0);
+  }
+}
+
+TEST(a_sleep_that_ends_late_is_begun_the_earlier) {
+  come(20, 10 * MS, 0);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  int64_t wake = window.wake;
+  for (int i = 0; i < 20; i++) rc_cadence_woke(&cadence, wake, wake + 200 * US);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_lt(window.wake, wake - 100 * US);
+  for (int i = 0; i < 100; i++) rc_cadence_woke(&cadence, wake, wake + 5 * US);
+  ck_assert(rc_cadence_window(&cadence, now, 5, &window));
+  ck_assert_int_gt(window.wake, wake);
+}
+
+TEST(a_message_that_does_not_come_is_not_waited_for_a_second_time) {
+  come(20, 10 * MS, 10);
+  ck_assert(!rc_cadence_window(&cadence, now + 11 * MS, 5, &window));
+  ck_assert(!rc_cadence_window(&cadence, now + 20 * MS, 5, &window));
+}
+
+RUN_TESTS("cadence", begin, NULL)
