@@ -131,18 +131,19 @@ struct rc_slot {
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
   _Atomic uint32_t keeps;                    /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
+  _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: a cursor shares none with another reader */
 };
 
 struct rc_control {
   struct rc_identity id;
   _Alignas(RC_LINE) _Atomic uint64_t tail;  /* the writer */
-  _Atomic uint64_t limit;                   /* the writer, seldom */
   struct rc_counts counts;                  /* the writer */
   _Alignas(RC_LINE) _Atomic uint32_t closed; /* the writer, once, or who finds it dead: 1 = no more will come */
   _Atomic uint32_t spill_epoch;             /* the writer: times that it gave memory of SPILL back to the machine */
   _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
   _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
   _Atomic uint32_t evicts;                  /* the writer, at first: 1 = it goes on without readers that are slow */
+  _Atomic uint64_t limit;                   /* the writer, seldom: apart from tail, which each frame moves */
   _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
@@ -158,7 +159,7 @@ _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
 _Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "about");
 _Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's note");
 _Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
-_Static_assert(sizeof(struct rc_slot) == 192, "slot: three lines");
+_Static_assert(sizeof(struct rc_slot) == 256, "slot: two pairs of lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
 _Static_assert(offsetof(struct rc_slot, owner) == 64, "the cursor has a line of its own");
 _Static_assert(offsetof(struct rc_control, tail) == 128, "tail");
@@ -169,7 +170,7 @@ _Static_assert(sizeof(struct rc_crowd) == 128, "crowd: two lines");
 _Static_assert(offsetof(struct rc_control, crowd) == 384, "crowd");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
-_Static_assert(offsetof(struct rc_control, slots) == 640, "slots");
+_Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of lines");
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
 #define RC_LAYOUT_REVISION 17u

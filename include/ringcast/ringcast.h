@@ -418,7 +418,11 @@ typedef struct ringcast_kept ringcast_kept;
  * something is kept; frames were kept for long of late; the writer evicts slow readers (options.on_slow); the mapping
  * can't be had (RINGCAST_DISABLE=cow, no
  * /proc/self/pagemap, pages of more than 4 KiB). -EINVAL: it is not held, or is kept. -EPROTO, -ESTALE, -ENOMEM,
- * -ECHILD. A writer that is hostile can change what was not written to. */
+ * -ECHILD. A writer that is hostile can change what was not written to.
+ * Memory: after the reader has closed, one retained frame, however small, keeps all spill memory of the ring until the
+ * drop: copy a small array that lives long. Kernel I/O: vmsplice, MSG_ZEROCOPY and O_DIRECT take pages, not addresses.
+ * If such a call still reads a retained frame when the reader copies it, the call goes on with the ring's page, which
+ * the writer may overwrite: before the frame's bytes go to such a call, copy them. */
 RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
                                       void **data);
 
