@@ -9,11 +9,11 @@ import contextlib
 import copyreg
 import errno
 import io
+import itertools
 import pickle
 import pickletools
 import reprlib
 import sys
-import types
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple
 
 from ringcast._classes import why_not
@@ -26,9 +26,9 @@ _DENSE = (
     "bits8 bits16 bits1x8 bits2x4 bits4x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"
 ).split()
 
-# How far the place of what can't be pickled is looked for. Each level costs as much as the failed pickling, at most.
-_MOST_LEVELS = 16
-_MOST_ATTEMPTS = 10_000
+# The limits of the search for what can't be pickled. Each level costs as much as pickling the value, at most.
+_MOST_LEVELS, _MOST_ITEMS = 16, 10_000
+_PLAIN = (type(None), bool, int, float, str, bytes)
 
 # Names a key in a place; a long one is shortened, and one whose repr() raises does no harm.
 _names = reprlib.Repr()
@@ -42,7 +42,7 @@ _NO_ROOT = object()
 
 
 class _ElsewhereError(Exception):
-    """A tensor that is not in the CPU's memory; its place in the value is looked up by who knows the value."""
+    """A tensor that is not in the CPU's memory."""
 
 
 def _rebuild_tensor(data: Any, dtype: str, shape: Tuple[int, ...], requires_grad: bool, is_parameter: bool) -> Any:
@@ -90,16 +90,16 @@ def _reduce_tensor(tensor: Any) -> Any:
     )
 
 
-def _tensor_reducers() -> Optional[Dict[Any, Callable[[Any], Any]]]:
-    """None: torch is not imported (to its end), so there are no tensors."""
+def _tensor_types() -> Sequence[Any]:
+    """None of them if torch is not imported (to its end): then there are no tensors."""
     torch = sys.modules.get("torch")
     try:
         types = (torch.Tensor, torch.nn.Parameter)  # type: ignore[union-attr]
         if not _dtype_names:
             _dtype_names.update((getattr(torch, name), name) for name in _DENSE if hasattr(torch, name))
     except AttributeError:
-        return None
-    return dict.fromkeys(types, _reduce_tensor)
+        return ()
+    return types
 
 
 def elsewhere(place: str, device: Any) -> TypeError:
@@ -120,72 +120,23 @@ def elsewhere(place: str, device: Any) -> TypeError:
 # ---- Finding the place in a value ------------------------------------------------------------------------------------
 
 
-def _attributes(value: Any) -> Iterator[Tuple[str, Any]]:
-    yield from ((f".{name}", item) for name, item in getattr(value, "__dict__", {}).items())
-    slots = getattr(type(value), "__dataclass_fields__", None) or getattr(type(value), "__struct_fields__", ())
-    yield from ((f".{name}", getattr(value, name)) for name in slots if name not in getattr(value, "__dict__", {}))
-
-
-def _pickled_attributes(value: Any) -> Iterator[Tuple[str, Any]]:
-    """Of what an object says is to be pickled: what its constructor takes, which has no name, and its state."""
-    try:
-        reduced = value.__reduce_ex__(5)
-    except Exception:
-        return
-    if not isinstance(reduced, tuple) or len(reduced) < 2:
-        return
-    yield from (("", item) for item in reduced[1] or ())
-    states = reduced[2] if len(reduced) > 2 and isinstance(reduced[2], tuple) else reduced[2:3]
-    for state in states:  # of the dict, and of the slots
-        if isinstance(state, dict):
-            yield from ((f".{name}", item) for name, item in state.items())
-
-
-def _children(value: Any, attributes: Callable[[Any], Iterator[Tuple[str, Any]]]) -> Iterator[Tuple[str, Any]]:
-    if isinstance(value, (type, types.FunctionType, types.ModuleType)):
-        return  # pickled by name
+def _children(path: str, value: Any) -> Iterator[Tuple[str, Any]]:
+    """What `value` is pickled as, each with its place."""
     if isinstance(value, dict):
-        yield from ((f"[{_names.repr(key)}]", item) for key, item in value.items())
+        yield from ((f"{path}[{_names.repr(key)}]", item) for key, item in value.items())
+        yield from ((f"a key of {path}", key) for key in value)
     elif isinstance(value, (list, tuple)):
-        yield from ((f"[{index}]", item) for index, item in enumerate(value))
+        yield from ((f"{path}[{index}]", item) for index, item in enumerate(value))
     elif isinstance(value, (set, frozenset)):
-        yield from (("{...}", item) for item in value)
+        yield from ((path + "{...}", item) for item in value)
     elif isinstance(value, slice):
-        yield from ((f".{name}", getattr(value, name)) for name in ("start", "stop", "step"))
+        yield from ((f"{path}.{name}", getattr(value, name)) for name in ("start", "stop", "step"))
     else:
-        yield from attributes(value)
-
-
-def _find(roots: Sequence[Tuple[str, Any]], wanted: Any) -> str:
-    """The way to `wanted`, breadth first: "value['x'][2].y"."""
-    queue = list(roots)
-    seen = set()
-    for path, value in queue:
-        if value is wanted:
-            return path
-        if id(value) not in seen:
-            seen.add(id(value))
-            queue.extend((path + step, item) for step, item in _children(value, _attributes))
-    return "something inside " + roots[0][0]
-
-
-def _places(root: Any, wanted: Sequence[Any]) -> List[Tuple[str, Any]]:
-    """The way to each of them, breadth first."""
-    found: Dict[int, str] = {}
-    missing = {id(value) for value in wanted}
-    queue = [("value", root)]
-    seen = set()
-    for path, value in queue:
-        if id(value) in missing:
-            found[id(value)] = path
-            missing.discard(id(value))
-        if not missing:
-            break
-        if id(value) not in seen:
-            seen.add(id(value))
-            queue.extend((path + step, item) for step, item in _children(value, _attributes))
-            queue.extend((f"a key of {path}", key) for key in (value if type(value) is dict else ()))
-    return [(found.get(id(value), "something inside value"), value) for value in wanted]
+        _, arguments, *more = value.__reduce_ex__(5)
+        yield from ((path, item) for item in arguments)
+        state = more[0] if more else None
+        for names in state if isinstance(state, tuple) else (state,):  # the dict, and the slots
+            yield from ((f"{path}.{name}", item) for name, item in (names or {}).items())
 
 
 class _Nowhere:
@@ -196,39 +147,32 @@ class _Nowhere:
 
 
 def _fails_alike(value: Any, error: Exception) -> bool:
+    def reduce(tensor: Any) -> Any:
+        if isinstance(error, _ElsewhereError):  # that tensor alone: the frame may carry others of its device
+            return _raise(error) if tensor is error.args[0] else (int, ())
+        return _reduce_tensor(tensor)
+
     try:
-        _pickler(_Nowhere(), lambda _: None).dump(value)
+        _pickler(_Nowhere(), lambda _: None, reduce).dump(value)
     except Exception as raised:
-        return type(raised) is type(error) and str(raised) == str(error)
+        return raised is error or (type(raised) is type(error) and str(raised) == str(error))
     return False
 
 
-def _locate(roots: Sequence[Tuple[str, Any]], error: Exception) -> str:
-    """The way down to what can't be pickled: at each level, to the first that fails as the whole did."""
-    place, level = "value", roots
-    seen = set()
-    attempts = 0
-    for _ in range(_MOST_LEVELS + 1):
-        for path, value in level:
-            if id(value) in seen:
-                continue
-            if attempts == _MOST_ATTEMPTS:
-                return place
-            attempts += 1
-            if _fails_alike(value, error):
-                break
-        else:
-            return place
-        seen.add(id(value))
-        place, level = path, [(path + step, item) for step, item in _children(value, _pickled_attributes)]
-    return place
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
-def _name_place(roots: Sequence[Tuple[str, Any]], error: Exception) -> None:
-    """Puts the place before the text of an error that has nothing but a text."""
-    with contextlib.suppress(Exception):  # the value's own code runs here, and must not hide the error
-        if not isinstance(error, RecursionError) and error.args == (str(error),):
-            error.args = (f"{_locate(roots, error)}: {error}",)
+def _locate(root: Any, error: Exception) -> str:
+    """The way down to what can't be pickled: at each level, to the first child that fails as the whole did."""
+    place, value, seen = "value", root, {id(root)}
+    with contextlib.suppress(Exception):  # the value's own code runs here
+        for _ in range(_MOST_LEVELS):
+            children = (child for child in _children(place, value) if type(child[1]) not in _PLAIN)
+            new = (child for child in itertools.islice(children, _MOST_ITEMS) if id(child[1]) not in seen)
+            place, value = next(child for child in new if _fails_alike(child[1], error))
+            seen.add(id(value))
+    return place  # the last level has no such child, or the search has ended
 
 
 def _drop_own_note(error: Exception) -> None:
@@ -241,11 +185,13 @@ def _drop_own_note(error: Exception) -> None:
 # ---- There and back --------------------------------------------------------------------------------------------------
 
 
-def _pickler(file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> pickle.Pickler:
+def _pickler(
+    file: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any], reduce: Callable[[Any], Any] = _reduce_tensor
+) -> pickle.Pickler:
     pickler = pickle.Pickler(file, 5, buffer_callback=buffer_callback)
-    reducers = _tensor_reducers()
-    if reducers is not None:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
+    types = _tensor_types()
+    if types:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **dict.fromkeys(types, reduce)}
     return pickler
 
 
@@ -279,11 +225,12 @@ def dumps(
     try:
         pickler.dump(value)
     except Exception as error:
-        roots = [("value", value)] if root is _NO_ROOT else _places(root, value)
+        whole = value if root is _NO_ROOT else root
         if isinstance(error, _ElsewhereError):
-            (tensor,) = error.args
-            raise elsewhere(_find(roots, tensor), tensor.device) from None
-        _name_place(roots, error)
+            raise elsewhere(_locate(whole, error), error.args[0].device) from None
+        with contextlib.suppress(Exception):  # str(error) is the value's own code
+            if not isinstance(error, RecursionError) and error.args == (str(error),):
+                error.args = (f"{_locate(whole, error)}: {error}",)
         if root is not _NO_ROOT:
             _drop_own_note(error)
         raise
