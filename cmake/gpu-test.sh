@@ -123,12 +123,10 @@ warned=$(grep -c 'warning:' "$out/build.log")
 probe=("$build/tests/gpu/gpu_probe")
 tool=$build/bin/ringcast
 perf=()
-bench=(-m ringcast.bench gpu)
 if [ -n "$fake" ]; then
   export LD_LIBRARY_PATH=$PWD/$build/tests/fake_cuda/new${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   probe+=(--fake)
   export GPU_FAKE # to the probes of Python
-  bench=(tests/gpu/stand_in.py gpu --case 1K --case 64K --seconds 0.05)
   # shellcheck disable=SC2054
   perf=(--sizes 1K,16M --seconds 0.05)
 fi
@@ -163,11 +161,8 @@ step probes 420 probes.jsonl "${probe[@]}"
 step perf 180 perf.json bash -c "$both" "$tool" "${perf[@]}"
 if [ -n "$(find "$build/site" -name '_ringcast*.so')" ]; then
   step python 420 python.jsonl "$python" tests/gpu/tensors.py
-  step bench 240 bench.json "$python" "${bench[@]}" --format json
 else
-  for name in python bench; do
-    ! is_wanted "$name" || not_run+=("$name (no headers of Python, so no extension: see build.log)")
-  done
+  ! is_wanted python || not_run+=("python (no headers of Python, so no extension: see build.log)")
 fi
 
 # What did not go well, or not at all, in the words of the probes; then what a GPU must show.
@@ -176,7 +171,7 @@ told 'failed|crashed|timeout|skipped' | tee -a "$out/summary.txt"
 earlier=$(cd "$out" && find . -name '*.json*' ! -newer "$OLDPWD/$build/begun" -printf '%f, ' | sed 's/, $//')
 [ -z "$earlier" ] || say "  of an earlier call: $earlier"
 strict=()
-[ -z "$fake" ] || [ "$wanted" != "  " ] || strict=(--all-but-bench) # the fake can show all but speed, and torch's
+[ -z "$fake" ] || [ "$wanted" != "  " ] || strict=(--strict) # the fake can show all but speed, and torch's
 "$python" tests/gpu/verdict.py "$out" "${strict[@]}" | tee -a "$out/summary.txt"
 [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 if [ "$failed" = 0 ]; then said="Nothing failed"; else said="FAILED"; fi

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch, CuPy and JAX for tensors.py on a machine without a GPU (GPU_FAKE=1): those of tests/python/fake_torch, whose
 tensors lie in the memory of the tests' own driver, and what tensors.py asks of them beyond that. Nothing here is fast.
-
-stand_in.py gpu [OPTION...]: python -m ringcast.bench with them.
 """
 
 import contextlib
 import ctypes
-import multiprocessing.reduction
 import os
 import pathlib
 import sys
@@ -136,41 +133,6 @@ torch.cuda.memory_snapshot = lambda: [{"is_expandable": not _exportable()}]
 torch.cuda.mem_get_info, torch.cuda.graph, torch.cuda.CUDAGraph = _mem_get_info, _graph, types.SimpleNamespace
 
 
-# ---- What torch.multiprocessing and torch.distributed are asked for --------------------------------------------------
-
-
-def _take_up(handle, kind, shape):
-    class Opened:
-        device, pointer = 0, 0
-
-    opened, pointer = Opened(), ctypes.c_uint64()
-    with torch._on(0):
-        driver = torch.driver()
-        torch.check(driver.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), _Handle.from_buffer_copy(handle), 1))
-    opened.pointer = pointer.value
-    return torch.Tensor._made(opened, getattr(torch, kind), shape, torch._strides(shape))
-
-
-class _Handle(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_uint8 * 64)]
-
-
-def _hand_over(tensor):
-    handle = _Handle()
-    with torch._on(0):
-        torch.check(torch.driver().cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(tensor.data_ptr())))
-    return _take_up, (bytes(handle), tensor.dtype.name, tuple(tensor.shape))
-
-
-def _ones(count, dtype, device):
-    return torch.segment(np.ones(count, dtype.held))
-
-
-multiprocessing.reduction.ForkingPickler.register(torch.Tensor, _hand_over)
-sys.modules["torch.multiprocessing"] = types.ModuleType("torch.multiprocessing")
-torch.ones = _ones
-torch.cuda.get_device_name, torch.cuda.device_count = lambda ordinal: "a stand-in", lambda: 1
-
 # ---- CuPy and JAX ----------------------------------------------------------------------------------------------------
 
 
@@ -199,9 +161,3 @@ def join(folder, rank, world):
     import torch.distributed as dist
 
     dist.init(folder, rank, world)
-
-
-if __name__ == "__main__":
-    from ringcast.bench.__main__ import main
-
-    main(sys.argv[1:])

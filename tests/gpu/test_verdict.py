@@ -44,8 +44,6 @@ GOOD = {
     ],
     "python.jsonl": [probe("torch_arrives_as_it_was_sent"), probe("torch_written_to_again_at_once")],
     "perf.json": [run(1), run(3)],
-    "bench.json": {"left_out": {"nccl": "one device"}, "way": {"way": "pool", "why": ""},
-                   "cases": {"64K": {"ringcast": {"one_way_p50_us": 9.0}}}},
 }
 
 
@@ -78,7 +76,7 @@ class Verdict(unittest.TestCase):
         self.assertIn(text, lines[what][1])
 
     def test_all_is_met(self):
-        status, lines = self.judge(lambda found: None, "--all-but-bench")
+        status, lines = self.judge(lambda found: None, "--strict")
         self.assertEqual((status, {word for word, _ in lines.values()}), (0, {"met"}))
         self.assertEqual(len(lines), len(verdict.MUST_SHOW))
 
@@ -121,8 +119,8 @@ class Verdict(unittest.TestCase):
             status, lines = self.judge(gone)
             self.assertEqual(status, 0)
             self.assertIn("not measured", {word for word, _ in lines.values()}, name)
-            strict, _ = self.judge(gone, "--all-but-bench")
-            self.assertEqual(strict, 0 if name in ("python.jsonl", "bench.json") else 1)
+            strict, _ = self.judge(gone, "--strict")
+            self.assertEqual(strict, 0 if name == "python.jsonl" else 1)
         skipped = changed("probes.jsonl", 0, result="skipped", why="no PTX")
         self.one("two processes on the device", "not measured", "no PTX", skipped, 0)
         no_pool = changed("perf.json", 0, pool=False, why="217")
@@ -139,8 +137,7 @@ class Verdict(unittest.TestCase):
         self.assertEqual(self.judge(lambda found: found["probes.jsonl"].append('{"probe": "lent_mem'))[0], 0)
         strange = changed("perf.json", 0, device_free_bytes=None)
         self.one("memory and contexts", "NOT MET", "not as expected", strange, 1)
-        other = changed("bench.json", "way", way="refused", why="217")
-        self.one("beside CUDA IPC and NCCL", "met", "not the pool: 217", other, 0)
+
 
 
 if __name__ == "__main__":

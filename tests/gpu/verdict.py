@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `make gpu-test` has found, held against what a GPU must show: a line for each, with the figures.
 
-    verdict.py FOLDER [--all-but-bench]
+    verdict.py FOLDER [--strict]
 
-reads doctor.json, probes.jsonl, perf.json, python.jsonl and bench.json there, as far as they are. "met", "NOT MET",
+reads doctor.json, probes.jsonl, perf.json and python.jsonl there, as far as they are. "met", "NOT MET",
 "not measured" (what is missing). A figure of speed that is not met is told and no more; a count that is wrong, or
-bytes that are, make the exit status 1. --all-but-bench: so does what was not measured.
+bytes that are, make the exit status 1. --strict: so does a missing figure, but for those of Python, which need torch.
 """
 
 import json
@@ -53,12 +53,6 @@ class Found:
             except (ValueError, KeyError, TypeError):
                 continue  # cut off when the time was up
         return found
-
-    def whole(self, name):
-        try:
-            return json.loads(self.read(name))
-        except ValueError:
-            raise Missing(f"no {name}") from None
 
     def probe(self, name, probes=None):
         """Its figures, if it went well."""
@@ -228,20 +222,6 @@ def of_python(found):
     return f"{len(told['ok'])} probes" + (f", skipped: {' '.join(told['skipped'])}" if "skipped" in told else "")
 
 
-def beside_others(found):
-    bench = found.whole("bench.json")
-    if "skipped" in bench:
-        raise Missing(bench["skipped"])
-    told = [f"{way} left out: {why}" for way, why in bench["left_out"].items()]
-    if bench["way"]["way"] != "pool":
-        told.append(f"ringcast by {bench['way']['way']}, not the pool: {bench['way']['why']}")
-    for name, ways in bench["cases"].items():
-        if name in ("64K", "16M"):
-            took = (f"{way} {figures['one_way_p50_us']:.1f} us" for way, figures in ways.items())
-            told.append(f"{name} {', '.join(took)}")
-    return "; ".join(told)
-
-
 MUST_SHOW = [
     ("two processes on the device", two_processes),
     ("four processes on the device", four_processes),
@@ -254,9 +234,7 @@ MUST_SHOW = [
     ("a store ends a wait, how soon", woken_by_the_host),
     ("threshold of INLINE and POOL", threshold),
     ("tensors through Python", of_python),
-    ("beside CUDA IPC and NCCL", beside_others),
 ]
-OF_BENCH = (of_python, beside_others)  # these need torch with CUDA
 
 
 def main(folder, *flags):
@@ -266,7 +244,7 @@ def main(folder, *flags):
             verdict, text = "met", look(found)
         except Missing as missing:
             verdict, text = "not measured", str(missing)
-            status |= flags == ("--all-but-bench",) and look not in OF_BENCH
+            status |= flags == ("--strict",) and look is not of_python
         except Slow as figure:
             verdict, text = "NOT MET", str(figure)
         except Wrong as wrong:

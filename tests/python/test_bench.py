@@ -22,7 +22,7 @@ from values import assert_same
 
 import ringcast
 from ringcast.bench import __main__ as command_line
-from ringcast.bench import cases, codec, cold, exchange, gpu, report, turns
+from ringcast.bench import cases, codec, exchange, harness, report
 
 pytestmark = pytest.mark.alike
 
@@ -105,21 +105,21 @@ def test_objects_are_measured_cold(how):
 
 
 def test_a_gap_that_a_walk_fills_is_refused():
-    with pytest.raises(turns.Failed, match=r"a walk over 16384 KiB takes .* ms with 2 processes, .* --gap is 0.001 ms"):
-        cold.plan(str(16 << 20), 1e-6, 2)
-    plan = cold.plan(str(1 << 20), 0, 2)
+    with pytest.raises(harness.Failed, match=r"a walk over 16384 KiB takes .* ms with 2 .* --gap is 0.001 ms"):
+        harness.plan(str(16 << 20), 1e-6, 2)
+    plan = harness.plan(str(1 << 20), 0, 2)
     assert plan.walk == 1 << 20 and plan.gap > 0
 
 
 def test_a_rest_of_the_source_lasts_for_the_gap():
     slept = []
-    plan = cold.Plan(10.0, sleep=True)
+    plan = harness.Plan(10.0, sleep=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cold.time, "sleep", slept.append)
-        cold.rest_of(plan, source=True)()
-        cold.rest_of(plan, source=False)()
+        patch.setattr(harness.time, "sleep", slept.append)
+        harness.rest_of(plan, source=True)()
+        harness.rest_of(plan, source=False)()
     assert 5 < slept[0] <= 10 and slept[1] == 5
-    assert cold.rest_of(cold.Plan(10.0), source=False) is None is cold.rest_of(cold.Plan(), source=True)
+    assert harness.rest_of(harness.Plan(10.0), source=False) is None is harness.rest_of(harness.Plan(), source=True)
 
 
 def test_the_command_line_runs_as_a_module():
@@ -195,41 +195,24 @@ def test_asyncio_prints_what_a_wake_up_costs():
     assert all(report.number(value) in text for value in measured)
 
 
-def test_without_a_gpu_its_tensors_are_skipped_and_it_says_why(monkeypatch):
-    monkeypatch.setattr(gpu, "why_not", lambda: "torch sees no CUDA device")
-    found, text = run("gpu", "--seconds", 0.001)
-    assert (found["skipped"], found["cases"]) == ("torch sees no CUDA device", {})
-    assert text == "skipped: torch sees no CUDA device"
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
-    assert "no torch" in gpu.why_not()
-
-
-def test_what_is_measured_of_gpu_tensors_is_told_by_size_and_way():
-    turns = [[(4_000, 1_000), (6_000, 3_000)], [(5_000, 2_000)]]
-    figures = gpu._figures(turns, 10_000)
-    assert figures == {
-        "one_way_p50_us": 5.0, "one_way_p99_us": 6.0, "send_p50_us": 2.0, "gb_per_s": 2.0, "rounds": 3
-    }  # fmt: skip
-    found = {"cases": gpu.rows({"4K": {"ringcast": figures}}), "left_out": {}, "machine": report.machine()}
-    assert re.search(r"^4K ringcast +5.00 +6.00 +2.00 +2.00$", report.text(found, gpu.COLUMNS, ""), re.M)
-
-
 # ---- The other process -----------------------------------------------------------------------------------------------
 
 
 def test_the_death_of_the_other_process_is_told():
     with exchange.Pair() as pair:
-        os.kill(pair.process.pid, signal.SIGKILL)
-        pair.process.join()
-        with pytest.raises(exchange.Failed, match="the other process has ended"):
+        process, _ = pair.processes.workers[0]
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        with pytest.raises(harness.Failed, match="the other process has ended"):
             pair.measure("metadata", cases.metadata(), 0.001)
 
 
 def test_each_process_has_a_cpu_of_its_own():
     with exchange.Pair() as pair:
         assert pair.cpus[0] is None or os.sched_getaffinity(0) == {pair.cpus[0]}
-        assert pair.cpus[1] is None or os.sched_getaffinity(pair.process.pid) == {pair.cpus[1]} != {pair.cpus[0]}
+        process, _ = pair.processes.workers[0]
+        theirs = os.sched_getaffinity(process.pid)
+        assert pair.cpus[1] is None or theirs == {pair.cpus[1]} != {pair.cpus[0]}
 
 
 # ---- What is in the figures ------------------------------------------------------------------------------------------
@@ -256,10 +239,10 @@ def counted():
     return Counted()
 
 
-@pytest.mark.parametrize("name", codec.LOOPS)
+@pytest.mark.parametrize("name", codec.CODECS)
 @pytest.mark.parametrize("what, dumped, loaded", [("encode_us", 5, 0), ("decode_us", 1, 5), ("encode_decode_us", 5, 5)])
 def test_each_round_of_the_codec_does_its_work(counted, name, what, dumped, loaded):
-    assert codec.LOOPS[name][what](counted, 5) > 0
+    assert codec.run(name, what, counted, 5) > 0
     assert (Counted.dumped, Counted.loaded) == (dumped, loaded)
 
 
@@ -283,15 +266,15 @@ def test_each_round_between_two_does_its_work(counted, name, rested):
 
 def test_the_ways_take_turns():
     order = []
-    found = turns.in_turns({name: lambda rounds, name=name: order.append(name) or rounds for name in "ab"}, 1e-9)
+    found = harness.in_turns({name: lambda rounds, name=name: order.append(name) or rounds for name in "ab"}, 1e-9)
     assert order == list("abbaab")
     assert {name: len(results) for name, results in found.items()} == {"a": 1, "b": 1}
-    assert min(found["a"] + found["b"]) >= turns.LEAST
+    assert min(found["a"] + found["b"]) >= harness.LEAST
 
 
 @pytest.mark.parametrize("share, wanted", [(0.5, 51), (0.99, 100), (0.01, 2)])
 def test_a_percentile_is_one_of_the_values(share, wanted):
-    assert exchange.percentile(list(range(100, 0, -1)), share) == wanted
+    assert harness.percentile(list(range(100, 0, -1)), share) == wanted
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,8 @@ def test_every_case_is_measured_with_each_number_of_ranks(stub):
 @pytest.mark.skipif(bool(importlib.util.find_spec("vllm")), reason="vLLM is installed here")
 def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(monkeypatch):
     arguments = ("--case", "metadata", "--ranks", "2", "--seconds", "0.001", "--gap", "0.001", "--cold", "sleep")
-    with pytest.raises(dropin.Failed, match="^rank 1 has ended"), dropin.Ranks(2, None) as ranks:
-        monkeypatch.setattr(dropin, "Ranks", lambda *_: contextlib.nullcontext(ranks))
+    with pytest.raises(dropin.Failed, match="^rank 1 has ended"), dropin.all_ranks(2, None) as ranks:
+        monkeypatch.setattr(dropin, "all_ranks", lambda *_: contextlib.nullcontext(ranks))
         data = command_line.run(command_line.parser().parse_args(["dropin", *arguments]))
         (case,) = data["cases"]
         assert list(case["ways"]) == ["ringcast", "ringcast-object", "gloo"]
@@ -110,7 +110,7 @@ def test_without_vllm_its_queue_is_left_out_and_a_rank_that_has_died_is_named(mo
         process = ranks.workers[1][0]
         os.kill(process.pid, signal.SIGKILL)
         process.join()
-        ranks.tell(2, "look")
+        ranks.ask(("look",))
 
 
 def test_without_torch_it_says_what_to_install(monkeypatch):
@@ -149,7 +149,8 @@ def test_figures_are_medians_of_all_turns():
     assert found["ratios"] == {"gloo": 0.5, "vllm": None}
     (row, _) = dropin.rows([{"name": "case", "ranks": 2, **found}]).values()
     assert (row["ratio"], row["cpu_source_us"], row["cpu_reader_us"]) == (0.5, 2, 7)
-    assert report.table({"case": row}, report.DROPIN)[-1].split() == ["case", "6.00", "8.00", "2.00", "7.00", "0.50"]
+    table = report.table({"case": row}, report.COLUMNS["dropin"])
+    assert table[-1].split() == ["case", "6.00", "8.00", "2.00", "7.00", "0.50"]
 
 
 def test_the_next_message_goes_when_all_have_answered_and_after_the_gap():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects that are measured: what serving engines send, by its shape; nobody's real data. Each is the same in every
-process and at every call.
+"""The measured objects: made-up data in the shapes that serving engines send, the same in every process and at every
+call.
 
 The classes are at the top level of this module, where a reader finds them by name.
 """
@@ -12,17 +12,17 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
-NEW_EVERY = 64  # of how many requests of a decode step one is new
+NEW_EVERY = 64  # one of so many requests of a decode step is new
 BLOCK = 16  # tokens in a block of the KV cache: each cached request gets a new block in one step of so many
 NEW_PROMPT, PREFILL_PROMPT = 64, 400  # tokens
 VOCABULARY = 128_000
 
 
 class LeftOut(Exception):
-    """What a case needs is not here; the text says what."""
+    """The case needs a package that is missing here; the text names the package."""
 
 
-# ---- What the workers of an engine are told in each step, as vLLM V1 tells them (August 2026) ------------------------
+# ---- The message of each step to an engine's workers, in vLLM V1's shape (August 2026) -------------------------------
 
 
 class OutputKind(enum.Enum):
@@ -124,8 +124,8 @@ def new_request(chance: random.Random, prompt: int) -> NewRequestData:
 
 
 def scheduler_output(new: int, cached: int, prompt: int) -> SchedulerOutput:
-    """A step for `new` requests, all of whose prompts are computed in it, and `cached` ones, which each get one token.
-    As many as are new have just finished. The parts share the strings of the ids, as an engine's do."""
+    """A step that computes the prompts of `new` requests, and one token for each of `cached` requests. As many requests
+    as are new have just finished. The parts share the strings of the ids, as an engine's do."""
     chance = random.Random(new + cached)
     added = [new_request(chance, prompt) for _ in range(new)]
     ids = [request_id(chance) for _ in range(cached)]
@@ -173,7 +173,7 @@ def metadata() -> Dict[str, Any]:
 
 
 def array_dict() -> Dict[str, Any]:
-    """A model's inputs for a step of 64 requests: six small arrays, and what goes with them."""
+    """A model's inputs for a step of 64 requests: six small arrays, and some scalars."""
     chance = np.random.default_rng(0)
     return {
         "input_ids": chance.integers(VOCABULARY, size=64),
@@ -192,7 +192,7 @@ def array_dict() -> Dict[str, Any]:
 
 
 def array_features() -> Dict[str, Any]:
-    """10 MiB of an image's features, and what goes with them."""
+    """10 MiB of an image's features, and some scalars."""
     return {
         "req_id": "cmpl-0123456789abcdef",
         "modality": "image",
@@ -204,7 +204,7 @@ def array_features() -> Dict[str, Any]:
 
 
 def as_tensors(value: Dict[str, Any], dtype: str) -> Dict[str, Any]:
-    """The same with torch tensors in place of arrays, and `dtype` where those have floats."""
+    """The same with torch tensors in place of arrays, and `dtype` in place of float types."""
     try:
         import torch
     except ImportError as error:

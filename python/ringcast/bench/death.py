@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long until the others know: one process of a group is killed, under each drop-in.
+"""The time until the other processes know of a death: one process of a group is killed, under each drop-in.
 
-The killed one is a receiver that waits, or the source. The time is from just before the SIGKILL to the moment when the
-last of the others holds an exception that names the dead; a source calls every millisecond, receivers wait in a call.
+The victim is a receiver that waits, or the source. The time is from just before the SIGKILL to the moment when the last
+other process holds an exception that names the victim; a source calls every millisecond, receivers wait in a call.
 """
 
-import contextlib
 import importlib
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import statistics
@@ -16,13 +14,13 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
-from ringcast.bench.turns import Failed
+from ringcast.bench.harness import Processes
 
 WATCHDOG = 60.0  # seconds
 PAUSE = 0.001  # seconds between the calls of a source
 WARM_UP = 20  # calls; the first few of a pair go by another way
 
-# A way: called once in each process with its rank; what it returns is called until it raises.
+# Each process calls the way once, with its rank, and then calls the result until an exception.
 Way = Callable[[int, int, Any], Callable[[], Any]]
 
 
@@ -63,7 +61,7 @@ def pyobj(rank: int, world: int, _: Any) -> Callable[[], Any]:
 
 
 def pairs(rank: int, world: int, _: Any) -> Callable[[], Any]:
-    """Point to point, from rank 0 to the one that is last."""
+    """Point to point, from rank 0 to the last rank."""
     import torch.distributed as dist
 
     from ringcast.vllm import Group
@@ -76,7 +74,7 @@ def pairs(rank: int, world: int, _: Any) -> Callable[[], Any]:
     return lambda: group.broadcast_object({"step": 1} if rank == 0 else None)
 
 
-# What is called, in how many processes, and the module that it needs.
+# The way, the number of processes, and the module that the way needs.
 WAYS: Dict[str, Tuple[Way, int, str]] = {
     "MessageQueue": (queue, 4, "ringcast.vllm"),
     "broadcast_object": (object_, 4, "ringcast.torch"),
@@ -86,8 +84,8 @@ WAYS: Dict[str, Tuple[Way, int, str]] = {
 }
 
 
-def work(way: Way, rank: int, world: int, store: str, handles: Any, pipe: Any) -> None:
-    """In a process of its own: answers with what it caught, and when."""
+def work(rank: int, pipe: Any, way: Way, world: int, store: str, handles: Any) -> None:
+    """In a process of its own: answers with the error that the process caught, and when."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     if way is not queue:
         import torch.distributed as dist
@@ -104,49 +102,25 @@ def work(way: Way, rank: int, world: int, store: str, handles: Any, pipe: Any) -
                 time.sleep(PAUSE)
     except Exception as error:
         pipe.send((time.monotonic_ns(), type(error).__name__, str(error)))
-    pipe.recv()  # nobody goes before all were heard
-    os._exit(0)
+    pipe.recv()  # no process goes before the parent has all answers
 
 
 def once(way: Way, world: int, victim: int) -> Dict[str, Any]:
-    """Kill one of the processes; what came of it."""
-    context = multiprocessing.get_context("fork")
-    handles = context.Queue()
+    """The figures of one kill."""
+    handles = multiprocessing.get_context("fork").Queue()
     with tempfile.TemporaryDirectory() as folder:
-        workers = []
-        for rank in range(world):
-            ours, theirs = context.Pipe()
-            arguments = (way, rank, world, os.path.join(folder, "store"), handles, theirs)
-            process = context.Process(target=work, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            workers.append((process, ours))
-        try:
-            pids = [_hear(rank, pipe) for rank, (_, pipe) in enumerate(workers)]
+        arguments = (way, world, os.path.join(folder, "store"), handles)
+        with Processes(world, work, *arguments, method="fork") as processes:
+            pids = processes.hear()
             start = time.monotonic_ns()
             os.kill(pids[victim], signal.SIGKILL)
-            heard = [_hear(rank, pipe) for rank, (_, pipe) in enumerate(workers) if rank != victim]
-        finally:
-            for process, pipe in workers:
-                with contextlib.suppress(OSError):
-                    pipe.send(None)
-                process.kill()
-                process.join()
+            heard = [answer for answer in processes.hear(without=victim) if answer]
     return {
         "ms": (max(when for when, _, _ in heard) - start) / 1e6,
         "errors": sorted({kind for _, kind, _ in heard}),
         "named": all(str(pids[victim]) in text for _, _, text in heard),
         "text": heard[-1][2],
     }
-
-
-def _hear(rank: int, pipe: Any) -> Any:
-    if not pipe.poll(WATCHDOG):
-        raise Failed(f"rank {rank} has not answered for {WATCHDOG:.0f} s")
-    try:
-        return pipe.recv()
-    except EOFError:
-        raise Failed(f"rank {rank} has ended; see its output") from None
 
 
 def run(rounds: int) -> Dict[str, Any]:

@@ -2,37 +2,46 @@
 """From object to object between two processes, by two rings, one for each direction.
 
 One way is half of a round trip: from the call of send() to the moment when recv() has given the object, and the same
-back. Both sides send the same value, each its own, and drop what they received while the other one works. Beside it, in
-turns and on the same rings: pickle.dumps, send_bytes, recv, pickle.loads; and dumps and loads alone, in one process. A
-stream is counted where it arrives, from the first object to the last one; nobody answers. Each process has a CPU of its
-own, where there are two, and its waits spin for SPIN seconds before they sleep.
+back. Both sides send the same value, each its own, and drop a received object while the other side works. Beside it, in
+turns and on the same rings: pickle.dumps, send_bytes, recv, pickle.loads, in two functions, so that pickle pays for two
+calls of a function more; and dumps and loads alone, in one process. A stream is counted where it arrives, from the
+first object to the last one, without answers. Each process has a CPU of its own, where there are two, and its waits
+spin for SPIN seconds before they sleep.
 """
 
-import multiprocessing
+import contextlib
 import os
 import pickle
 import statistics
 import time
-from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Type
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import ringcast
-from ringcast.bench import cases, cold
-from ringcast.bench.turns import Failed, in_turns
+from ringcast.bench import cases, codec
+from ringcast.bench.harness import Plan, Processes, in_turns, percentile, rest_of
 
 SPIN = 0.01  # far longer than an answer takes, but for the largest
-ATTACH = 60.0  # seconds
 
 Rest = Optional[Callable[[], None]]  # between two messages
+Ends = Tuple[Callable[[Any], Any], Callable[[], Any]]  # sends an object; receives an object
 Loop = Callable[[ringcast.Writer, ringcast.Reader, Any, int, Rest], Any]
 
 
-# ---- Loops: what is called has a loop of its own for each way, so that none pays for a call that the other has not ---
+def plain(writer: ringcast.Writer, reader: ringcast.Reader) -> Ends:
+    return writer.send, reader.recv
 
 
-def ask(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> List[int]:
-    send, recv, now = writer.send, reader.recv, time.perf_counter_ns
+def pickled(writer: ringcast.Writer, reader: ringcast.Reader) -> Ends:
+    send_bytes, recv, dumps, loads = writer.send_bytes, reader.recv, pickle.dumps, pickle.loads
+    return lambda value: send_bytes(dumps(value, 5)), lambda: loads(recv())
+
+
+# ---- Loops: the first argument makes the two ends --------------------------------------------------------------------
+
+
+def ask(ends: Callable[..., Ends], writer: Any, reader: Any, value: Any, rounds: int, rest: Rest) -> List[int]:
+    (send, recv), now = ends(writer, reader), time.perf_counter_ns
     taken, got = [], None
     for _ in range(rounds):
         if rest:
@@ -46,8 +55,8 @@ def ask(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: in
     return taken
 
 
-def answer(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
-    send, recv, got = writer.send, reader.recv, None
+def answer(ends: Callable[..., Ends], writer: Any, reader: Any, value: Any, rounds: int, rest: Rest) -> None:
+    (send, recv), got = ends(writer, reader), None
     for _ in range(rounds):
         got = recv()
         send(value)
@@ -57,43 +66,15 @@ def answer(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds:
     del got
 
 
-def ask_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> List[int]:
-    send_bytes, recv, now = writer.send_bytes, reader.recv, time.perf_counter_ns
-    dumps, loads = pickle.dumps, pickle.loads
-    taken, got = [], None
-    for _ in range(rounds):
-        if rest:
-            rest()
-        start = now()
-        send_bytes(dumps(value, 5))
-        got = None
-        got = loads(recv())
-        taken.append(now() - start)
-    del got
-    return taken
-
-
-def answer_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
-    send_bytes, recv, got = writer.send_bytes, reader.recv, None
-    dumps, loads = pickle.dumps, pickle.loads
-    for _ in range(rounds):
-        got = loads(recv())
-        send_bytes(dumps(value, 5))
-        got = None
-        if rest:
-            rest()
-    del got
-
-
-def pour(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> float:
-    send = writer.send
+def pour(ends: Callable[..., Ends], writer: Any, reader: Any, value: Any, rounds: int, rest: Rest) -> float:
+    send, _ = ends(writer, reader)
     for _ in range(rounds):
         send(value)
     return reader.recv()  # type: ignore[no-any-return]
 
 
-def drain(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
-    recv = reader.recv
+def drain(ends: Callable[..., Ends], writer: Any, reader: Any, value: Any, rounds: int, rest: Rest) -> None:
+    _, recv = ends(writer, reader)
     recv()
     start = time.perf_counter()
     for _ in range(rounds - 1):
@@ -101,119 +82,63 @@ def drain(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: 
     writer.send((rounds - 1) / (time.perf_counter() - start))
 
 
-def pour_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> float:
-    send_bytes, dumps = writer.send_bytes, pickle.dumps
-    for _ in range(rounds):
-        send_bytes(dumps(value, 5))
-    return reader.recv()  # type: ignore[no-any-return]
-
-
-def drain_pickle(writer: ringcast.Writer, reader: ringcast.Reader, value: Any, rounds: int, rest: Rest) -> None:
-    recv, loads = reader.recv, pickle.loads
-    loads(recv())
-    start = time.perf_counter()
-    for _ in range(rounds - 1):
-        loads(recv())
-    writer.send((rounds - 1) / (time.perf_counter() - start))
-
-
-def alone(value: Any, rounds: int) -> float:
-    dumps, loads = pickle.dumps, pickle.loads
-    start = time.perf_counter()
-    for _ in range(rounds):
-        loads(dumps(value, 5))
-    return (time.perf_counter() - start) / rounds
-
-
-# What this process does, and what the other one does meanwhile.
+# The loop of this process, and the other process's loop.
 LOOPS: Dict[str, Tuple[Loop, Loop]] = {
-    "ringcast": (ask, answer),
-    "pickle": (ask_pickle, answer_pickle),
-    "ringcast stream": (pour, drain),
-    "pickle stream": (pour_pickle, drain_pickle),
+    "ringcast": (partial(ask, plain), partial(answer, plain)),
+    "pickle": (partial(ask, pickled), partial(answer, pickled)),
+    "ringcast stream": (partial(pour, plain), partial(drain, plain)),
+    "pickle stream": (partial(pour, pickled), partial(drain, pickled)),
 }
 
 
-# ---- The other process -----------------------------------------------------------------------------------------------
+# ---- The two processes -----------------------------------------------------------------------------------------------
 
 
-def serve(handle: str, pipe: Connection, cpu: Optional[int], spin: Optional[float], plan: cold.Plan) -> None:
-    """Does as the pipe says, (loop's name, rounds) or (case's name, None), until it is closed."""
+def serve(rank: int, pipe: Any, handle: str, cpu: Optional[int], spin: Optional[float], plan: Plan) -> None:
+    """Runs what the pipe says, (loop's name, rounds) or (case's name, None), until the pipe is closed."""
     if cpu is not None:
         os.sched_setaffinity(0, {cpu})
-    value, rest = None, cold.rest_of(plan, source=False)
-    try:
-        with ringcast.Reader(handle, spin=spin) as reader, ringcast.Writer(spin=spin) as writer:
-            pipe.send(writer.handle)
-            while True:
-                name, rounds = pipe.recv()
-                if rounds is None:
-                    value = cases.CASES[name]()
-                writer.send(None)  # ready: from here on both are awake
-                if rounds is not None:
-                    LOOPS[name][1](writer, reader, value, rounds, rest)
-    except (EOFError, KeyboardInterrupt, ringcast.WriterGone):
-        return
+    value, rest = None, rest_of(plan, source=False)
+    with ringcast.Reader(handle, spin=spin) as reader, ringcast.Writer(spin=spin) as writer:
+        pipe.send(writer.handle)
+        while True:
+            name, rounds = pipe.recv()
+            if rounds is None:
+                value = cases.CASES[name]()
+            writer.send(None)  # ready: from here on both are awake
+            if rounds is not None:
+                LOOPS[name][1](writer, reader, value, rounds, rest)
 
 
 class Pair:
     """This process and another one, with a ring each way."""
 
-    def __init__(self, plan: cold.Plan = cold.Plan()) -> None:
-        self.plan, self.rest = plan, cold.rest_of(plan, source=True)
+    def __init__(self, plan: Plan = Plan()) -> None:
+        self.plan, self.rest = plan, rest_of(plan, source=True)
 
     def __enter__(self) -> "Pair":
-        self.allowed: Set[int] = os.sched_getaffinity(0)
-        pair = sorted(self.allowed)[:2]
+        allowed = os.sched_getaffinity(0)
+        pair = sorted(allowed)[:2]
         self.cpus: List[Optional[int]] = [*pair] if len(pair) == 2 else [None, None]
         self.spin = SPIN if len(pair) == 2 else None
-        self.writer = ringcast.Writer(spin=self.spin)
-        self.reader: Optional[ringcast.Reader] = None
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        arguments = (self.writer.handle, theirs, self.cpus[1], self.spin, self.plan)
-        self.process = context.Process(target=serve, args=arguments, daemon=True)
-        try:
-            self.process.start()
-            theirs.close()
-            self.reader = ringcast.Reader(self.answer(), spin=self.spin)
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.sched_setaffinity, 0, allowed)
+            self.writer = stack.enter_context(ringcast.Writer(spin=self.spin))
+            arguments = (self.writer.handle, self.cpus[1], self.spin, self.plan)
+            self.processes = stack.enter_context(Processes(1, serve, *arguments))
+            (handle,) = self.processes.hear()
+            self.reader = stack.enter_context(ringcast.Reader(handle, spin=self.spin))
             if self.cpus[0] is not None:
                 os.sched_setaffinity(0, {self.cpus[0]})
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            self.stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
-        os.sched_setaffinity(0, self.allowed)
-        self.pipe.close()
-        self.writer.close()
-        if self.reader:
-            self.reader.close()
-        if self.process.pid:
-            self.process.join()
-            self.process.close()
-
-    def answer(self) -> str:
-        try:
-            if self.pipe.poll(ATTACH):
-                return self.pipe.recv()  # type: ignore[no-any-return]
-        except EOFError:
-            raise Failed("the other process ended before it had attached; if it said why, that is above") from None
-        raise Failed(f"the other process did not attach within {ATTACH:.0f} s")
+    def __exit__(self, *error: Any) -> None:
+        self.stack.__exit__(*error)
 
     def tell(self, name: str, rounds: Optional[int]) -> ringcast.Reader:
-        """Has the other process do it, and gives what it answers on, when it is about to begin."""
-        assert self.reader
-        try:
-            self.pipe.send((name, rounds))
-        except OSError:
-            raise Failed("the other process has ended; if it said why, that is above") from None
+        """Returns the reader of the other process's answers once the other process is about to begin."""
+        self.processes.tell((name, rounds))
         self.reader.recv()
         return self.reader
 
@@ -231,7 +156,7 @@ class Pair:
 
         def way(loop: str) -> Callable[[int], Any]:
             def run(rounds: int) -> Any:
-                more = 1 + rounds // 10  # in the first ones the caches still hold something else
+                more = 1 + rounds // 10  # in the first rounds the caches still hold other data
                 reader = self.tell(loop, rounds + more)
                 result = LOOPS[loop][0](self.writer, reader, value, rounds + more, self.rest)
                 return result[more:] if isinstance(result, list) else result
@@ -241,15 +166,11 @@ class Pair:
         # A stream has no gaps.
         loops = [loop for loop in LOOPS if not (self.rest and "stream" in loop)]
         ways: Dict[str, Callable[[int], Any]] = {loop: way(loop) for loop in loops}
-        ways["alone"] = lambda rounds: alone(value, rounds)
+        ways["alone"] = partial(codec.run, "pickle", "encode_decode_us", value)
         return figures(value, in_turns(ways, seconds))
 
 
 # ---- Figures ---------------------------------------------------------------------------------------------------------
-
-
-def percentile(values: List[int], share: float) -> int:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 def figures(value: Any, turns: Dict[str, List[Any]]) -> Dict[str, Any]:

@@ -6,8 +6,7 @@ import platform
 import re
 import sys
 from importlib import metadata
-from operator import itemgetter
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import ringcast
 
@@ -21,7 +20,7 @@ def read(path: str) -> str:
 
 
 def version(package: str) -> Optional[str]:
-    """Of an installed package, or None. It is not imported: torch takes seconds."""
+    """The version of an installed package, or None, without an import: torch takes seconds."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -29,7 +28,7 @@ def version(package: str) -> Optional[str]:
 
 
 def machine() -> Dict[str, Any]:
-    """What the figures depend on, and nothing of whose machine it is."""
+    """Facts that the figures depend on, without a name of the machine."""
     cpu = re.search(r"^model name\s*: (.*)$", read("/proc/cpuinfo"), re.M)
     kernel = re.match(r"[0-9.]*[0-9]", platform.release())
     return {
@@ -52,7 +51,7 @@ def say(text: str) -> None:
 
 
 def number(value: Optional[float]) -> str:
-    """Three digits that count, or three behind the point; all of a whole number; nothing of None."""
+    """Three significant digits, or three behind the point; all digits of an int; "" for None."""
     if value is None:
         return ""
     if isinstance(value, int) or value >= 99.95:
@@ -62,54 +61,56 @@ def number(value: Optional[float]) -> str:
     return f"{value:.{2 if value < 9.995 else 1}f}"
 
 
-# Its title; that of the group which begins with it; its width; its value.
-Column = Tuple[str, str, int, Callable[[Dict[str, Any]], Optional[float]]]
+# Title; the title of the group of columns that begins here; width; the figure, a path of keys.
+Column = Tuple[str, str, int, str]
 
 
-def of(way: str, what: str) -> Callable[[Dict[str, Any]], Optional[float]]:
-    def value(figures: Dict[str, Any]) -> Optional[float]:
-        return figures[way].get(what)  # type: ignore[no-any-return]
+def column(figures: Dict[str, Any], path: str) -> Optional[float]:
+    value: Any = figures
+    for key in path.split("."):
+        value = value.get(key)
+    return value  # type: ignore[no-any-return]
 
-    return value
-
-
-CODEC: List[Column] = [
-    (way, title if way == "ringcast" else "", width, of(way, what))
-    for title, what in (("encode, us", "encode_us"), ("decode, us", "decode_us"), ("both, us", "encode_decode_us"))
-    for way, width in (("ringcast", 10), ("pickle", 8))
-]
-CODEC += [
-    ("ratio", "", 7, of("ratio", "encode_decode")),
-    ("ringcast", "bytes", 11, of("ringcast", "bytes")),
-    ("pickle", "", 11, of("pickle", "bytes")),
-]
 
 ONE_WAY: List[Column] = [
-    ("p50", "ringcast, us", 9, of("ringcast", "one_way_p50_us")),
-    ("p99", "", 9, of("ringcast", "one_way_p99_us")),
-    ("p50", "pickle, us", 9, of("pickle", "one_way_p50_us")),
-    ("p99", "", 9, of("pickle", "one_way_p99_us")),
-    ("ratio", "", 6, of("ratio", "one_way")),
+    ("p50", "ringcast, us", 9, "ringcast.one_way_p50_us"),
+    ("p99", "", 9, "ringcast.one_way_p99_us"),
+    ("p50", "pickle, us", 9, "pickle.one_way_p50_us"),
+    ("p99", "", 9, "pickle.one_way_p99_us"),
+    ("ratio", "", 6, "ratio.one_way"),
 ]
-OBJECT: List[Column] = [
-    *ONE_WAY,
-    ("alone, us", "pickle", 11, of("pickle_alone", "dumps_loads_us")),
-    ("ratio", "", 6, of("ratio", "to_pickle_alone")),
-    ("ringcast", "objects/s", 11, of("ringcast", "objects_per_s")),
-    ("pickle", "", 10, of("pickle", "objects_per_s")),
-]
-TENSORS: List[Column] = [
-    *ONE_WAY,
-    ("ringcast", "GB/s", 10, of("ringcast", "gb_per_s")),
-    ("pickle", "", 8, of("pickle", "gb_per_s")),
-]
-DROPIN: List[Column] = [
-    ("p50", "one way, us", 11, itemgetter("p50_us")),
-    ("p99", "", 9, itemgetter("p99_us")),
-    ("source", "CPU, us", 11, itemgetter("cpu_source_us")),
-    ("a reader", "", 10, itemgetter("cpu_reader_us")),
-    ("ratio", "", 9, itemgetter("ratio")),
-]
+COLUMNS: Dict[str, List[Column]] = {
+    "codec": [
+        ("ringcast", "encode, us", 10, "ringcast.encode_us"),
+        ("pickle", "", 8, "pickle.encode_us"),
+        ("ringcast", "decode, us", 10, "ringcast.decode_us"),
+        ("pickle", "", 8, "pickle.decode_us"),
+        ("ringcast", "both, us", 10, "ringcast.encode_decode_us"),
+        ("pickle", "", 8, "pickle.encode_decode_us"),
+        ("ratio", "", 7, "ratio.encode_decode"),
+        ("ringcast", "bytes", 11, "ringcast.bytes"),
+        ("pickle", "", 11, "pickle.bytes"),
+    ],
+    "object": [
+        *ONE_WAY,
+        ("alone, us", "pickle", 11, "pickle_alone.dumps_loads_us"),
+        ("ratio", "", 6, "ratio.to_pickle_alone"),
+        ("ringcast", "objects/s", 11, "ringcast.objects_per_s"),
+        ("pickle", "", 10, "pickle.objects_per_s"),
+    ],
+    "tensors": [
+        *ONE_WAY,
+        ("ringcast", "GB/s", 10, "ringcast.gb_per_s"),
+        ("pickle", "", 8, "pickle.gb_per_s"),
+    ],
+    "dropin": [
+        ("p50", "one way, us", 11, "p50_us"),
+        ("p99", "", 9, "p99_us"),
+        ("source", "CPU, us", 11, "cpu_source_us"),
+        ("a reader", "", 10, "cpu_reader_us"),
+        ("ratio", "", 9, "ratio"),
+    ],
+}
 
 
 def table(cases: Dict[str, Dict[str, Any]], columns: List[Column]) -> List[str]:
@@ -122,7 +123,7 @@ def table(cases: Dict[str, Dict[str, Any]], columns: List[Column]) -> List[str]:
         groups = f"{groups:{start}}{group}" if group else groups
         titles += f"{title:>{width}}"
     rows = [
-        f"{name:{first}}" + "".join(f"{number(value(figures)):>{width}}" for _, _, width, value in columns)
+        f"{name:{first}}" + "".join(f"{number(column(figures, path)):>{width}}" for _, _, width, path in columns)
         for name, figures in cases.items()
     ]
     return [groups, titles, *rows]
@@ -143,7 +144,7 @@ def text(found: Dict[str, Any], columns: List[Column], note: str) -> str:
 
 
 def flat(found: Dict[str, Any], prefix: str = "") -> List[str]:
-    """A line for each figure, whatever there is."""
+    """A line for each figure."""
     lines = []
     for name, value in found.items():
         if isinstance(value, dict):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of getting an object from rank 0 to the others that the drop-ins are measured with: ringcast's, and those
-that they stand in for.
+"""The ways from rank 0 to the other ranks that `dropin` measures: ringcast's, and gloo's, vLLM's and SGLang's own.
 
-Each is made on all ranks of a group at once. It gives rank 0 what sends, a call with the object, and the others what
-receives, a call that returns it.
+All ranks of a group make a way at once. Rank 0 gets the function that sends, a call with the object; each other rank
+gets the function that receives, a call that returns the object.
 """
 
 import importlib
@@ -25,6 +24,9 @@ class Member(NamedTuple):
     ranks: int
     group: Any
     vllm: Optional[str]  # a folder with vLLM's source
+
+
+Way = Callable[[Member], Call]
 
 
 def needs(module: str) -> Any:
@@ -61,8 +63,8 @@ class Blank(NamedTuple):
 
 
 def gloo_tensor_dict(me: Member) -> Call:
-    """As vLLM does it: what is no tensor, and what the tensors are like, as an object; then a broadcast for each
-    tensor, all begun before the first is waited for."""
+    """vLLM's way: all but the tensors, with their types and shapes, as an object; then a broadcast for each tensor, all
+    begun before the first wait."""
     import torch
     import torch.distributed as dist
 
@@ -94,7 +96,7 @@ def gloo_tensor_dict(me: Member) -> Call:
 
 
 def gloo_pickle(me: Member) -> Call:
-    """As SGLang does it: the pickle's length, then the pickle, each by a broadcast."""
+    """SGLang's way: the pickle's length, then the pickle, each by a broadcast."""
     import numpy
     import torch
     import torch.distributed as dist
@@ -121,7 +123,7 @@ def gloo_pickle(me: Member) -> Call:
 
 
 def vllm_class(path: Optional[str]) -> Any:
-    """vLLM's own MessageQueue, of the source at `path` or else the one that is installed."""
+    """vLLM's own MessageQueue, of the source at `path`, or the installed class."""
     if path is not None and path not in sys.path:
         sys.path.insert(0, path)
     found = needs(VLLM_QUEUE).MessageQueue
@@ -132,7 +134,7 @@ def vllm_class(path: Optional[str]) -> Any:
 
 # Of the queues that vLLM makes: (max_chunk_bytes, max_chunks).
 EXECUTOR = (16 << 20, 10)  # from the engine to its workers
-GROUP = (4 << 20, 6)  # in a group of ranks; what is larger than a chunk goes through a socket
+GROUP = (4 << 20, 6)  # in a group of ranks; a larger message goes through a socket
 
 
 def queue(me: Member, message_queue: Any, chunks: Tuple[int, int]) -> Call:
