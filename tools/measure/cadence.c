@@ -33,6 +33,9 @@
 enum way { RING, FUTEX, SPIN, WAYS };
 enum { ROUNDS = 2, LEARNING = 20, FEWEST = 5, MOST = 100000, WALKS = 3 };
 
+/* Of perf wake: long enough that every reader and the readers' CPUs are idle again. */
+static const double WAKE_GAP_MS = 0.5, WAKE_JITTER = 0.2;
+
 static const char *const names[WAYS] = {"ring", "futex", "spin"};
 
 /* What precedes the bytes of a message. */
@@ -63,9 +66,13 @@ struct figures {
 
 struct cadence {
   const struct perf_options *options;
-  enum way way;
+  enum way way, ways; /* the way of this block; the first `ways` ways are measured */
+  int64_t spin_ns;    /* of the ring's readers; 0: the library's default, below 0: never */
+  double idle_s;      /* seconds without messages at the end of each block of the ring; 0: none */
+  double idle_percent;
   bool crowded;
   struct shared *shared;
+  size_t shared_bytes;
   float *wakes; /* shared: [reader][message], ns */
   size_t block; /* messages of a block, the first ones included */
   struct walk walk;
@@ -129,7 +136,7 @@ static int64_t timed_walk(const struct cadence *cadence, uint64_t parties) {
 static void reader_body(void *context, uint32_t index) {
   struct cadence *cadence = context;
   struct shared *shared = cadence->shared;
-  ringcast_reader *reader = cadence->way == RING ? perf_attach(shared->handle, 0) : NULL;
+  ringcast_reader *reader = cadence->way == RING ? perf_attach(shared->handle, cadence->spin_ns) : NULL;
   if (cadence->walk.bytes > 0) shared->readers[index].walk_ns = timed_walk(cadence, cadence->options->readers + 1);
   for (uint64_t number = 1;; number++) {
     struct stamp stamp;
@@ -247,10 +254,10 @@ static void check_walk(const struct cadence *cadence, int64_t walk_ns) {
              ceil(least * 1.2));
 }
 
-static void start(struct cadence *cadence, size_t readers_bytes) {
+static void start(struct cadence *cadence) {
   const struct perf_options *options = cadence->options;
   struct shared *shared = cadence->shared;
-  memset(shared, 0, readers_bytes);
+  memset(shared, 0, cadence->shared_bytes);
   if (cadence->way == RING) {
     cadence->writer = perf_writer(options, options->capacity, 0);
     cadence->info.size = sizeof cadence->info;
@@ -280,25 +287,35 @@ static void count(struct cadence *cadence, struct figures *figures, size_t messa
   figures->commits[figures->messages++] = (double)commit_ns;
 }
 
-static void measure_block(struct cadence *cadence, enum way way, size_t readers_bytes, double done) {
+/* The CPU time of a reader that waits without messages, in percent of a CPU. */
+static double measure_idle(const struct cadence *cadence) {
+  struct meter from, to;
+  read_meter(cadence, &from);
+  sleep_until(from.wall_ns + (int64_t)(cadence->idle_s * 1e9));
+  read_meter(cadence, &to);
+  return 100 * (to.cpu_ns - from.cpu_ns) / (double)(to.wall_ns - from.wall_ns) / cadence->options->readers;
+}
+
+static void measure_block(struct cadence *cadence, enum way way, double done) {
   struct figures *figures = &cadence->figures[way];
   struct meter from = {0}, to;
   int64_t commit_ns = 0;
   cadence->way = way;
   prctl(PR_SET_TIMERSLACK, 0); /* the usual one, which the readers inherit */
-  start(cadence, readers_bytes);
+  start(cadence);
   prctl(PR_SET_TIMERSLACK, 1); /* the gaps vary by what --jitter says, and by little else */
   for (uint64_t number = 2; number <= cadence->block; number++) {
     await_turn(cadence, number);
     if (number > LEARNING + 1) count(cadence, figures, number - 2, commit_ns);
     if (number == LEARNING + 1) read_meter(cadence, &from);
     commit_ns = send(cadence, number);
-    perf_progress(cadence->options, done + (double)number / (double)(cadence->block * ROUNDS * WAYS));
+    perf_progress(cadence->options, done + (double)number / (double)(cadence->block * ROUNDS * cadence->ways));
   }
   await_turn(cadence, cadence->block + 1);
   count(cadence, figures, cadence->block - 1, commit_ns);
   read_meter(cadence, &to);
   add_meters(figures, &from, &to);
+  if (way == RING && cadence->idle_s > 0) cadence->idle_percent += measure_idle(cadence) / ROUNDS;
   perf_stop(&cadence->children);
   ringcast_writer_close(cadence->writer);
   cadence->writer = NULL;
@@ -385,18 +402,21 @@ static double *numbers(size_t count) {
   return numbers;
 }
 
-static void set_up(struct cadence *cadence, const struct perf_options *options, size_t readers_bytes) {
+static void set_up(struct cadence *cadence, const struct perf_options *options) {
   double wanted = options->seconds * 1000 / options->gap_ms / ROUNDS;
   size_t counted = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (size_t)wanted;
-  *cadence = (struct cadence){.options = options,
-                              .block = LEARNING + counted,
-                              .seed = 88172645463325252,
-                              .info.size = sizeof cadence->info,
-                              .crowded = perf_cpu_of(options, 0, options->readers + 1) < 0,
-                              .shared = perf_shared(readers_bytes),
-                              .source = perf_source(options->size)};
+  if (options->size < sizeof(struct stamp))
+    perf_die("--size is at least %zu for %s", sizeof(struct stamp), options->name);
+  cadence->options = options;
+  cadence->block = LEARNING + counted;
+  cadence->seed = 88172645463325252;
+  cadence->info.size = sizeof cadence->info;
+  cadence->crowded = perf_cpu_of(options, 0, options->readers + 1) < 0;
+  cadence->shared_bytes = sizeof *cadence->shared + options->readers * sizeof cadence->shared->readers[0];
+  cadence->shared = perf_shared(cadence->shared_bytes);
+  cadence->source = perf_source(options->size);
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
-  for (enum way way = 0; way < WAYS; way++) {
+  for (enum way way = 0; way < cadence->ways; way++) {
     struct figures *figures = &cadence->figures[way];
     figures->commits = numbers(ROUNDS * counted);
     figures->slowest = numbers(ROUNDS * counted);
@@ -405,27 +425,64 @@ static void set_up(struct cadence *cadence, const struct perf_options *options, 
   if (options->cold) walk_make(&cadence->walk, options->cold_bytes);
 }
 
-int perf_cadence(const struct perf_options *options) {
-  static struct cadence cadence;
-  struct row rows[WAYS];
-  struct json json = {.out = stdout};
-  size_t readers_bytes = sizeof *cadence.shared + options->readers * sizeof cadence.shared->readers[0];
-  if (options->size < sizeof(struct stamp)) perf_die("--size is at least %zu for cadence", sizeof(struct stamp));
-  set_up(&cadence, options, readers_bytes);
+static void tear_down(struct cadence *cadence) {
+  for (enum way way = 0; way < cadence->ways; way++) {
+    free(cadence->figures[way].commits);
+    free(cadence->figures[way].slowest);
+    free(cadence->figures[way].wakes);
+  }
+  walk_destroy(&cadence->walk);
+  free(cadence->source);
+}
+
+static void run(struct cadence *cadence, const struct perf_options *options, struct row rows[WAYS]) {
+  set_up(cadence, options);
   perf_pin(perf_cpu_of(options, 0, options->readers + 1));
   for (int round = 0; round < ROUNDS; round++)
-    for (enum way way = 0; way < WAYS; way++)
-      measure_block(&cadence, way, readers_bytes, (double)(round * WAYS + way) / (ROUNDS * WAYS));
+    for (enum way way = 0; way < cadence->ways; way++)
+      measure_block(cadence, way, (round * cadence->ways + way) / (double)(ROUNDS * cadence->ways));
   perf_progress(options, 1);
-  for (enum way way = 0; way < WAYS; way++) rows[way] = row_of(&cadence, way);
+  for (enum way way = 0; way < cadence->ways; way++) rows[way] = row_of(cadence, way);
+}
+
+int perf_cadence(const struct perf_options *options) {
+  static struct cadence cadence = {.ways = WAYS};
+  struct row rows[WAYS];
+  struct json json = {.out = stdout};
+  run(&cadence, options, rows);
   perf_print_head(&json, options, &cadence.info, options->readers + 1);
   options->json ? print_json(&json, &cadence, rows) : print_text(&cadence, rows);
-  for (enum way way = 0; way < WAYS; way++) {
-    free(cadence.figures[way].commits);
-    free(cadence.figures[way].slowest);
-    free(cadence.figures[way].wakes);
+  tear_down(&cadence);
+  return CLI_OK;
+}
+
+/* `ringcast perf wake`: the readers never spin, and each block of the ring ends with a time without messages. */
+int perf_wake(const struct perf_options *asked) {
+  static struct cadence cadence = {.ways = SPIN, .spin_ns = -1};
+  struct perf_options options = *asked;
+  struct row rows[WAYS];
+  struct json json = {.out = stdout};
+  options.gap_ms = WAKE_GAP_MS;
+  options.jitter = WAKE_JITTER;
+  cadence.idle_s = options.seconds / ROUNDS;
+  run(&cadence, &options, rows);
+  int64_t wakes = (int64_t)cadence.figures[RING].messages * options.readers;
+  double ratio = rows[RING].wake / rows[FUTEX].wake;
+  perf_print_head(&json, &options, &cadence.info, options.readers + 1);
+  if (options.json) {
+    percentiles(&json, "wake_us", rows[RING].wake, rows[RING].wake99);
+    percentiles(&json, "futex_us", rows[FUTEX].wake, rows[FUTEX].wake99);
+    json_number(&json, "ratio", ratio);
+    json_number(&json, "idle_cpu_percent", cadence.idle_percent);
+    json_integer(&json, "wakes", wakes);
+    json_close(&json, '}');
+  } else {
+    printf("%-30s %8s %8s\n", "from send to running, us", "p50", "p99");
+    printf("%-30s %8.2f %8.2f\n", "ring", rows[RING].wake, rows[RING].wake99);
+    printf("%-30s %8.2f %8.2f\n", "floor: a bare futex", rows[FUTEX].wake, rows[FUTEX].wake99);
+    printf("\nratio %.3f, of %lld wake-ups each\n", ratio, (long long)wakes);
+    printf("without messages, a reader takes %.3f %% of a CPU\n", cadence.idle_percent);
   }
-  walk_destroy(&cadence.walk);
-  free(cadence.source);
+  tear_down(&cadence);
   return CLI_OK;
 }
