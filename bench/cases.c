@@ -83,8 +83,8 @@ static bool has_memory(size_t frame) {
 }
 
 static bool has_cpus(const struct stream_options *options) {
-  uint32_t parties = options->readers + options->taps + 1, cpus = (uint32_t)machine.cpu_count;
-  if (options->taps > 0 && parties > cpus) return perf_skip("needs %u CPUs, and %u may be used", parties, cpus);
+  uint32_t participants = options->readers + options->taps + 1, cpus = (uint32_t)machine.cpu_count;
+  if (options->taps > 0 && participants > cpus) return perf_skip("needs %u CPUs, and %u may be used", participants, cpus);
   if (options->readers <= MOST_FOR_A_CPU * cpus) return true;
   return perf_skip("more than %d readers for each of %u CPUs", MOST_FOR_A_CPU, cpus);
 }

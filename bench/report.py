@@ -298,9 +298,9 @@ def show_scale(raw):
     steps = [step for step in found["scale"] if step["pinned"]]
     rows = [[str(step["readers"]), time_of(step["writer_ns_per_frame"]), f"{step['ratio']:.2f}",
              rate_of(step["frames_per_s"])] for step in steps]
-    crowded = [step for step in found["scale"] if not step["pinned"]]
+    oversubscribed = [step for step in found["scale"] if not step["pinned"]]
     rows += [[f"{step['readers']}, more than CPUs", f"{time_of(step['writer_ns_per_frame'])} (CPU time)", "",
-              rate_of(step["frames_per_s"])] for step in crowded]
+              rate_of(step["frames_per_s"])] for step in oversubscribed]
     text = table(["readers", "writer, per frame", "to 1 reader", "frames/s to the slowest"], rows)
     if len(steps) < 14:
         text += (f"\n\nWith a CPU for each: to {len(steps)} reader{'s' if len(steps) > 1 else ''} here. Up to 14 is"

@@ -3,19 +3,19 @@
 #ifndef RC_CHANNEL_CHANNEL_H
 #define RC_CHANNEL_CHANNEL_H
 
-#include "channel/pace.h"
+#include "channel/backoff.h"
 #include "ring/estimate.h"
-#include "ring/hot.h"
+#include "ring/fastpath.h"
 #include "ring/spill.h"
 #include "ringcast/ringcast.h"
-#include "shm/arena.h"
+#include "shm/commit.h"
 #include "shm/poller.h"
 #include "shm/segment.h"
 #include "shm/wait.h"
 
-/* Readers that the writer does without, or can't wait for any longer; see lost.c. */
-#define RC_MOST_TOLD 64u
-struct rc_lost {
+/* Readers that the writer does without, or can't wait for any longer; see liveness.c. */
+#define RC_MAX_DEPARTED 64u
+struct rc_liveness {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
   int64_t since; /* when the first reserve found no room, while none has succeeded; 0: none is waiting */
@@ -28,7 +28,7 @@ struct rc_lost {
   uint32_t tidied;       /* how often it was looked for slots of the dead */
   struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
   uint32_t first, count; /* the queue of those that went and have not been told of */
-  struct ringcast_peer queue[RC_MOST_TOLD];
+  struct ringcast_peer queue[RC_MAX_DEPARTED];
 };
 
 /* What a later part has made of a handle, and what ends that if the handle ends first. `detach` NULL: nothing. */
@@ -57,10 +57,10 @@ struct ringcast_writer {
   uint32_t forks; /* rc_fork_count() of the process that made it */
   bool spill_lacks; /* what the last large -EAGAIN lacked: spill memory, or room in the ring */
   uint64_t looked;  /* the ring's limit when idle memory was last looked for */
-  struct rc_arena arena;
+  struct rc_commit commit;
   struct rc_spill spill;
   char handle[RC_HANDLE_MAX];
-  struct rc_lost lost; /* the last two are large, and of no use to the hot path */
+  struct rc_liveness liveness; /* the last two are large, and of no use to the hot path */
   struct rc_estimates estimates;
 };
 
@@ -68,12 +68,12 @@ struct ringcast_reader {
   struct rc_ring_reader ring;
   struct rc_segment segment;
   struct rc_waiter waiter; /* for a frame */
-  struct rc_pace pace;
+  struct rc_backoff backoff;
   struct rc_watch writer;
   struct rc_poller *poller; /* NULL until ringcast_reader_fd */
-  struct rc_arena_view view;
-  struct rc_keeper *keeper; /* NULL: it keeps nothing */
-  uint32_t kept;            /* frames that a retained mapping pins */
+  struct rc_commit_view view;
+  struct rc_retainer *retainer; /* NULL: it keeps nothing */
+  uint32_t retained;            /* frames that a retained mapping pins */
   struct rc_attachment attachment; /* ended by leave, and close */
   uint64_t wakes;
   uint32_t forks;
@@ -93,11 +93,11 @@ uint64_t rc_ring_frame(const struct rc_segment *segment);
 uint64_t rc_max_frame(const struct rc_segment *segment);
 
 /* Reserves, or makes the open reservation larger, in spill memory if the ring's is too small. As rc_ring_reserve and
- * rc_ring_grow; and what rc_arena_provide gives, with its text. */
+ * rc_ring_grow; and what rc_commit_provide gives, with its text. */
 int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
 
 static inline int rc_writer_take(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
-  if (bytes > writer->ring_frame || writer->is_large || writer->arena.excess != 0)
+  if (bytes > writer->ring_frame || writer->is_large || writer->commit.excess != 0)
     return rc_writer_take_large(writer, bytes, grow, out);
   return grow ? rc_ring_grow(&writer->ring, bytes, out) : rc_ring_reserve(&writer->ring, bytes, out);
 }
@@ -190,36 +190,36 @@ int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, stru
 /* As rc_peer_read, with how long the writer has been waiting for it. */
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out);
 
-/* ---- Readers that are lost (lost.c) ---- */
+/* ---- Readers that are lost (liveness.c) ---- */
 
 /* The clock starts, if it does not run already: a reserve waits until no cursor is below `wanted`. */
-void rc_lost_begin(ringcast_writer *writer, uint64_t wanted);
+void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
 
 /* Frees the slots of those that died while joining, or in a few calls after they were evicted;
  * evicts who is stuck in joining. */
-void rc_lost_tidy(ringcast_writer *writer);
+void rc_liveness_reap_joining(ringcast_writer *writer);
 
 /* The watch of whoever is in the way now; NULL: it has just left. */
-struct rc_watch *rc_lost_blocker(ringcast_writer *writer);
+struct rc_watch *rc_liveness_blocker(ringcast_writer *writer);
 
 /* Whether the clock runs for what is tried now. */
-bool rc_lost_is_waiting(const ringcast_writer *writer);
+bool rc_liveness_is_waiting(const ringcast_writer *writer);
 
 /* Somebody is in the way: its cursor is below `wanted`, or it joins. 0: no more, look again; -EAGAIN: wait on;
  * -EOWNERDEAD, -ETIMEDOUT: by the policy, don't, and the blocker is to blame. */
-int rc_lost_judge(ringcast_writer *writer, uint64_t wanted);
+int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted);
 
 /* Whoever is in the way has written a cursor that can't be right. True: look again, it has left or is expelled. */
-bool rc_lost_expel(ringcast_writer *writer);
+bool rc_liveness_evict_invalid(ringcast_writer *writer);
 
-/* When rc_lost_judge should be asked at the latest, in nanoseconds from now. */
-int64_t rc_lost_slice(const ringcast_writer *writer);
+/* When rc_liveness_check_blockers should be asked at the latest, in nanoseconds from now. */
+int64_t rc_liveness_slice(const ringcast_writer *writer);
 
 /* Frees the slots of dead readers, if that is the policy. */
-void rc_lost_reap_dead(ringcast_writer *writer);
+void rc_liveness_reap_dead(ringcast_writer *writer);
 
 /* Watches all that are attached now; there are watchers. */
-void rc_lost_watch_all(ringcast_writer *writer);
+void rc_liveness_watch_all(ringcast_writer *writer);
 
 /* The active or joining reader that is furthest behind. False if there is none. */
 bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out);

@@ -43,7 +43,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
       .stats = rc_stats_of(&slot->counts, &slot->waits),
   };
   copy_name(slot->name, out->name);
-  if (blocked && !evicted && cursor < blocked->wanted) out->held_ns = (uint64_t)(rc_now_ns() - blocked->since);
+  if (blocked && !evicted && cursor < blocked->wanted) out->blocked_ns = (uint64_t)(rc_now_ns() - blocked->since);
   return true;
 }
 
@@ -76,11 +76,11 @@ uint32_t rc_peer_count(const struct rc_ring *ring) {
 void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {
   static const char *const states[] = {"", "joining", "active", "dead", "stopped by a signal or a debugger", "evicted"};
   const bool named = peer->name[0] != '\0';
-  const bool briefly = peer->held_ns < 1000000000;
+  const bool briefly = peer->blocked_ns < 1000000000;
   char held[48] = "";
-  if (peer->held_ns != 0)
+  if (peer->blocked_ns != 0)
     snprintf(held, sizeof held, briefly ? ", in the way for %.0f ms" : ", in the way for %.1f s",
-             (double)peer->held_ns / (briefly ? 1e6 : 1e9));
+             (double)peer->blocked_ns / (briefly ? 1e6 : 1e9));
   snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, at position %llu, %llu bytes behind%s)", peer->slot,
            named ? " '" : "", peer->name, named ? "'" : "", peer->pid, states[peer->state],
            (unsigned long long)peer->position, (unsigned long long)peer->lag, held);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reader's side of the public API: attaching, the ring, and waiting for a frame. */
 #include "channel/channel.h"
-#include "channel/keep.h"
+#include "channel/retain.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "shm/crowd.h"
-#include "shm/disable.h"
+#include "shm/cpus.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 
@@ -19,14 +19,14 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   struct ringcast_reader_options options;
   int result = rc_sized_read("ringcast_reader_options", given, &options, sizeof options);
   if (result != 0) return result;
-  if ((options.flags & ~RINGCAST_READER_KEEP) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_KEEP is known", options.flags);
+  if ((options.flags & ~RINGCAST_READER_RETAIN) != 0)
+    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_READER_RETAIN is known", options.flags);
   if (options.leases > RC_MAX_LEASES)
     return rc_fail(-EINVAL, "options.leases is %u: at most %u frames can be held at once", options.leases,
                    RC_MAX_LEASES);
   *out = options;
   result = rc_check_spin(options.spin_ns);
-  return result != 0 ? result : rc_check_disable();
+  return result != 0 ? result : rc_features_check();
 }
 
 /* The slots of those that were evicted and have died since. True if there was one. */
@@ -58,7 +58,7 @@ static int join(ringcast_reader *reader, const char *name) {
     if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
-    rc_store_relaxed(&ring.control->slots[slot].keeps, 0);                 /* relaxed: as when it keeps one */
+    rc_store_relaxed(&ring.control->slots[slot].retains, 0);                 /* relaxed: as when it keeps one */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
   } while ((result == -EAGAIN || result == -EUSERS) && most-- > 0);
@@ -70,20 +70,20 @@ static int join(ringcast_reader *reader, const char *name) {
                    "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
                    "RINGCAST_EVICT frees those of the dead when it next looks",
                    ring.slots, ring.slots - rc_peer_count(&ring));
-  rc_ring_parties(&ring);
+  rc_ring_participants(&ring);
   RC_POINT(JOINED);
-  rc_wake(&ring.control->room);
+  rc_wake(&ring.control->not_full);
   RC_POINT(JOIN_TOLD);
   return 0;
 }
 
 static int set_up(ringcast_reader *reader, const struct ringcast_reader_options *options) {
   struct rc_control *control = rc_segment_control(&reader->segment);
-  int result = rc_waiter_init(&reader->waiter, &control->data, &control->crowd, options->spin_ns, options->wait);
+  int result = rc_waiter_init(&reader->waiter, &control->not_empty, &control->cpus, options->spin_ns, options->wait);
   if (result != 0) return result;
   reader->forks = rc_fork_count();
   rc_watch_init(&reader->writer, reader->segment.writer.pid, reader->segment.writer.start, UINT64_MAX);
-  rc_crowd_enter(&control->crowd);
+  rc_cpus_enter(&control->cpus);
   result = join(reader, options->name);
   if (result != 0) return result;
   if (options->leases != 0) reader->ring.leases = options->leases;
@@ -91,10 +91,10 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
 }
 
 /* A writer that evicts the slow does not wait for what is kept. Relaxed: stored before anybody had the handle. */
-static void open_keeper(ringcast_reader *reader) {
+static void open_retainer(ringcast_reader *reader) {
   struct rc_memory *spill = &reader->segment.spill;
   if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
-    reader->keeper = rc_keeper_open(spill->fd, spill->bytes);
+    reader->retainer = rc_retainer_open(spill->fd, spill->bytes);
   if (spill->fd >= 0) close(spill->fd);
   spill->fd = -1;
 }
@@ -109,15 +109,15 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
   if (result != 0) return result;
   ringcast_reader *reader = calloc(1, sizeof *reader);
   if (!reader) return rc_fail(-ENOMEM, "out of memory");
-  bool keeps = options.flags & RINGCAST_READER_KEEP;
-  result = rc_segment_attach(handle, keeps ? RC_ATTACH_KEEPER : RC_ATTACH_READER, &reader->segment);
+  bool retains = options.flags & RINGCAST_READER_RETAIN;
+  result = rc_segment_attach(handle, retains ? RC_ATTACH_RETAINER : RC_ATTACH_READER, &reader->segment);
   if (result == 0) {
-    if (keeps) open_keeper(reader);
-    result = rc_arena_view_init(&reader->view, &reader->segment.spill);
+    if (retains) open_retainer(reader);
+    result = rc_commit_view_init(&reader->view, &reader->segment.spill);
     if (result == 0) result = set_up(reader, &options);
     if (result != 0) {
-      rc_keeper_put(reader->keeper);
-      rc_arena_view_free(&reader->view);
+      rc_retainer_put(reader->retainer);
+      rc_commit_view_free(&reader->view);
       rc_segment_destroy(&reader->segment);
     }
   }
@@ -131,8 +131,8 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
 static void leave_ring(ringcast_reader *reader) {
   rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
   RC_POINT(FREED);
-  rc_ring_parties(&reader->ring.ring);
-  rc_wake(&reader->ring.ring.control->room);
+  rc_ring_participants(&reader->ring.ring);
+  rc_wake(&reader->ring.ring.control->not_full);
   RC_POINT(LEAVE_TOLD);
 }
 
@@ -141,7 +141,7 @@ void ringcast_reader_leave(ringcast_reader *reader) {
   if (reader->forks == rc_fork_count()) { /* in a forked child the slot stays the parent's */
     RC_POINT(LEAVE);
     rc_detach(&reader->attachment);
-    rc_keep_end(reader);
+    rc_retain_end(reader);
     leave_ring(reader);
   }
   rc_watch_close(&reader->writer);
@@ -153,8 +153,8 @@ void ringcast_reader_leave(ringcast_reader *reader) {
 void ringcast_reader_close(ringcast_reader *reader) {
   if (!reader) return;
   ringcast_reader_leave(reader);
-  rc_keeper_put(reader->keeper);
-  rc_arena_view_free(&reader->view);
+  rc_retainer_put(reader->retainer);
+  rc_commit_view_free(&reader->view);
   rc_segment_destroy(&reader->segment);
   free(reader);
 }
@@ -170,7 +170,7 @@ static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = rc_ring_next(&wait->reader->ring, wait->out);
   if (result != -EAGAIN) return result;
-  rc_keep_heed(wait->reader);
+  rc_retain_heed(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = rc_ring_next(&wait->reader->ring, wait->out); /* what was committed between the look above and closing */
   return result == -EAGAIN ? -EPIPE : result;
@@ -218,7 +218,7 @@ static int fail_to_read(ringcast_reader *reader, int code) {
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   rc_poller_clear(reader->poller);
   RC_POINT(POLL);
-  uint32_t value = rc_event_prepare(reader->waiter.event);
+  uint32_t value = rc_eventcount_prepare(reader->waiter.event);
   int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
@@ -245,7 +245,7 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
   /* Relaxed: the frame's commit, which was acquired, came after it. */
   uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
-  int result = rc_arena_view_check(&reader->view, frame->offset, frame->bytes, epoch);
+  int result = rc_commit_view_check(&reader->view, frame->offset, frame->bytes, epoch);
   RC_POINT(SPILL_CHECKED);
   if (result == 0) return 0;
   rc_ring_put_back(&reader->ring, frame->position);
@@ -273,14 +273,14 @@ static inline void lend(const struct rc_ring_frame *frame, struct ringcast_frame
 
 static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
-  if (reader->kept > 0 && reader->forks == rc_fork_count()) {
-    rc_keep_settle(reader, 0);
-    rc_keep_heed(reader); /* there may be frames enough to go on with */
+  if (reader->retained > 0 && reader->forks == rc_fork_count()) {
+    rc_retain_settle(reader, 0);
+    rc_retain_heed(reader); /* there may be frames enough to go on with */
   }
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
   if (result != 0) return result;
-  if (frame.spilled && reader->keeper) rc_keeper_count(reader->keeper, frame.bytes);
+  if (frame.spilled && reader->retainer) rc_retainer_count(reader->retainer, frame.bytes);
   lend(&frame, out);
   return result;
 }
@@ -294,8 +294,8 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
   if (rc_ring_is_there(&reader->ring)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
-  if (has_time(reader, timeout_ns) && rc_unlikely(rc_pace_is_away(&reader->pace)))
-    rc_pace_stay_away(&reader->pace, &reader->ring);
+  if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
+    rc_backoff_pause(&reader->backoff, &reader->ring);
   for (int i = 0; i < RC_LOOKS; i++) {
     rc_relax();
     if (rc_ring_is_there(&reader->ring)) return true;

@@ -8,12 +8,12 @@
  * looks at the cursors once more after E2, so either this finds the newest wish or the writer finds the cursor. */
 static void wake_sleeper(ringcast_reader *reader) {
   struct rc_control *control = reader->ring.ring.control;
-  if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->room))
+  if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->not_full))
     rc_store_relaxed(&control->slots[reader->ring.slot].counts.wakes, ++reader->wakes); /* relaxed: a count */
 }
 
 static inline void wake_for_room(ringcast_reader *reader) {
-  if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) wake_sleeper(reader);
+  if (rc_unlikely(rc_eventcount_is_asleep(&reader->ring.ring.control->not_full))) wake_sleeper(reader);
 }
 
 static inline void count_frame(const ringcast_reader *reader, const struct ringcast_frame *frame) {
@@ -51,6 +51,6 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);
-  if (rc_unlikely(rc_event_is_asleep(&reader->ring.ring.control->room))) return released_to_sleeper(reader);
+  if (rc_unlikely(rc_eventcount_is_asleep(&reader->ring.ring.control->not_full))) return released_to_sleeper(reader);
   return 0;
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 
 #define DOUBLED ((uint64_t)32 << 20) /* up to here the buffer's size doubles */
@@ -38,14 +38,14 @@ static int fetch_spilled(void *context, uint64_t offset, void *to, uint64_t byte
 }
 
 int ringcast_tap_attach(const char *handle, ringcast_tap **out) {
-  int result = rc_check_disable();
+  int result = rc_features_check();
   if (result != 0) return result;
   ringcast_tap *tap = calloc(1, sizeof *tap);
   if (!tap) return rc_fail(-ENOMEM, "out of memory");
   result = rc_segment_attach(handle, RC_ATTACH_OBSERVER, &tap->segment);
   if (result == 0) {
     struct rc_control *control = rc_segment_control(&tap->segment);
-    result = rc_waiter_init(&tap->waiter, &control->data, &control->crowd, 0, RINGCAST_WAIT_BALANCED);
+    result = rc_waiter_init(&tap->waiter, &control->not_empty, &control->cpus, 0, RINGCAST_WAIT_BALANCED);
     if (result != 0) rc_segment_destroy(&tap->segment);
   }
   if (result != 0) {

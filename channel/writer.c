@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/crowd.h"
-#include "shm/disable.h"
+#include "shm/cpus.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
-#include "shm/machine.h"
+#include "shm/topology.h"
 
 #define DEFAULT_READERS 64u
 
@@ -46,7 +46,7 @@ static int spill_from_environment(uint64_t *bytes) {
 static uint64_t default_spill_bytes(void) {
   const uint64_t most = (uint64_t)4 << 30;
   struct rc_room room;
-  rc_machine_room(&room);
+  rc_topology_room(&room);
   uint64_t half = room.bytes / 2 & ~(RC_HUGE_PAGE - 1);
   return half < most ? half : most;
 }
@@ -94,7 +94,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
                    (unsigned long long)options.spill_bytes, (unsigned long long)RC_MAX_BYTES);
   result = rc_check_spin(options.spin_ns);
   if (result == 0) result = check_policies(&options);
-  if (result == 0) result = rc_check_disable();
+  if (result == 0) result = rc_features_check();
   if (result == 0) result = memory_from_environment(&options.memory);
   if (result == 0) result = spill_from_environment(&options.spill_bytes);
   if (result != 0) return result;
@@ -112,9 +112,9 @@ int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_creat
 /* What can fail once the memory is there. */
 static int set_up(ringcast_writer *writer, const struct ringcast_writer_options *options) {
   struct rc_control *control = rc_segment_control(&writer->segment);
-  int result = rc_arena_init(&writer->arena, &writer->segment.spill);
+  int result = rc_commit_init(&writer->commit, &writer->segment.spill);
   return result != 0 ? result
-                     : rc_waiter_init(&writer->waiter, &control->room, &control->crowd, options->spin_ns,
+                     : rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options->spin_ns,
                                       options->wait);
 }
 
@@ -134,19 +134,19 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   }
   result = set_up(writer, &options);
   if (result != 0) {
-    rc_arena_free(&writer->arena);
+    rc_commit_free(&writer->commit);
     rc_segment_destroy(&writer->segment);
     free(writer);
     return result;
   }
   struct rc_control *control = rc_segment_control(&writer->segment);
   rc_watch_init(&writer->blocker, 0, 0, 0);
-  writer->lost = (struct rc_lost){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
+  writer->liveness = (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_frame(&writer->segment);
-  rc_ring_parties(&writer->ring.ring);
-  rc_crowd_enter(&control->crowd);
+  rc_ring_participants(&writer->ring.ring);
+  rc_cpus_enter(&control->cpus);
   rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: nobody has the handle yet */
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
@@ -165,13 +165,13 @@ void ringcast_writer_close(ringcast_writer *writer) {
     RC_POINT(DROPPED);
     rc_store_release(&control->closed, 1); /* C0 -> C1: all commits came before */
     RC_POINT(CLOSED);
-    rc_wake(&control->data);
+    rc_wake(&control->not_empty);
     RC_POINT(CLOSE_TOLD);
   }
-  rc_arena_free(&writer->arena);
+  rc_commit_free(&writer->commit);
   rc_watch_close(&writer->blocker);
   rc_poller_close(writer->poller);
-  rc_poller_close(writer->lost.poller);
+  rc_poller_close(writer->liveness.poller);
   rc_segment_destroy(&writer->segment);
   RC_POINT(UNMAPPED);
   free(writer);
@@ -195,7 +195,7 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
 
 static rc_slow int wake_readers(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.ring.control;
-  if (rc_wake(&control->data)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
+  if (rc_wake(&control->not_empty)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
 }
 
@@ -218,7 +218,7 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
                   rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return commit_slowly(writer, bytes, kind);
   rc_count_frame(&writer->ring.ring.control->counts, bytes);
-  if (rc_unlikely(rc_event_is_asleep(&writer->ring.ring.control->data))) return wake_readers(writer);
+  if (rc_unlikely(rc_eventcount_is_asleep(&writer->ring.ring.control->not_empty))) return wake_readers(writer);
   return 0;
 }
 
@@ -226,7 +226,7 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  writer->lost.since = 0;
+  writer->liveness.since = 0;
   if (writer->is_large) rc_writer_drop_large(writer);
   else rc_ring_abort(&writer->ring);
   return 0;

@@ -29,7 +29,7 @@
 #include <time.h>
 
 #include "gpu/reader.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 
 #define CHUNKS      16u
@@ -84,7 +84,7 @@ static rc_cu_result allocate(struct rc_bounce *bounce) {
 static struct rc_bounce *make(const ringcast_gpu_reader *gpu) {
   const struct rc_cuda *cuda = gpu->device.cuda;
   bool has_events = cuda->event_create && cuda->event_record && cuda->event_query && cuda->event_destroy;
-  if (!has_events || rc_disabled("cuda_register")) return NULL;
+  if (!has_events || rc_feature_disabled("cuda_register")) return NULL;
   struct rc_bounce *bounce = calloc(1, sizeof *bounce);
   if (!bounce || rc_device_open(gpu->device.ordinal, &bounce->device) != 0) {
     free(bounce);

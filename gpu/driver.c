@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ring/atomics.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/process.h"
 
@@ -125,7 +125,7 @@ static void start(void) {
 /* The library stays open: its threads may run, and the table points into it. It is closed only where none of its
  * functions was called. */
 static void open_driver(void) {
-  if (rc_disabled("cuda")) {
+  if (rc_feature_disabled("cuda")) {
     conclude(RC_CUDA_SWITCHED_OFF, 0, "switched off by RINGCAST_DISABLE=cuda");
     return;
   }

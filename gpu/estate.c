@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "ring/point.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 
 static struct {
@@ -103,7 +103,7 @@ static int fill_identity(struct rc_estate *estate, const ringcast_writer *writer
 int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t pool_bytes, uint32_t slots,
                    struct rc_estate **out) {
   struct rc_gpu_place place = {0};
-  if (rc_disabled("cuda_pool"))
+  if (rc_feature_disabled("cuda_pool"))
     return rc_fail_as(-ENOTSUP, "there is no device pool: RINGCAST_DISABLE says cuda_pool");
   struct rc_estate *estate = calloc(1, sizeof *estate);
   if (!estate) return rc_fail(-ENOMEM, "out of memory");

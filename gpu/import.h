@@ -59,7 +59,7 @@ struct rc_import {
   uint32_t asked; /* how often the writer had asked whether the device works, when it was last looked */
   struct rc_waiter waiter;
   struct rc_watch writer;
-  struct rc_crowd crowd;
+  struct rc_cpus cpus;
 };
 
 static inline struct rc_gpu_consumer *rc_import_place(const struct rc_import *import) {

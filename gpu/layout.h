@@ -66,7 +66,7 @@ struct rc_gpu_consumer {
 
 struct rc_gpu_control {
   struct rc_gpu_identity id;
-  _Alignas(RC_LINE) struct rc_event attention; /* consumers' watchers sleep here */
+  _Alignas(RC_LINE) struct rc_eventcount attention; /* consumers' watchers sleep here */
   _Atomic uint32_t dead;   /* the writer, whose device has failed, or who finds the writer dead: 1, once */
   _Atomic uint32_t closed; /* the writer: 1, once */
   _Atomic uint32_t asked;  /* the writer: how often it asked whether consumers' devices work still */

@@ -187,7 +187,7 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   if (failed == 0)
     failed = rc_words_make(import->device.cuda, import->segment.slots, &import->done, &import->done_address);
   if (failed == 0) failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention,
-                                           &import->crowd, -1, RINGCAST_WAIT_POWER);
+                                           &import->cpus, -1, RINGCAST_WAIT_POWER);
   import->asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in the watcher's look */
   if (failed == 0) failed = rc_watcher_start(import);
   if (failed == 0) return 0;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 
@@ -73,7 +73,7 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   if (gpu->refused == place.epoch) return 0;
   put_aside(gpu);
   forget_imports(gpu, false);
-  int failed = rc_disabled("cuda_pool")
+  int failed = rc_feature_disabled("cuda_pool")
                    ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
                    : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
   if (failed == 0) gpu->opens++;
@@ -109,7 +109,7 @@ static int resolve_options(const struct ringcast_gpu_reader_options *given, stru
   if (failed != 0) return failed;
   if (!given) out->device = -1;
   if (out->flags != 0 || out->reserved != 0) return rc_fail_as(-EINVAL, "options.flags and reserved must be 0");
-  return rc_check_disable();
+  return rc_features_check();
 }
 
 /* Ends all but the handle itself, whose calls give -EINVAL from here on. */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/segment.h"
 
@@ -14,7 +14,7 @@ int64_t rc_gpu_busy_ns = (int64_t)10 * 1000 * 1000 * 1000;
 
 int rc_gpu_segment_register(struct rc_gpu_segment *segment, const struct rc_cuda *cuda) {
   const unsigned flags = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
-  if (rc_disabled("cuda_register"))
+  if (rc_feature_disabled("cuda_register"))
     return rc_fail_as(-ENOTSUP, "host memory is not registered with the driver: RINGCAST_DISABLE says cuda_register");
   rc_cu_result result = cuda->host_register(segment->memory.base, segment->memory.bytes, flags);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuMemHostRegister of the words");
@@ -36,7 +36,7 @@ static int choose_words(struct rc_gpu_segment *segment, const struct rc_cuda *cu
   uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, 0);
   struct rc_word *words = rc_gpu_word(segment, at);
   int failed = -ENOTSUP;
-  for (uint32_t bits = rc_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0; bits -= 32) {
+  for (uint32_t bits = rc_feature_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0; bits -= 32) {
     /* A graph that is captured says nothing of words, nor does a device that is busy. */
     if (failed == -ETIMEDOUT || failed == -EBUSY || failed == -EAGAIN) break;
     failed = rc_words_try(cuda, bits, words, segment->address + at, rc_gpu_busy_ns);

@@ -7,7 +7,7 @@
 
 #include "gpu/words.h"
 #include "ringcast/gpu.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/memory.h"
 #include "shm/os.h"
@@ -39,7 +39,7 @@ static void *map_page(size_t bytes) {
 }
 
 static bool has_words(const struct rc_cuda *cuda, uint32_t bits) {
-  if (bits == 64) return cuda->write_value64 && cuda->wait_value64 && !rc_disabled("cuda_words64");
+  if (bits == 64) return cuda->write_value64 && cuda->wait_value64 && !rc_feature_disabled("cuda_words64");
   return cuda->write_value32 && cuda->wait_value32;
 }
 
@@ -70,7 +70,7 @@ static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringca
 /* False as try_registered. */
 static bool try_memory(const struct rc_cuda *cuda, struct ringcast_gpu_device_info *out) {
   size_t bytes = rc_small_page();
-  void *page = rc_disabled("cuda_register") ? NULL : map_page(bytes);
+  void *page = rc_feature_disabled("cuda_register") ? NULL : map_page(bytes);
   if (!page) return true;
   rc_cu_result result =
       cuda->host_register(page, bytes, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
@@ -86,7 +86,7 @@ static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struc
   rc_cu_result result =
       cuda->device_get_attribute(&supported, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, device);
   if (result != RC_CU_SUCCESS) out->registers_read_only = rc_cuda_fail(result, "cuDeviceGetAttribute");
-  void *page = !supported || rc_disabled("cuda_register") ? NULL : map_page(bytes);
+  void *page = !supported || rc_feature_disabled("cuda_register") ? NULL : map_page(bytes);
   if (!page) return;
   if (rc_os.protect(page, bytes, PROT_READ) == 0) {
     result = cuda->host_register(page, bytes, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP |
@@ -102,7 +102,7 @@ static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struc
 static void try_export(const struct rc_cuda *cuda, struct ringcast_gpu_device_info *out) {
   rc_cu_ptr memory;
   rc_cu_ipc_handle handle;
-  if (rc_disabled("cuda_pool")) return;
+  if (rc_feature_disabled("cuda_pool")) return;
   rc_cu_result result = cuda->mem_alloc(&memory, EXPORT_BYTES);
   if (result == RC_CU_SUCCESS) {
     result = cuda->ipc_get_handle(&handle, memory);

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "ring/point.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 
@@ -54,7 +54,7 @@ static int resolve_options(const struct ringcast_gpu_writer_options *given, stru
   if (options.slots > RC_GPU_MAX_SLOTS)
     return rc_fail(-EINVAL, "options.slots is %u: at most %u frames can be under way", options.slots, RC_GPU_MAX_SLOTS);
   if (options.slots == 0) options.slots = DEFAULT_SLOTS;
-  failed = rc_check_disable();
+  failed = rc_features_check();
   if (failed == 0) failed = pool_from_environment(&options.pool_bytes);
   if (failed != 0) return failed;
   if (options.pool_bytes != RINGCAST_NO_POOL) {
@@ -429,7 +429,7 @@ static void register_ring(ringcast_gpu_writer *gpu) {
   const struct rc_ring *ring = &gpu->writer->ring.ring;
   if (gpu->tried_to_register) return;
   gpu->tried_to_register = true;
-  if (rc_disabled("cuda_register")) return;
+  if (rc_feature_disabled("cuda_register")) return;
   gpu->registered = gpu->device.cuda->host_register(ring->data, 2 * ring->capacity,
                                                     RC_CU_MEMHOSTREGISTER_PORTABLE) == RC_CU_SUCCESS;
 }

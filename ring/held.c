@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring/held.h"
 
-#include "ring/hot.h"
+#include "ring/fastpath.h"
 
 static struct rc_held *entry(struct rc_ring_reader *reader, uint32_t i) {
   return &reader->queue[(reader->first + i) % RC_MAX_HELD];

@@ -82,21 +82,21 @@ struct rc_identity {
   uint64_t reserved;
 };
 
-/* A word to sleep on, and how many do; see ring/event.h. */
-struct rc_event {
+/* A word to sleep on, and how many do; see ring/eventcount.h. */
+struct rc_eventcount {
   union {
     _Atomic uint64_t state; /* the count in the high half */
     _Atomic uint32_t word;  /* the low half: what the kernel's futex compares */
   };
 };
-_Static_assert(sizeof(struct rc_event) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the word is the low half");
+_Static_assert(sizeof(struct rc_eventcount) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the word is the low half");
 
-/* Who shares the CPUs; see shm/crowd.h. */
-#define RC_CROWD_WORDS 15u
-struct rc_crowd {
-  _Atomic uint32_t parties; /* the writer and the readers attached; whoever counted last */
+/* Who shares the CPUs; see shm/cpus.h. */
+#define RC_CPU_WORDS 15u
+struct rc_cpus {
+  _Atomic uint32_t participants; /* the writer and the readers attached; whoever counted last */
   uint32_t reserved;
-  _Atomic uint64_t cpus[RC_CROWD_WORDS]; /* a bit for each CPU that any of them may run on */
+  _Atomic uint64_t cpus[RC_CPU_WORDS]; /* a bit for each CPU that any of them may run on */
 };
 
 /* Where the writer's device words are (gpu/layout.h), a file of its own. The writer writes it: first epoch 0, then the
@@ -129,7 +129,7 @@ struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
   char name[RC_NAME_MAX];                    /* the reader, while joining */
   _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
-  _Atomic uint32_t keeps;                    /* the reader: how many retained frames have a pin */
+  _Atomic uint32_t retains;                    /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
   _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: a cursor shares none with another reader */
 };
@@ -144,10 +144,10 @@ struct rc_control {
   _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
   _Atomic uint32_t evicts;                  /* the writer, at first: 1 = it goes on without readers that are slow */
   _Atomic uint64_t limit;                   /* the writer, seldom: apart from tail, which each frame moves */
-  _Alignas(RC_LINE) struct rc_event data;   /* readers sleep here until the writer commits or closes */
-  _Alignas(RC_LINE) struct rc_event room;   /* the writer sleeps here until readers release, join or leave */
+  _Alignas(RC_LINE) struct rc_eventcount not_empty;   /* readers sleep here until the writer commits or closes */
+  _Alignas(RC_LINE) struct rc_eventcount not_full;   /* the writer sleeps here until readers release, join or leave */
   _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
-  _Alignas(RC_LINE) struct rc_crowd crowd;  /* all, seldom */
+  _Alignas(RC_LINE) struct rc_cpus cpus;  /* all, seldom */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the writer */
   _Alignas(RC_LINE) struct rc_device_place device; /* the writer, seldom */
   struct rc_slot slots[];
@@ -164,10 +164,10 @@ _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 
 _Static_assert(offsetof(struct rc_slot, owner) == 64, "the cursor has a line of its own");
 _Static_assert(offsetof(struct rc_control, tail) == 128, "tail");
 _Static_assert(offsetof(struct rc_control, closed) == 192, "closed");
-_Static_assert(offsetof(struct rc_control, data) == 256, "data");
-_Static_assert(offsetof(struct rc_control, room) == 320, "room");
-_Static_assert(sizeof(struct rc_crowd) == 128, "crowd: two lines");
-_Static_assert(offsetof(struct rc_control, crowd) == 384, "crowd");
+_Static_assert(offsetof(struct rc_control, not_empty) == 256, "data");
+_Static_assert(offsetof(struct rc_control, not_full) == 320, "room");
+_Static_assert(sizeof(struct rc_cpus) == 128, "crowd: two lines");
+_Static_assert(offsetof(struct rc_control, cpus) == 384, "crowd");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of lines");
@@ -177,7 +177,7 @@ _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of l
 #define RC_LAYOUT                                                                                      \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
               sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \
-              offsetof(struct rc_control, room) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
+              offsetof(struct rc_control, not_full) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
 
 static inline uint64_t rc_control_bytes(uint32_t slots) {
   return sizeof(struct rc_control) + (uint64_t)slots * sizeof(struct rc_slot);

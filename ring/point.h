@@ -31,7 +31,7 @@
   X(R2_DONE, READS) X(SPILL_CHECKED, READS) X(RELEASE, READS) X(A0_DONE, READS) X(A1_DONE, READS)                   \
   X(SETTLED, READS) X(KEPT, READS) X(OWN, READS) X(OWNED, READS)                 \
   X(MOURN, MOURNS) X(MOURNED, MOURNS) X(TOLD_STALE, STALE)                                                           \
-  /* Sleeping and waking: atop event.h. */                                                                          \
+  /* Sleeping and waking: atop eventcount.h. */                                                                          \
   X(E1_DONE, WAITS) X(E2_DONE, WAITS) X(E3_DONE, WAITS) X(SLEPT, WAITS) X(E8_DONE, WAITS) X(E6_DONE, WAITS)          \
   X(E7_DONE, WAITS) X(WOKEN, WAITS) X(POLL, POLLS) X(POLL_ARMED, POLLS)                                             \
   /* The ring's beginning and end. */                                                                               \

@@ -51,7 +51,7 @@
  * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
  * length, on a frame's place, within one lap; a cursor must lie within one lap behind the tail.
  */
-#include "ring/hot.h"
+#include "ring/fastpath.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -75,7 +75,7 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
                     struct rc_ring_frame *frame);
 
-/* What runs once a frame is in ring/hot.h, which includes this:
+/* What runs once a frame is in ring/fastpath.h, which includes this:
  *   rc_ring_reserve(writer, bytes, out)  -EAGAIN -EBUSY -EMSGSIZE -EPROTO
  *   rc_ring_commit(writer, bytes, kind)  -EINVAL
  *   rc_ring_next_plain(reader, out)      the usual case of rc_ring_next

@@ -29,7 +29,7 @@
 
 #include <errno.h>
 
-#include "ring/hot.h"
+#include "ring/fastpath.h"
 
 int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner) {
   for (uint32_t i = 0; i < ring->slots; i++) {
@@ -108,11 +108,11 @@ static bool is_reader(uint64_t owner) {
   return rc_owner_state(owner) == RC_SLOT_JOINING || rc_owner_state(owner) == RC_SLOT_ACTIVE;
 }
 
-uint32_t rc_ring_parties(const struct rc_ring *ring) {
-  uint32_t parties = 1;
+uint32_t rc_ring_participants(const struct rc_ring *ring) {
+  uint32_t participants = 1;
   for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for those who wait, counted anew now and then */
-    parties += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
-  if (rc_load_relaxed(&ring->control->crowd.parties) != parties)
-    rc_store_relaxed(&ring->control->crowd.parties, parties);
-  return parties;
+    participants += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
+  if (rc_load_relaxed(&ring->control->cpus.participants) != participants)
+    rc_store_relaxed(&ring->control->cpus.participants, participants);
+  return participants;
 }

@@ -42,6 +42,6 @@ void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 bool rc_slot_evict(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 
-uint32_t rc_ring_parties(const struct rc_ring *ring); /* counts the writer and the readers, and keeps the count */
+uint32_t rc_ring_participants(const struct rc_ring *ring); /* counts the writer and the readers, and keeps the count */
 
 #endif

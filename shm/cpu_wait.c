@@ -2,7 +2,7 @@
 #include "shm/cpu_wait.h"
 
 #include "ring/atomics.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 
 #if defined(__x86_64__)
 
@@ -110,5 +110,5 @@ enum rc_cpu_wait rc_cpu_wait_choose(void) {
     known = (int)find() + 1;
     rc_store_relaxed(&found, known);
   }
-  return rc_disabled("cpu_wait") ? RC_CPU_PAUSE : (enum rc_cpu_wait)(known - 1);
+  return rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : (enum rc_cpu_wait)(known - 1);
 }

@@ -16,7 +16,7 @@
  * file descriptor. SEAL keeps the seals. They hold on huge pages too.
  *
  * Spill memory is different: most of it is not there. The file is as large as it may ever get, and a part is put in
- * place when a frame needs it (shm/arena.c), in the same ways as the rest. Huge pages are what makes that bearable: a
+ * place when a frame needs it (shm/commit.c), in the same ways as the rest. Huge pages are what makes that bearable: a
  * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, where small pages took 41 ms and 8 ms. It has no
  * FUTURE_WRITE seal, because the kernel then refuses to punch holes, and what was once used could never go back to the
  * machine. In its place the file's mode is 0400 and readers open it for reading: that keeps out accidents, and not a
@@ -48,9 +48,9 @@
 #include <unistd.h>
 
 #include "ring/point.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
-#include "shm/machine.h"
+#include "shm/topology.h"
 #include "shm/os.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -74,7 +74,7 @@ const char *ringcast_memory_name(uint32_t memory) {
 /* Maps the file once, at `at`. */
 static int map_once(const struct rc_memory *memory, uint8_t *at, int protection) {
   void *mapped;
-  int flags = (memory->cow ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
+  int flags = (memory->private_map ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
   if (!memory->sparse) return rc_os.map(at, memory->bytes, protection, flags, memory->fd, &mapped);
   int result = rc_os.map(at, memory->bytes, PROT_NONE, flags | MAP_NORESERVE, memory->fd, &mapped);
   if (result == 0) munlock(at, memory->bytes); /* can't fail for want of anything: it is one mapping */
@@ -126,14 +126,14 @@ struct plan {
 static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
   struct rc_nodes nodes;
   char names[256];
-  rc_machine_nodes(&nodes);
+  rc_topology_nodes(&nodes);
   rc_nodes_describe(&nodes, names, sizeof names);
   if (wish->numa > RINGCAST_NUMA_NODE) return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
   if (wish->numa == RINGCAST_NUMA_NODE && !rc_nodes_have(&nodes, wish->node))
     return rc_fail(-EINVAL, "there is no memory on NUMA node %u for this process; it may use: %s", wish->node, names);
   *plan = (struct plan){.numa = RINGCAST_NUMA_NONE};
   if (wish->numa == RINGCAST_NUMA_NONE || nodes.count < 2) return 0;
-  if (rc_disabled("numa")) {
+  if (rc_feature_disabled("numa")) {
     plan->numa_error = -ENOSYS;
     return 0;
   }
@@ -237,7 +237,7 @@ static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, str
       [RINGCAST_MEMORY_PAGES] = make_pages,
   };
   if (kind != RINGCAST_MEMORY_PAGES) {
-    if (rc_disabled(ringcast_memory_name(kind))) return -ENOSYS;
+    if (rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
     if (bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
   }
   if (kind != RINGCAST_MEMORY_HUGETLB && bytes > plan->room.bytes) return -ENOMEM; /* those of hugetlb are reserved */
@@ -262,7 +262,7 @@ static const char *hint_for(int code, uint32_t kind) {
   };
   if (code == -EFBIG) return "raise the limit of file sizes (ulimit -f), which holds for shared memory too";
   if (code == -EMFILE) return "raise the limit of open files (ulimit -n)";
-  if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES && rc_disabled(ringcast_memory_name(kind)))
+  if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES && rc_feature_disabled(ringcast_memory_name(kind)))
     return "RINGCAST_DISABLE in the environment forbids it";
   return hints[kind];
 }
@@ -294,7 +294,7 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
   struct plan plan;
   int result = resolve_place(wish, &plan);
   if (result != 0) return result;
-  rc_machine_room(&plan.room);
+  rc_topology_room(&plan.room);
   for (uint32_t kind = first; kind <= last; kind++) {
     result = make_kind(bytes, kind, &plan, out);
     if (result == 0) return seal(out, SIZE_SEALS | F_SEAL_FUTURE_WRITE, "data");
@@ -344,7 +344,7 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
                    result == -ENOMEM ? "raise the limit (ulimit -v, ulimit -l), or ask for less (options.spill_bytes)"
                                      : hint_for(result, RINGCAST_MEMORY_PAGES));
   }
-  memory.huge = !rc_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
+  memory.huge = !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
   if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* of use where shmem_enabled lets it */
   *out = memory;
   return seal(out, SIZE_SEALS, "spill");
@@ -353,7 +353,7 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
 /* As make_shmem_huge, but what can't be huge stays as it is. */
 static void try_huge(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   struct rc_nodes nodes = {.count = 1};
-  if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_machine_nodes(&nodes);
+  if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_topology_nodes(&nodes);
   int result = touch_seeds(memory, offset / RC_HUGE_PAGE, (offset + bytes) / RC_HUGE_PAGE, nodes.count);
   if (result == 0) result = collapse(memory->base + offset, bytes);
   if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* not by this kernel, or not as it is set */
@@ -424,7 +424,7 @@ static int map_spill(struct rc_memory *memory, int protection) {
                    "can't map the ring's %llu bytes of spill memory: %s; raise the limit (ulimit -v, ulimit -l), or "
                    "make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
                    (unsigned long long)memory->bytes, strerror(-result));
-  if (!rc_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
+  if (!rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
     rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE); /* maps huge pages that the writer got as such */
   memory->fd = -1;
   return 0;
@@ -439,7 +439,7 @@ int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
 
 int rc_memory_map_spill_cow(int fd, uint64_t bytes, struct rc_memory *out) {
   struct rc_memory memory = {
-      .bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true, .cow = true};
+      .bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true, .private_map = true};
   int result = map_spill(&memory, PROT_READ | PROT_WRITE);
   if (result == 0) *out = memory;
   return result;

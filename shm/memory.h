@@ -28,7 +28,7 @@ struct rc_memory {
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
   bool sparse;        /* spill memory: mapping it must put no page in place */
-  bool cow;           /* mapped copy-on-write */
+  bool private_map;           /* mapped copy-on-write */
   bool huge;          /* of it, huge pages are worth a try */
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to
                        * choose */
@@ -49,7 +49,7 @@ int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
 int rc_memory_create_device(uint64_t bytes, struct rc_memory *out); /* the same for device words, by another name */
 
 /* Makes spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, of which nothing is in place yet
- * (shm/arena.h), on the same node as `data`. Its size is sealed. */
+ * (shm/commit.h), on the same node as `data`. Its size is sealed. */
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out);
 
 /* Puts a part of it in place, in whole huge pages of which nothing is there yet: writing to it can't fail from then on.

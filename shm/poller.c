@@ -29,7 +29,7 @@ struct rc_poller {
   int64_t most_ns; /* until the armed time; INT64_MAX: none */
   bool raised;
 
-  struct rc_event *event;
+  struct rc_eventcount *event;
   struct rc_uring *uring;
   bool threaded, stopping;
   bool armed;     /* where there is a thread, under the lock; so is the value */
@@ -125,7 +125,7 @@ static void stop_thread(struct rc_poller *poller) {
   poller->stopping = true;
   pthread_cond_signal(&poller->changed);
   pthread_mutex_unlock(&poller->lock);
-  rc_event_nudge(poller->event);
+  rc_eventcount_nudge(poller->event);
   rc_os.futex_wake(&poller->event->word, INT_MAX);
   pthread_join(poller->thread, NULL);
 }
@@ -181,7 +181,7 @@ static void clear_uring(struct rc_poller *poller) {
 
 /* ---- The event -------------------------------------------------------------------------------------------------- */
 
-static int open_event(struct rc_poller *poller, struct rc_event *event) {
+static int open_event(struct rc_poller *poller, struct rc_eventcount *event) {
   poller->event = event;
   poller->fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK); /* readable at first */
   int result = poller->fd < 0 ? -errno : add(poller, poller->fd);
@@ -268,7 +268,7 @@ bool rc_poller_find_ended(struct rc_poller *poller, uint32_t *index) {
 
 /* ---- Open, close ------------------------------------------------------------------------------------------------ */
 
-int rc_poller_open(struct rc_event *event, uint32_t count, struct rc_poller **out) {
+int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller **out) {
   struct rc_poller *poller = calloc(1, sizeof *poller + count * sizeof *poller->watched);
   if (!poller) return -ENOMEM;
   poller->count = count;

@@ -13,7 +13,7 @@
  * makes the descriptor readable every RC_SLICE_NS, and the caller looks.
  *
  * Use, in the manner of rc_wait:
- *   value = rc_event_prepare(event); nothing there yet? then rc_poller_arm(poller, value, most_ns);
+ *   value = rc_eventcount_prepare(event); nothing there yet? then rc_poller_arm(poller, value, most_ns);
  *   ... the descriptor is readable ...
  *   take what is there; begin again.
  *
@@ -26,14 +26,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ring/event.h"
+#include "ring/eventcount.h"
 #include "shm/process.h"
 
 struct rc_poller;
 
 /* With room for `count` processes. With an event, which must stay mapped until close, the descriptor is readable at
  * first; NULL: no event. -EMFILE, -ENFILE, -ENOMEM, -EAGAIN (no thread). */
-int rc_poller_open(struct rc_event *event, uint32_t count, struct rc_poller **out);
+int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller **out);
 
 /* At once, also while armed. Other sleepers of the event may be woken for nothing. NULL is allowed; also in a forked
  * child. */

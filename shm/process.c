@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/os.h"
 
 /* Why /proc/<pid>/stat can't be opened: only the kernel's own word that there is no such process counts as its death.
@@ -98,7 +98,7 @@ void rc_watch_close(struct rc_watch *watch) {
 /* Opening first, then looking whether it is the right one: the pid may have gone to another. A process that /proc does
  * not show stays in doubt; then the end of whoever has the pid now is late, but never false news. */
 static int open_watch(const struct rc_watch *watch) {
-  int fd = rc_disabled("pidfd") ? -ENOSYS : rc_os.pidfd_open(watch->pid);
+  int fd = rc_feature_disabled("pidfd") ? -ENOSYS : rc_os.pidfd_open(watch->pid);
   if (rc_process_is_alive_by(watch->pid, watch->start, watch->mask)) {
     bool short_of = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM; /* for now: then /proc can't be read either */
     return fd >= 0 ? fd : short_of ? RC_WATCH_NEW : RC_WATCH_REFUSED;

@@ -238,7 +238,7 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
                                         : rc_memory_map_spill(fd, id->spill_bytes, &segment->spill);
   if (as == RC_ATTACH_READER || result != 0)
     close(fd);
-  else if (as == RC_ATTACH_KEEPER)
+  else if (as == RC_ATTACH_RETAINER)
     segment->spill.fd = fd;
   else
     segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};

@@ -33,7 +33,7 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
 
 /* Opens and maps them, and checks that they are what the handle and this build expect. Readers and observers differ in
  * the spill memory. -EINVAL, -ENOENT, -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets the error text. */
-enum rc_attach { RC_ATTACH_READER, RC_ATTACH_KEEPER /* a reader that keeps spill.fd */, RC_ATTACH_OBSERVER };
+enum rc_attach { RC_ATTACH_READER, RC_ATTACH_RETAINER /* a reader that keeps spill.fd */, RC_ATTACH_OBSERVER };
 int rc_segment_attach(const char *handle, enum rc_attach as, struct rc_segment *out);
 
 /* Opens one more file of the writer's, of which its control page tells, and maps it as a control segment is. -ENOENT,

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 
 #if RINGCAST_HAVE_LIBURING
 
@@ -40,7 +40,7 @@ static int check_operation(struct io_uring *ring) {
 }
 
 int rc_uring_open(int event_fd, struct rc_uring **out) {
-  if (rc_disabled("io_uring")) return -ENOSYS;
+  if (rc_feature_disabled("io_uring")) return -ENOSYS;
   struct rc_uring *uring = calloc(1, sizeof *uring);
   if (!uring) return -ENOMEM;
   struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};

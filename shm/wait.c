@@ -29,8 +29,8 @@
 
 #include "ring/point.h"
 #include "ringcast/ringcast.h"
-#include "shm/crowd.h"
-#include "shm/disable.h"
+#include "shm/cpus.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/os.h"
 
@@ -82,17 +82,17 @@ static int mode_from_environment(uint32_t *mode) {
   return rc_fail(-EINVAL, "RINGCAST_WAIT is '%.40s': it must be latency, balanced or power", text);
 }
 
-int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns,
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus, int64_t spin_ns,
                    uint32_t mode) {
   if (mode > RINGCAST_WAIT_POWER)
     return rc_fail(-EINVAL, "options.wait is %u: it must be a value of enum ringcast_wait_mode", mode);
   int result = mode == RINGCAST_WAIT_BALANCED ? mode_from_environment(&mode) : 0;
   if (result == 0 && spin_ns == 0) result = spin_from_environment(&spin_ns);
   if (result != 0) return result;
-  bool asked = spin_ns != 0, disabled = rc_disabled("spin");
+  bool asked = spin_ns != 0, disabled = rc_feature_disabled("spin");
   if (!asked) spin_ns = rc_os.online_cpus() > 1 && !disabled ? RC_DEFAULT_SPIN_NS : 0;
   *waiter = (struct rc_waiter){.event = event,
-                               .crowd = crowd,
+                               .cpus = cpus,
                                .spin_ns = spin_ns > 0 ? spin_ns : 0,
                                .percent = spin_ns > 0 ? percents[mode] : 0,
                                .spin_asked = asked,
@@ -104,20 +104,20 @@ int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_c
   return 0;
 }
 
-static void look_at_crowd(struct rc_waiter *waiter) {
-  uint32_t parties = rc_load_relaxed(&waiter->crowd->parties); /* relaxed: advice */
-  if (parties == waiter->parties) return;
-  waiter->parties = parties;
-  waiter->crowded = parties + waiter->uncounted > rc_crowd_cpus(waiter->crowd);
+static void check_oversubscribed(struct rc_waiter *waiter) {
+  uint32_t participants = rc_load_relaxed(&waiter->cpus->participants); /* relaxed: advice */
+  if (participants == waiter->participants) return;
+  waiter->participants = participants;
+  waiter->oversubscribed = participants + waiter->uncounted > rc_cpus_count(waiter->cpus);
 }
 
 static bool should_spin(struct rc_waiter *waiter) {
-  look_at_crowd(waiter);
+  check_oversubscribed(waiter);
   return rc_waiter_is_eager(waiter);
 }
 
 static bool should_yield(struct rc_waiter *waiter) {
-  if (!waiter->may_yield || !waiter->crowded || (waiter->credit == 0 && !waiter->spin_asked)) return false;
+  if (!waiter->may_yield || !waiter->oversubscribed || (waiter->credit == 0 && !waiter->spin_asked)) return false;
   if (waiter->shunned == 0) return true;
   waiter->shunned--;
   return false;
@@ -139,7 +139,7 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool spun, bool slep
     int64_t more = spun ? LEAST_COST - waiter->wake_cost : MOST_COST - waiter->wake_cost;
     waiter->wake_cost += spun ? more / 4 : more / 64;
   }
-  if (waited - (slept ? waiter->wake_cost : 0) <= (waiter->crowded ? YIELD_NS : waiter->spin_ns))
+  if (waited - (slept ? waiter->wake_cost : 0) <= (waiter->oversubscribed ? YIELD_NS : waiter->spin_ns))
     waiter->credit += waiter->credit < MOST_CREDIT;
   else
     waiter->credit -= waiter->credit > 0;
@@ -147,10 +147,10 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool spun, bool slep
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
 
-bool rc_wake(struct rc_event *event) {
-  if (!rc_event_is_asleep(event)) return false;
+bool rc_wake(struct rc_eventcount *event) {
+  if (!rc_eventcount_is_asleep(event)) return false;
   RC_POINT(E6_DONE);
-  if (!rc_event_advance(event)) return false;
+  if (!rc_eventcount_advance(event)) return false;
   RC_POINT(E7_DONE);
   rc_os.futex_wake(&event->word, INT_MAX);
   RC_POINT(WOKEN);
@@ -159,7 +159,7 @@ bool rc_wake(struct rc_event *event) {
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
-  rc_event_nudge(waiter->event);           /* others that sleep on it look, and sleep on */
+  rc_eventcount_nudge(waiter->event);           /* others that sleep on it look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
 }
 
@@ -228,7 +228,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
   most = least(most, RC_SLICE_NS);
   if (wait->slice) most = least(most, wait->slice(wait->context));
-  uint32_t word = rc_event_prepare(waiter->event);
+  uint32_t word = rc_eventcount_prepare(waiter->event);
   int result = look(waiter, wait), slept = 0;
   if (result == -EAGAIN) {
     waiter->sleeps++;
@@ -237,7 +237,7 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t mo
     RC_POINT(SLEPT);
     result = look(waiter, wait);
   }
-  rc_event_withdraw(waiter->event, word); /* E8 */
+  rc_eventcount_withdraw(waiter->event, word); /* E8 */
   RC_POINT(E8_DONE);
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
@@ -255,7 +255,7 @@ static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int
 
 /* Whether to spin when the next message is due. */
 static bool should_meet(struct rc_waiter *waiter, int64_t now, struct rc_window *out) {
-  if (waiter->percent == 0 || waiter->crowded || !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
+  if (waiter->percent == 0 || waiter->oversubscribed || !rc_cadence_window(&waiter->cadence, now, waiter->percent, out))
     return false;
   if (waiter->shunned == 0) return true;
   waiter->shunned--;

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-#include "ring/event.h"
+#include "ring/eventcount.h"
 #include "shm/cadence.h"
 #include "shm/cpu_wait.h"
 #include "shm/process.h"
@@ -21,14 +21,14 @@
 
 /* A handle's way of waiting, and what it has learnt. One thread at a time, but for cancelling. */
 struct rc_waiter {
-  struct rc_event *event; /* what it sleeps on */
-  struct rc_crowd *crowd;
+  struct rc_eventcount *event; /* what it sleeps on */
+  struct rc_cpus *cpus;
   int64_t spin_ns;   /* 0: never spins */
   uint32_t percent;  /* of a CPU: the budget for spinning when a message is due */
   bool spin_asked;   /* by option or environment: then each wait spins, whatever the last ones were like */
   bool may_yield;    /* in a crowd */
-  bool crowded;      /* fewer CPUs than parties, when last looked */
-  uint32_t parties;  /* when last looked */
+  bool oversubscribed;      /* fewer CPUs than parties, when last looked */
+  uint32_t participants;  /* when last looked */
   uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
   uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
   int64_t wake_cost; /* what a wake-up takes, by experience with the credit */
@@ -72,13 +72,13 @@ static inline void rc_relax(void) {
 static inline bool rc_waiter_is_eager(const struct rc_waiter *waiter) {
   if (waiter->spin_ns == 0 || (waiter->credit == 0 && !waiter->spin_asked)) return false;
   /* Relaxed: advice. A number of parties not seen yet is for rc_wait to look at. */
-  return !waiter->crowded && waiter->parties == rc_load_relaxed(&waiter->crowd->parties);
+  return !waiter->oversubscribed && waiter->participants == rc_load_relaxed(&waiter->cpus->participants);
 }
 
 /* `spin_ns` is the option: -1 never, 0 the default (RINGCAST_SPIN_US, else 20 us, but none on a machine of one CPU), or
  * a time. `mode` is enum ringcast_wait_mode; for BALANCED, RINGCAST_WAIT decides. -EINVAL, with its text: `mode`,
  * RINGCAST_SPIN_US or RINGCAST_WAIT is not one of its values. */
-int rc_waiter_init(struct rc_waiter *waiter, struct rc_event *event, struct rc_crowd *crowd, int64_t spin_ns,
+int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus, int64_t spin_ns,
                    uint32_t mode);
 
 /* Waits at most timeout_ns (0: tries once; negative: for ever). -EAGAIN (timeout 0), -ETIMEDOUT, -EINTR, -ECANCELED, or
@@ -94,7 +94,7 @@ static inline bool rc_waiter_is_cancelled(const struct rc_waiter *waiter) {
 }
 
 /* Wakes all that sleep on the event, if any do: one system call then, none else. True if it made it. */
-bool rc_wake(struct rc_event *event);
+bool rc_wake(struct rc_eventcount *event);
 
 int64_t rc_now_ns(void);
 

@@ -88,14 +88,14 @@ static void tell_large_frames(struct doctor *doctor) {
   doctor_fact(doctor, "spill_error", ring->spill_error);
 }
 
-/* Sends a large frame to a reader of its own, which keeps it. What ringcast_reader_keep gave, or another error. */
+/* Sends a large frame to a reader of its own, which keeps it. What ringcast_reader_retain gave, or another error. */
 static int keep_one(void) {
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 65536, .spill_bytes = 4 * (uint64_t)MIB};
-  struct ringcast_reader_options keeps = {.size = sizeof keeps, .flags = RINGCAST_READER_KEEP};
+  struct ringcast_reader_options keeps = {.size = sizeof keeps, .flags = RINGCAST_READER_RETAIN};
   ringcast_writer *writer = NULL;
   ringcast_reader *reader = NULL;
-  ringcast_kept *kept = NULL;
+  ringcast_retained *kept = NULL;
   struct ringcast_frame frame;
   struct ringcast_span span;
   void *data;
@@ -105,10 +105,10 @@ static int keep_one(void) {
   if (result == 0) memset(span.data, 'x', span.bytes);
   if (result == 0) result = ringcast_writer_commit(writer, span.bytes, 0);
   if (result == 0) result = ringcast_reader_next(reader, 0, &frame);
-  if (result == 0) result = ringcast_reader_keep(reader, &frame, &kept, &data);
+  if (result == 0) result = ringcast_reader_retain(reader, &frame, &kept, &data);
   if (result == 0) *(char *)data = 'y'; /* which the ring must not show */
   if (result == 0 && *(const char *)frame.data != 'x') result = -EIO;
-  ringcast_kept_drop(kept);
+  ringcast_retained_release(kept);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
   return result;
@@ -120,7 +120,7 @@ static void probe_keeping(struct doctor *doctor) {
   if (pages >= 0) close(pages);
   if (result == 0)
     doctor_add(doctor, "copy-on-write", DOCTOR_OK,
-               "a reader has kept a frame of 1 MiB without a copy (ringcast_reader_keep), and written to it");
+               "a reader has kept a frame of 1 MiB without a copy (ringcast_reader_retain), and written to it");
   else if (result != -ENOTSUP)
     doctor_add(doctor, "copy-on-write", DOCTOR_NOTE, "it could not be seen whether large frames can be kept: %s",
                strerror(-result));

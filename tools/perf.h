@@ -104,9 +104,9 @@ struct perf_clock {
 };
 struct perf_clock perf_clock_measure(void);
 
-/* One turn of a spinning wait. `crowded`: there are fewer CPUs than processes, so the process yields. */
-static inline void perf_relax(bool crowded) {
-  if (crowded) sched_yield();
+/* One turn of a spinning wait. `oversubscribed`: there are fewer CPUs than processes, so the process yields. */
+static inline void perf_relax(bool oversubscribed) {
+  if (oversubscribed) sched_yield();
 #if defined(__x86_64__) || defined(__i386__)
   else
     __builtin_ia32_pause();

@@ -40,7 +40,7 @@ struct shared {
     _Alignas(PERF_LINE) uint64_t done; /* turns */
     int64_t finished_ns;
     double host_ns; /* the CPU's time for a tensor */
-    double held_ns; /* the device's time for all of RECEIVE_HELD */
+    double blocked_ns; /* the device's time for all of RECEIVE_HELD */
     struct ringcast_gpu_info info[GPU_RINGS];
   } readers[];
 };
@@ -49,7 +49,7 @@ struct gpu {
   const struct perf_options *options;
   struct shared *shared;
   uint64_t largest, pool_bytes;
-  bool crowded;
+  bool oversubscribed;
   struct cuda cuda;
   ringcast_stream stream;
   ringcast_device_ptr memory;
@@ -156,14 +156,14 @@ static void receive_all(struct gpu *gpu, struct gpu_reader *reader, uint32_t ind
 static void receive_held(struct gpu *gpu, struct gpu_reader *reader, uint32_t index) {
   hold(gpu);
   for (uint32_t i = 0; i < gpu->shared->count; i++) receive(gpu, reader->readers[GPU_POOL]);
-  gpu->shared->readers[index].held_ns = let_go(gpu);
+  gpu->shared->readers[index].blocked_ns = let_go(gpu);
 }
 
 static void reader_body(void *context, uint32_t index) {
   struct gpu *gpu = context;
   struct gpu_reader reader = {0};
   for (uint64_t turn = 1;; turn++) {
-    while (perf_load(&gpu->shared->turn) != turn) perf_relax(gpu->crowded);
+    while (perf_load(&gpu->shared->turn) != turn) perf_relax(gpu->oversubscribed);
     if (gpu->shared->order == OPEN) open_reader(gpu, &reader);
     if (gpu->shared->order == RECEIVE) receive_all(gpu, &reader, index);
     if (gpu->shared->order == RECEIVE_HELD) receive_held(gpu, &reader, index);
@@ -187,7 +187,7 @@ static void await_readers(struct gpu *gpu) {
   for (uint32_t i = 0; i < gpu->options->readers; i++)
     while (perf_load(&gpu->shared->readers[i].done) != gpu->shared->turn) {
       if (perf_now_ns() - start > LIMIT_NS) perf_die("reader %u does not get its tensors", i);
-      perf_relax(gpu->crowded);
+      perf_relax(gpu->oversubscribed);
     }
 }
 
@@ -207,7 +207,7 @@ static void send(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t fla
   int result;
   while ((result = ringcast_gpu_send(gpu->writers[way], &item, 1, 0, flags, gpu->stream, LIMIT_NS)) == -EAGAIN) {
     if (perf_now_ns() - start > LIMIT_NS) perf_die("the pool is of no use any more: %s", facts(gpu->writers[way]).why);
-    perf_relax(gpu->crowded);
+    perf_relax(gpu->oversubscribed);
   }
   perf_must(result, "can't send");
 }
@@ -262,7 +262,7 @@ static struct held turn_held(struct gpu *gpu, uint64_t bytes, uint32_t count) {
   held.in = let_go(gpu);
   tell(gpu, RECEIVE_HELD, GPU_POOL, count);
   await_readers(gpu);
-  for (uint32_t i = 0; i < gpu->options->readers; i++) held.out = fmax(held.out, gpu->shared->readers[i].held_ns);
+  for (uint32_t i = 0; i < gpu->options->readers; i++) held.out = fmax(held.out, gpu->shared->readers[i].blocked_ns);
   hold(gpu);
   for (uint32_t i = 0; i < count; i++)
     must_cuda(gpu, gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream), "a plain copy");
@@ -408,7 +408,7 @@ static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes,
 int perf_gpu(const struct perf_options *options) {
   static struct gpu_figures figures;
   struct gpu gpu = {.options = options, .figures = &figures};
-  gpu.crowded = (uint32_t)options->cpu_count <= options->readers;
+  gpu.oversubscribed = (uint32_t)options->cpu_count <= options->readers;
   for (int i = 0; i < options->size_count; i++)
     if (options->sizes[i] > gpu.largest) gpu.largest = options->sizes[i];
   size_t bytes = sizeof *gpu.shared + options->readers * sizeof gpu.shared->readers[0];

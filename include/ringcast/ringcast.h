@@ -165,12 +165,12 @@ struct ringcast_writer_options {
 
 #define RINGCAST_NO_SPILL UINT64_MAX
 
-/* Flags of a reader. KEEP: frames in spill memory can be kept (ringcast_reader_keep), where the machine allows it. */
-#define RINGCAST_READER_KEEP 1u
+/* Flags of a reader. KEEP: frames in spill memory can be kept (ringcast_reader_retain), where the machine allows it. */
+#define RINGCAST_READER_RETAIN 1u
 
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;    /* RINGCAST_READER_KEEP */
+  uint32_t flags;    /* RINGCAST_READER_RETAIN */
   int64_t spin_ns;   /* as above */
   const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
   uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
@@ -224,7 +224,7 @@ struct ringcast_peer {
   uint64_t stalls;   /* times that the writer waited for it */
   struct ringcast_stats stats;
   char name[32];     /* as it gave it at attach, or empty */
-  uint64_t held_ns;  /* for how long the writer has been waiting for it by now; 0: it has not, or a tap asks */
+  uint64_t blocked_ns;  /* for how long the writer has been waiting for it by now; 0: it has not, or a tap asks */
 };
 
 struct ringcast_info {
@@ -402,7 +402,7 @@ RINGCAST_API int ringcast_reader_check(const ringcast_reader *reader);
 
 /* A frame's memory, kept for as long as one likes: the caller's own, to read and to write to, although it was not
  * copied. */
-typedef struct ringcast_kept ringcast_kept;
+typedef struct ringcast_retained ringcast_retained;
 
 /* For a reader with KEEP, and a frame that it holds: in place of releasing it. *data is
  * where the frame's bytes are from here on, frame->data is of no use any more, and the frame is not among those held.
@@ -423,15 +423,15 @@ typedef struct ringcast_kept ringcast_kept;
  * drop: copy a small array that lives long. Kernel I/O: vmsplice, MSG_ZEROCOPY and O_DIRECT take pages, not addresses.
  * If such a call still reads a retained frame when the reader copies it, the call goes on with the ring's page, which
  * the writer may overwrite: before the frame's bytes go to such a call, copy them. */
-RINGCAST_API int ringcast_reader_keep(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_kept **out,
+RINGCAST_API int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_retained **out,
                                       void **data);
 
 /* Whether it is worth a try, with a frame in spill memory: 1 or 0. Wait-free. */
-RINGCAST_API int ringcast_reader_keeps(const ringcast_reader *reader);
+RINGCAST_API int ringcast_reader_retains(const ringcast_reader *reader);
 
 /* The memory is not used any more. NULL is allowed. Any thread. Never blocks, but for a moment in which the reader, or
  * a fork, copies. */
-RINGCAST_API void ringcast_kept_drop(ringcast_kept *kept);
+RINGCAST_API void ringcast_retained_release(ringcast_retained *kept);
 
 /* ---- Reader: introspection -------------------------------------------------------------------------------------- */
 

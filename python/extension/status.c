@@ -43,7 +43,7 @@ PyObject *rc_py_peer(struct rc_py_state *state, const struct ringcast_peer *peer
   }
   return PyObject_CallFunction(state->reader_status, "IisNKKKNd", (unsigned)peer->slot, (int)peer->pid, text, name,
                                (unsigned long long)peer->position, (unsigned long long)peer->lag,
-                               (unsigned long long)peer->stalls, stats, (double)peer->held_ns / 1e9);
+                               (unsigned long long)peer->stalls, stats, (double)peer->blocked_ns / 1e9);
 }
 
 struct ringcast_peer *rc_py_new_peers(uint32_t count) {

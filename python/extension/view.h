@@ -38,10 +38,10 @@ PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item
 bool rc_py_reader_hold(struct rc_py_reader *self);
 
 /* Arrays that are smaller are copied out of a frame that is kept, so that they keep no large one. */
-#define RC_PY_KEEP_LEAST (UINT64_C(1) << 20)
+#define RC_PY_RETAIN_LEAST (UINT64_C(1) << 20)
 
 /* Keeps the frame, and moves it to where it can be written to. NULL, with nothing raised: it can't be kept. */
-struct rc_py_hold *rc_py_hold_keep(ringcast_reader *reader, struct ringcast_frame *frame);
+struct rc_py_hold *rc_py_hold_retained(ringcast_reader *reader, struct ringcast_frame *frame);
 /* Whether anything but the caller holds it. */
 bool rc_py_hold_is_shared(struct rc_py_hold *hold);
 void rc_py_hold_drop(struct rc_py_hold *hold);

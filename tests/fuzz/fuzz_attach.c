@@ -198,7 +198,7 @@ static void attach(struct input *input) {
   char text[RC_HANDLE_MAX];
   rc_handle_format(&ring.handle, text);
   struct ringcast_reader_options options = {.size = sizeof options,
-                                            .flags = how & 1 ? RINGCAST_READER_KEEP : 0,
+                                            .flags = how & 1 ? RINGCAST_READER_RETAIN : 0,
                                             .leases = (uint32_t)(how >> 1 & 3) + 1,
                                             .name = how & 8 ? "rank 3" : NULL};
   if (!ring.reader && ringcast_reader_attach_ex(text, &options, &ring.reader) != 0)

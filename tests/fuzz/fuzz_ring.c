@@ -104,7 +104,7 @@ static void join(struct party *party, struct input *input) {
 static void leave(struct party *party) {
   struct rc_ring ring = world_ring();
   if (party->joined) rc_slot_free(&ring, party->reader.slot, party->reader.owner);
-  rc_ring_parties(&ring);
+  rc_ring_participants(&ring);
   party->joined = false;
 }
 
@@ -118,7 +118,7 @@ static void let_go(uint64_t how) {
   if (how & 4) gone = rc_slot_reap(&ring, slot, owner);
   else if (state == RC_SLOT_ACTIVE) gone = rc_slot_evict(&ring, slot, owner);
   for (int i = 0; gone && i < READERS; i++) {
-    struct party *party = &world.parties[i];
+    struct party *party = &world.participants[i];
     if (!party->joined || party->reader.slot != slot) continue;
     party->evicted = party->sane;
     party->sane = false;
@@ -185,7 +185,7 @@ static void tap(void) {
 
 /* Some position that means something to somebody. */
 static uint64_t position_of(uint64_t whose) {
-  const struct party *party = &world.parties[whose / 8 % READERS];
+  const struct party *party = &world.participants[whose / 8 % READERS];
   switch (whose % 8) {
   case 0: return world.writer.tail;
   case 1: return party->reader.next;
@@ -227,7 +227,7 @@ static void mind(const uint8_t *word) {
   size_t field = (at - offsetof(struct rc_control, slots)) % sizeof(struct rc_slot);
   bool matters = field == offsetof(struct rc_slot, owner) || field == offsetof(struct rc_slot, cursor);
   for (int i = 0; matters && i < READERS; i++)
-    if (world.parties[i].reader.slot == slot) world.parties[i].sane = world.parties[i].evicted = false;
+    if (world.participants[i].reader.slot == slot) world.participants[i].sane = world.participants[i].evicted = false;
 }
 
 static void store(uint8_t *word, uint64_t value) {
@@ -288,14 +288,14 @@ static void stream(struct input *input) {
     send(bytes);
     if (harmful) harm(&again);
     for (int k = 0; k < READERS; k++)
-      if (next(&world.parties[k]) == 0) release(&world.parties[k], 0);
+      if (next(&world.participants[k]) == 0) release(&world.participants[k], 0);
     tap();
   }
 }
 
 static void step(struct input *input) {
   uint64_t what = take(input, 1);
-  struct party *party = &world.parties[what / 16 % READERS];
+  struct party *party = &world.participants[what / 16 % READERS];
   switch (what % 16) {
   case 0: send(take(input, 1)); break;
   case 1: send(take(input, 2) % world.capacity); break;
@@ -320,10 +320,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
   struct input input = {.at = data, .left = bytes};
   world_begin(take(&input, 1) & 1);
   struct input all = {0};
-  for (int i = 0; i < READERS; i++) join(&world.parties[i], &all);
+  for (int i = 0; i < READERS; i++) join(&world.participants[i], &all);
   while (input.left > 0) step(&input);
   require(rc_ring_writer_is_valid(&world.writer) && rc_spill_is_valid(&world.spill));
   for (int i = 0; i < READERS; i++)
-    if (world.parties[i].joined) require(rc_ring_reader_is_valid(&world.parties[i].reader));
+    if (world.participants[i].joined) require(rc_ring_reader_is_valid(&world.participants[i].reader));
   return 0;
 }

@@ -114,7 +114,7 @@ static void look_around(uint64_t how) {
 
 static void attach(int which, uint64_t how) {
   struct ringcast_reader_options options = {
-      .size = sizeof options, .flags = how & 1 ? RINGCAST_READER_KEEP : 0, .name = how & 2 ? "rank 3" : NULL};
+      .size = sizeof options, .flags = how & 1 ? RINGCAST_READER_RETAIN : 0, .name = how & 2 ? "rank 3" : NULL};
   if (channel.readers[which]) return;
   int result = ringcast_reader_attach_ex(ringcast_writer_handle(channel.writer), &options, &channel.readers[which]);
   allowed(result, -EUSERS, -EPROTO, -ENOENT);

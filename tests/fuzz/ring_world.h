@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ring/hot.h"
+#include "ring/fastpath.h"
 #include "ring/spill.h"
 #include "ring/tap.h"
 #include "tests/fuzz/fuzz.h"
@@ -47,7 +47,7 @@ static struct world {
   uint64_t capacity;
   struct rc_ring_writer writer;
   struct rc_spill spill;
-  struct party parties[READERS];
+  struct party participants[READERS];
   struct rc_ring_tap tap;
   struct truth truths[TRUTHS];
   uint64_t number;  /* of the next frame */
@@ -150,7 +150,7 @@ static inline void may_be_written(uint64_t bytes, const uint8_t *to) {
   const struct rc_ring_writer *writer = &world.writer;
   require(to >= world.data && to <= world.data + world.capacity && bytes <= rc_ring_max_frame(world.capacity));
   for (int i = 0; i < READERS; i++) {
-    const struct party *party = &world.parties[i];
+    const struct party *party = &world.participants[i];
     if (party->joined && party->sane)
       require(writer->tail + rc_frame_lines(bytes) + RC_FRAME_ALIGN <= party->reader.cursor + world.capacity);
   }
@@ -159,7 +159,7 @@ static inline void may_be_written(uint64_t bytes, const uint8_t *to) {
 static inline void may_be_spilled_to(uint64_t offset, uint64_t bytes) {
   require(offset % RC_SPILL_UNIT == 0 && offset <= SPILL && rc_spill_room(bytes) <= SPILL - offset);
   for (int i = 0; i < READERS && !world.data_hurt; i++) {
-    struct party *party = &world.parties[i];
+    struct party *party = &world.participants[i];
     for (uint32_t k = 0; party->joined && party->sane && k < party->held; k++) {
       struct rc_ring_frame frame;
       if (rc_ring_look(&party->reader, party->positions[k], &frame) != 0 || !frame.spilled) continue;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/edges.md and the sources name the same edges, and the table's mutations are those that tests/model/run.py
+"""docs/memory-order.md and the sources name the same edges, and the table's mutations are those that tests/model/run.py
 runs."""
 
 import ast
@@ -8,7 +8,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TABLE = ROOT / "docs" / "edges.md"
+TABLE = ROOT / "docs" / "memory-order.md"
 FOLDERS = ["ring", "shm", "channel", "gpu"]
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 EDGE = re.compile(r"\b([WRAGJLTPSEVCKDOQUX]\d)\b(?!\.\d)")  # C0.1 is a state of a CPU
@@ -49,9 +49,9 @@ def main():
     complaints += [f"the run '{name}' is not told of" for name in sorted(run - told)]
     complaints += [f"the table tells of the run '{name}', which there is not" for name in sorted(told - run)]
     for complaint in complaints:
-        print(f"docs/edges.md: {complaint}")
+        print(f"docs/memory-order.md: {complaint}")
     print(
-        f"{len(named)} edges in the sources, {len(rows)} in docs/edges.md; {len(run)} weakenings; "
+        f"{len(named)} edges in the sources, {len(rows)} in docs/memory-order.md; {len(run)} weakenings; "
         f"{len(complaints)} wrong"
     )
     return 1 if complaints or not rows else 0

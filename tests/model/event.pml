@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sleeping and waking (ring/event.h). Each signaller does its thing ROUNDS times; each sleeper wants to see the first,
+ * Sleeping and waking (ring/eventcount.h). Each signaller does its thing ROUNDS times; each sleeper wants to see the first,
  * second, ... thing of all signallers. Nothing else wakes a sleeper, so a lost wake-up is an invalid end state.
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
  *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/reader.c)
  *   -DTIMEOUTS  a sleep may end without a signal; then the sleeper takes its announcement back
- *   -DCANCEL    another party cancels the wait, which nothing else would end (rc_event_nudge)
+ *   -DCANCEL    another party cancels the wait, which nothing else would end (rc_eventcount_nudge)
  */
 #ifndef SIGNALLERS
 #define SIGNALLERS 1

@@ -5,7 +5,7 @@ Proves the models in this folder with Spin, and that each ordering they rely on 
   models     must be free of errors, and searched to the end
   mutations  weaken one edge each; Spin must find what breaks
   controls   the sizes of the mutations with nothing weakened: free of errors, so that it is the weakening that is found
-  spare      weaken what another edge makes good, as docs/edges.md says; they must be free of errors, too
+  spare      weaken what another edge makes good, as docs/memory-order.md says; they must be free of errors, too
 
 --deep: the larger sizes. --only TEXT: those whose name has TEXT in it. Works in build/model. Exit status 77: no Spin.
 """

@@ -37,7 +37,7 @@ struct count {
   bool fine;
 };
 struct board {
-  struct count parties[MOST_READERS + 1]; /* the writer is the last one */
+  struct count participants[MOST_READERS + 1]; /* the writer is the last one */
   _Alignas(64) _Atomic bool stop;
 };
 
@@ -86,7 +86,7 @@ static void tell(struct count *count, uint64_t number) {
 }
 
 static int be_writer(ringcast_writer *writer, uint32_t readers) {
-  struct count *count = &board->parties[MOST_READERS];
+  struct count *count = &board->participants[MOST_READERS];
   struct ringcast_span span;
   uint64_t number = 0;
   if (ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER) < 0)
@@ -147,7 +147,7 @@ static pid_t start_writer(uint32_t readers) {
     bool there = pid > 0 && read(ends[0], handle, sizeof handle) == sizeof handle;
     close(ends[0]);
     close(ends[1]);
-    for (uint32_t i = 0; there && i < readers; i++) there = start_reader(handle, &board->parties[i]) > 0;
+    for (uint32_t i = 0; there && i < readers; i++) there = start_reader(handle, &board->participants[i]) > 0;
     return there ? pid : -1;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -173,7 +173,7 @@ static double now_s(void) {
 static uint64_t checked_by_all(uint32_t readers) {
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < readers; i++) {
-    uint64_t one = atomic_load_explicit(&board->parties[i].frames, memory_order_relaxed);
+    uint64_t one = atomic_load_explicit(&board->participants[i].frames, memory_order_relaxed);
     if (one < least) least = one;
   }
   return least;
@@ -182,7 +182,7 @@ static uint64_t checked_by_all(uint32_t readers) {
 static uint64_t steps_of_all(void) {
   uint64_t sum = 0;
   for (int i = 0; i <= MOST_READERS; i++)
-    sum += atomic_load_explicit(&board->parties[i].frames, memory_order_relaxed);
+    sum += atomic_load_explicit(&board->participants[i].frames, memory_order_relaxed);
   return sum;
 }
 
@@ -221,12 +221,12 @@ static int watch(uint32_t readers, double seconds, bool quiet) {
 }
 
 static int summarise(uint32_t readers, int failed, double took) {
-  uint64_t done = checked_by_all(readers), sent = board->parties[MOST_READERS].frames, sum = 0, bytes = 0;
-  bool fine = failed == 0 && done == sent && board->parties[MOST_READERS].fine;
+  uint64_t done = checked_by_all(readers), sent = board->participants[MOST_READERS].frames, sum = 0, bytes = 0;
+  bool fine = failed == 0 && done == sent && board->participants[MOST_READERS].fine;
   for (uint32_t i = 0; i < readers; i++) {
-    sum += board->parties[i].frames;
-    bytes += board->parties[i].bytes;
-    fine &= board->parties[i].fine && board->parties[i].frames == sent;
+    sum += board->participants[i].frames;
+    bytes += board->participants[i].bytes;
+    fine &= board->participants[i].fine && board->participants[i].frames == sent;
   }
   printf("soak_frames: %" PRIu64 " frames sent in sequence, %" PRIu64 " checked by each of %u readers (%" PRIu64
          " checks, %" PRIu64 " MiB), %.0f s, %.1f million/s: %s\n",

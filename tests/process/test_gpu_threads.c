@@ -11,7 +11,7 @@
 
 #include "gpu/reader.h"
 #include "gpu/writer.h"
-#include "ring/event.h"
+#include "ring/eventcount.h"
 #include "ring/point.h"
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
@@ -248,7 +248,7 @@ START_TEST(who_closes_wakes_the_watcher_before_that_unmaps_the_event) {
   open_both();
   struct rc_import *import = both.gpu_reader->import;
   ck_assert_ptr_nonnull(import);
-  while (!rc_event_is_asleep(&rc_gpu_control(&import->segment)->attention)) sched_yield();
+  while (!rc_eventcount_is_asleep(&rc_gpu_control(&import->segment)->attention)) sched_yield();
   atomic_store(&closing, import);
   ringcast_gpu_reader_close(both.gpu_reader);
   ringcast_reader_close(both.reader);
@@ -260,7 +260,7 @@ END_TEST
 START_TEST(who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event) {
   int files = begin_peer("writer");
   both.gpu_writer = open_peer_writer(both.handle, 2, SLOTS, &both.own, &both.writer);
-  rc_event_announce(&rc_gpu_control(&both.gpu_writer->estate->segment)->attention); /* somebody sleeps on it */
+  rc_eventcount_announce(&rc_gpu_control(&both.gpu_writer->estate->segment)->attention); /* somebody sleeps on it */
   atomic_store(&leaving, true);
   ringcast_gpu_writer_close(both.gpu_writer);
   ck_assert_int_eq(atomic_load(&woken), WOKEN_IN_TIME);

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/shared_memory.h"

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/machine.h"
+#include "shm/topology.h"
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/pattern.h"
@@ -60,7 +60,7 @@ START_TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
   if (cannot_under("qemu", __func__, "qemu keeps a note of each page, so rings have less spill memory there")) return;
   struct rc_room room;
   struct ringcast_span span;
-  rc_machine_room(&room);
+  rc_topology_room(&room);
   if (room.bytes < 2 * GIB) {
     tell_skipped("a_gibibyte_reaches_two_readers_byte_for_byte", "less than 2 GiB of memory are free");
     return;

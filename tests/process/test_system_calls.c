@@ -216,12 +216,12 @@ static void await(int index, uint64_t value) {
 START_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody) {
   static const int counts[] = {1, 3, MOST_READERS};
   int readers = counts[_i], rounds = share_of(50);
-  struct party parties[MOST_READERS];
+  struct party participants[MOST_READERS];
   pid_t pids[MOST_READERS];
   writer = make_writer(1 << 20);
   for (int i = 0; i < readers; i++) {
-    parties[i] = (struct party){.index = i, .gate = gate_make()};
-    pids[i] = start_child(read_through_the_gate, &parties[i]);
+    participants[i] = (struct party){.index = i, .gate = gate_make()};
+    pids[i] = start_child(read_through_the_gate, &participants[i]);
   }
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, (uint32_t)readers, RINGCAST_FOREVER), readers);
   for (uint64_t n = 1; n <= (uint64_t)rounds; n++) {
@@ -239,11 +239,11 @@ START_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody) 
     wakes = 0;
     for (int i = 0; i < 100; i++) ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
     ck_assert_int_eq(wakes, 0);
-    for (int i = 0; i < readers; i++) gate_open(&parties[i].gate);
+    for (int i = 0; i < readers; i++) gate_open(&participants[i].gate);
   }
   for (int i = 0; i < readers; i++) {
     kill_child(pids[i]);
-    gate_free(&parties[i].gate);
+    gate_free(&participants[i].gate);
   }
   ringcast_writer_close(writer);
 }

@@ -47,7 +47,7 @@ def view(state, keep=None):
     return copies, told, read_only
 
 
-def drop_kept(state):
+def release_retained(state):
     told = peers.seen(state.pop("kept"))
     gc.collect()
     return told
@@ -75,7 +75,7 @@ def test_a_tensor_that_outlives_its_view_keeps_its_place(rings):
         assert exchange(writer, [reader], value) == [expected(value)]
     reader.call(synchronize)
     assert writer.call(peers.gpu).slots_used == 1
-    assert reader.call(drop_kept) == told(*VALUE["x"])
+    assert reader.call(release_retained) == told(*VALUE["x"])
     reader.call(synchronize)
     assert writer.call(peers.gpu).slots_used == 0
 

@@ -45,7 +45,7 @@ static int wait_without_end(_Atomic uint32_t *word, uint32_t value, int64_t time
 }
 
 /* A poller of one event and room for two processes, quiet until it is armed. */
-static inline struct rc_poller *make(int way, struct rc_event *event) {
+static inline struct rc_poller *make(int way, struct rc_eventcount *event) {
   struct rc_poller *poller;
   if (rc_os.futex_wait != wait_without_end) real_futex_wait = rc_os.futex_wait;
   rc_os.futex_wait = wait_without_end;
@@ -54,8 +54,8 @@ static inline struct rc_poller *make(int way, struct rc_event *event) {
   return poller;
 }
 
-static inline void arm(struct rc_poller *poller, struct rc_event *event) {
-  ck_assert_int_eq(rc_poller_arm(poller, rc_event_prepare(event), NEVER), 0);
+static inline void arm(struct rc_poller *poller, struct rc_eventcount *event) {
+  ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), NEVER), 0);
 }
 
 static inline bool readable_within(const struct rc_poller *poller, int ms) {
@@ -65,8 +65,8 @@ static inline bool readable_within(const struct rc_poller *poller, int ms) {
   return result == 1;
 }
 
-static inline struct rc_event *shared_event(void) {
-  struct rc_event *event = mmap(NULL, sizeof *event, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+static inline struct rc_eventcount *shared_event(void) {
+  struct rc_eventcount *event = mmap(NULL, sizeof *event, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne(event, MAP_FAILED);
   return event;
 }
@@ -97,7 +97,7 @@ static inline struct peer start_peer(void) {
 /* ---- Many rounds ------------------------------------------------------------------------------------------------ */
 
 struct game {
-  struct rc_event event;
+  struct rc_eventcount event;
   uint64_t rounds;
   _Atomic uint64_t sent, seen;
 };

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/os.h"
 #include "tests/support/suite.h"
 
@@ -23,7 +23,7 @@ static inline void disable_too(const char *what) {
 
 /* Whether a process is watched by its pidfd here, and not by what /proc says of it from time to time. */
 static inline bool has_pidfds(void) {
-  int fd = rc_disabled("pidfd") ? -1 : rc_os.pidfd_open(getpid());
+  int fd = rc_feature_disabled("pidfd") ? -1 : rc_os.pidfd_open(getpid());
   if (fd >= 0) close(fd);
   return fd >= 0;
 }

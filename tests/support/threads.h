@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "ring/hot.h"
+#include "ring/fastpath.h"
 #include "ring/spill.h"
 #include "tests/support/pattern.h"
 #include "tests/support/suite.h"

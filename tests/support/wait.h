@@ -17,8 +17,8 @@
 static struct rc_os real;
 
 struct target {
-  struct rc_event event;
-  struct rc_crowd crowd;
+  struct rc_eventcount event;
+  struct rc_cpus cpus;
   struct rc_waiter waiter;
   struct rc_watch watch;
   _Atomic uint64_t value;
@@ -51,7 +51,7 @@ static inline struct target *make(pid_t peer) {
   target->wanted = 1;
   if (peer) ck_assert_int_eq(rc_process_find(peer, &process), 0);
   rc_watch_init(&target->watch, process.pid, process.start, UINT64_MAX);
-  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, -1, 0), 0);
+  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->cpus, -1, 0), 0);
   return target;
 }
 

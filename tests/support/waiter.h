@@ -5,14 +5,14 @@
 
 #include <errno.h>
 
-#include "ring/event.h"
-#include "shm/crowd.h"
+#include "ring/eventcount.h"
+#include "shm/cpus.h"
 #include "shm/wait.h"
 #include "tests/support/suite.h"
 
 struct target {
-  struct rc_event event;
-  struct rc_crowd crowd;
+  struct rc_eventcount event;
+  struct rc_cpus cpus;
   struct rc_waiter waiter;
   _Atomic uint64_t value;
   uint64_t wanted;
@@ -21,7 +21,7 @@ struct target {
 
 static inline void set_up(struct target *target, int64_t spin_ns, int check_result) {
   *target = (struct target){.wanted = 1, .check_result = check_result};
-  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->crowd, spin_ns, 0), 0);
+  ck_assert_int_eq(rc_waiter_init(&target->waiter, &target->event, &target->cpus, spin_ns, 0), 0);
 }
 
 static inline int poll_target(void *context) {

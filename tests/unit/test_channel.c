@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "shm/machine.h"
+#include "shm/topology.h"
 #include "tests/support/channel.h"
 #include "tests/support/pattern.h"
 

@@ -165,7 +165,7 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   memcpy(slot->name, "a\nb\x1b[31m\x7f", 9);
   memset((void *)&slot->counts, 0xff, sizeof slot->counts);
   memset((void *)&slot->waits, 0xff, sizeof slot->waits);
-  memset((void *)&control->crowd, 0xff, sizeof control->crowd);
+  memset((void *)&control->cpus, 0xff, sizeof control->cpus);
   slot->stalls = UINT64_MAX;
   slot->cursor = (uint64_t)1 << 40;
   ck_assert_int_eq(ringcast_writer_peers(writer, peers, 2), 1);

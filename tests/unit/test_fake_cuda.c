@@ -310,19 +310,19 @@ END_TEST
 #endif
 
 START_TEST(freeing_waits_for_the_device_and_overwrites) {
-  rc_cu_ptr memory = allocate(BYTES), kept = allocate(BYTES), none = 0;
+  rc_cu_ptr memory = allocate(BYTES), retained = allocate(BYTES), none = 0;
   uint64_t few = 20;
   rc_cu_module module;
   rc_cu_function kernel;
   must(cuda->module_load_data(&module, "any"));
   must(cuda->module_get_function(&kernel, module, "spin"));
   must(cuda->launch_kernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, (void *[]){&none, &few}, NULL));
-  must(cuda->copy_dtod(kept, memory, 64, stream));
+  must(cuda->copy_dtod(retained, memory, 64, stream));
   must(cuda->mem_free(memory));
   must_be(cuda->stream_query(stream), RC_CU_SUCCESS);
   must_be(cuda->mem_free(memory), RC_CU_INVALID_VALUE);
-  must_be(cuda->mem_free(kept + 64), RC_CU_INVALID_VALUE);
-  must(cuda->mem_free(kept));
+  must_be(cuda->mem_free(retained + 64), RC_CU_INVALID_VALUE);
+  must(cuda->mem_free(retained));
 }
 END_TEST
 

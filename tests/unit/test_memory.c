@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/os.h"
 #include "tests/support/leaks.h"
@@ -128,7 +128,7 @@ static const char pool[] = "/proc/sys/vm/nr_hugepages";
 /* Makes the pool `pages` larger. Returns its size before, or -1 and says so where that can't be. */
 static long grow_pool(const char *test, long pages) {
   long before = read_number(pool);
-  if (rc_disabled("hugetlb")) {
+  if (rc_feature_disabled("hugetlb")) {
     tell_skipped(test, "RINGCAST_DISABLE has hugetlb");
     return -1;
   }
@@ -181,9 +181,9 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
 
 TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
   struct rc_memory memory;
-  if (rc_disabled("hugetlb") || read_number(pool) > 0) {
+  if (rc_feature_disabled("hugetlb") || read_number(pool) > 0) {
     tell_skipped("an_empty_pool_is_an_error_only_if_asked_for_by_name",
-                 rc_disabled("hugetlb") ? "RINGCAST_DISABLE has hugetlb" : "this machine has 2 MiB pages reserved");
+                 rc_feature_disabled("hugetlb") ? "RINGCAST_DISABLE has hugetlb" : "this machine has 2 MiB pages reserved");
     return;
   }
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOMEM);
@@ -277,7 +277,7 @@ static int no_collapse(void *address, size_t bytes, int advice) {
 
 TEST(without_huge_pages_plain_ones_are_taken) {
   struct rc_memory memory;
-  int expected = rc_disabled("shmem-huge") ? -ENOSYS : -EINVAL;
+  int expected = rc_feature_disabled("shmem-huge") ? -ENOSYS : -EINVAL;
   rc_os.advise = no_collapse;
   disable_too("hugetlb");
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory), expected);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "shm/error.h"
-#include "shm/machine.h"
+#include "shm/topology.h"
 #include "shm/memory.h"
 #include "tests/support/fake_files.h"
 #include "tests/support/leaks.h"

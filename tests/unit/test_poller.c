@@ -9,7 +9,7 @@
 #include "tests/support/children.h"
 #include "tests/support/poller.h"
 
-static struct rc_event *event;
+static struct rc_eventcount *event;
 static struct rc_poller *poller;
 static struct peer peer;
 
@@ -24,13 +24,13 @@ static void signal_in_child(void *nothing) {
 static void signal_from_another_process(void) { child_must_succeed(start_child(signal_in_child, NULL)); }
 
 static void let_time_pass(void) {
-  ck_assert_int_eq(rc_poller_arm(poller, rc_event_prepare(event), 1000000), 0);
+  ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), 1000000), 0);
 }
 static void arm_for_a_time_in_the_past(void) {
-  ck_assert_int_eq(rc_poller_arm(poller, rc_event_prepare(event), INT64_MIN), 0);
+  ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), INT64_MIN), 0);
 }
 static void arm_with_an_old_value(void) {
-  uint32_t value = rc_event_prepare(event);
+  uint32_t value = rc_eventcount_prepare(event);
   rc_wake(event);
   ck_assert_int_eq(rc_poller_arm(poller, value, NEVER), 0);
 }
@@ -216,7 +216,7 @@ START_TEST(no_signal_of_many_is_lost_and_epoll_is_not_interrupted) {
   for (uint64_t seen = 0; seen < game.rounds;) {
     uint64_t sent = rc_load_acquire(&game.sent);
     if (sent == seen) {
-      uint32_t value = rc_event_prepare(&game.event);
+      uint32_t value = rc_eventcount_prepare(&game.event);
       sent = rc_load_acquire(&game.sent);
       if (sent == seen) {
         ck_assert_int_eq(rc_poller_arm(poller, value, NEVER), 0);

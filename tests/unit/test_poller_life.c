@@ -33,7 +33,7 @@ static struct rc_watch self(void) {
 
 START_TEST(close_is_prompt_in_every_state_and_leaks_nothing) {
   if (!choose(_i, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   const struct rc_watch whom = self();
   rc_poller_close(make(_i, &event)); /* ThreadSanitizer has a thread too, from the first one on */
   int descriptors = open_descriptors(), before = threads();
@@ -70,7 +70,7 @@ static int tell_wake(_Atomic uint32_t *word, int count) {
 
 START_TEST(close_does_not_miss_a_helper_that_is_about_to_sleep) {
   if (!choose(BY_THREAD, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   struct rc_poller *poller = make(BY_THREAD, &event);
   real_wake = rc_os.futex_wake;
   rc_os.futex_wait = sleep_too_late;
@@ -83,7 +83,7 @@ END_TEST
 
 START_TEST(nothing_is_handed_on_by_exec) {
   if (!choose(_i, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   const struct rc_watch whom = self();
   bool ours[64];
   for (int fd = 0; fd < 64; fd++) ours[fd] = fcntl(fd, F_GETFD) < 0;
@@ -106,7 +106,7 @@ static void close_copy(void *poller) { rc_poller_close(poller); }
 
 START_TEST(a_forked_child_closes_its_copy_and_the_parents_goes_on) {
   if (!choose(_i, __func__)) return;
-  struct rc_event *event = shared_event();
+  struct rc_eventcount *event = shared_event();
   struct peer peer = start_peer();
   struct rc_poller *poller = make(_i, event);
   rc_poller_watch(poller, 0, 1, &peer.watch);
@@ -125,7 +125,7 @@ END_TEST
 
 struct mover {
   struct rc_poller *poller;
-  struct rc_event *event;
+  struct rc_eventcount *event;
 };
 
 static void *clear_and_arm(void *context) {
@@ -137,7 +137,7 @@ static void *clear_and_arm(void *context) {
 
 START_TEST(it_may_move_to_another_thread_and_outlive_the_one_that_armed_it) {
   if (!choose(_i, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   struct rc_poller *poller = make(_i, &event);
   int descriptors = open_descriptors();
   for (int i = 0; i < 20; i++) {
@@ -162,7 +162,7 @@ END_TEST
 
 START_TEST(the_helper_takes_no_signals) {
   if (!choose(BY_THREAD, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   struct rc_poller *poller = make(BY_THREAD, &event);
   arm(poller, &event);
   sigset_t one, pending;
@@ -179,7 +179,7 @@ END_TEST
 /* epoll, timer and eventfd are needed; without one more the thread serves in place of io_uring. */
 START_TEST(without_descriptors_it_fails_and_leaves_nothing) {
   if (!choose(_i, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   struct rc_poller *poller = NULL;
   struct rlimit limit;
   int before = open_descriptors(), lowest = dup(0); /* the next that is free */
@@ -206,7 +206,7 @@ END_TEST
 
 START_TEST(where_io_uring_is_forbidden_the_thread_serves) {
   if (!choose(BY_URING, __func__)) return;
-  struct rc_event event = {0}, moved = {0};
+  struct rc_eventcount event = {0}, moved = {0};
   struct rc_poller *late = make(BY_URING, &moved);
   if (forbid_call(SYS_io_uring_setup) != 0) {
     tell_skipped(__func__, "no seccomp");
@@ -233,7 +233,7 @@ END_TEST
 
 START_TEST(where_pidfds_are_forbidden_the_end_of_a_process_is_seen) {
   if (!choose(_i, __func__)) return;
-  struct rc_event event = {0};
+  struct rc_eventcount event = {0};
   struct peer peer = start_peer();
   uint32_t found;
   if (forbid_call(SYS_pidfd_open) != 0) {

@@ -128,9 +128,9 @@ TEST(who_was_evicted_while_joining_claims_anew) {
 TEST(the_evicted_are_no_parties) {
   struct rc_ring_reader first = join();
   join();
-  ck_assert_uint_eq(rc_ring_parties(&ring), 3);
+  ck_assert_uint_eq(rc_ring_participants(&ring), 3);
   ck_assert(evict(&first));
-  ck_assert_uint_eq(rc_ring_parties(&ring), 2);
+  ck_assert_uint_eq(rc_ring_participants(&ring), 2);
 }
 
 RUN_TESTS("ring, evict", make_ring, free_ring)

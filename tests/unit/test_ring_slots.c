@@ -124,10 +124,10 @@ TEST(the_oldest_held_frame_holds_the_writer_back) {
 
 TEST(parties_are_counted) {
   struct rc_ring_reader reader = join();
-  ck_assert_uint_eq(rc_ring_parties(&ring), 2);
-  ck_assert_uint_eq(control->crowd.parties, 2);
+  ck_assert_uint_eq(rc_ring_participants(&ring), 2);
+  ck_assert_uint_eq(control->cpus.participants, 2);
   rc_slot_free(&ring, reader.slot, reader.owner);
-  ck_assert_uint_eq(rc_ring_parties(&ring), 1);
+  ck_assert_uint_eq(rc_ring_participants(&ring), 1);
 }
 
 TEST(a_reader_that_was_reaped_while_joining_finds_out) {

@@ -43,13 +43,13 @@ static void *write_frames(void *nothing) {
   const struct rc_wait how = {.poll = poll_room, .check = nothing_more, .context = &sending};
   rc_ring_writer_init(&sending.writer, ring);
   rc_spill_init(&sending.spill, SPILL);
-  if (rc_waiter_init(&waiter, &ring.control->room, &ring.control->crowd, -1, 0) != 0) abort();
+  if (rc_waiter_init(&waiter, &ring.control->not_full, &ring.control->cpus, -1, 0) != 0) abort();
   for (; sending.number < frames; sending.number++) {
     int result = poll_room(&sending);
     if (result == -EAGAIN) result = rc_wait(&waiter, &how, -1);
     if (result != 0) abort();
     fill_and_commit(&sending.writer, &sending.spill, sending.number, sending.out);
-    rc_wake(&ring.control->data);
+    rc_wake(&ring.control->not_empty);
   }
   return nothing;
 }
@@ -78,7 +78,7 @@ static void *read_frames(void *context) {
       if (memcmp((const uint8_t *)receiving->frame.data + at, &word, 8) != 0) abort();
     }
     if (rc_ring_release(&receiving->reader, receiving->frame.position) != 0) abort();
-    rc_wake(&ring.control->room);
+    rc_wake(&ring.control->not_full);
   }
   if (rc_wait(waiter, &how, -1) != -ECANCELED) abort();
   rc_slot_free(&ring, receiving->reader.slot, receiving->reader.owner);
@@ -94,7 +94,7 @@ TEST(no_wake_up_is_lost_between_threads) {
   make_ring();
   for (int i = 0; i < READERS; i++) {
     receiving[i].reader = join(1);
-    ck_assert_int_eq(rc_waiter_init(&waiters[i], &ring.control->data, &ring.control->crowd, -1, 0), 0);
+    ck_assert_int_eq(rc_waiter_init(&waiters[i], &ring.control->not_empty, &ring.control->cpus, -1, 0), 0);
   }
   for (int i = 0; i < READERS; i++) start(&readers[i], read_frames, &receiving[i]);
   start(&writer, write_frames, NULL);

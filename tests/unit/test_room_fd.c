@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
-#include "tests/support/lost.h"
+#include "tests/support/liveness.h"
 #include "tests/support/switches.h"
 
 static bool is_readable(int fd, int timeout_ms) {

@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/crowd.h"
+#include "shm/cpus.h"
 #include "shm/os.h"
 #include "shm/wait.h"
 #include "tests/support/suite.h"
@@ -52,7 +52,7 @@ TEST(the_spin_time_can_be_set_by_environment) {
   const char *const bad[] = {"-1", "fast", "5us", "99999999999999999999", "1000001"};
   for (int i = 0; i < 5; i++) {
     setenv("RINGCAST_SPIN_US", bad[i], 1);
-    ck_assert_int_eq(rc_waiter_init(&target.waiter, &target.event, &target.crowd, 0, 0), -EINVAL);
+    ck_assert_int_eq(rc_waiter_init(&target.waiter, &target.event, &target.cpus, 0, 0), -EINVAL);
   }
   unsetenv("RINGCAST_SPIN_US");
   setenv("RINGCAST_DISABLE", "spin", 1);
@@ -91,8 +91,8 @@ TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
   cpus = 2;
   rc_os.online_cpus = pretended_cpus;
   set_up(&target, 0, -EAGAIN);
-  target.crowd.parties = 2;
-  target.crowd.cpus[0] = 3;
+  target.cpus.participants = 2;
+  target.cpus.cpus[0] = 3;
   ck_assert(spins(&target));
   for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
   ck_assert(!spins(&target));
@@ -114,8 +114,8 @@ static void set_up_crowd(struct target *target, int64_t spin_ns) {
   yields = 0;
   rc_os.yield = yield_at_once;
   set_up(target, spin_ns, -EAGAIN);
-  target->crowd.cpus[0] = 5; /* CPUs 0 and 2, however they are shared out */
-  target->crowd.parties = 3;
+  target->cpus.cpus[0] = 5; /* CPUs 0 and 2, however they are shared out */
+  target->cpus.participants = 3;
 }
 
 /* Polls beside the few of a wait without spinning come of yields alone. */
@@ -132,12 +132,12 @@ TEST(a_crowd_yields_and_does_not_spin_however_long_it_may) {
   rc_os.online_cpus = pretended_cpus;
   set_up_crowd(&target, 0);
   ck_assert(yields_in_a_wait(&target));
-  target.crowd.parties = 2;
+  target.cpus.participants = 2;
   yields = 0;
   ck_assert(spins(&target));
   ck_assert_int_eq(yields, 0);
   set_up_crowd(&target, 20000); /* asked for */
-  target.crowd.parties = 9;
+  target.cpus.participants = 9;
   target.waiter.credit = 0;
   ck_assert(yields_in_a_wait(&target));
   set_up_crowd(&target, -1);
@@ -182,7 +182,7 @@ TEST(who_loses_the_cpu_by_yielding_does_not_for_a_while_and_for_longer_each_time
 }
 
 TEST(cpus_are_those_of_all_parties_together) {
-  struct rc_crowd crowd = {0};
+  struct rc_cpus shared = {0};
   cpu_set_t all, one;
   ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
   for (int cpu = 0; cpu < 2; cpu++) {
@@ -192,11 +192,11 @@ TEST(cpus_are_those_of_all_parties_together) {
       tell_skipped("cpus_are_those_of_all_parties_together", "needs CPUs 0 and 1");
       return;
     }
-    rc_crowd_enter(&crowd);
-    ck_assert_uint_eq(crowd.cpus[0], cpu == 0 ? 1 : 3);
-    rc_crowd_enter(&crowd);
+    rc_cpus_enter(&shared);
+    ck_assert_uint_eq(shared.cpus[0], cpu == 0 ? 1 : 3);
+    rc_cpus_enter(&shared);
   }
-  ck_assert_uint_le(rc_crowd_cpus(&crowd), 2);
+  ck_assert_uint_le(rc_cpus_count(&shared), 2);
   sched_setaffinity(0, sizeof all, &all);
 }
 

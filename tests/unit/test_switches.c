@@ -11,7 +11,7 @@
 
 #include "channel/channel.h"
 #include "shm/cpu_wait.h"
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/os.h"
 #include "shm/uring.h"
@@ -61,7 +61,7 @@ START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
   ringcast_writer *writer = make_writer(4096), *refused = NULL;
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
-  char *kept = getenv("RINGCAST_DISABLE") ? strdup(getenv("RINGCAST_DISABLE")) : NULL;
+  char *retained = getenv("RINGCAST_DISABLE") ? strdup(getenv("RINGCAST_DISABLE")) : NULL;
   for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
     char list[64], words[64];
     snprintf(list, sizeof list, "hugetlb, %s,,spin", unknown[i]);
@@ -80,8 +80,8 @@ START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
   setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
                              "cuda,cuda_pool, cuda_register,cuda_words64", 1);
   ringcast_reader_close(attach(writer));
-  if (kept) setenv("RINGCAST_DISABLE", kept, 1);
-  free(kept);
+  if (retained) setenv("RINGCAST_DISABLE", retained, 1);
+  free(retained);
   ringcast_writer_close(writer);
 }
 END_TEST
@@ -94,7 +94,7 @@ START_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
   for (int i = 0; i < 2; i++) {
     struct rc_memory memory;
     int result = rc_memory_create_data(4 << 20, &(struct rc_memory_wish){.memory = kinds[i]}, &memory);
-    if (rc_disabled(ringcast_memory_name(kinds[i]))) {
+    if (rc_feature_disabled(ringcast_memory_name(kinds[i]))) {
       ck_assert_int_eq(result, -ENOSYS);
     } else if (result != 0) {
       tell_skipped(__func__, rc_error_text());
@@ -128,9 +128,9 @@ START_TEST(a_node_is_asked_for_unless_switched_off) {
   ringcast_writer *writer;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
-  ck_assert_int_eq(calls > 0, !rc_disabled("numa"));
-  ck_assert_uint_eq(info.numa, rc_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
-  ck_assert_int_eq(info.numa_error, rc_disabled("numa") ? -ENOSYS : 0);
+  ck_assert_int_eq(calls > 0, !rc_feature_disabled("numa"));
+  ck_assert_uint_eq(info.numa, rc_feature_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
+  ck_assert_int_eq(info.numa_error, rc_feature_disabled("numa") ? -ENOSYS : 0);
   ringcast_writer_close(writer);
 }
 END_TEST
@@ -139,20 +139,20 @@ START_TEST(the_environment_names_what_is_switched_off) {
   const char *with[] = {"io_uring", "numa,io_uring", "io_uring,numa", " numa , io_uring ", ",,io_uring,"};
   const char *without[] = {"", ",", "io", "io_uring2", "xio_uring", "numa,spin", "io,_uring", "IO_URING"};
   unsetenv("RINGCAST_DISABLE");
-  ck_assert(!rc_disabled("io_uring"));
+  ck_assert(!rc_feature_disabled("io_uring"));
   for (size_t i = 0; i < sizeof with / sizeof *with; i++) {
     setenv("RINGCAST_DISABLE", with[i], 1);
-    ck_assert_msg(rc_disabled("io_uring"), "\"%s\"", with[i]);
+    ck_assert_msg(rc_feature_disabled("io_uring"), "\"%s\"", with[i]);
   }
   for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
     setenv("RINGCAST_DISABLE", without[i], 1);
-    ck_assert_msg(!rc_disabled("io_uring"), "\"%s\"", without[i]);
+    ck_assert_msg(!rc_feature_disabled("io_uring"), "\"%s\"", without[i]);
   }
 }
 END_TEST
 
 START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
-  bool off = rc_disabled("io_uring");
+  bool off = rc_feature_disabled("io_uring");
   if (!off && uring_result != 0) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
     return;
@@ -179,11 +179,11 @@ START_TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
   ringcast_writer *writer = make_writer(4096);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
-  ck_assert_int_eq(calls > 0, !rc_disabled("pidfd"));
+  ck_assert_int_eq(calls > 0, !rc_feature_disabled("pidfd"));
   calls = 0;
   while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1, 1000000, &span), -ETIMEDOUT);
-  ck_assert_int_eq(calls > 0, !rc_disabled("pidfd"));
+  ck_assert_int_eq(calls > 0, !rc_feature_disabled("pidfd"));
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
@@ -192,16 +192,16 @@ END_TEST
 /* What this CPU has, whatever is switched off. */
 static enum rc_cpu_wait best_cpu_wait(void) {
   const char *list = getenv("RINGCAST_DISABLE");
-  char *kept = list ? strdup(list) : NULL;
+  char *retained = list ? strdup(list) : NULL;
   unsetenv("RINGCAST_DISABLE");
   enum rc_cpu_wait best = rc_cpu_wait_choose();
-  if (kept) setenv("RINGCAST_DISABLE", kept, 1);
-  free(kept);
+  if (retained) setenv("RINGCAST_DISABLE", retained, 1);
+  free(retained);
   return best;
 }
 
 START_TEST(waits_are_left_to_the_cpu_unless_switched_off) {
-  enum rc_cpu_wait best = best_cpu_wait(), expected = rc_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
+  enum rc_cpu_wait best = best_cpu_wait(), expected = rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
   if (best == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
   ringcast_writer *writer = make_writer(4096);
   ringcast_reader *reader = attach(writer);
@@ -221,8 +221,8 @@ START_TEST(waits_spin_unless_switched_off) {
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_info(writer, &of_writer), 0);
   ck_assert_int_eq(ringcast_reader_info(reader, &of_reader), 0);
-  ck_assert_int_eq(of_writer.spin_ns > 0, !rc_disabled("spin"));
-  ck_assert_int_eq(of_reader.spin_ns > 0, !rc_disabled("spin"));
+  ck_assert_int_eq(of_writer.spin_ns > 0, !rc_feature_disabled("spin"));
+  ck_assert_int_eq(of_reader.spin_ns > 0, !rc_feature_disabled("spin"));
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
@@ -237,14 +237,14 @@ START_TEST(large_frames_are_kept_unless_switched_off) {
   enum { LARGE = 1 << 20 };
   rc_os.pagemap = count_pagemaps;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 4 * LARGE};
-  struct ringcast_reader_options keeps = {.size = sizeof keeps, .flags = RINGCAST_READER_KEEP};
+  struct ringcast_reader_options retains = {.size = sizeof retains, .flags = RINGCAST_READER_RETAIN};
   ringcast_writer *writer;
   ringcast_reader *reader;
   struct ringcast_span span;
   struct ringcast_frame frame;
-  ringcast_kept *kept = NULL;
+  ringcast_retained *retained = NULL;
   void *data;
-  bool off = rc_disabled("cow");
+  bool off = rc_feature_disabled("cow");
   int pagemap = real.pagemap();
   if (pagemap >= 0) close(pagemap);
   if (!off && (pagemap < 0 || rc_small_page() != 4096)) {
@@ -252,13 +252,13 @@ START_TEST(large_frames_are_kept_unless_switched_off) {
     return;
   }
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &keeps, &reader), 0);
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &retains, &reader), 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0);
   ck_assert_int_eq(ringcast_writer_commit(writer, LARGE, 0), 0);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
   ck_assert_int_eq(calls > 0, !off);
-  ck_assert_int_eq(ringcast_reader_keep(reader, &frame, &kept, &data), off ? -ENOTSUP : 0);
-  ringcast_kept_drop(kept);
+  ck_assert_int_eq(ringcast_reader_retain(reader, &frame, &retained, &data), off ? -ENOTSUP : 0);
+  ringcast_retained_release(retained);
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }

@@ -70,7 +70,7 @@ struct cadence {
   int64_t spin_ns;    /* of the ring's readers; 0: the library's default, below 0: never */
   double idle_s;      /* seconds without messages at the end of each block of the ring; 0: none */
   double idle_percent;
-  bool crowded;
+  bool oversubscribed;
   struct shared *shared;
   size_t shared_bytes;
   float *wakes; /* shared: [reader][message], ns */
@@ -109,7 +109,7 @@ static int64_t await_word(const struct cadence *cadence, uint32_t value, struct 
     if (cadence->way == FUTEX)
       syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
     else
-      perf_relax(cadence->crowded);
+      perf_relax(cadence->oversubscribed);
   }
   int64_t now = perf_now_ns();
   *stamp = cadence->shared->stamp;
@@ -411,7 +411,7 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   cadence->block = LEARNING + counted;
   cadence->seed = 88172645463325252;
   cadence->info.size = sizeof cadence->info;
-  cadence->crowded = perf_cpu_of(options, 0, options->readers + 1) < 0;
+  cadence->oversubscribed = perf_cpu_of(options, 0, options->readers + 1) < 0;
   cadence->shared_bytes = sizeof *cadence->shared + options->readers * sizeof cadence->shared->readers[0];
   cadence->shared = perf_shared(cadence->shared_bytes);
   cadence->source = perf_source(options->size);

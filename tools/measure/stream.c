@@ -22,7 +22,7 @@ struct shared {
 struct stream {
   struct stream_options options;
   const struct perf_options *machine;
-  bool crowded;
+  bool oversubscribed;
   struct shared *shared;
   struct perf_children children;
   ringcast_writer *ring;
@@ -72,7 +72,7 @@ static void reader_body(struct stream *stream, uint32_t index) {
   if (stream->options.floor) window_attach(&stream->window);
   for (uint64_t turn = 1;; turn++) {
     uint64_t command;
-    while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn) perf_relax(stream->crowded);
+    while ((command = perf_load(&shared->command)) / STREAM_KINDS != turn) perf_relax(stream->oversubscribed);
     if (command % STREAM_KINDS == STREAM_FLOOR) {
       window_read(&stream->window, index);
       perf_store(done, *done + 1);
@@ -115,7 +115,7 @@ static void write_ring(struct stream *stream, size_t bytes, uint64_t frames) {
 static void await_batch(struct stream *stream) {
   stream->batches++;
   for (uint32_t i = 0; i < stream->options.readers; i++)
-    while (perf_load(&stream->shared->others[i].done) != stream->batches) perf_relax(stream->crowded);
+    while (perf_load(&stream->shared->others[i].done) != stream->batches) perf_relax(stream->oversubscribed);
 }
 
 static void enter(struct stream *stream, enum stream_kind kind) {
@@ -187,11 +187,11 @@ struct stream *stream_make(const struct perf_options *machine, const struct stre
                             .source = perf_source(options->size)};
   perf_must(ringcast_writer_info(ring, &stream->info), "no facts of the ring");
   stream->sum = sum_bytes(stream->source, options->size);
-  stream->crowded = perf_cpu_of(machine, 0, options->readers + options->taps + 1) < 0;
+  stream->oversubscribed = perf_cpu_of(machine, 0, options->readers + options->taps + 1) < 0;
   strncpy(stream->shared->handle, ringcast_writer_handle(ring), sizeof stream->shared->handle - 1);
   if (options->floor)
     window_make(&stream->window, stream->source, options->size,
-                &(struct window_wish){stream->info.capacity, stream->info.memory, options->readers, stream->crowded});
+                &(struct window_wish){stream->info.capacity, stream->info.memory, options->readers, stream->oversubscribed});
   start(stream);
   stream_run(stream, STREAM_RING, 4); /* the readers' mapping */
   if (options->floor) stream_run(stream, STREAM_FLOOR, 4);

@@ -43,7 +43,7 @@ void window_make(struct window *window, const uint8_t *source, size_t size, cons
                             .size = size,
                             .sum = sum_bytes(source, size),
                             .readers = wish->readers,
-                            .crowded = wish->crowded,
+                            .oversubscribed = wish->oversubscribed,
                             .stride = (size + HEADER + 63) & ~(uint64_t)63};
   make_ring(window, wish);
   window->shared = perf_shared(sizeof *window->shared + wish->readers * sizeof window->shared->readers[0]);
@@ -76,7 +76,7 @@ static void await_room(struct window *window) {
       if (read < least) least = read;
     }
     window->released = least;
-    if (window->frames - least >= window->slots) perf_relax(window->crowded);
+    if (window->frames - least >= window->slots) perf_relax(window->oversubscribed);
   }
 }
 
@@ -114,7 +114,7 @@ void window_read(struct window *window, uint32_t index) {
   for (;; window->frames = at) {
     while ((written = perf_load(&shared->written)) == at) {
       if (at != start && perf_load(&shared->last) == at) return;
-      perf_relax(window->crowded);
+      perf_relax(window->oversubscribed);
     }
     while (at < written) {
       if (sum_bytes(next_place(window), window->size) != window->sum)

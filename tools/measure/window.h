@@ -25,7 +25,7 @@ struct window {
   size_t size;
   uint64_t sum; /* of the source */
   uint32_t readers;
-  bool crowded;
+  bool oversubscribed;
   ringcast_writer *ring;
   uint32_t memory; /* enum ringcast_memory: what was got */
   uint8_t *base;
@@ -41,7 +41,7 @@ struct window_wish {
   uint64_t capacity; /* of the ring to compare with */
   uint32_t memory;   /* enum ringcast_memory: what that has got */
   uint32_t readers;
-  bool crowded;
+  bool oversubscribed;
 };
 
 /* Makes the memory: as large as the ring, or two frames where one is larger than that takes. */

@@ -50,7 +50,7 @@ struct rc_py_decoding {
   bool allow_pickle;
   struct rc_py_hold *hold;                 /* see rc_py_decoder */
   const struct rc_py_selection *selection;
-  uint64_t arrays; /* bytes of those of RC_PY_KEEP_LEAST or more */
+  uint64_t arrays; /* bytes of those of RC_PY_RETAIN_LEAST or more */
   PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
   struct rc_py_reader *owner;         /* see rc_py_decoder */
   const struct ringcast_frame *whole; /* the frame, as its Reader holds it */

@@ -126,7 +126,7 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
     PyObject *made = rc_py_device_make(decoding, item, bytes);
     if (made || PyErr_Occurred()) return made;
   }
-  if (packed && bytes >= RC_PY_KEEP_LEAST) decoding->arrays += bytes;
+  if (packed && bytes >= RC_PY_RETAIN_LEAST) decoding->arrays += bytes;
   if (decoding->hold && packed) {
     PyObject *viewed = view_array(decoding, item, bytes);
     if (viewed || PyErr_Occurred()) return viewed;

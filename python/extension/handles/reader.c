@@ -42,7 +42,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   if (!rc_py_gpu_map(location, &map) || !rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
   keeps = keep == Py_True;
   options.leases = (uint32_t)most;
-  options.flags = keeps ? RINGCAST_READER_KEEP : 0;
+  options.flags = keeps ? RINGCAST_READER_RETAIN : 0;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();

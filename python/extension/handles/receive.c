@@ -65,11 +65,11 @@ static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, u
 }
 
 /* The object, with its large arrays where they are. */
-static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
+static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
   bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
   if (is_copied) return decode(self, call, tag);
-  struct rc_py_hold *hold = rc_py_hold_keep(self->reader, &frame);
+  struct rc_py_hold *hold = rc_py_hold_retained(self->reader, &frame);
   if (!hold) return decode(self, call, tag);
   call->kept = true;
   PyObject *object = rc_py_reader_made_sure(self, decode_by(self, &frame, hold, tag));
@@ -78,8 +78,8 @@ static PyObject *decode_kept(struct rc_py_reader *self, struct arrival *call, ui
   return object;
 }
 
-static bool is_to_be_kept(const struct rc_py_reader *self) {
-  return self->keeps && self->has_arrays && ringcast_reader_keeps(self->reader);
+static bool is_to_be_retained(const struct rc_py_reader *self) {
+  return self->keeps && self->has_arrays && ringcast_reader_retains(self->reader);
 }
 
 /* Whether what is raised comes of a stream that captures a graph: nothing was made of the frame. */
@@ -98,8 +98,8 @@ static bool is_captured(struct rc_py_state *state) {
 /* The frame that has arrived. -ECONNABORTED: it was not for this Reader, go on with the next one. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   rc_py_gpu_skips_none(self);
-  bool keeps = is_large(self, call) && is_to_be_kept(self);
-  *object = keeps ? decode_kept(self, call, tag) : decode(self, call, tag);
+  bool keeps = is_large(self, call) && is_to_be_retained(self);
+  *object = keeps ? decode_retained(self, call, tag) : decode(self, call, tag);
   self->begun = !*object && !call->kept && self->gpu &&
                 (self->gpu->is_interrupted || is_captured(rc_py_state_of(self)));
   self->rest = call->frame;

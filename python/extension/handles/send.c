@@ -7,7 +7,7 @@
 int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   struct ringcast_peer peer = {.size = sizeof peer};
   if (rc != -ETIMEDOUT || self->fail_ns == 0) return rc;
-  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.held_ns >= (uint64_t)self->fail_ns;
+  bool held = ringcast_writer_slowest(self->writer, &peer) > 0 && peer.blocked_ns >= (uint64_t)self->fail_ns;
   return held ? RC_PY_TOO_SLOW : rc;
 }
 

@@ -6,7 +6,7 @@
  * leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's may die in any
  * thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
  *
- * What is kept (ringcast_reader_keep) needs no Reader: then the hold is of the frame alone, which goes with its arrays.
+ * What is kept (ringcast_reader_retain) needs no Reader: then the hold is of the frame alone, which goes with its arrays.
  */
 #include "python/extension/device.h"
 
@@ -17,10 +17,10 @@
 struct rc_py_hold {
   _Atomic uint64_t count;
   ringcast_reader *reader; /* NULL: of ... */
-  ringcast_kept *kept;     /* ... this */
+  ringcast_retained *kept;     /* ... this */
 };
 
-static struct rc_py_hold *hold_new(ringcast_reader *reader, ringcast_kept *kept) {
+static struct rc_py_hold *hold_new(ringcast_reader *reader, ringcast_retained *kept) {
   struct rc_py_hold *hold = PyMem_RawMalloc(sizeof *hold);
   if (!hold) return NULL;
   atomic_init(&hold->count, 1);
@@ -36,10 +36,10 @@ bool rc_py_reader_hold(struct rc_py_reader *self) {
   return self->hold;
 }
 
-struct rc_py_hold *rc_py_hold_keep(ringcast_reader *reader, struct ringcast_frame *frame) {
+struct rc_py_hold *rc_py_hold_retained(ringcast_reader *reader, struct ringcast_frame *frame) {
   struct rc_py_hold *hold = hold_new(NULL, NULL);
   void *data;
-  if (hold && ringcast_reader_keep(reader, frame, &hold->kept, &data) != 0) {
+  if (hold && ringcast_reader_retain(reader, frame, &hold->kept, &data) != 0) {
     PyMem_RawFree(hold);
     return NULL;
   }
@@ -57,7 +57,7 @@ static struct rc_py_hold *hold_take(struct rc_py_hold *hold) {
 void rc_py_hold_drop(struct rc_py_hold *hold) {
   if (atomic_fetch_sub_explicit(&hold->count, 1, memory_order_acq_rel) > 1) return;
   ringcast_reader_close(hold->reader);
-  ringcast_kept_drop(hold->kept);
+  ringcast_retained_release(hold->kept);
   PyMem_RawFree(hold);
 }
 
@@ -146,6 +146,6 @@ static PyObject *array_over(struct rc_py_state *state, const struct ringcast_ite
 PyObject *rc_py_array_over(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes,
                            struct rc_py_hold *hold, bool to_torch) {
   if (to_torch && bytes == 0) return NULL; /* nothing to look at */
-  if (hold->kept && bytes < RC_PY_KEEP_LEAST) return NULL;
+  if (hold->kept && bytes < RC_PY_RETAIN_LEAST) return NULL;
   return to_torch ? tensor_over(state, item, hold) : array_over(state, item, bytes, hold);
 }

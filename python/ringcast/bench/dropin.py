@@ -139,7 +139,7 @@ class Team:
 
         self.me = me
         self.calls: Dict[Any, ways.Call] = {}
-        self.crowded = me.ranks > len(os.sched_getaffinity(0))
+        self.oversubscribed = me.ranks > len(os.sched_getaffinity(0))
         self.writer = ringcast.Writer(1 << 16) if me.rank else None
         handles: List[Any] = [None] * me.ranks
         dist.all_gather_object(handles, self.writer.handle if self.writer else None, me.group)
@@ -159,7 +159,7 @@ class Team:
         return times, (time.process_time() - start) * 1e6 / rounds
 
     def answer(self, reader: ringcast.Reader) -> Callable[[], Any]:
-        return functools.partial(await_among_many, reader) if self.crowded else reader.recv
+        return functools.partial(await_among_many, reader) if self.oversubscribed else reader.recv
 
     def is_true(self, call: ways.Call, value: Any) -> bool:
         if self.me.rank:

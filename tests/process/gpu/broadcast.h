@@ -28,7 +28,7 @@
 #include "tests/support/gpu.h"
 #include "tests/support/pattern.h"
 
-enum { MOST_TENSORS = 6, MOST_DIMS = 5, MOST_PARTIES = 32, STREAMS = 3, MARKS = 16, TEXT = 256 };
+enum { MOST_TENSORS = 6, MOST_DIMS = 5, MOST_PARTICIPANTS = 32, STREAMS = 3, MARKS = 16, TEXT = 256 };
 #define PRODUCER 0 /* the index of the producer among the parties; consumers and then guests follow */
 
 struct options {
@@ -60,7 +60,7 @@ struct board {
   char handle[96];
   _Atomic bool has_handle;
   _Atomic uint64_t sent;
-  struct party parties[MOST_PARTIES];
+  struct party participants[MOST_PARTICIPANTS];
 };
 extern struct board *board;
 extern struct party *self;

@@ -80,7 +80,7 @@ static void read_options(int count, char **words) {
       exit(2);
     }
   }
-  if (1 + options.consumers + options.guests > MOST_PARTIES || options.consumers == 0 || options.messages == 0) exit(2);
+  if (1 + options.consumers + options.guests > MOST_PARTICIPANTS || options.consumers == 0 || options.messages == 0) exit(2);
 }
 
 void give_up(const char *format, ...) {
@@ -110,11 +110,11 @@ static void switch_off(const char *what) {
 static void start(uint32_t index) {
   pid_t pid = fork();
   if (pid != 0) {
-    board->parties[index].pid = pid;
+    board->participants[index].pid = pid;
     return;
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  self = &board->parties[index];
+  self = &board->participants[index];
   if (index == PRODUCER) be_producer();
   be_consumer(index);
 }
@@ -125,12 +125,12 @@ static bool is_fine(const struct party *party, int status) {
   return fine || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static bool bury(uint32_t parties) {
+static bool bury(uint32_t participants) {
   int status;
   bool fine = true;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
-    for (uint32_t i = 0; i < parties; i++) {
-      struct party *party = &board->parties[i];
+    for (uint32_t i = 0; i < participants; i++) {
+      struct party *party = &board->participants[i];
       if (party->pid != pid) continue;
       party->pid = 0;
       atomic_store(&party->has_left, true);
@@ -141,23 +141,23 @@ static bool bury(uint32_t parties) {
   return fine;
 }
 
-static uint64_t sum_of_steps(uint32_t parties) {
+static uint64_t sum_of_steps(uint32_t participants) {
   uint64_t sum = 0;
-  for (uint32_t i = 0; i < parties; i++) sum += atomic_load(&board->parties[i].steps);
+  for (uint32_t i = 0; i < participants; i++) sum += atomic_load(&board->participants[i].steps);
   return sum;
 }
 
-static bool anybody_is_left(uint32_t parties) {
-  for (uint32_t i = 0; i < parties; i++)
-    if (board->parties[i].pid != 0) return true;
+static bool anybody_is_left(uint32_t participants) {
+  for (uint32_t i = 0; i < participants; i++)
+    if (board->participants[i].pid != 0) return true;
   return false;
 }
 
-static void kill_all(uint32_t parties) {
-  for (uint32_t i = 0; i < parties; i++) {
-    if (board->parties[i].pid == 0) continue;
-    kill(board->parties[i].pid, SIGKILL);
-    waitpid(board->parties[i].pid, NULL, 0);
+static void kill_all(uint32_t participants) {
+  for (uint32_t i = 0; i < participants; i++) {
+    if (board->participants[i].pid == 0) continue;
+    kill(board->participants[i].pid, SIGKILL);
+    waitpid(board->participants[i].pid, NULL, 0);
   }
 }
 
@@ -170,29 +170,29 @@ static uint32_t invite(uint32_t guests) {
 
 /* "": all went well. */
 static const char *referee(void) {
-  uint32_t parties = 1 + (uint32_t)(options.consumers + options.guests), guests = 0;
+  uint32_t participants = 1 + (uint32_t)(options.consumers + options.guests), guests = 0;
   uint64_t steps = 0, still = 0;
   for (uint32_t i = 0; i <= options.consumers; i++) start(i);
   const char *wrong = "";
-  while (anybody_is_left(parties) && !*wrong) {
+  while (anybody_is_left(participants) && !*wrong) {
     nap(1000);
     guests = invite(guests);
-    if (!bury(parties)) wrong = "a process failed";
-    uint64_t now = sum_of_steps(parties);
+    if (!bury(participants)) wrong = "a process failed";
+    uint64_t now = sum_of_steps(participants);
     still = now == steps ? still + 1 : 0;
     steps = now;
     if (still > options.patience * 800) wrong = "it hangs";
   }
-  kill_all(parties);
+  kill_all(participants);
   return wrong;
 }
 
 static bool sum_up(const char *wrong) {
   uint64_t sums[8] = {0};
-  uint32_t parties = 1 + (uint32_t)(options.consumers + options.guests);
-  const struct party *producer = &board->parties[PRODUCER];
-  for (uint32_t i = 0; i < parties; i++) {
-    const struct party *party = &board->parties[i];
+  uint32_t participants = 1 + (uint32_t)(options.consumers + options.guests);
+  const struct party *producer = &board->participants[PRODUCER];
+  for (uint32_t i = 0; i < participants; i++) {
+    const struct party *party = &board->participants[i];
     if (party->text[0] != '\0') fprintf(stderr, "gpu_broadcast: party %u: %s\n", i, party->text);
     if (i == PRODUCER) continue;
     const uint64_t counts[] = {party->messages, party->checked, party->corrupt, party->released,
@@ -220,6 +220,6 @@ int main(int count, char **words) {
   board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (board == MAP_FAILED) return 2;
   for (uint64_t i = 0; i < options.kills && i < options.guests; i++)
-    board->parties[1 + options.consumers + i].dies = true;
+    board->participants[1 + options.consumers + i].dies = true;
   return sum_up(referee()) ? 0 : 1;
 }

@@ -136,7 +136,7 @@ static void send_one(struct producer *producer, uint64_t message) {
 /* Until what was sent has come: all slots are free again. */
 static void await_readers(struct producer *producer) {
   for (uint64_t i = 1; i <= options.consumers; i++)
-    while (!atomic_load(&board->parties[i].has_read)) nap(500);
+    while (!atomic_load(&board->participants[i].has_read)) nap(500);
   while (look(producer).slots_used > 0) {
     struct ringcast_gpu_info info = look(producer);
     snprintf(self->text, sizeof self->text, "%llu slots and %llu bytes are under way still",
@@ -152,7 +152,7 @@ static void close_all(struct producer *producer) {
   ringcast_gpu_writer_close(producer->gpu);
   ringcast_writer_close(producer->writer);
   for (uint64_t i = 1; i <= options.consumers + options.guests; i++)
-    while (!atomic_load(&board->parties[i].has_left)) nap(500);
+    while (!atomic_load(&board->participants[i].has_left)) nap(500);
   rc_estates_tidy(); /* as the next open does */
   for (int i = 0; i < STREAMS; i++) must(producer->stage.cuda->mem_free(producer->sources[i]) == 0);
   free(producer->image);

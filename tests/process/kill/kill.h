@@ -89,7 +89,7 @@ struct board {
   _Atomic uint64_t sending, committed; /* frames' numbers, from 1 on: stored before and after a commit */
   _Atomic uint64_t tail;
   _Atomic uint64_t writer_struck, reader_struck; /* when it was killed, 0: it was not */
-  struct party parties[PARTIES];
+  struct party participants[PARTIES];
   /* Of the campaign. */
   struct counts counts;
   _Atomic uint64_t passed[RC_POINT_COUNT];

@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "shm/disable.h"
+#include "shm/features.h"
 #include "shm/os.h"
 #include "tests/process/kill/kill.h"
 
@@ -55,7 +55,7 @@ static bool is_on_the_way(int point) {
 
 static void look_for_copy_on_write(void) {
   int pagemap = rc_os.pagemap();
-  options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_disabled("cow");
+  options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_feature_disabled("cow");
   if (pagemap >= 0) close(pagemap);
   if (!options.keeps)
     fprintf(stderr, "SKIPPED kill: the points KEPT, OWN and OWNED: frames can't be kept here without a copy\n");
@@ -124,9 +124,9 @@ static bool play_one(struct leaks *leaks) {
 
 static void tell_wrongs(void) {
   for (int i = 0; i < PARTIES; i++)
-    if (board->parties[i].text[0] != 0 && texts++ < ENOUGH)
+    if (board->participants[i].text[0] != 0 && texts++ < ENOUGH)
       fprintf(stderr, "kill: round %" PRIu64 ", %s %d (%s): %s\n", tally.rounds, i == WRITER ? "writer" : "reader", i,
-              mode_names[board->parties[i].mode], board->parties[i].text);
+              mode_names[board->participants[i].mode], board->participants[i].text);
 }
 
 /* ---- The summary ------------------------------------------------------------------------------------------------ */

@@ -9,7 +9,7 @@ struct party *self;
 /* Killed, it does not return; stopped, it does, some time later. The time is that just before. */
 void strike_self(int signal) {
   uint64_t now = now_ns();
-  bool writer = self == &board->parties[WRITER];
+  bool writer = self == &board->participants[WRITER];
   if (signal == SIGKILL) atomic_store(writer ? &board->writer_struck : &board->reader_struck, now);
   atomic_store(&self->struck_ns, now);
   kill(getpid(), signal);

@@ -13,7 +13,7 @@ static struct ringcast_frame held[8];
 static struct head heads[8]; /* what they say; all 0: not known to be whole */
 static uint32_t holds;
 static struct {
-  ringcast_kept *handle;
+  ringcast_retained *handle;
   const void *data;
   struct head head;
 } kept[8];
@@ -128,7 +128,7 @@ static int drop_one(uint32_t i) {
   struct head head = kept[i].head;
   bool same = frame_matches(kept[i].data, 0, head.bytes, &head);
   int result = same ? 0 : ringcast_reader_check(reader);
-  ringcast_kept_drop(kept[i].handle);
+  ringcast_retained_release(kept[i].handle);
   kept[i] = kept[--keeps];
   if (same) return 0;
   if (result == -ESTALE) {
@@ -156,7 +156,7 @@ static int keep_newest(void) {
   if (!self->keeps || holds == 0 || heads[newest].bytes == 0 || chance(4) == 0) return 0;
   int result = keeps == most ? drop_one((uint32_t)chance(most)) : 0;
   if (result != 0) return result;
-  result = ringcast_reader_keep(reader, &held[newest], &kept[keeps].handle, &data);
+  result = ringcast_reader_retain(reader, &held[newest], &kept[keeps].handle, &data);
   if (result == -ENOTSUP) return 0;
   if (result != 0) return result == -ESTALE ? stale("keep") : unexpected("keep", result);
   kept[keeps].data = data;
@@ -223,7 +223,7 @@ static void judge_end(void) {
 
 static int attach(void) {
   struct ringcast_reader_options options = {.size = sizeof options, .leases = self->leases, .name = "in a campaign"};
-  if (self->keeps) options.flags |= RINGCAST_READER_KEEP;
+  if (self->keeps) options.flags |= RINGCAST_READER_RETAIN;
   set_mode(self->mode, &options.spin_ns);
   before = atomic_load(&board->committed);
   int result = ringcast_reader_attach_ex(board->handle, &options, &reader);
@@ -271,7 +271,7 @@ static int live(void) {
 /* Whether there is a reason for an attach to fail, and no use in another try. */
 static bool is_over(int result) {
   if (result != -ENOENT) return false;
-  if (atomic_load(&board->writer_struck) == 0 && atomic_load(&board->parties[WRITER].stage) < TOLD &&
+  if (atomic_load(&board->writer_struck) == 0 && atomic_load(&board->participants[WRITER].stage) < TOLD &&
       !atomic_load(&board->stop))
     unexpected("attach", result);
   return true;

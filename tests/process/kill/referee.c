@@ -65,7 +65,7 @@ void set_mode(enum mode mode, int64_t *spin_ns) {
 /* ---- Starting --------------------------------------------------------------------------------------------------- */
 
 void start_party(int index) {
-  struct party *party = &board->parties[index];
+  struct party *party = &board->participants[index];
   uint64_t random = draw(UINT64_MAX);
   party->dead = party->stopped = false;
   party->attached = party->stage = party->verdict = party->called = party->struck_ns = party->upto = party->final = 0;
@@ -92,7 +92,7 @@ static void dump(const char *how, uint64_t waited, const char *what) {
           board->on_slow, (double)board->slow_ns / 1e6, (unsigned long long)board->sending,
           (unsigned long long)board->committed);
   for (int i = 0; i < PARTIES; i++) {
-    struct party *party = &board->parties[i];
+    struct party *party = &board->participants[i];
     char where[128] = "", path[40];
     snprintf(path, sizeof path, "/proc/%d/wchan", (int)party->pid);
     FILE *file = fopen(path, "re");
@@ -151,7 +151,7 @@ void let_pass(uint64_t ns) { within(ns, never, NULL); }
 /* ---- Striking --------------------------------------------------------------------------------------------------- */
 
 static void count_strike(const struct party *party, int point, int signal) {
-  bool writer = party == &board->parties[WRITER];
+  bool writer = party == &board->participants[WRITER];
   if (signal == SIGKILL) tally.kills++;
   else tally.stops++;
   if (writer) tally.writers++;
@@ -164,14 +164,14 @@ static void count_strike(const struct party *party, int point, int signal) {
 
 /* It has been struck by this signal: notes what it is from here on. */
 void note_struck(int index, int point, int signal) {
-  struct party *party = &board->parties[index];
+  struct party *party = &board->participants[index];
   count_strike(party, point, signal);
   if (signal == SIGKILL) party->dead = true;
   else party->stopped = true;
 }
 
 void strike(int index, int signal) {
-  struct party *party = &board->parties[index];
+  struct party *party = &board->participants[index];
   uint64_t now = now_ns();
   if (signal == SIGKILL) atomic_store(index == WRITER ? &board->writer_struck : &board->reader_struck, now);
   atomic_store(&party->struck_ns, now);
@@ -180,14 +180,14 @@ void strike(int index, int signal) {
 }
 
 void arm(int index, int point, int signal, uint32_t passes) {
-  struct party *party = &board->parties[index];
+  struct party *party = &board->participants[index];
   atomic_store(&party->struck_ns, 0);
   atomic_store(&party->signal, signal);
   atomic_store(&party->passes, passes);
   atomic_store(&party->armed, (uint32_t)point + 1);
 }
 
-void disarm(int index) { atomic_store(&board->parties[index].armed, 0); }
+void disarm(int index) { atomic_store(&board->participants[index].armed, 0); }
 
 static bool is_struck(const void *context) {
   const struct party *party = context;
@@ -196,7 +196,7 @@ static bool is_struck(const void *context) {
 
 /* Whether it has struck itself in time. If not, it will not any more. */
 bool has_struck(int index, uint64_t ns) {
-  struct party *party = &board->parties[index];
+  struct party *party = &board->participants[index];
   if (within(ns, is_struck, party)) return true;
   uint32_t point = atomic_exchange(&party->armed, 0);
   return point == 0 && within(hang_ns, is_struck, party); /* it was just about to */
@@ -208,11 +208,11 @@ static bool is_stopped(const void *context) {
   return now == 'T' || now == 'Z'; /* it had come to its end by itself */
 }
 
-bool await_stopped(int index) { return until(is_stopped, &board->parties[index], "a party stops that was told to"); }
+bool await_stopped(int index) { return until(is_stopped, &board->participants[index], "a party stops that was told to"); }
 
 void go_on(int index) {
-  board->parties[index].stopped = false;
-  kill(board->parties[index].pid, SIGCONT);
+  board->participants[index].stopped = false;
+  kill(board->participants[index].pid, SIGCONT);
 }
 
 /* Waits for the dead. Until then it is a zombie. */
@@ -227,11 +227,11 @@ static bool is_gone(const void *context) {
   return true;
 }
 
-bool bury(int index) { return until(is_gone, &board->parties[index], "a party has ended"); }
+bool bury(int index) { return until(is_gone, &board->participants[index], "a party has ended"); }
 
 void bury_all_by_force(void) {
   for (int i = 0; i < PARTIES; i++) {
-    struct party *party = &board->parties[i];
+    struct party *party = &board->participants[i];
     if (party->pid == 0) continue;
     kill(party->pid, SIGKILL);
     waitpid(party->pid, NULL, 0);

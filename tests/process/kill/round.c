@@ -43,7 +43,7 @@ static bool is_told(const struct party *party) { return atomic_load(&party->stag
 
 static bool has_handle(const void *context) {
   (void)context;
-  return atomic_load(&board->has_handle) || is_told(&board->parties[WRITER]);
+  return atomic_load(&board->has_handle) || is_told(&board->participants[WRITER]);
 }
 
 static bool is_at_work(const void *context) { return atomic_load(&((const struct party *)context)->stage) >= AT_WORK; }
@@ -51,18 +51,18 @@ static bool is_at_work(const void *context) { return atomic_load(&((const struct
 /* The writer has gone once around since, and more: then no reader holds it back, unless it has ended. */
 static bool went_around(const void *context) {
   uint64_t since = *(const uint64_t *)context;
-  return atomic_load(&board->tail) >= since + 2 * board->capacity || is_told(&board->parties[WRITER]);
+  return atomic_load(&board->tail) >= since + 2 * board->capacity || is_told(&board->participants[WRITER]);
 }
 
 static bool has_timed_out(const void *context) {
-  return atomic_load(&board->parties[WRITER].timeouts) > *(const uint64_t *)context || is_told(&board->parties[WRITER]);
+  return atomic_load(&board->participants[WRITER].timeouts) > *(const uint64_t *)context || is_told(&board->participants[WRITER]);
 }
 
 static bool is_alive(const struct party *party) { return party->pid != 0 && !party->dead && !party->stopped; }
 
 static bool have_caught_up(const void *context) {
   for (int i = WRITER + 1; i < PARTIES; i++) {
-    const struct party *party = &board->parties[i];
+    const struct party *party = &board->participants[i];
     if (is_alive(party) && atomic_load(&party->upto) < *(const uint64_t *)context && !is_told(party)) return false;
   }
   return true;
@@ -71,7 +71,7 @@ static bool have_caught_up(const void *context) {
 static bool all_told(const void *context) {
   (void)context;
   for (int i = 0; i < PARTIES; i++)
-    if (is_alive(&board->parties[i]) && !is_told(&board->parties[i])) return false;
+    if (is_alive(&board->participants[i]) && !is_told(&board->participants[i])) return false;
   return true;
 }
 
@@ -86,7 +86,7 @@ static bool goes_around(void) {
 }
 
 static void wrong(int index, const char *what) {
-  note_wrong(&board->parties[index], &board->counts.unexpected, "%s", what);
+  note_wrong(&board->participants[index], &board->counts.unexpected, "%s", what);
 }
 
 /* ---- What follows ----------------------------------------------------------------------------------------------- */
@@ -94,12 +94,12 @@ static void wrong(int index, const char *what) {
 static bool restart_reader(int index) {
   if (!bury(index)) return false;
   start_party(index);
-  return until(is_at_work, &board->parties[index], "a reader that was started anew has attached");
+  return until(is_at_work, &board->participants[index], "a reader that was started anew has attached");
 }
 
 /* `sure`: it was attached, and not evicted. */
 static bool reader_died(int index, bool sure) {
-  struct party *writer = &board->parties[WRITER];
+  struct party *writer = &board->participants[WRITER];
   if (draw(2) && !bury(index)) return false; /* else it stays a zombie for now */
   if (!goes_around()) return false;
   over = is_told(writer);
@@ -114,7 +114,7 @@ static bool reader_died(int index, bool sure) {
 static bool writer_stopped(void) {
   let_pass(1000000 + draw(60000000));
   for (int i = WRITER + 1; i < PARTIES; i++)
-    if (is_alive(&board->parties[i]) && is_told(&board->parties[i])) wrong(i, "told of an end; the writer is stopped");
+    if (is_alive(&board->participants[i]) && is_told(&board->participants[i])) wrong(i, "told of an end; the writer is stopped");
   if (draw(5) == 0) {
     strike(WRITER, SIGKILL);
     tally.killed_stopped++;
@@ -126,7 +126,7 @@ static bool writer_stopped(void) {
 }
 
 static bool reader_stopped(int index) {
-  struct party *party = &board->parties[index], *writer = &board->parties[WRITER];
+  struct party *party = &board->participants[index], *writer = &board->participants[WRITER];
   bool sure = atomic_load(&party->attached);
   uint64_t timeouts = atomic_load(&writer->timeouts);
   if (board->on_slow == RINGCAST_EVICT) {
@@ -155,7 +155,7 @@ static bool follow_up(int index, int signal) {
     over = true;
     return true;
   }
-  return reader_died(index, atomic_load(&board->parties[index].attached));
+  return reader_died(index, atomic_load(&board->participants[index].attached));
 }
 
 /* ---- Strikes ---------------------------------------------------------------------------------------------------- */
@@ -167,9 +167,9 @@ static bool is_of_use(const struct party *party, bool churns) {
 static int some_reader(bool churns) {
   int index;
   bool any = false;
-  for (int i = WRITER + 1; i < PARTIES; i++) any |= is_of_use(&board->parties[i], churns);
+  for (int i = WRITER + 1; i < PARTIES; i++) any |= is_of_use(&board->participants[i], churns);
   do index = WRITER + 1 + (int)draw(READERS);
-  while (any && !is_of_use(&board->parties[index], churns));
+  while (any && !is_of_use(&board->participants[index], churns));
   return any ? index : -1;
 }
 
@@ -178,7 +178,7 @@ static bool strike_at_random(struct strike *what) {
   int index = draw(3) == 0 ? WRITER : some_reader(false), second;
   if (index < 0) return true;
   let_pass(draw(3000000));
-  if (index != WRITER && is_told(&board->parties[WRITER])) return true;
+  if (index != WRITER && is_told(&board->participants[WRITER])) return true;
   strike(index, what->signal);
   what->done = true;
   if (index == WRITER && what->signal == SIGKILL && draw(4) == 0 && (second = some_reader(false)) > 0)
@@ -187,7 +187,7 @@ static bool strike_at_random(struct strike *what) {
 }
 
 static int reader_for(int point) {
-  return point == suited_for && is_of_use(&board->parties[SUITED], false) ? SUITED : some_reader(false);
+  return point == suited_for && is_of_use(&board->participants[SUITED], false) ? SUITED : some_reader(false);
 }
 
 /* Whoever comes by it, in the round as it is. */
@@ -204,7 +204,7 @@ static bool strike_who_passes(struct strike *what, int index, uint32_t passes) {
 static bool strike_in_judgement(struct strike *what, int signal) {
   int index = some_reader(false);
   if (index < 0) return true;
-  struct party *reader = &board->parties[index];
+  struct party *reader = &board->participants[index];
   arm(WRITER, what->point, what->signal, 0);
   strike(index, signal);
   bool sure = atomic_load(&reader->attached);
@@ -234,7 +234,7 @@ static bool strike_evicted(struct strike *what) {
 static bool has_any_struck(const void *context) {
   (void)context;
   for (int i = WRITER + 1; i < PARTIES; i++)
-    if (atomic_load(&board->parties[i].struck_ns) != 0) return true;
+    if (atomic_load(&board->participants[i].struck_ns) != 0) return true;
   return false;
 }
 
@@ -242,12 +242,12 @@ static bool has_any_struck(const void *context) {
  * any may be that one. */
 static bool strike_mourner(struct strike *what) {
   for (int i = WRITER + 1; i < PARTIES; i++)
-    if (is_of_use(&board->parties[i], false)) arm(i, what->point, what->signal, 0);
+    if (is_of_use(&board->participants[i], false)) arm(i, what->point, what->signal, 0);
   strike(WRITER, SIGKILL);
   over = true;
   within(PATIENCE, has_any_struck, NULL);
   for (int i = WRITER + 1; i < PARTIES; i++) {
-    if (!is_of_use(&board->parties[i], false) || !has_struck(i, 0)) continue;
+    if (!is_of_use(&board->participants[i], false) || !has_struck(i, 0)) continue;
     note_struck(i, what->point, what->signal);
     what->done = true;
     if (what->signal == SIGSTOP && !await_stopped(i)) return false;
@@ -322,7 +322,7 @@ static bool strike_once(struct strike *what) {
 
 /* What a point needs of its round, lest it be waited for in vain. */
 static void suit(int point) {
-  struct party *party = &board->parties[SUITED];
+  struct party *party = &board->participants[SUITED];
   suited_for = point;
   if (point >= RC_POINT_NOTE_ROOM && point <= RC_POINT_EPOCH_DONE) board->large = true;
   switch (point) {
@@ -364,7 +364,7 @@ static void plan(const struct strike *first) {
   board->large = draw(4) == 0;
   int spinning = draw(4) == 0 ? (int)draw(PARTIES) : -1; /* one at most: each takes a CPU */
   for (int i = 0; i < PARTIES; i++) {
-    struct party *party = &board->parties[i];
+    struct party *party = &board->participants[i];
     do party->mode = i == spinning ? SPINNING : (enum mode)draw(MODES);
     while (party->mode == SPINNING && i != spinning);
     party->leases = draw(2) ? 1 : 1 + (uint32_t)draw(6);
@@ -398,15 +398,15 @@ static bool start_writer(struct strike *first) {
 static bool finish(void) {
   uint64_t final = 0;
   for (int i = 0; i < PARTIES; i++)
-    if (board->parties[i].stopped) go_on(i);
+    if (board->participants[i].stopped) go_on(i);
   atomic_store(&board->stop, true);
   if (!until(all_told, NULL, "all have been told that the ring has ended")) return false;
   for (int i = 0; i < PARTIES; i++)
     if (!bury(i)) return false;
   for (int i = WRITER + 1; i < PARTIES; i++) {
-    uint64_t found = board->parties[i].verdict == -EPIPE ? board->parties[i].final : 0;
+    uint64_t found = board->participants[i].verdict == -EPIPE ? board->participants[i].final : 0;
     if (found != 0 && final != 0 && found != final)
-      note_wrong(&board->parties[i], &board->counts.missing, "frame %llu was the last one for it, and %llu for another",
+      note_wrong(&board->participants[i], &board->counts.missing, "frame %llu was the last one for it, and %llu for another",
                  (unsigned long long)found, (unsigned long long)final);
     if (found != 0) final = found;
   }
@@ -417,7 +417,7 @@ static bool play(struct strike *strikes, int count) {
   if (!start_writer(&strikes[0])) return false;
   for (int i = WRITER + 1; i < PARTIES; i++) start_party(i);
   for (int i = WRITER + 1; i < PARTIES; i++)
-    if (!until(is_at_work, &board->parties[i], "a reader has attached")) return false;
+    if (!until(is_at_work, &board->participants[i], "a reader has attached")) return false;
   uint64_t target = 20 + draw(200);
   if (!until(have_caught_up, &target, "the first frames have been read")) return false;
   for (int i = 0; i < count && !over; i++)

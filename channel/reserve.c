@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's waits: for readers to attach, and for room. */
+#include <errno.h>
+#include <string.h>
+
+#include "channel/channel.h"
+#include "shm/error.h"
+
+/* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
+struct writer_wait {
+  ringcast_writer *writer;
+  uint64_t bytes;
+  uint32_t readers, found;
+  bool grow;
+  void **out;
+};
+
+static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
+  ringcast_writer *writer = wait->writer;
+  struct rc_control *control = writer->ring.ring.control;
+  rc_ring_participants(&writer->ring.ring);
+  return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
+}
+
+/* ---- Waiting for readers ---------------------------------------------------------------------------------------- */
+
+/* The kernel is asked about each reader, so not before there are enough of them. */
+static int poll_readers(void *context) {
+  struct writer_wait *wait = context;
+  const struct rc_ring *ring = &wait->writer->ring.ring;
+  uint32_t active = 0;
+  for (uint32_t i = 0; i < ring->slots; i++)
+    active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
+  wait->found = active < wait->readers ? active : rc_peer_count(ring);
+  return wait->found >= wait->readers ? 0 : -EAGAIN;
+}
+
+static int check_readers(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  rc_liveness_reap_joining(writer);
+  rc_liveness_reap_dead(writer);
+  return -EAGAIN;
+}
+
+int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_t timeout_ns) {
+  int result = rc_check_wait(writer->forks, timeout_ns);
+  if (result != 0) return result;
+  if (count > writer->segment.slots)
+    return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
+  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. But the descriptor may wait for room
+   * meanwhile, and go on after this. Relaxed: as in wait_for_room. */
+  if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  struct writer_wait wait = {.writer = writer, .readers = count};
+  const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
+  result = wait_for_room_event(&wait, timeout_ns, &how);
+  if (result == -EDEADLK) return rc_fail_shared();
+  if (writer->liveness.poller) rc_liveness_watch_all(writer);
+  if (result == 0) return (int)wait.found;
+  wait.found = rc_peer_count(&writer->ring.ring);
+  return rc_fail(result, "%u of %u readers are attached", wait.found, count);
+}
+
+void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer->waiter); }
+
+/* ---- Waiting for room ------------------------------------------------------------------------------------------- */
+
+/* Who does not play by the rules is not waited for, if the options say so; and not more of them than there can be, in
+ * case somebody puts them back. */
+static int poll_room(void *context) {
+  struct writer_wait *wait = context;
+  uint32_t most = wait->writer->ring.ring.slots;
+  int result;
+  do result = rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
+  while (result == -EPROTO && most-- > 0 && rc_liveness_evict_invalid(wait->writer));
+  return result;
+}
+
+/* As things are now: what was first lacking may be there, and another thing not. */
+static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
+
+/* The writer has stored what it wants, and goes to sleep: readers that have kept frames, and sleep, look. */
+static void ask_for_kept(ringcast_writer *writer) {
+  const struct rc_ring *ring = &writer->ring.ring;
+  if (!rc_eventcount_is_asleep(&ring->control->not_empty)) return; /* K4 <- K2 */
+  for (uint32_t i = 0; i < ring->slots; i++)
+    if (rc_load_relaxed(&ring->control->slots[i].retains) != 0) { /* relaxed: E6 acquired what was stored before E1 */
+      rc_wake(&ring->control->not_empty);
+      return;
+    }
+}
+
+/* What all look at who could make room. Who waits by the descriptor may want less than this call: it is told of the
+ * least that was asked for in vain. */
+static void want(struct writer_wait *wait, uint64_t wanted) {
+  ringcast_writer *writer = wait->writer;
+  if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
+  /* K1 -> K3. Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
+  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
+  ask_for_kept(writer);
+}
+
+/* Before each sleep: what is wanted may have changed. */
+static int64_t slice_of(void *context) {
+  struct writer_wait *wait = context;
+  want(wait, wanted_now(wait));
+  return rc_liveness_slice(wait->writer);
+}
+
+static const void *word_of_blocker(void *context) {
+  ringcast_writer *writer = ((struct writer_wait *)context)->writer;
+  return &writer->ring.ring.control->slots[writer->ring.blocker].cursor;
+}
+
+static int check_room(void *context) {
+  struct writer_wait *wait = context;
+  uint32_t most = wait->writer->ring.ring.slots; /* a hostile peer may fill slots again and again */
+  int result, verdict;
+  rc_liveness_reap_joining(wait->writer);
+  do {
+    result = poll_room(wait); /* who was in the way may be gone */
+    if (result != -EAGAIN) return result;
+    verdict = rc_liveness_check_blockers(wait->writer, wanted_now(wait));
+  } while (verdict == 0 && most-- > 0);
+  return verdict == 0 ? -EAGAIN : verdict;
+}
+
+static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
+  const struct rc_segment *segment = &writer->segment;
+  unsigned long long frame = bytes, most = rc_max_frame(segment), budget = segment->spill.bytes;
+  if (budget != 0)
+    return rc_fail(-EMSGSIZE,
+                   "a frame of %llu bytes is larger than this ring can ever hold (%llu): make the ring with more spill "
+                   "memory than %llu bytes (options.spill_bytes, RINGCAST_SPILL_BYTES)",
+                   frame, most, budget);
+  return rc_fail(-EMSGSIZE,
+                 "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; "
+                 "make it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by "
+                 "1 KiB or so",
+                 frame, most, segment->spill_error ? ", which could not be had: " : "",
+                 segment->spill_error ? strerror(-segment->spill_error) : "");
+}
+
+static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
+  return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
+}
+
+static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who, bool late) {
+  const char *limit = !late ? ""
+                            : ", longer than a reader may (options.slow_ns); options.on_slow = RINGCAST_EVICT goes on "
+                              "without it";
+  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back%s", who, limit);
+  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back%s",
+                 (unsigned long long)writer->segment.spill.bytes, who, limit);
+}
+
+/* Puts the reason into words, with the reader who is to blame. */
+static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
+  if (code == -EAGAIN)
+    return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
+                                                       : "the ring is full right now");
+  struct ringcast_peer peer;
+  char who[RC_DESCRIBED_MAX] = "no reader";
+  bool late = false;
+  if (rc_writer_peer(writer, writer->ring.blocker, &peer)) {
+    rc_peer_describe(&peer, who, sizeof who);
+    late = writer->liveness.slow_ns != 0 && peer.blocked_ns >= (uint64_t)writer->liveness.slow_ns;
+    bool dead = peer.state == RINGCAST_PEER_DEAD && writer->liveness.on_death == RINGCAST_FAIL;
+    if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* waiting longer won't help */
+  }
+  switch (code) {
+  case -EDEADLK: return rc_fail_shared();
+  case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");
+  case -EMSGSIZE: return fail_too_large(writer, bytes);
+  case -EBUSY:
+    return rc_fail_as(code, "a reservation is open already: commit or abort it first");
+  case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
+  case -EINVAL: return rc_fail(code, "no reservation is open");
+  case -EPROTO:
+    return rc_fail(code, "%s has written a cursor that can't be right: end it and make a new ring (or make rings with "
+                         "options.on_death = RINGCAST_EVICT)", who);
+  case -EOWNERDEAD:
+    return rc_fail(code, "%s has died: make a new ring to go on without it (or make rings with options.on_death = "
+                         "RINGCAST_EVICT)", who);
+  case -ETIMEDOUT: return fail_full(writer, code, bytes, who, late);
+  default: return code; /* of spill memory, with its text */
+  }
+}
+
+/* There is no room: makes the descriptor wait for it. As any sleeper, it looks once more after announcing itself, and
+ * at who is in the way; -EAGAIN: so it is indeed. It is never longer asleep than a slice: who else has died, and whose
+ * wake-up died with it, is found then, as in any wait for room. */
+static int arm(struct writer_wait *wait) {
+  ringcast_writer *writer = wait->writer;
+  uint32_t value = rc_eventcount_prepare(writer->waiter.event);
+  int result = check_room(wait);
+  if (result != -EAGAIN) return result;
+  if (rc_waiter_is_cancelled(&writer->waiter)) return -ECANCELED;
+  struct rc_watch *blocker = rc_liveness_blocker(writer); /* which sets blocker_owner */
+  rc_poller_watch(writer->poller, 0, writer->blocker_owner, blocker);
+  result = rc_poller_arm(writer->poller, value, rc_liveness_slice(writer));
+  if (result == 0) return -EAGAIN;
+  rc_poller_close(writer->poller);
+  writer->poller = NULL;
+  return rc_fail(-ENOBUFS, "the descriptor of this writer can't wait any more (%s): ask for it anew",
+                 strerror(-result));
+}
+
+int ringcast_writer_room_fd(ringcast_writer *writer) {
+  int result = rc_check_fork(writer->forks);
+  if (result == 0 && !writer->poller) {
+    result = rc_poller_open(writer->waiter.event, 1, &writer->poller);
+    if (result != 0) rc_fail(result, "can't make a descriptor to wait on: %s", strerror(-result));
+  }
+  return result != 0 ? result : rc_poller_fd(writer->poller);
+}
+
+/* There is no room. */
+static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
+  ringcast_writer *writer = wait->writer;
+  uint64_t wanted = wanted_now(wait);
+  rc_liveness_begin(writer, wanted);
+  want(wait, wanted);
+  struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
+  if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
+  const struct rc_wait how = {.poll = poll_room,
+                              .check = check_room,
+                              .word = word_of_blocker,
+                              .slice = slice_of,
+                              .context = wait};
+  int result = wait_for_room_event(wait, timeout_ns, &how);
+  return result == -EAGAIN && writer->poller ? arm(wait) : result;
+}
+
+rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t timeout_ns, bool grow,
+                                     struct ringcast_span *out) {
+  int result = rc_check_wait(writer->forks, timeout_ns);
+  if (result != 0) return result;
+  void *data = NULL;
+  struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
+  result = poll_room(&wait);
+  if (result == -EAGAIN) {
+    result = wait_for_room(&wait, timeout_ns);
+    /* The writer waits no more. After -EAGAIN the caller is expected to ask again: readers that have kept frames go on
+     * making room. Relaxed: as in `want`. */
+    if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, 0);
+  }
+  if (result != 0) return fail_to_reserve(writer, result, bytes);
+  writer->liveness.since = 0;
+  *out = (struct ringcast_span){.data = data, .bytes = bytes};
+  return 0;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer's reservations: in the ring, or beside it when they are too large. */
+#include <errno.h>
+#include <string.h>
+
+#include "channel/channel.h"
+
+#define NOTE sizeof(struct rc_spilled)
+
+/* Gives idle spill memory back to the machine, and tells who must know. Nothing on the hot path: called where the
+ * cursors have just been looked at, or memory been taken. */
+static void trim(ringcast_writer *writer) {
+  struct rc_control *control = writer->ring.ring.control;
+  writer->looked = writer->ring.limit;
+  if (writer->commit.excess == 0) return;
+  rc_spill_reclaim(&writer->spill, &writer->ring); /* where somebody joins just now, a little later */
+  if (!rc_commit_trim(&writer->commit, &writer->spill)) return;
+  /* Relaxed: for readers, the commit of any frame that comes into this memory publishes it. */
+  rc_store_relaxed(&control->spill_epoch, rc_load_relaxed(&control->spill_epoch) + 1);
+  RC_POINT(EPOCH_DONE);
+  rc_store_relaxed(&control->spill_used, writer->commit.in_place); /* relaxed: a number to look at */
+}
+
+static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
+  return writer->segment.spill.base + offset + RC_SPILL_PHASE;
+}
+
+/* Finds a region, puts it in place, and moves the open reservation there, whose first `filled` bytes at `from` count.
+ */
+static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
+                         void **out) {
+  uint64_t offset;
+  struct rc_spill *spill = &writer->spill;
+  int looked = rc_spill_reclaim(spill, &writer->ring);
+  int result = rc_spill_find(spill, bytes, grow, &offset);
+  writer->spill_lacks = result == -EAGAIN;
+  if (result == -EAGAIN && looked != 0) return looked;
+  if (result != 0) return result;
+  result = rc_commit_provide(&writer->commit, offset, rc_spill_room(bytes));
+  rc_store_relaxed(&writer->ring.ring.control->spill_used, writer->commit.in_place); /* relaxed: a number to look at */
+  if (result != 0) return result;
+  uint8_t *to = payload_at(writer, offset);
+  if (filled != 0 && to != from) memmove(to, from, filled);
+  RC_POINT(MOVED);
+  rc_spill_open(spill, offset, bytes);
+  trim(writer);
+  *out = to;
+  return 0;
+}
+
+/* The same with the room for the note in the ring, which comes first. After an error all is as it was. */
+static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+  struct rc_ring_writer *ring = &writer->ring;
+  if (rc_spill_room(bytes) > writer->spill.bytes) return -EMSGSIZE;
+  uint64_t before = ring->reserved;
+  void *in_ring;
+  writer->spill_lacks = false;
+  int result = grow ? rc_ring_grow(ring, NOTE, &in_ring) : rc_ring_reserve(ring, NOTE, &in_ring);
+  if (result != 0) return result;
+  RC_POINT(NOTE_ROOM);
+  if (!grow)
+    result = move_to_spill(writer, bytes, false, NULL, 0, out);
+  else if (writer->spill.is_open)
+    result =
+        move_to_spill(writer, bytes, true, payload_at(writer, writer->spill.open.offset), writer->spill.reserved, out);
+  else
+    result = move_to_spill(writer, bytes, true, in_ring, before, out);
+  if (result == 0) return 0;
+  if (grow)
+    ring->reserved = before;
+  else
+    rc_ring_abort(ring);
+  return result;
+}
+
+int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+  struct rc_ring_writer *ring = &writer->ring;
+  int result;
+  if (bytes > writer->ring_frame || (grow && writer->is_large)) {
+    if (grow != ring->open) return grow ? -EINVAL : -EBUSY;
+    result = take_spill(writer, bytes, grow, out);
+    writer->is_large = writer->spill.is_open;
+    return result;
+  }
+  result = grow ? rc_ring_grow(ring, bytes, out) : rc_ring_reserve(ring, bytes, out);
+  if (ring->limit != writer->looked) trim(writer);
+  return result;
+}
+
+uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes) {
+  bool large = bytes > writer->ring_frame || writer->is_large;
+  if (large && writer->spill_lacks) return rc_spill_wanted(&writer->spill, bytes);
+  return rc_ring_wanted(&writer->ring, large ? NOTE : bytes);
+}
+
+int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
+  int result = rc_spill_commit(&writer->spill, &writer->ring, bytes, kind);
+  writer->is_large = result != 0;
+  return result;
+}
+
+void rc_writer_drop_large(ringcast_writer *writer) {
+  rc_spill_abort(&writer->spill);
+  rc_ring_abort(&writer->ring);
+  writer->is_large = false;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An event: a word that one side sleeps on until the other side has done something. The kernel's futex does the
+ * sleeping: it compares the word and sleeps in one step. This file is the part that must not lose a wake-up. Beside the
+ * word, an epoch, stands a count of sleepers; the two change together, as one state of 64 bits.
+ *
+ *   sleeper                                  signaller
+ *   E1 count + 1                             E4 do the thing (store a commit, a cursor, ...)
+ *   E2 full fence                            E5 full fence
+ *   E3 look again: done? then go on          E6 load state; count 0? then nothing to do
+ *      else sleep while word == E1's epoch   E7 next epoch, count 0; wake all
+ *   E8 still E1's epoch? then count - 1
+ *
+ * E2 and E5 pair: either E3 sees what E4 did, or E6 sees the count. In the second case the word changes (E7) before the
+ * wake, so a sleeper that has not fallen asleep yet no longer finds E1's epoch and does not sleep. E8 takes the
+ * announcement back when a sleep has ended without a signal: a sleeper that goes on to spin costs signallers no system
+ * call. In a later epoch the count belongs to other sleepers, and E8 leaves it alone.
+ *
+ * E5 costs a signaller 1 to 5 ns. membarrier could take the fence off the signaller, but then each sleep interrupts
+ * every CPU that runs a process of the ring, the signaller that is waking readers among them; where a message comes
+ * every few milliseconds that doubled the cost of a message.
+ *
+ * A sleeper that is killed leaves the count too high until the next signal: one wake-up too many and no more. A
+ * signaller that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no count.
+ * So a sleeper sleeps in time slices, or watches the one process that signals the event. A party that wants the
+ * sleepers to look, and has nothing to signal (one that cancels a wait), nudges: the count stays, and if that party is
+ * killed before its wake the next signal wakes.
+ */
+#ifndef RC_RING_EVENTCOUNT_H
+#define RC_RING_EVENTCOUNT_H
+
+#include <stdbool.h>
+
+#include "ring/layout.h"
+#include "ring/point.h"
+
+#define RC_EVENTCOUNT_SLEEPER ((uint64_t)1 << 32)
+
+/* E1 alone, for rc_eventcount_prepare and tests. */
+static inline uint32_t rc_eventcount_announce(struct rc_eventcount *event) {
+  return (uint32_t)rc_add_acq_rel(&event->state, RC_EVENTCOUNT_SLEEPER); /* E1 -> E6 */
+}
+
+/* Says that the caller is about to sleep; returns the word to sleep on. Another look must follow, and only then the
+ * sleep. */
+static inline uint32_t rc_eventcount_prepare(struct rc_eventcount *event) {
+  uint32_t word = rc_eventcount_announce(event);
+  RC_POINT(E1_DONE);
+  rc_fence_full(); /* E2 -> E5 */
+  RC_POINT(E2_DONE);
+  return word;
+}
+
+/* Takes back what rc_eventcount_prepare, which returned `word`, has said, unless a signal has done so. */
+static inline void rc_eventcount_withdraw(struct rc_eventcount *event, uint32_t word) {
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  while ((uint32_t)state == word && state >= RC_EVENTCOUNT_SLEEPER)
+    if (rc_cas_acq_rel(&event->state, &state, state - RC_EVENTCOUNT_SLEEPER)) return; /* E8 */
+}
+
+/* Whether a party is asleep, or about to be. What the sleeper wrote before E1 can be read if so. */
+static inline bool rc_eventcount_is_asleep(struct rc_eventcount *event) {
+  rc_fence_full(); /* E5 -> E2 */
+  return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
+}
+
+/* Begins the next epoch. True if a party was asleep: then the caller must wake all that sleep on the word. False if
+ * another signaller came first, which wakes them. */
+static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
+  uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
+  while (state >= RC_EVENTCOUNT_SLEEPER)
+    if (rc_cas_acq_rel(&event->state, &state, (uint32_t)state + 1u)) return true; /* E7 */
+  return false;
+}
+
+/* Begins the next epoch and leaves the count as it is. The caller must wake all that sleep on the word; they look, and
+ * sleep again. Pairs with E1, as either finds the other's: the look at E3 sees what the caller stored before, or the
+ * word is no longer E1's. */
+static inline void rc_eventcount_nudge(struct rc_eventcount *event) {
+  uint64_t state = rc_load_relaxed(&event->state), next; /* relaxed: only a first guess for the exchange */
+  do next = (state & ~(uint64_t)UINT32_MAX) | ((uint32_t)state + 1u);
+  while (!rc_cas_acq_rel(&event->state, &state, next));
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A mapping of the file's whole, that stays, and not one for each part that is lent: it is the page table that costs.
+ * To fill it for 10 MiB of small pages takes 1.0 to 1.7 ms and to drop it 0.4 ms, together more than to copy them
+ * (0.6 ms); here it is filled once. What is left is to find the pages that were written to: /proc/self/pagemap tells
+ * for each page whether it is the file's, in 0.08 ms for 10 MiB (PAGEMAP_SCAN, of Linux 6.7, takes twice as long).
+ * Those alone are dropped, and the kernel maps the file there when they are next read.
+ */
+#define _GNU_SOURCE
+#include "shm/private_map.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ring/atomics.h"
+#include "shm/features.h"
+#include "shm/os.h"
+
+/* Of an entry of the pagemap. */
+#define IS_THERE   (UINT64_C(3) << 62) /* in memory, or swapped out */
+#define IS_OF_FILE (UINT64_C(1) << 61)
+#define ENTRIES    512u /* looked at in one go: a page of them */
+
+int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
+  if (rc_feature_disabled("cow")) return -ENOTSUP;
+  struct rc_private_map private_map = {.pagemap = rc_os.pagemap()};
+  if (private_map.pagemap < 0) return private_map.pagemap;
+  int result = rc_memory_map_spill_cow(fd, bytes, &private_map.memory);
+  if (result != 0)
+    close(private_map.pagemap);
+  else
+    *out = private_map;
+  return result;
+}
+
+void rc_private_map_close(struct rc_private_map *private_map) {
+  rc_memory_destroy(&private_map->memory);
+  if (private_map->pagemap >= 0) close(private_map->pagemap);
+}
+
+void rc_private_map_forked(struct rc_private_map *private_map) {
+  close(private_map->pagemap);
+  private_map->pagemap = -1; /* every page is dropped, then */
+}
+
+/* A write that changes nothing, beside whoever else writes there. Not an addition of 0, which clang makes a load. */
+static void touch(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
+  for (uint64_t at = offset; at < offset + bytes; at += rc_small_page()) {
+    _Atomic uint8_t *byte = (_Atomic uint8_t *)(private_map->memory.base + at);
+    uint8_t was = rc_load_relaxed(byte); /* relaxed: nothing hangs on the value */
+    while (!rc_cas_acq_rel(byte, &was, was)) continue;
+  }
+}
+
+void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
+  if (rc_os.advise(private_map->memory.base + offset, bytes, MADV_POPULATE_WRITE) != 0) touch(private_map, offset, bytes);
+}
+
+static bool is_private(uint64_t entry) { return entry & IS_THERE && !(entry & IS_OF_FILE); }
+
+/* Of the pages from the first-th on. How many are told: 0 in a child of fork. */
+static uint64_t look(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *entries) {
+  uint64_t number = (uint64_t)(uintptr_t)private_map->memory.base / rc_small_page() + first;
+  ssize_t got = pread(private_map->pagemap, entries, count * sizeof *entries, (off_t)(number * sizeof *entries));
+  return got < 0 ? 0 : (uint64_t)got / sizeof *entries;
+}
+
+/* Pages that are locked stay. So they are no more, as when they were mapped (shm/memory.c). */
+static bool drop(const struct rc_private_map *private_map, uint64_t first, uint64_t count) {
+  uint8_t *at = private_map->memory.base + first * rc_small_page();
+  if (rc_os.advise(at, count * rc_small_page(), MADV_DONTNEED) == 0) return true;
+  munlock(private_map->memory.base, private_map->memory.bytes);
+  return rc_os.advise(at, count * rc_small_page(), MADV_DONTNEED) == 0;
+}
+
+/* The pages from the first-th on, up to ENTRIES of them. */
+static bool clean_some(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *dropped) {
+  uint64_t entries[ENTRIES], known = look(private_map, first, count, entries);
+  for (uint64_t i = 0, run; i < count; i = run + 1) {
+    for (run = i; run < count && (run >= known || is_private(entries[run]));) run++;
+    if (run > i && !drop(private_map, first + i, run - i)) return false;
+    *dropped += run - i;
+  }
+  return true;
+}
+
+bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes, uint64_t *dropped) {
+  uint64_t page = rc_small_page(), first = offset / page, end = (offset + bytes) / page, pages = 0;
+  for (; first < end; first += ENTRIES)
+    if (!clean_some(private_map, first, end - first < ENTRIES ? end - first : ENTRIES, &pages)) return false;
+  *dropped = pages * page;
+  return true;
+}
+
+/* mlockall makes all of a mapping private that is copy-on-write, from its start on: the first page tells. */
+bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
+  uint64_t entry;
+  bool clean = look(private_map, offset / rc_small_page(), 1, &entry) == 1 && !is_private(entry);
+  uint64_t dropped;
+  return clean || rc_private_map_clean(private_map, offset, bytes, &dropped);
+}

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a reader stays away from the ring, what it learns from that, and when it does not stay away at all. */
+#include "channel/channel.h"
+
+#include "tests/support/ring.h"
+
+/* ---- What is learnt --------------------------------------------------------------------------------------------- */
+
+/* Frames enough in so many pauses. */
+static uint32_t worth(uint32_t pauses) { return pauses / RC_BACKOFF_WORTH + 1; }
+
+START_TEST(while_it_pays_one_stays_away_for_longer) {
+  struct rc_backoff backoff = {0};
+  rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH));
+  ck_assert_uint_eq(backoff.away, 2 * RC_BACKOFF_STRETCH);
+  for (int i = 0; i < 20; i++) {
+    uint32_t before = backoff.away;
+    rc_backoff_learn(&backoff, before, worth(before));
+    ck_assert_uint_eq(backoff.away, before < RC_BACKOFF_MOST ? 2 * before : RC_BACKOFF_MOST);
+  }
+  ck_assert_uint_eq(backoff.away, RC_BACKOFF_MOST);
+}
+END_TEST
+
+START_TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
+  struct rc_backoff backoff = {.away = RC_BACKOFF_MOST, .probe = 5, .seldom = RC_BACKOFF_OFTEN};
+  for (uint32_t before = RC_BACKOFF_MOST; before / 2 >= RC_BACKOFF_STRETCH; before /= 2) {
+    rc_backoff_learn(&backoff, before, worth(before) - 1);
+    ck_assert_uint_eq(backoff.away, before / 2);
+  }
+  ck_assert_uint_eq(backoff.away, RC_BACKOFF_STRETCH);
+  rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
+  ck_assert_uint_eq(backoff.away, 0);
+  ck_assert_uint_eq(backoff.probe, 5); /* it was no try */
+  ck_assert_uint_eq(backoff.seldom, RC_BACKOFF_OFTEN);
+}
+END_TEST
+
+START_TEST(where_nothing_came_one_stays_no_longer) {
+  struct rc_backoff backoff = {.away = RC_BACKOFF_MOST, .probe = 5, .seldom = RC_BACKOFF_OFTEN};
+  rc_backoff_learn(&backoff, RC_BACKOFF_MOST, 0);
+  ck_assert_uint_eq(backoff.away, 0);
+}
+END_TEST
+
+START_TEST(a_try_that_brings_too_few_frames_is_given_up) {
+  for (uint32_t frames = 0; frames < worth(RC_BACKOFF_STRETCH); frames++) {
+    struct rc_backoff backoff = {0};
+    rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, frames);
+    ck_assert_uint_eq(backoff.away, 0);
+  }
+}
+END_TEST
+
+static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
+  uint32_t waits = 0;
+  while (waits <= RC_BACKOFF_SELDOM && !rc_backoff_is_active(backoff)) waits++;
+  return waits;
+}
+
+START_TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent) {
+  struct rc_backoff backoff = {0};
+  ck_assert_uint_eq(waits_before_a_try(&backoff), 0); /* a reader that has just attached tries in its first wait */
+  rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
+  for (int round = 0; round < 3; round++) {
+    for (uint32_t waits = RC_BACKOFF_OFTEN; waits < RC_BACKOFF_SELDOM; waits *= 2) {
+      ck_assert_uint_eq(waits_before_a_try(&backoff), waits);
+      rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 0);
+    }
+    for (int i = 0; i < 3; i++) {
+      ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_SELDOM);
+      rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 0);
+    }
+    ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_SELDOM);
+    rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH));
+    ck_assert_uint_gt(backoff.away, 0);
+    rc_backoff_learn(&backoff, backoff.away, 0); /* the stream is over */
+  }
+  ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_OFTEN);
+}
+END_TEST
+
+START_TEST(while_one_stays_away_no_wait_is_counted) {
+  struct rc_backoff backoff = {.away = RC_BACKOFF_STRETCH, .probe = 2};
+  for (int i = 0; i < 5; i++) ck_assert(rc_backoff_is_active(&backoff));
+  ck_assert_uint_eq(backoff.probe, 2);
+  backoff.away = 0;
+  ck_assert_uint_eq(waits_before_a_try(&backoff), 2);
+}
+END_TEST
+
+/* ---- With a ring ------------------------------------------------------------------------------------------------ */
+
+static void send_many(uint64_t count) {
+  for (uint64_t i = 0; i < count; i++) ck_assert_int_eq(send(i, 40), 0);
+}
+
+START_TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
+  struct rc_ring_reader reader = join();
+  struct rc_backoff backoff = {0}, less = {0};
+  send_many(worth(RC_BACKOFF_STRETCH) - 1); /* one less than enough */
+  rc_backoff_pause(&less, &reader);
+  ck_assert_uint_eq(less.away, 0);
+  send_many(1);
+  rc_backoff_pause(&backoff, &reader);
+  ck_assert_uint_eq(backoff.away, 2 * RC_BACKOFF_STRETCH);
+  ck_assert_uint_eq(rc_ring_held(&reader), 0); /* it only looks */
+  ck_assert_uint_eq(reader.next, 0);
+}
+END_TEST
+
+/* Nobody writes here meanwhile: after the first stretch nothing more comes. */
+START_TEST(a_burst_is_no_stream_however_long) {
+  struct rc_ring_reader reader = join();
+  send_many(worth(RC_BACKOFF_MOST));
+  struct rc_backoff backoff = {.away = RC_BACKOFF_MOST};
+  for (uint32_t away = RC_BACKOFF_MOST; away > RC_BACKOFF_STRETCH; away /= 2) {
+    ck_assert_uint_eq(backoff.away, away);
+    rc_backoff_pause(&backoff, &reader);
+  }
+  ck_assert_uint_eq(backoff.away, RC_BACKOFF_STRETCH);
+}
+END_TEST
+
+START_TEST(with_one_frame_there_one_stays_away_for_less) {
+  struct rc_ring_reader reader = join();
+  struct rc_backoff backoff = {0}, away = {.away = RC_BACKOFF_MOST};
+  send_many(1);
+  rc_backoff_pause(&backoff, &reader);
+  ck_assert_uint_eq(backoff.away, 0);
+  rc_backoff_pause(&away, &reader);
+  ck_assert_uint_eq(away.away, RC_BACKOFF_MOST / 2);
+}
+END_TEST
+
+static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
+  uint64_t position = reader->next;
+  uint32_t frames = rc_ring_count(&reader->ring, &position, most);
+  ck_assert_uint_eq(position, reader->next + frames * rc_frame_lines(40));
+  return frames;
+}
+
+START_TEST(frames_are_counted_to_the_most_or_to_the_end) {
+  struct rc_ring_reader reader = join();
+  struct rc_ring_frame frame;
+  ck_assert_uint_eq(count(&reader, 10), 0);
+  send_many(7);
+  ck_assert_uint_eq(count(&reader, 0), 0);
+  ck_assert_uint_eq(count(&reader, 3), 3);
+  ck_assert_uint_eq(count(&reader, 7), 7);
+  ck_assert_uint_eq(count(&reader, UINT32_MAX), 7);
+  ck_assert_int_eq(rc_ring_next(&reader, &frame), 0); /* what is held is not to be read any more */
+  ck_assert_uint_eq(count(&reader, UINT32_MAX), 6);
+}
+END_TEST
+
+START_TEST(frames_are_counted_to_one_that_is_damaged) {
+  struct rc_ring_reader reader = join();
+  struct rc_frame_header *third = rc_frame_at(&ring, 2 * rc_frame_lines(40));
+  send_many(7);
+  const uint64_t commits[] = {0, 1, 64, 2 * 128, 5 * 128, UINT64_MAX};
+  for (size_t i = 0; i < sizeof commits / sizeof *commits; i++) {
+    third->commit = commits[i];
+    ck_assert_uint_eq(count(&reader, 10), 2);
+  }
+  third->commit = 3 * rc_frame_lines(40);
+  ck_assert_uint_eq(count(&reader, 10), 7);
+  third->flags = 2;
+  ck_assert_uint_eq(count(&reader, 10), 2);
+}
+END_TEST
+
+START_TEST(counting_ends_in_a_full_ring_too) {
+  struct rc_ring_reader reader = join();
+  uint64_t sent = 0;
+  while (send(sent, 40) == 0) sent++;
+  ck_assert_uint_ge(sent, ring.capacity / rc_frame_lines(40) - 1);
+  ck_assert_uint_eq(count(&reader, UINT32_MAX), sent);
+}
+END_TEST
+
+/* ---- By the public API ------------------------------------------------------------------------------------------ */
+
+static ringcast_writer *sender;
+static ringcast_reader *receiver;
+
+/* The reader spins, on any machine. */
+static void open_channel(int64_t spin_ns) {
+  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = spin_ns};
+  struct ringcast_writer_options wish = {.size = sizeof wish, .capacity = CAPACITY};
+  ck_assert_int_eq(ringcast_writer_create_ex(&wish, &sender), 0);
+  ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(sender), &options, &receiver), 0);
+  receiver->waiter.participants = rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
+  receiver->waiter.oversubscribed = false;
+}
+
+static void close_channel(void) {
+  ringcast_reader_close(receiver);
+  ringcast_writer_close(sender);
+}
+
+static void expect_backoff(uint32_t away, uint32_t probe, uint32_t seldom) {
+  ck_assert_uint_eq(receiver->backoff.away, away);
+  ck_assert_uint_eq(receiver->backoff.probe, probe);
+  ck_assert_uint_eq(receiver->backoff.seldom, seldom);
+}
+
+/* Staying away would change how long it stays away the next time: never is that the same again. */
+START_TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
+  const int64_t timeouts[] = {0, 1, 1000000000, RINGCAST_FOREVER};
+  struct ringcast_frame frame;
+  open_channel(RC_DEFAULT_SPIN_NS);
+  receiver->backoff = (struct rc_backoff){.away = 100, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
+  for (size_t i = 0; i < sizeof timeouts / sizeof *timeouts; i++) {
+    ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
+    ck_assert_int_eq(ringcast_writer_send(sender, &i, sizeof i, 5, 0), 0);
+    ck_assert_int_eq(ringcast_reader_next(receiver, timeouts[i], &frame), 0);
+    ck_assert_mem_eq(frame.data, &i, sizeof i);
+    ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
+    expect_backoff(100, 7, RC_BACKOFF_OFTEN);
+  }
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  expect_backoff(0, 7, RC_BACKOFF_OFTEN); /* it did, for nothing */
+  close_channel();
+}
+END_TEST
+
+START_TEST(who_waits_tries_at_once_and_then_seldom) {
+  struct ringcast_frame frame;
+  open_channel(RC_DEFAULT_SPIN_NS);
+  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
+  expect_backoff(0, 0, 0);
+  for (uint32_t i = 0; i <= RC_BACKOFF_OFTEN; i++) {
+    ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+    expect_backoff(0, RC_BACKOFF_OFTEN - i, RC_BACKOFF_OFTEN);
+  }
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  expect_backoff(0, 2 * RC_BACKOFF_OFTEN, 2 * RC_BACKOFF_OFTEN);
+  close_channel();
+}
+END_TEST
+
+START_TEST(who_has_no_time_or_no_room_does_not_stay_away) {
+  struct ringcast_frame frame, other;
+  const struct rc_backoff backoff = {.away = 128, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
+  open_channel(RC_DEFAULT_SPIN_NS);
+  receiver->backoff = backoff;
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS - 1, &frame), -ETIMEDOUT);
+  expect_backoff(128, 7, RC_BACKOFF_OFTEN);
+  ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &other), -EBUSY);
+  expect_backoff(128, 7, RC_BACKOFF_OFTEN);
+  close_channel();
+  open_channel(RC_DEFAULT_SPIN_NS - 1);
+  receiver->backoff = backoff;
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  expect_backoff(128, 7, RC_BACKOFF_OFTEN);
+  close_channel();
+}
+END_TEST
+
+/* Staying away is spinning. */
+START_TEST(who_never_spins_does_not_stay_away) {
+  struct ringcast_frame frame;
+  open_channel(-1);
+  receiver->backoff = (struct rc_backoff){.away = 100, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  expect_backoff(100, 7, RC_BACKOFF_OFTEN);
+  close_channel();
+}
+END_TEST
+
+static void make_large_ring(void) { make_ring_of(32768); }
+
+int main(void) {
+  Suite *suite = suite_create("pace");
+  TCase *learning = add_case(suite, "learning");
+  tcase_add_test(learning, while_it_pays_one_stays_away_for_longer);
+  tcase_add_test(learning, what_brings_too_few_frames_is_halved_and_then_given_up);
+  tcase_add_test(learning, where_nothing_came_one_stays_no_longer);
+  tcase_add_test(learning, a_try_that_brings_too_few_frames_is_given_up);
+  tcase_add_test(learning, tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent);
+  tcase_add_test(learning, while_one_stays_away_no_wait_is_counted);
+  TCase *counting = add_case(suite, "a ring");
+  tcase_add_checked_fixture(counting, make_large_ring, free_ring);
+  tcase_add_test(counting, a_first_stretch_that_brings_enough_frames_is_doubled);
+  tcase_add_test(counting, a_burst_is_no_stream_however_long);
+  tcase_add_test(counting, with_one_frame_there_one_stays_away_for_less);
+  tcase_add_test(counting, frames_are_counted_to_the_most_or_to_the_end);
+  tcase_add_test(counting, frames_are_counted_to_one_that_is_damaged);
+  tcase_add_test(counting, counting_ends_in_a_full_ring_too);
+  TCase *waiting = add_case(suite, "waiting");
+  tcase_add_test(waiting, who_only_looks_or_finds_a_frame_does_not_stay_away);
+  tcase_add_test(waiting, who_waits_tries_at_once_and_then_seldom);
+  tcase_add_test(waiting, who_has_no_time_or_no_room_does_not_stay_away);
+  tcase_add_test(waiting, who_never_spins_does_not_stay_away);
+  return run_suite(suite);
+}

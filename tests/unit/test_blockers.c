@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers in the way of a wait for room: whose death is noticed,
+ * whose time is counted from when, and what is left of it. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "shm/os.h"
+#include "tests/support/liveness.h"
+
+static struct rc_os real;
+static int sleeps;
+static int64_t longest;
+static void (*at_sleep)(int number); /* the first is 1 */
+
+static int sleep_noted(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  if (timeout_ns > longest) longest = timeout_ns;
+  sleeps++;
+  if (at_sleep) at_sleep(sleeps);
+  return real.futex_wait(word, value, timeout_ns);
+}
+
+static void at_each_sleep(void (*what)(int number)) {
+  real = rc_os;
+  rc_os.futex_wait = sleep_noted;
+  at_sleep = what;
+}
+
+static void read_one(ringcast_reader *reader) {
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+}
+
+static int try(ringcast_writer *writer, size_t bytes) {
+  struct ringcast_span span;
+  writer->waiter.checked = 0; /* as if it were long ago */
+  return ringcast_writer_reserve(writer, bytes, 0, &span);
+}
+
+/* ---- Dead, behind one that lives -------------------------------------------------------------------------------- */
+
+static uint32_t peers_of(ringcast_writer *writer) { return (uint32_t)ringcast_writer_peers(writer, NULL, 0); }
+
+START_TEST(a_dead_reader_is_found_behind_one_that_lives) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
+    ringcast_reader *reader = attach(writer);
+    pid_t pid = start_reader(writer);
+    kill_child(pid);
+    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -EAGAIN);
+    if (policies[i] == RINGCAST_FAIL) {
+      ck_says("'rank 2'");
+      ck_says("has died");
+      ck_assert_int_eq(try(writer, 5), -EOWNERDEAD); /* each time */
+      ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
+    } else {
+      ck_assert_uint_eq(peers_of(writer), 1);
+      ck_assert_int_eq(ringcast_reader_check(reader), 0);
+      ck_told(writer, RINGCAST_PEER_DEAD, pid);
+    }
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+static pid_t victim;
+
+static void kill_in_second(int number) {
+  if (number == 2) kill_child(victim);
+}
+
+START_TEST(so_is_one_that_dies_while_the_writer_sleeps) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  victim = start_reader(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  at_each_sleep(kill_in_second);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
+  ck_says("'rank 2'");
+  ck_assert_int_ge(sleeps, 2);
+  ck_assert_int_le(longest, RC_SLICE_NS);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* It holds nobody back, but the one that does may be waiting for it. */
+START_TEST(so_is_one_that_has_read_all) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
+    ringcast_reader *reader = attach(writer);
+    while (writer->ring.tail < 2048) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+    kill_child(start_reader(writer)); /* it starts at the tail */
+    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -EAGAIN);
+    if (policies[i] == RINGCAST_FAIL) ck_says("'rank 2'");
+    ck_assert_uint_eq(peers_of(writer), policies[i] == RINGCAST_FAIL ? 2 : 1);
+    ck_assert_int_eq(ringcast_reader_check(reader), 0);
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+START_TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  pid_t pids[4];
+  for (int i = 0; i < 4; i++) pids[i] = start_reader(writer);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  for (int i = 0; i < 4; i++) kill_child(pids[i]);
+  ck_assert_uint_eq(peers_of(writer), 4);
+  for (int i = 0; i < 4; i++) rc_liveness_reap_joining(writer);
+  ck_assert_uint_eq(peers_of(writer), 0);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Whose time it is ------------------------------------------------------------------------------------------- */
+
+static ringcast_reader *slow;
+
+static void read_in_first(int number) {
+  if (number == 1) read_one(slow);
+}
+
+/* In one and the same wait it is first the ring that lacks room, and then spill memory. */
+START_TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
+  static uint8_t large[3 << 20];
+  struct ringcast_writer_options options = {.size = sizeof options,
+                                            .capacity = 4096,
+                                            .spill_bytes = 4 << 20,
+                                            .on_slow = RINGCAST_EVICT,
+                                            .slow_ns = SECOND / 50};
+  ringcast_writer *writer = NULL;
+  struct ringcast_span span;
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  slow = attach(writer);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_int_eq(ringcast_writer_send(writer, large, sizeof large, 0, 0), 0);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  at_each_sleep(read_in_first);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, sizeof large, RINGCAST_FOREVER, &span), 0);
+  ck_assert_int_eq(ringcast_reader_check(slow), -ESTALE);
+  ringcast_reader_close(slow);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* It was in the way of a small frame for long, and is in that of a larger one since just now. */
+START_TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  writer->liveness.since -= SECOND;
+  ck_assert_int_eq(try(writer, 5), -ETIMEDOUT);
+  read_one(reader);
+  ck_assert_int_eq(try(writer, 1000), -EAGAIN);
+  writer->liveness.since -= SECOND;
+  ck_assert_int_eq(try(writer, 1000), -ETIMEDOUT);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* Neither is one evicted who was in the way of a large frame, and is not in that of the small one tried instead. */
+START_TEST(only_who_is_still_in_the_way_is_too_slow) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
+  ringcast_reader *first = attach(writer), *second = attach(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  for (int i = 0; i < 3; i++) read_one(second);
+  writer->liveness = (struct rc_liveness){.on_slow = RINGCAST_EVICT, .slow_ns = SECOND};
+  ck_assert_int_eq(try(writer, 1000), -EAGAIN);
+  writer->liveness.since -= SECOND;
+  ck_assert_int_eq(try(writer, 5), 0);
+  ck_assert_int_eq(ringcast_reader_check(first), -ESTALE);
+  ck_assert_int_eq(ringcast_reader_check(second), 0);
+  ringcast_reader_close(first);
+  ringcast_reader_close(second);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_span span;
+  struct ringcast_peer peer = {.size = sizeof peer};
+  while (writer->ring.tail < 2560) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
+  ck_assert_int_eq(try(writer, 1900), -EAGAIN);
+  writer->liveness.since -= SECOND;
+  ck_assert_int_eq(try(writer, 64), 0);
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ck_assert_uint_eq(peer.blocked_ns, 0);
+  writer->waiter.checked = 0;
+  ck_assert_int_eq(ringcast_writer_grow(writer, 1900, 0, &span), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_check(reader), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND / 50);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  at_each_sleep(NULL);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
+  ck_assert_int_ge(sleeps, 1);
+  ck_assert_int_le(longest, SECOND / 50);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Against the rules ------------------------------------------------------------------------------------------ */
+
+static ringcast_reader *broken;
+
+static void break_and_read(int number) {
+  if (number == 1) broken->ring.own->cursor = UINT64_MAX;
+  else if (number == 2) read_one(slow);
+}
+
+START_TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
+  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  struct ringcast_stats stats = {.size = sizeof stats};
+  broken = attach(writer);
+  slow = attach(writer);
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  at_each_sleep(break_and_read);
+  ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(ringcast_reader_check(broken), -ESTALE);
+  ck_assert_int_eq(ringcast_writer_stats(writer, &stats), 0);
+  ck_assert_uint_eq(stats.waits, 1); /* with one timeout */
+  ringcast_reader_close(broken);
+  ringcast_reader_close(slow);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* The slot may have gone to another since its cursor was read. */
+START_TEST(nobody_is_expelled_whose_cursor_is_right) {
+  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  writer->ring.blocker = reader->ring.slot;
+  ck_assert(rc_liveness_evict_invalid(writer));
+  ck_assert_int_eq(ringcast_reader_check(reader), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* Late is late, but a death is told as one, and evicting the slow does not bury the dead. */
+START_TEST(who_is_late_and_dead_is_dead) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], policies[!i], 1);
+    ringcast_reader *reader = attach(writer);
+    pid_t pid = start_reader(writer);
+    kill_child(pid);
+    writer->liveness.asked = INT64_MAX; /* it is not asked for beside the one that is the furthest behind */
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), policies[i] == RINGCAST_FAIL ? -EOWNERDEAD : -ETIMEDOUT);
+    ck_assert_int_eq(ringcast_reader_check(reader), policies[!i] == RINGCAST_FAIL ? 0 : -ESTALE);
+    if (policies[!i] == RINGCAST_EVICT) ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
+    ck_told(writer, RINGCAST_PEER_DEAD, pid);
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("in the way");
+  TCase *tests = add_case(suite, "in the way");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_test(tests, a_dead_reader_is_found_behind_one_that_lives);
+  tcase_add_test(tests, so_is_one_that_dies_while_the_writer_sleeps);
+  tcase_add_test(tests, so_is_one_that_has_read_all);
+  tcase_add_test(tests, the_slots_of_all_that_died_evicted_are_free_after_a_few_looks);
+  tcase_add_test(tests, who_holds_spill_memory_is_evicted_though_the_ring_was_full_first);
+  tcase_add_test(tests, the_time_begins_anew_for_another_who_is_in_the_way);
+  tcase_add_test(tests, only_who_is_still_in_the_way_is_too_slow);
+  tcase_add_test(tests, a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed);
+  tcase_add_test(tests, no_sleep_is_longer_than_somebody_may_be_in_the_way);
+  tcase_add_test(tests, one_wait_is_enough_to_expel_somebody_and_wait_for_another);
+  tcase_add_test(tests, nobody_is_expelled_whose_cursor_is_right);
+  tcase_add_test(tests, who_is_late_and_dead_is_dead);
+  return run_suite(suite);
+}

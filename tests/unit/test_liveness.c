@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Readers that die, that are stopped or too slow, or that don't play by the rules:
+ * what the writer does, and who is told. */
+#include <errno.h>
+#include <poll.h>
+
+#include "shm/os.h"
+#include "tests/support/liveness.h"
+#include "tests/support/switches.h"
+
+static bool is_readable(int fd, int timeout_ms) {
+  struct pollfd file = {.fd = fd, .events = POLLIN};
+  return poll(&file, 1, timeout_ms) == 1;
+}
+
+/* ---- Slow ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_slow_reader_is_evicted_and_told) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  ringcast_reader *reader = attach(writer);
+  struct ringcast_frame frame, next;
+  ck_assert_int_eq(ringcast_writer_send(writer, "first", 5, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_check(reader), 0);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
+  ck_says("evicted");
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), -ESTALE);
+  ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &next), -ESTALE);
+  ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
+  ck_all_well(writer);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 1); /* its slot is its own until it closes */
+  ck_assert_uint_eq(peer.state, RINGCAST_PEER_EVICTED);
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
+  ringcast_reader_close(reader);
+  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 0);
+  reader = attach(writer);
+  ck_assert_int_eq(ringcast_writer_send(writer, "anew", 4, 0, 0), 0);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  ringcast_reader *first = attach(writer), *second = attach(writer), *quick = attach(writer);
+  struct ringcast_frame frame;
+  for (int i = 0; i < 100; i++) {
+    ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, RINGCAST_FOREVER), 0);
+    ck_assert_int_eq(ringcast_reader_next(quick, 0, &frame), 0);
+    ck_assert_int_eq(ringcast_reader_release(quick, &frame), 0);
+  }
+  ck_assert_int_eq(ringcast_reader_check(first), -ESTALE);
+  ck_assert_int_eq(ringcast_reader_check(second), -ESTALE);
+  ck_assert_int_eq(ringcast_reader_check(quick), 0);
+  ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
+  ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
+  ck_all_well(writer);
+  ringcast_reader_close(first);
+  ringcast_reader_close(second);
+  ringcast_reader_close(quick);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(slow_can_be_an_error_instead) {
+  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 1);
+  ringcast_reader *reader = attach(writer);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
+  ck_says("active");
+  ck_says("in the way for");
+  ck_says("longer than a reader may (options.slow_ns)");
+  ck_assert_int_eq(ringcast_reader_check(reader), 0);
+  ck_all_well(writer);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ck_assert_uint_gt(peer.blocked_ns, 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* Who asks with timeout 0, again and again, has waited too. */
+START_TEST(the_time_is_counted_over_calls) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND / 2);
+  ringcast_reader *reader = attach(writer);
+  int result = -EAGAIN;
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_reader_check(reader), 0);
+  while (result == -EAGAIN) result = ringcast_writer_send(writer, "frame", 5, 0, 0);
+  ck_assert_int_eq(result, 0);
+  ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* Holds a frame and sleeps until the next one comes. */
+static void hold_and_sleep(void *context) {
+  struct party *party = context;
+  ringcast_reader *reader;
+  struct ringcast_frame frame, next;
+  struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = -1, .leases = 64};
+  child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
+  gate_open(&party->there);
+  child_must(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame) == 0);
+  int result = 0;
+  while (result == 0) { /* what it is fast enough for it gets, and gives back */
+    result = ringcast_reader_next(reader, RINGCAST_FOREVER, &next);
+    if (result == 0) result = ringcast_reader_release(reader, &next);
+  }
+  child_must(result == -ESTALE);
+  ringcast_reader_close(reader);
+}
+
+START_TEST(one_that_sleeps_is_woken_to_be_told) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 2 * SECOND);
+  struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
+  pid_t pid = start_child(hold_and_sleep, &party);
+  gate_wait(&party.there);
+  struct ringcast_span span;
+  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 5, RINGCAST_FOREVER, &span), 0);
+  child_must_succeed(pid); /* no commit has woken it */
+  gate_free(&party.there);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Dead ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_dead_reader_is_found_without_being_in_the_way) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
+    pid_t pid = start_reader(writer);
+    int fd = ringcast_writer_fd(writer);
+    ck_assert_int_ge(fd, 0);
+    ck_all_well(writer);
+    kill_child(pid);
+    ck_assert(is_readable(fd, 60000));
+    ck_told(writer, RINGCAST_PEER_DEAD, pid);
+    if (policies[i] == RINGCAST_FAIL) {
+      ck_told(writer, RINGCAST_PEER_DEAD, pid);
+      ck_assert(is_readable(fd, 60000)); /* still, or again */
+      ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
+      ck_says("rank 2");
+      ck_says("has died");
+    } else {
+      ck_all_well(writer);
+      ck_assert(!is_readable(fd, 0));
+      ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+    }
+    ck_assert_int_eq(ringcast_writer_fd(writer), fd);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+START_TEST(a_wait_goes_on_without_the_dead) {
+  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  pid_t first = start_reader(writer), second = start_reader(writer);
+  kill_child(first);
+  kill_child(second);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 0);
+  ck_told(writer, RINGCAST_PEER_DEAD, first);
+  ck_told(writer, RINGCAST_PEER_DEAD, second);
+  ck_all_well(writer);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
+  for (int asked_before = 0; asked_before < 2; asked_before++) {
+    ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_EVICT, 1);
+    ringcast_reader *reader = attach(writer);
+    if (asked_before) ck_assert_int_ge(ringcast_writer_fd(writer), 0);
+    pid_t pid = start_reader(writer);
+    kill_child(pid);
+    ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+    ck_assert_int_eq(ringcast_writer_wait_readers(writer, 0, 0), 0); /* watches who is there now, so not the dead one */
+    int fd = ringcast_writer_fd(writer);
+    struct ringcast_peer peer = {.size = sizeof peer};
+    for (int i = 0; i < 2; i++) {
+      ck_assert(is_readable(fd, 60000));
+      ck_assert_int_eq(ringcast_writer_check(writer, &peer), 1);
+      ck_assert_uint_eq(peer.state, peer.pid == pid ? RINGCAST_PEER_DEAD : RINGCAST_PEER_EVICTED);
+    }
+    ck_all_well(writer);
+    if (has_pidfds()) ck_assert(!is_readable(fd, 0));
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+START_TEST(one_that_leaves_and_then_exits_is_not_told_of) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = attach(writer);
+  int fd = ringcast_writer_fd(writer);
+  ck_all_well(writer);
+  ringcast_reader_close(reader);
+  pid_t pid = start_reader(writer); /* in the same slot */
+  ck_all_well(writer);
+  kill_child(pid);
+  ck_told(writer, RINGCAST_PEER_DEAD, pid);
+  ck_assert(is_readable(fd, 60000)); /* still, or again */
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(one_that_dies_evicted_gives_its_slot_back) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  ringcast_reader *readers[3];
+  pid_t pid = start_reader(writer);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_told(writer, RINGCAST_PEER_EVICTED, pid);
+  kill_child(pid);
+  for (int i = 0; i < 3; i++) readers[i] = attach(writer);
+  ringcast_reader *last = attach(writer); /* the fourth of four */
+  for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
+  ringcast_reader_close(last);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Stopped, stuck, broken ------------------------------------------------------------------------------------- */
+
+START_TEST(a_stopped_reader_is_said_to_be_stopped) {
+  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  pid_t pid = start_reader(writer);
+  ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+  ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
+  ck_assert_int_eq(fill(writer, 1), -ETIMEDOUT);
+  ck_says("stopped by a signal");
+  ck_says("'rank 2'");
+  ck_says("at position 0");
+  ck_assert_ptr_null(strstr(ringcast_last_error(), "may (")); /* nothing was said about how long it may */
+  ck_all_well(writer);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
+  ck_assert_uint_eq(peer.state, RINGCAST_PEER_STOPPED);
+  kill_child(pid);
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* As if it were stopped between claim and activation. */
+START_TEST(who_is_stuck_in_joining_holds_nobody_up) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  const struct rc_ring *ring = &writer->ring.ring;
+  struct rc_ring_reader reader;
+  struct rc_process self;
+  uint32_t slot;
+  uint64_t owner;
+  ck_assert_int_eq(rc_process_self(&self), 0);
+  ck_assert_int_eq(rc_slot_claim(ring, (uint32_t)self.pid, self.start, &slot, &owner), 0);
+  ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
+  ck_assert_int_eq(rc_slot_activate(ring, slot, owner, &reader), -EAGAIN);
+  ck_all_well(writer); /* it has lost nothing */
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+START_TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
+  static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
+  for (int i = 0; i < 2; i++) {
+    ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
+    ringcast_reader *reader = attach(writer);
+    reader->ring.own->cursor = UINT64_MAX;
+    ck_assert_int_eq(fill(writer, 0), policies[i] == RINGCAST_FAIL ? -EPROTO : 0);
+    ck_assert_int_eq(ringcast_reader_check(reader), policies[i] == RINGCAST_FAIL ? 0 : -ESTALE);
+    if (policies[i] == RINGCAST_EVICT) ck_told(writer, RINGCAST_PEER_EVICTED, getpid());
+    ringcast_reader_close(reader);
+    ringcast_writer_close(writer);
+  }
+}
+END_TEST
+
+static uint64_t another_namespace(void) { return 1; }
+
+START_TEST(another_pid_namespace_is_refused) {
+  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  ringcast_reader *reader = NULL;
+  rc_os.pid_namespace = another_namespace;
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EPROTO);
+  ck_says("PID namespace");
+  ringcast_writer_close(writer);
+}
+END_TEST
+
+/* ---- Options ---------------------------------------------------------------------------------------------------- */
+
+START_TEST(policies_that_make_no_sense_are_refused) {
+  static const struct ringcast_writer_options bad[] = {
+      {.size = sizeof *bad, .on_death = 2},
+      {.size = sizeof *bad, .on_slow = 2, .slow_ns = 1},
+      {.size = sizeof *bad, .slow_ns = -1},
+      {.size = sizeof *bad, .on_slow = RINGCAST_EVICT},
+  };
+  ringcast_writer *writer = NULL;
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    ck_assert_int_eq(ringcast_writer_create_ex(&bad[i], &writer), -EINVAL);
+    ck_says(bad[i].slow_ns < 0 || i == 3 ? "slow_ns" : "policy");
+  }
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("lost readers");
+  TCase *tests = add_case(suite, "lost readers");
+  tcase_add_checked_fixture(tests, remember, nothing_is_left);
+  tcase_add_test(tests, a_slow_reader_is_evicted_and_told);
+  tcase_add_test(tests, all_that_are_too_slow_go_at_once_and_the_others_stay);
+  tcase_add_test(tests, slow_can_be_an_error_instead);
+  tcase_add_test(tests, the_time_is_counted_over_calls);
+  tcase_add_test(tests, one_that_sleeps_is_woken_to_be_told);
+  tcase_add_test(tests, a_dead_reader_is_found_without_being_in_the_way);
+  tcase_add_test(tests, a_wait_goes_on_without_the_dead);
+  tcase_add_test(tests, the_descriptor_calls_until_all_that_a_wait_lost_are_told_of);
+  tcase_add_test(tests, one_that_leaves_and_then_exits_is_not_told_of);
+  tcase_add_test(tests, one_that_dies_evicted_gives_its_slot_back);
+  tcase_add_test(tests, a_stopped_reader_is_said_to_be_stopped);
+  tcase_add_test(tests, who_is_stuck_in_joining_holds_nobody_up);
+  tcase_add_test(tests, a_reader_whose_cursor_can_not_be_right_is_expelled_or_named);
+  tcase_add_test(tests, another_pid_namespace_is_refused);
+  tcase_add_test(tests, policies_that_make_no_sense_are_refused);
+  return run_suite(suite);
+}

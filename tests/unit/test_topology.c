@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Facts about the machine, read from other machines' /proc and /sys. */
+#define _GNU_SOURCE
+#include "shm/topology.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/support/fake_files.h"
+#include "tests/support/suite.h"
+
+static const uint64_t KIB = 1 << 10, MIB = 1 << 20;
+static const struct fake_file none[] = {{0}};
+
+/* ---- Cache and capacity ----------------------------------------------------------------------------------------- */
+
+static int on_cpu_9(int *node) {
+  *node = 1;
+  return 9;
+}
+
+static long l3_by_libc;
+static long configured(int name) { return name == _SC_LEVEL3_CACHE_SIZE ? l3_by_libc : -1; }
+
+#define CACHE "/sys/devices/system/cpu/cpu9/cache/"
+
+static void use_cache(const char *size) {
+  static struct fake_file files[8];
+  const struct fake_file cache[] = {
+      {CACHE "index0/level", "1\n"},
+      {CACHE "index0/size", "32K\n"},
+      {CACHE "index2/level", "2\n"},
+      {CACHE "index2/size", "1024K\n"},
+      {CACHE "index3/level", "3\n"},
+      {CACHE "index3/size", size},
+      {CACHE "index3/shared_cpu_list", "8-11,24-27\n"},
+      {0},
+  };
+  memcpy(files, cache, sizeof cache);
+  use_fake_files(files);
+  rc_os.current_cpu = on_cpu_9;
+  rc_os.configured = configured;
+  l3_by_libc = 0;
+}
+
+START_TEST(the_cache_of_the_cpu_we_run_on_is_found) {
+  struct rc_l3 cache;
+  use_cache("32768K\n");
+  rc_topology_l3(&cache);
+  ck_assert_uint_eq(cache.bytes, 32 * MIB);
+  ck_assert_uint_eq(cache.cpus, 8);
+}
+END_TEST
+
+START_TEST(where_sysfs_is_hidden_the_c_library_tells_the_cache) {
+  struct rc_l3 cache;
+  use_cache("");
+  use_fake_files(none);
+  l3_by_libc = (long)(96 * MIB);
+  rc_topology_l3(&cache);
+  ck_assert_uint_eq(cache.bytes, 96 * MIB);
+  ck_assert_uint_eq(cache.cpus, 0);
+  ck_assert_uint_eq(rc_default_capacity(), 16 * MIB); /* a quarter is 24 MiB; powers of two only */
+}
+END_TEST
+
+START_TEST(the_default_capacity_is_a_quarter_of_the_cache_within_bounds) {
+  const struct {
+    const char *size;
+    uint64_t capacity;
+  } cases[] = {{"2048K\n", 4 * MIB},   {"16M\n", 4 * MIB},   {"32768K\n", 8 * MIB},   {"36608K\n", 8 * MIB},
+               {"98304K\n", 16 * MIB}, {"128M\n", 32 * MIB}, {"491520K\n", 32 * MIB}, {"nonsense\n", 16 * MIB}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    use_cache(cases[i].size);
+    ck_assert_uint_eq(rc_default_capacity(), cases[i].capacity);
+  }
+}
+END_TEST
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------ */
+
+static struct rc_nodes find_nodes(const char *memory, const char *status) {
+  struct fake_file files[] = {{"/sys/devices/system/node/has_memory", memory}, {"/proc/self/status", status}, {0}};
+  struct rc_nodes nodes;
+  use_fake_files(files);
+  rc_topology_nodes(&nodes);
+  return nodes;
+}
+
+START_TEST(the_nodes_are_those_with_memory_that_we_may_use) {
+  char text[64];
+  struct rc_nodes nodes =
+      find_nodes("0-3,8\n", "Name:\tx\nMems_allowed:\tff\nMems_allowed_list:\t1-2,5,8-1023\nx:\t1\n");
+  ck_assert_uint_eq(nodes.count, 3);
+  ck_assert(!rc_nodes_have(&nodes, 0));
+  ck_assert(rc_nodes_have(&nodes, 1));
+  ck_assert(rc_nodes_have(&nodes, 2));
+  ck_assert(!rc_nodes_have(&nodes, 5));
+  ck_assert(!rc_nodes_have(&nodes, RC_MAX_NODES));
+  rc_nodes_describe(&nodes, text, sizeof text);
+  ck_assert_str_eq(text, "1-2,8");
+}
+END_TEST
+
+START_TEST(a_kernel_that_does_not_say_has_one_node) {
+  const char *const lists[] = {"", "\n", "2-1\n", "x\n", "99999999999999999999-1\n"};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+    struct rc_nodes nodes = find_nodes(lists[i], "\nMems_allowed_list:\t0-7\n");
+    ck_assert_uint_eq(nodes.count, 1);
+    ck_assert(rc_nodes_have(&nodes, 0));
+  }
+  ck_assert_uint_eq(find_nodes("0-3\n", "Name:\tx\n").count, 1);
+}
+END_TEST
+
+START_TEST(a_list_of_nodes_is_cut_to_what_it_is_given) {
+  char text[8];
+  struct rc_nodes nodes = {0};
+  for (uint32_t node = 0; node < RC_MAX_NODES; node += 2) rc_nodes_add(&nodes, node);
+  rc_nodes_add(&nodes, RC_MAX_NODES - 1);
+  rc_nodes_add(&nodes, RC_MAX_NODES);
+  ck_assert_uint_eq(nodes.count, RC_MAX_NODES / 2 + 1);
+  rc_nodes_describe(&nodes, text, sizeof text);
+  ck_assert_str_eq(text, "0,2,4,6");
+}
+END_TEST
+
+/* ---- Room ------------------------------------------------------------------------------------------------------- */
+
+static const char meminfo[] = "MemTotal: 99 kB\nMemFree: 5 kB\nMemAvailable:    4096 kB\nSwapFree:    1024 kB\n";
+
+static struct rc_room find_room(const struct fake_file *files) {
+  struct rc_room room;
+  use_fake_files(files);
+  rc_topology_room(&room);
+  return room;
+}
+
+START_TEST(room_is_what_the_machine_has_available_with_swap) {
+  struct rc_room room = find_room((struct fake_file[]){{"/proc/meminfo", meminfo}, {0}});
+  ck_assert_uint_eq(room.bytes, 5 * MIB);
+  ck_assert_str_eq(room.limit, "the machine's memory");
+  ck_assert_uint_eq(find_room(none).bytes, UINT64_MAX);
+}
+END_TEST
+
+START_TEST(the_narrowest_cgroup_up_to_the_root_sets_the_room) {
+  struct rc_room room = find_room((struct fake_file[]){
+      {"/proc/self/cgroup", "9:name=systemd:/other\n0::/outer/inner\n"},
+      {"/proc/meminfo", "MemAvailable: 99999999 kB\n"},
+      {"/sys/fs/cgroup/outer/inner/memory.max", "max\n"},
+      {"/sys/fs/cgroup/outer/memory.max", "4194304\n"},
+      {"/sys/fs/cgroup/outer/memory.current", "3145728\n"},
+      {"/sys/fs/cgroup/outer/memory.stat", "anon 5\nfile 2097152\nx_file 1\nshmem 1048576\nslab_reclaimable 4096\n"},
+      {"/sys/fs/cgroup/memory.max", "1073741824\n"},
+      {"/sys/fs/cgroup/memory.current", "4096\n"},
+      {0},
+  });
+  ck_assert_uint_eq(room.bytes, 2 * MIB + 4 * KIB); /* 4 - 3 + 1 of cache that is no shared memory, and the slab */
+  ck_assert_str_eq(room.limit, "the memory limit of the container");
+}
+END_TEST
+
+START_TEST(a_container_that_sees_itself_as_the_root_finds_its_limit) {
+  const struct fake_file limit = {"/sys/fs/cgroup/memory.max", "1048576\n"};
+  const struct fake_file usage = {"/sys/fs/cgroup/memory.current", "2097152\n"};
+  struct rc_room at_root = find_room((struct fake_file[]){{"/proc/self/cgroup", "0::/\n"}, limit, usage, {0}});
+  ck_assert_uint_eq(at_root.bytes, 0); /* over its limit already */
+  struct rc_room unseen = find_room((struct fake_file[]){{"/proc/self/cgroup", "0::/docker/ab\n"}, limit, usage, {0}});
+  ck_assert_uint_eq(unseen.bytes, 0);
+}
+END_TEST
+
+START_TEST(cgroups_of_version_1_are_read_too) {
+  struct rc_room room = find_room((struct fake_file[]){
+      {"/proc/self/cgroup", "5:cpu:/a\n4:memory:/pod\n0::/\n"},
+      {"/sys/fs/cgroup/memory/pod/memory.limit_in_bytes", "8388608\n"},
+      {"/sys/fs/cgroup/memory/pod/memory.usage_in_bytes", "4194304\n"},
+      {"/sys/fs/cgroup/memory/pod/memory.stat", "cache 1\ntotal_cache 1048576\ntotal_shmem 0\n"},
+      {0},
+  });
+  ck_assert_uint_eq(room.bytes, 5 * MIB);
+}
+END_TEST
+
+/* ---- This machine ----------------------------------------------------------------------------------------------- */
+
+START_TEST(this_machine_has_a_node_and_room_and_a_capacity) {
+  struct rc_nodes nodes;
+  struct rc_room room;
+  char text[64];
+  int node;
+  rc_topology_nodes(&nodes);
+  ck_assert_uint_ge(nodes.count, 1);
+  rc_topology_room(&room);
+  ck_assert_uint_gt(room.bytes, MIB);
+  uint64_t capacity = rc_default_capacity();
+  ck_assert(capacity >= 4 * MIB && capacity <= 32 * MIB && (capacity & (capacity - 1)) == 0);
+  ck_assert_int_ge(rc_os.current_cpu(&node), 0);
+  ck_assert_int_eq(rc_os.read_file("/proc/self/status", text, sizeof text), 63);
+  ck_assert_uint_eq(strlen(text), 63);
+  ck_assert_int_eq(rc_os.read_file("/proc/self/no such file", text, sizeof text), -ENOENT);
+}
+END_TEST
+
+int main(void) {
+  Suite *suite = suite_create("machine");
+  TCase *tests = add_case(suite, "machine");
+  tcase_add_test(tests, the_cache_of_the_cpu_we_run_on_is_found);
+  tcase_add_test(tests, where_sysfs_is_hidden_the_c_library_tells_the_cache);
+  tcase_add_test(tests, the_default_capacity_is_a_quarter_of_the_cache_within_bounds);
+  tcase_add_test(tests, the_nodes_are_those_with_memory_that_we_may_use);
+  tcase_add_test(tests, a_kernel_that_does_not_say_has_one_node);
+  tcase_add_test(tests, a_list_of_nodes_is_cut_to_what_it_is_given);
+  tcase_add_test(tests, room_is_what_the_machine_has_available_with_swap);
+  tcase_add_test(tests, the_narrowest_cgroup_up_to_the_root_sets_the_room);
+  tcase_add_test(tests, a_container_that_sees_itself_as_the_root_finds_its_limit);
+  tcase_add_test(tests, cgroups_of_version_1_are_read_too);
+  tcase_add_test(tests, this_machine_has_a_node_and_room_and_a_capacity);
+  return run_suite(suite);
+}
