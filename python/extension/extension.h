@@ -11,17 +11,17 @@
  *     span.c      Span; how a reservation ends
  *     reader.c    Reader                                  receive.c   what it receives
  *     frame.c     Frame; how a frame is given back        view.c      View: arrays that lie in the ring
- *     loop.c      asyncio's side of Reader and Writer     tap.c       Tap
+ *     asyncio.c      asyncio's side of Reader and Writer     tap.c       Tap
  *   codec/      objects and frames
  *     encode.c, write.c    object -> parts -> frame       decode.c, decode_value.c    frame -> object
- *     put.c, put_plain.c   nested values -> tokens        get.c, get_plain.c          tokens -> values
+ *     token_write.c, scalars_write.c   nested values -> tokens        token_read.c, scalars_read.c          tokens -> values
  *     classes.c   classes that travel by name, fields     names.c     torch.dtype and its like
- *     look.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
+ *     inspect.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
  *     path.c      where in a value something is           stack.c     what is left of a thread's stack
  *   tensors/    their memory; declared in tensors.h
- *     tensor.c    the dtypes that all share               recycle.c   memory of large arrays, used again
+ *     tensor.c    the dtypes that all share               buffer_pool.c   memory of large arrays, used again
  *     torch.c, numpy.c   from Python's side               dlpack.c    described and made without Python
- *     lent.c      arrays over the ring's own memory
+ *     view_arrays.c      arrays over the ring's own memory
  *   What has to do with tensors of a CUDA device is in device.h.
  *
  * handles/ stands on codec/, codec/ on tensors/, and not the other way round. Within handles/, writer.c stands on
@@ -142,7 +142,7 @@ struct rc_py_state {
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
-  PyObject *nothing, *turn; /* loop.c */
+  PyObject *nothing, *turn; /* asyncio.c */
   PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
   PyTypeObject *device_tensor_type;
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
@@ -214,7 +214,7 @@ struct rc_py_reader {
   PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
   unsigned spent;  /* on tasks that did not have to wait, since one had */
   bool begun;      /* `rest` could not be copied yet: it is held, and the next frame */
-  bool keeps;      /* large arrays are not copied where that can be avoided; and ... */
+  bool retains;      /* large arrays are not copied where that can be avoided; and ... */
   bool has_arrays; /* ... the last large frame was made of such */
   struct ringcast_frame rest;
   struct rc_py_gpu_reader *gpu; /* NULL until a tensor of a device came */
@@ -399,7 +399,7 @@ PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t co
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
-/* ---- loop.c ----------------------------------------------------------------------------------------------------- */
+/* ---- asyncio.c ----------------------------------------------------------------------------------------------------- */
 
 /* After so many frames in a row that a task had not to wait for, others get their turn: a turn of a loop costs as much
  * as receiving a few. Large frames count for more, as it is time that matters. */

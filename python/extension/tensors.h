@@ -94,7 +94,7 @@ struct rc_py_dlpack_place {
 PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
                                   const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
 
-/* ---- recycle.c -------------------------------------------------------------------------------------------------- */
+/* ---- buffer_pool.c -------------------------------------------------------------------------------------------------- */
 
 /* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a frame in other ways than as a whole that is copied out: by views of it (view.c), or by parts (look.c). */
+/* Reading a frame in other ways than as a whole that is copied out: by views of it (view.c), or by parts (inspect.c). */
 #ifndef RC_EXTENSION_VIEW_H
 #define RC_EXTENSION_VIEW_H
 
@@ -28,7 +28,7 @@ struct rc_py_decoder {
 PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
                           const struct rc_py_decoder *decoder, uint32_t *tag);
 
-/* ---- lent.c ----------------------------------------------------------------------------------------------------- */
+/* ---- view_arrays.c ----------------------------------------------------------------------------------------------------- */
 
 /* An array or tensor over the item's own `bytes`, which are packed. NULL: raised, or, with nothing raised, it is to be
  * copied. */
@@ -55,9 +55,9 @@ PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
 
-/* ---- look.c ----------------------------------------------------------------------------------------------------- */
+/* ---- inspect.c ----------------------------------------------------------------------------------------------------- */
 
-struct rc_py_looking {
+struct rc_py_inspector {
   struct rc_py_state *state;
   const struct ringcast_frame *frame;
   const ringcast_reader *reader; /* as for rc_py_decode */
@@ -67,11 +67,11 @@ struct rc_py_looking {
 };
 
 /* Each gives a new reference, or NULL: raised. `key` is any object, of which keys and hashes make no use. */
-typedef PyObject *(*rc_py_look)(const struct rc_py_looking *looking, PyObject *key);
-PyObject *rc_py_look_keys(const struct rc_py_looking *looking, PyObject *key);
-PyObject *rc_py_look_item(const struct rc_py_looking *looking, PyObject *key);
-PyObject *rc_py_look_contains(const struct rc_py_looking *looking, PyObject *key); /* a bool */
-PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *key);
+typedef PyObject *(*rc_py_inspect)(const struct rc_py_inspector *looking, PyObject *key);
+PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *key);
+PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key);
+PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject *key); /* a bool */
+PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *key);
 /* What keys() and hashes are, for the two types that have them. */
 
 /* ---- frame.c ---------------------------------------------------------------------------------------------------- */

@@ -697,7 +697,7 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
         spin: Optional[float] = None,
         leases: int = 1,
         allow_pickle: Optional[bool] = None,
-        keep: bool = False,
+        retain: bool = False,
         map_location: Any = None,
         wait: str = "balanced",
     ) -> Self: ...

@@ -152,12 +152,12 @@ static bool has_keys(PyObject *whole) {
 /* Each item by its key; `whole` is all of them, or NULL: not all can be read. */
 static void look_into(const void *data, size_t bytes, PyObject *whole) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
-  const struct rc_py_looking looking = {.state = state, .frame = &frame, .classes = &classes};
-  PyObject *keys = expected(rc_py_look_keys(&looking, NULL), PyExc_TypeError);
-  PyObject *hashes = expected(rc_py_look_hashes(&looking, NULL), NULL);
+  const struct rc_py_inspector looking = {.state = state, .frame = &frame, .classes = &classes};
+  PyObject *keys = expected(rc_py_inspect_keys(&looking, NULL), PyExc_TypeError);
+  PyObject *hashes = expected(rc_py_inspect_hashes(&looking, NULL), NULL);
   require(keys || !whole || !has_keys(whole));
   for (Py_ssize_t i = 0; keys && i < PyList_GET_SIZE(keys) && i < 20; i++) {
-    PyObject *item = expected(rc_py_look_item(&looking, PyList_GET_ITEM(keys, i)), NULL);
+    PyObject *item = expected(rc_py_inspect_item(&looking, PyList_GET_ITEM(keys, i)), NULL);
     require(item || !whole);
     Py_XDECREF(item);
   }

@@ -49,7 +49,7 @@ def tensor(number, mib=2):
 def keeping(spill_mib=256, **options):
     """A ring of 64 KiB, in which a frame of 1 MiB lies in spill memory, and a reader that has had such a frame."""
     with ringcast.Writer(1 << 16, spill_bytes=spill_mib * MIB) as writer:
-        with ringcast.Reader(writer.handle, keep=True, **options) as reader:
+        with ringcast.Reader(writer.handle, retain=True, **options) as reader:
             assert not is_kept(teach(writer, reader))
             yield writer, reader
 

@@ -22,7 +22,7 @@ ROOT = peers.HERE.parents[1]
 
 
 def keep_on_device(state):
-    writer, reader = pair(state, keep=True, map_location="cuda")
+    writer, reader = pair(state, retain=True, map_location="cuda")
     tensor = state["torch"].from_numpy(np.arange(1 << 18, dtype=np.float64))
     for i in range(100):
         writer.send({"x": tensor, "n": np.arange(1 << 18), "i": i}, WATCHDOG)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader(keep=True): large arrays and tensors are not copied, and are the receiver's own all the same.
+"""Reader(retain=True): large arrays and tensors are not copied, and are the receiver's own all the same.
 
 All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow."""
 
@@ -72,7 +72,7 @@ def test_what_is_small_is_copied_also_beside_what_is_large(link):
 
 
 def test_what_stays_in_the_ring_is_copied():
-    with ringcast.Writer(1 << 24) as writer, ringcast.Reader(writer.handle, keep=True) as reader:
+    with ringcast.Writer(1 << 24) as writer, ringcast.Reader(writer.handle, retain=True) as reader:
         for number in range(4):
             writer.send(some(number), 0)
             got = reader.recv(0)
@@ -164,7 +164,7 @@ def test_recycling_does_not_count_it(link):
 @both_kinds
 def test_what_one_reader_writes_nobody_else_sees(pair, make):
     writer, reader = pair
-    with ringcast.Reader(writer.handle, keep=True) as other, ringcast.Reader(writer.handle) as third:
+    with ringcast.Reader(writer.handle, retain=True) as other, ringcast.Reader(writer.handle) as third:
         teach(writer, reader, other)
         third.recv(0)
         for number in range(1, 9):
@@ -407,5 +407,5 @@ def test_frames_with_any_bytes_changed_do_no_harm(pair):
 
 
 def test_keep_is_true_or_false():
-    with ringcast.Writer(1 << 16) as writer, pytest.raises(TypeError, match="keep must be True or False, not str"):
+    with ringcast.Writer(1 << 16) as writer, pytest.raises(TypeError, match="retain must be True or False, not str"):
         ringcast.Reader(writer.handle, keep="no")

@@ -114,7 +114,7 @@ def test_tasks_that_send_and_keep_what_they_receive_come_to_an_end(kind):
 
 def receive_and_hold(state, handle, count):
     """All that comes, kept to the end."""
-    with ringcast.Reader(handle, keep=True) as reader:
+    with ringcast.Reader(handle, retain=True) as reader:
         state["pipe"].send("attached")
         held = [reader.recv(WATCHDOG) for _ in range(count)]
         kept = any(map(is_kept, held))
@@ -171,7 +171,7 @@ def test_it_outlives_both_ends(first):
 
 def test_it_outlives_a_reader_that_is_dropped():
     with ringcast.Writer(1 << 16, spill_bytes=64 * MIB) as writer:
-        reader = ringcast.Reader(writer.handle, keep=True)
+        reader = ringcast.Reader(writer.handle, retain=True)
         teach(writer, reader)
         writer.send(some(1), 0)
         got = reader.recv(0)
@@ -194,7 +194,7 @@ def send_some(state, numbers):
 
 
 def test_it_outlives_a_writer_that_is_killed(peer):
-    with ringcast.Reader(peer.call(make_sender), keep=True) as reader:
+    with ringcast.Reader(peer.call(make_sender), retain=True) as reader:
         peer.call(send_some, range(4))
         held = [reader.recv(0)["x"] for _ in range(4)]
         os.kill(peer.pid, signal.SIGKILL)
@@ -229,7 +229,7 @@ def test_a_reader_is_closed_for_all_as_soon_as_it_closes():
 
 def test_what_a_reader_has_that_may_be_evicted_is_a_copy():
     with ringcast.Writer(1 << 16, spill_bytes=ROOM_MIB * MIB, on_slow="evict", slow=0.001) as writer:
-        with ringcast.Reader(writer.handle, keep=True) as reader:
+        with ringcast.Reader(writer.handle, retain=True) as reader:
             teach(writer, reader)
             writer.send(some(0, 3), 0)
             got = reader.recv(0)
@@ -246,7 +246,7 @@ import atexit, sys
 import numpy as np, ringcast
 class Late:
     def __del__(self): self.array = None
-with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, keep=True) as reader:
+with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle, retain=True) as reader:
     for value in VALUES:
         writer.send(value)
         late = Late()

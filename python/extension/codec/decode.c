@@ -5,11 +5,11 @@
  * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes, buffers and
  * the streams of nested values the memory is allocated and the copy put on a list, and the list is worked off without
  * the GIL. Only then is the pickle loaded, from a copy too, and are the leaves filled in and the nested values made
- * (get.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that the
+ * (token_read.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that the
  * reader is asked whether it was evicted while all that was copied.
  *
  * For a view, arrays and tensors are made over the frame's own memory, and are on no list (view.c). For one item of a
- * dict, its entries are all that is read (look.c).
+ * dict, its entries are all that is read (inspect.c).
  *
  * Nothing that the sender says is believed: the library checks that an entry lies within the frame; here it is checked
  * that the entries make sense together, and that keys, text and all the copies are together no larger than the frame
@@ -194,7 +194,7 @@ static bool fill_leaves(struct rc_py_decoding *decoding, PyObject *list) {
 
 /* The value of one stream. */
 static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py_nested *nested, PyObject *leaves) {
-  struct rc_py_getting getting; /* its table of classes is filled as they come */
+  struct rc_py_token_reader getting; /* its table of classes is filled as they come */
   getting.state = decoding->state;
   getting.object = (struct ringcast_object){.at = nested->stream, .end = nested->stream + nested->bytes};
   getting.parts = nested->parts ? decoding->parts + (nested->first_part - decoding->first_part) : NULL;
@@ -203,7 +203,7 @@ static PyObject *make_nested(struct rc_py_decoding *decoding, const struct rc_py
   getting.leaves = leaves;
   getting.may_import = decoding->allow_pickle;
   getting.classes = rc_py_class_cache(decoding->classes);
-  PyObject *value = getting.classes ? rc_py_get(&getting) : NULL;
+  PyObject *value = getting.classes ? rc_py_token_read(&getting) : NULL;
   Py_XDECREF(getting.classes);
   return value;
 }

@@ -3,7 +3,7 @@
 #ifndef RC_EXTENSION_DECODE_H
 #define RC_EXTENSION_DECODE_H
 
-#include "python/extension/codec/get.h"
+#include "python/extension/codec/token_read.h"
 #include "python/extension/view.h"
 
 struct rc_py_copy {

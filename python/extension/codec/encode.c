@@ -4,7 +4,7 @@
  *
  * Measure: a dict with str keys becomes one part for each item, in order; anything else is one part, the whole value.
  * Scalars, text, bytes, tensors and arrays are parts of their own; any other value that has a native form becomes a
- * stream (put.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled by
+ * stream (token_write.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled by
  * protocol 5, whose out-of-band buffers follow last. All Python code that there is to run runs here, and may do as it
  * likes: the parts hold references of their own. Then the frame's size is known to the byte.
  *
@@ -263,7 +263,7 @@ Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, stru
 
 /* Pickles `object` into part `index` and adds its buffers behind all that is there. `root`: the value that a list of
  * leaves is of, or NULL. DONE, RAISED, or CYCLE: it came upon a container that its leaves stand in. */
-static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
+static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
   struct rc_py_state *state = encoding->state;
   encoding->pickled = true;
   if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return RC_PY_PUT_RAISED;
@@ -290,8 +290,8 @@ static enum rc_py_put add_pickle(struct rc_py_encoding *encoding, size_t index, 
 }
 
 /* Describes part `index`, the root's item or the root itself; what of it needs no entry of its own goes into a stream.
- * As rc_py_put. */
-static enum rc_py_put describe(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
+ * As rc_py_token_writer. */
+static enum rc_py_token_writer describe(struct rc_py_encoding *encoding, size_t index, struct rc_py_step *step) {
   struct rc_py_part *part = &encoding->parts[index];
   int described = describe_scalar(part);
   if (described != 0) return described < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_DONE;
@@ -304,7 +304,7 @@ static enum rc_py_put describe(struct rc_py_encoding *encoding, size_t index, st
     return RC_PY_PUT_DONE;
   }
   size_t start = encoding->stream_bytes, first_part = encoding->count;
-  enum rc_py_put put = rc_py_put(encoding, part->value, step);
+  enum rc_py_token_writer put = rc_py_token_writer(encoding, part->value, step);
   if (put != RC_PY_PUT_DONE) return put;
   part = &encoding->parts[index]; /* it may have moved */
   part->kind = RINGCAST_ITEM_OBJECT;
@@ -315,18 +315,18 @@ static enum rc_py_put describe(struct rc_py_encoding *encoding, size_t index, st
   return RC_PY_PUT_DONE;
 }
 
-static enum rc_py_put add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
+static enum rc_py_token_writer add_leaves(struct rc_py_encoding *encoding, PyObject *root) {
   if (!encoding->leaves) return RC_PY_PUT_DONE;
   size_t index = encoding->count;
   if (!rc_py_part_add(encoding, NULL, NULL)) return RC_PY_PUT_RAISED;
   return add_pickle(encoding, index, encoding->leaves, root);
 }
 
-static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
+static enum rc_py_token_writer measure_dict(struct rc_py_encoding *encoding, PyObject *dict) {
   size_t items = encoding->count;
   for (size_t i = 0; i < items; i++) {
     struct rc_py_step step = {.container = dict, .key = encoding->parts[i].key};
-    enum rc_py_put put = describe(encoding, i, &step);
+    enum rc_py_token_writer put = describe(encoding, i, &step);
     if (put == RC_PY_PUT_DONE) continue;
     if (put != RC_PY_PUT_LEAF) return put;
     Py_ssize_t leaf = rc_py_leaf_add(encoding, encoding->parts[i].value, &step);
@@ -337,10 +337,10 @@ static enum rc_py_put measure_dict(struct rc_py_encoding *encoding, PyObject *di
   return add_leaves(encoding, dict);
 }
 
-static enum rc_py_put measure_value(struct rc_py_encoding *encoding, PyObject *object) {
+static enum rc_py_token_writer measure_value(struct rc_py_encoding *encoding, PyObject *object) {
   struct rc_py_step step = {.container = NULL};
   if (!rc_py_part_add(encoding, NULL, object)) return RC_PY_PUT_RAISED;
-  enum rc_py_put put = describe(encoding, 0, &step);
+  enum rc_py_token_writer put = describe(encoding, 0, &step);
   if (put != RC_PY_PUT_DONE) return put;
   return add_leaves(encoding, object);
 }
@@ -389,7 +389,7 @@ static void place_streams(struct rc_py_encoding *encoding) {
 }
 
 static bool measure(struct rc_py_encoding *encoding, PyObject *object) {
-  enum rc_py_put put;
+  enum rc_py_token_writer put;
   int taken = PyDict_CheckExact(object) ? take_items(encoding, object) : 0;
   if (taken < 0) return false;
   if (taken > 0) {

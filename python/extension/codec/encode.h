@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encoding, for who sends or packs; and what its files share: encode.c measures the frame, write.c makes its entries,
- * put.c the streams of nested values. */
+ * token_write.c the streams of nested values. */
 #ifndef RC_EXTENSION_ENCODE_H
 #define RC_EXTENSION_ENCODE_H
 
@@ -48,7 +48,7 @@ struct rc_py_encoding {
   PyObject *holders; /* a list: containers that leaves stand in, and could lead back to */
   uint64_t entered;  /* containers */
   uint64_t noted;    /* of them, when `holders` was last added to, plus 1 */
-  /* Of put.c. */
+  /* Of token_write.c. */
   uint8_t *stream; /* the nested values, one after the other */
   size_t stream_bytes, stream_room;
   PyObject *class_cache;
@@ -101,13 +101,13 @@ int rc_py_part_tensor(struct rc_py_encoding *encoding, PyObject *value, struct r
 Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
 
 /* What came of putting a value into the stream. */
-enum rc_py_put {
+enum rc_py_token_writer {
   RC_PY_PUT_RAISED = -1,
   RC_PY_PUT_LEAF = 0, /* all of it is one leaf: nothing was written, and no leaf added */
   RC_PY_PUT_DONE = 1,
   RC_PY_PUT_CYCLE = 2, /* it holds itself: what was written is to be dropped */
 };
 /* Writes `value` behind what the stream has; long things in it become parts. */
-enum rc_py_put rc_py_put(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root);
+enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root);
 
 #endif

@@ -177,11 +177,11 @@ const struct ringcast_frame *rc_py_frame_of(PyObject *frame) {
 }
 
 /* What it gives is known to be whole. */
-static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
+static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   struct frame *self = (struct frame *)object;
   struct rc_py_reader *reader = self->reader;
   if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
-  const struct rc_py_looking looking = {.state = rc_py_state_of(reader),
+  const struct rc_py_inspector looking = {.state = rc_py_state_of(reader),
                                         .frame = &self->frame,
                                         .reader = reader->reader,
                                         .owner = reader,
@@ -193,7 +193,7 @@ static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
   return found;
 }
 
-static PyObject *look_whole(const struct rc_py_looking *looking, PyObject *allow_pickle) {
+static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *allow_pickle) {
   const struct rc_py_decoder decoder = {.reader = looking->reader,
                                         .owner = looking->owner,
                                         .classes = looking->classes,
@@ -207,19 +207,19 @@ PyObject *rc_py_frame_unpack(PyObject *frame, bool allow_pickle) {
 }
 
 static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  return look(object, rc_py_look_keys, NULL);
+  return look(object, rc_py_inspect_keys, NULL);
 }
 
 static PyObject *frame_item(PyObject *object, PyObject *key) {
-  return look(object, rc_py_look_item, key);
+  return look(object, rc_py_inspect_item, key);
 }
 
 static int frame_contains(PyObject *object, PyObject *key) {
-  return rc_py_is_yes(look(object, rc_py_look_contains, key));
+  return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
 }
 
 PyObject *rc_py_frame_hashes(PyObject *object, void *Py_UNUSED(closure)) {
-  return look(object, rc_py_look_hashes, NULL);
+  return look(object, rc_py_inspect_hashes, NULL);
 }
 
 static PyObject *frame_repr(PyObject *object) {

@@ -109,28 +109,28 @@ static Py_ssize_t packed_length(PyObject *object) {
 }
 
 /* Nobody can write to it, and its maker is who looks: what is in it may be loaded, as by unpack(). */
-static PyObject *look(PyObject *object, rc_py_look how, PyObject *key) {
+static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   struct rc_py_packed *self = (struct rc_py_packed *)object;
   struct rc_py_state *state = rc_py_state_of(self);
   const struct ringcast_frame frame = {.data = self->data, .bytes = self->bytes, .kind = RINGCAST_KIND_TENSORS};
-  struct rc_py_looking looking = {.state = state, .frame = &frame, .classes = &state->unpack_classes};
+  struct rc_py_inspector looking = {.state = state, .frame = &frame, .classes = &state->unpack_classes};
   return rc_py_allow_pickle(Py_None, &looking.allow_pickle) ? how(&looking, key) : NULL;
 }
 
 static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
-  return look(object, rc_py_look_keys, NULL);
+  return look(object, rc_py_inspect_keys, NULL);
 }
 
 static PyObject *packed_item(PyObject *object, PyObject *key) {
-  return look(object, rc_py_look_item, key);
+  return look(object, rc_py_inspect_item, key);
 }
 
 static int packed_contains(PyObject *object, PyObject *key) {
-  return rc_py_is_yes(look(object, rc_py_look_contains, key));
+  return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
 }
 
 static PyObject *packed_hashes(PyObject *object, void *Py_UNUSED(closure)) {
-  return look(object, rc_py_look_hashes, NULL);
+  return look(object, rc_py_inspect_hashes, NULL);
 }
 
 static PyObject *packed_repr(PyObject *object) {

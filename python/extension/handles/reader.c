@@ -19,35 +19,35 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "keep", "map_location", "wait",
+  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "retain", "map_location", "wait",
                           NULL};
-  PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *keep = Py_False;
+  PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *retain = Py_False;
   PyObject *location = Py_None;
   struct rc_py_map map;
-  bool allow_pickle, keeps;
+  bool allow_pickle, retains;
   const char *text, *wait = "balanced";
   uint64_t most = 1;
   struct ringcast_reader_options options = {.size = sizeof options};
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$zOOOOOs:Reader", names, &handle, &options.name, &spin, &leases,
-                                   &pickle, &keep, &location, &wait)) {
+                                   &pickle, &retain, &location, &wait)) {
     return NULL;
   }
   if (!rc_py_handle_text(type, handle, &text) || !rc_py_spin(spin, &options.spin_ns)) return NULL;
   if (!rc_py_wait_mode(wait, &options.wait)) return NULL;
   if (leases && !rc_py_integer("leases", leases, 1, RC_PY_MOST_LEASES, &most)) return NULL;
   if (!rc_py_allow_pickle(pickle, &allow_pickle)) return NULL;
-  if (!PyBool_Check(keep)) {
-    return PyErr_Format(PyExc_TypeError, "keep must be True or False, not %.100s", Py_TYPE(keep)->tp_name);
+  if (!PyBool_Check(retain)) {
+    return PyErr_Format(PyExc_TypeError, "retain must be True or False, not %.100s", Py_TYPE(retain)->tp_name);
   }
   if (!rc_py_gpu_map(location, &map) || !rc_py_gpu_map_is_known(PyType_GetModuleState(type), &map)) return NULL;
-  keeps = keep == Py_True;
+  retains = retain == Py_True;
   options.leases = (uint32_t)most;
-  options.flags = keeps ? RINGCAST_READER_RETAIN : 0;
+  options.flags = retains ? RINGCAST_READER_RETAIN : 0;
   struct rc_py_reader *self = (struct rc_py_reader *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->pid = getpid();
   self->allow_pickle = allow_pickle;
-  self->keeps = keeps;
+  self->retains = retains;
   self->map = map;
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);

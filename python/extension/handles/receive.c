@@ -16,7 +16,7 @@ struct arrival {
   ringcast_reader *reader;
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
-  bool kept;
+  bool retained;
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
@@ -71,7 +71,7 @@ static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call
   if (is_copied) return decode(self, call, tag);
   struct rc_py_hold *hold = rc_py_hold_retained(self->reader, &frame);
   if (!hold) return decode(self, call, tag);
-  call->kept = true;
+  call->retained = true;
   PyObject *object = rc_py_reader_made_sure(self, decode_by(self, &frame, hold, tag));
   self->has_arrays = self->has_arrays && rc_py_hold_is_shared(hold);
   rc_py_hold_drop(hold);
@@ -79,7 +79,7 @@ static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call
 }
 
 static bool is_to_be_retained(const struct rc_py_reader *self) {
-  return self->keeps && self->has_arrays && ringcast_reader_retains(self->reader);
+  return self->retains && self->has_arrays && ringcast_reader_retains(self->reader);
 }
 
 /* Whether what is raised comes of a stream that captures a graph: nothing was made of the frame. */
@@ -98,15 +98,15 @@ static bool is_captured(struct rc_py_state *state) {
 /* The frame that has arrived. -ECONNABORTED: it was not for this Reader, go on with the next one. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   rc_py_gpu_skips_none(self);
-  bool keeps = is_large(self, call) && is_to_be_retained(self);
-  *object = keeps ? decode_retained(self, call, tag) : decode(self, call, tag);
-  self->begun = !*object && !call->kept && self->gpu &&
+  bool retains = is_large(self, call) && is_to_be_retained(self);
+  *object = retains ? decode_retained(self, call, tag) : decode(self, call, tag);
+  self->begun = !*object && !call->retained && self->gpu &&
                 (self->gpu->is_interrupted || is_captured(rc_py_state_of(self)));
   self->rest = call->frame;
   if (self->begun) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
-  if (!call->kept && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
-  call->kept = false;
+  if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
+  call->retained = false;
   if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
   return skips ? -ECONNABORTED : 0;
 }

@@ -4,7 +4,7 @@
  *
  * At the end of the block the frame goes back to the ring, whoever still holds an array of it: obj itself is bound to a
  * name that outlives the block, so to ask for its end would be to ask for the impossible. What must not happen is that
- * the memory goes: tensors/lent.c sees to it.
+ * the memory goes: tensors/view_arrays.c sees to it.
  *
  * A hostile writer can change what is lent while it is looked at, but the values alone: where they lie and what shape
  * they have was copied and checked before (decode.c), and the memory is mapped read-only.

@@ -3,7 +3,7 @@
  * Memory of a device that no library of Python's gave, and DeviceTensor, which shows it.
  *
  * A tensor of torch's or CuPy's over it may die in any thread, with the GIL or without, so it is counted by an atomic
- * and is no object of Python's, as in lent.c.
+ * and is no object of Python's, as in view_arrays.c.
  *
  * It goes in the order of one stream, its own. Who goes on by another one says so, by __dlpack__'s `stream`; then its
  * own is first made to wait for that, or what comes next in that memory would meet kernels that still read it. No other

@@ -9,7 +9,7 @@
  * costs a thousand times what a description does, so who sends such tensors asks first what they are.
  *
  * A tensor that is made here lies in one piece of memory with all that belongs to it, data included: nothing else is
- * allocated, and nothing is kept by a tensor but its own. A large one lies in a block (recycle.c). Its deleter may run
+ * allocated, and nothing is kept by a tensor but its own. A large one lies in a block (buffer_pool.c). Its deleter may run
  * in any thread, with the GIL or without, in a child of a fork too.
  *
  * The layouts are those of dlpack.h of dmlc/dlpack, declared anew: nothing is linked, and the version is looked at.

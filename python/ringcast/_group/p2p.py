@@ -394,7 +394,7 @@ class Receiver:
     def _attach(self, payload: Any) -> None:
         self.close()
         try:
-            self.ring = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}", keep=True)
+            self.ring = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}", retain=True)
         except ringcast.RingNotFound:
             pass  # it is on another machine
         except ringcast.Error as error:

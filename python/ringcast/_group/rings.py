@@ -157,7 +157,7 @@ class _Making:
         failure = None
         if left and self._me != leader:
             try:
-                self._reader = ringcast.Reader(handle, name=_reader_name(self._ranks[self._me]), keep=True)
+                self._reader = ringcast.Reader(handle, name=_reader_name(self._ranks[self._me]), retain=True)
             except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
                 self._warn(leader, error)
             except Exception as error:

@@ -115,7 +115,7 @@ class MessageQueue:
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
-            end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank), keep=True))
+            end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank), retain=True))
         elif handle.remote_subscribe_addr is not None:
             link = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
             end = Receiver(link.reader, link)

@@ -241,7 +241,7 @@ def join(connection: Connection, rank: int) -> "Tuple[ringcast.Reader, Optional[
             reader = _attach(welcome["relays"], name)
             if reader is None:
                 writer = undo.enter_context(_make_ring(welcome))
-                reader = ringcast.Reader(writer.handle, name=name, keep=True)
+                reader = ringcast.Reader(writer.handle, name=name, retain=True)
             undo.enter_context(reader)
             letter, words = connection.ask(b"S" if writer is None else b"R", pack_words(handle=reader.handle), deadline)
             if letter == b"D":
@@ -256,7 +256,7 @@ def _attach(handles: Any, name: str) -> Optional[ringcast.Reader]:
     """To the ring of this machine. None: there is none."""
     for handle in handles:
         with contextlib.suppress(ringcast.Error, ValueError, TypeError):
-            return ringcast.Reader(handle, name=name, keep=True)
+            return ringcast.Reader(handle, name=name, retain=True)
     return None
 
 

@@ -11,10 +11,10 @@
  */
 #include "python/extension/view.h"
 
-#include "python/extension/codec/get.h"
+#include "python/extension/codec/token_read.h"
 
 struct look {
-  const struct rc_py_looking *how;
+  const struct rc_py_inspector *how;
   struct ringcast_frame_reader frame;
   uint64_t taken; /* bytes that keys were made of */
 };
@@ -29,7 +29,7 @@ static bool get_entry(const struct look *look, uint32_t index, struct ringcast_i
 }
 
 static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
-  const struct rc_py_looking *how = look->how;
+  const struct rc_py_inspector *how = look->how;
   const struct rc_py_decoder decoder = {.reader = how->reader,
                                         .owner = how->owner,
                                         .classes = how->classes,
@@ -119,7 +119,7 @@ static bool are_text(PyObject *keys) {
   return true;
 }
 
-PyObject *rc_py_look_keys(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
+PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   int opened = open_dict(&look);
   if (opened != 0) return opened < 0 ? NULL : entry_keys(&look);
@@ -217,14 +217,14 @@ static int find_in_whole(const struct look *look, PyObject *key, PyObject **out)
   return found;
 }
 
-static int look_for(const struct rc_py_looking *looking, PyObject *key, PyObject **out) {
+static int look_for(const struct rc_py_inspector *looking, PyObject *key, PyObject **out) {
   struct look look = {.how = looking};
   int opened = open_dict(&look);
   if (opened < 0) return -1;
   return opened ? find_entry(&look, key, out) : find_in_whole(&look, key, out);
 }
 
-PyObject *rc_py_look_item(const struct rc_py_looking *looking, PyObject *key) {
+PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key) {
   PyObject *value = NULL;
   if (!PyUnicode_Check(key)) {
     return PyErr_Format(PyExc_TypeError, "the keys of a frame are str, not %.100s", Py_TYPE(key)->tp_name);
@@ -233,7 +233,7 @@ PyObject *rc_py_look_item(const struct rc_py_looking *looking, PyObject *key) {
   return value;
 }
 
-PyObject *rc_py_look_contains(const struct rc_py_looking *looking, PyObject *key) {
+PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject *key) {
   int found = PyUnicode_Check(key) ? look_for(looking, key, NULL) : 0;
   return found < 0 ? NULL : PyBool_FromLong(found);
 }
@@ -291,7 +291,7 @@ static PyObject *hashes_of_dict(struct look *look) {
   return dict;
 }
 
-PyObject *rc_py_look_hashes(const struct rc_py_looking *looking, PyObject *Py_UNUSED(key)) {
+PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *Py_UNUSED(key)) {
   struct look look = {.how = looking};
   struct ringcast_item item;
   uint64_t next = 0;

@@ -12,11 +12,11 @@
  * Python code may run in the middle: of a class that is imported, of a Struct that is made, of the collector. A list or
  * tuple that is not full yet is hidden from it, for it could be found through the collector.
  */
-#include "python/extension/codec/get.h"
+#include "python/extension/codec/token_read.h"
 
 enum { FIELDS_AT_HAND = 32, TEXTS_AT_HAND = 64, DICT_PRESIZED_MOST = 1 << 16 };
 
-static PyObject *get_value(struct rc_py_getting *getting, int depth);
+static PyObject *get_value(struct rc_py_token_reader *getting, int depth);
 
 /* ---- Text and numbers ------------------------------------------------------------------------------------------- */
 
@@ -61,7 +61,7 @@ PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes) {
 }
 
 /* Gives a str its number. Consumes it when there is no memory. */
-static PyObject *number(struct rc_py_getting *getting, PyObject *text) {
+static PyObject *number(struct rc_py_token_reader *getting, PyObject *text) {
   if (getting->text_count == getting->text_room) {
     size_t room = getting->text_room ? getting->text_room * 4 : TEXTS_AT_HAND;
     PyObject **texts = PyMem_Realloc(getting->texts, room * sizeof *texts);
@@ -76,7 +76,7 @@ static PyObject *number(struct rc_py_getting *getting, PyObject *text) {
   return rc_py_ref(text);
 }
 
-static inline PyObject *get_ascii(struct rc_py_getting *getting, const uint8_t *data, size_t bytes) {
+static inline PyObject *get_ascii(struct rc_py_token_reader *getting, const uint8_t *data, size_t bytes) {
   if (!is_ascii(data, bytes)) return stream_damaged(getting, "its text is no ASCII");
   PyObject *text = PyUnicode_New((Py_ssize_t)bytes, 127);
   if (text && bytes > 0) memcpy(PyUnicode_1BYTE_DATA(text), data, bytes);
@@ -84,24 +84,24 @@ static inline PyObject *get_ascii(struct rc_py_getting *getting, const uint8_t *
 }
 
 /* UTF-8; with lone surrogates, WTF-8. */
-static PyObject *get_text(struct rc_py_getting *getting, const struct ringcast_token *token, const char *errors) {
+static PyObject *get_text(struct rc_py_token_reader *getting, const struct ringcast_token *token, const char *errors) {
   PyObject *text = PyUnicode_DecodeUTF8((const char *)token->data, (Py_ssize_t)token->count, errors);
   return text ? text : stream_refused(getting, "its text is no UTF-8");
 }
 
-static PyObject *get_named(struct rc_py_getting *getting, const struct ringcast_token *token) {
+static PyObject *get_named(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   PyObject *text = rc_py_key(getting->state, token->data, token->count);
   if (!text) text = get_text(getting, token, NULL);
   return text ? number(getting, text) : NULL;
 }
 
-static PyObject *get_again(struct rc_py_getting *getting, uint64_t text) {
+static PyObject *get_again(struct rc_py_token_reader *getting, uint64_t text) {
   if (text >= getting->text_count) return stream_damaged(getting, "a text that was not there before");
   return rc_py_ref(getting->texts[text]);
 }
 
 /* As get_value: what most values are, without a token. */
-static inline PyObject *get_inner(struct rc_py_getting *getting, int depth) {
+static inline PyObject *get_inner(struct rc_py_token_reader *getting, int depth) {
   struct ringcast_object *object = &getting->object;
   if (object->at == object->end) return get_value(getting, depth);
   uint8_t tag = *object->at;
@@ -124,7 +124,7 @@ static inline PyObject *get_inner(struct rc_py_getting *getting, int depth) {
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
 
 /* Takes so many values from what the stream can have. */
-static inline bool take_values(struct rc_py_getting *getting, uint64_t count) {
+static inline bool take_values(struct rc_py_token_reader *getting, uint64_t count) {
   if (count > getting->values_left) {
     stream_damaged(getting, "a container counts more than there is");
     return false;
@@ -133,7 +133,7 @@ static inline bool take_values(struct rc_py_getting *getting, uint64_t count) {
   return true;
 }
 
-static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int depth) {
+static PyObject *get_list(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, count)) return NULL;
   PyObject *list = PyList_New((Py_ssize_t)count);
   if (!list || count == 0) return list;
@@ -150,7 +150,7 @@ static PyObject *get_list(struct rc_py_getting *getting, uint64_t count, int dep
   return list;
 }
 
-static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int depth) {
+static PyObject *get_tuple(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, count)) return NULL;
   PyObject *tuple = PyTuple_New((Py_ssize_t)count);
   if (!tuple || count == 0) return tuple; /* the empty one is everybody's */
@@ -168,7 +168,7 @@ static PyObject *get_tuple(struct rc_py_getting *getting, uint64_t count, int de
 }
 
 /* A short str in the tag, as most keys are, is looked for among those that came before. */
-static PyObject *get_key(struct rc_py_getting *getting, int depth) {
+static PyObject *get_key(struct rc_py_token_reader *getting, int depth) {
   struct ringcast_object *object = &getting->object;
   if (object->at < object->end && *object->at >= RINGCAST_TAG_TEXT && *object->at < RINGCAST_TAG_NONE) {
     size_t bytes = *object->at - RINGCAST_TAG_TEXT;
@@ -197,7 +197,7 @@ static PyObject *dict_new(uint64_t count) {
   return PyDict_New();
 }
 
-static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int depth) {
+static PyObject *get_dict(struct rc_py_token_reader *getting, uint64_t count, int depth) {
   if (!take_values(getting, 2 * count)) return NULL;
   PyObject *dict = dict_new(count);
   for (uint64_t i = 0; dict && i < count; i++) {
@@ -212,7 +212,7 @@ static PyObject *get_dict(struct rc_py_getting *getting, uint64_t count, int dep
   return dict;
 }
 
-static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_set(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *set = token->tag == RINGCAST_TAG_SET ? PySet_New(NULL) : PyFrozenSet_New(NULL);
   for (uint64_t i = 0; set && i < token->count; i++) {
     PyObject *member = get_inner(getting, depth);
@@ -225,7 +225,7 @@ static PyObject *get_set(struct rc_py_getting *getting, const struct ringcast_to
 }
 
 /* Into `out`, all or nothing. */
-static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int depth, PyObject **out) {
+static bool get_values(struct rc_py_token_reader *getting, Py_ssize_t count, int depth, PyObject **out) {
   for (Py_ssize_t i = 0; i < count; i++) {
     out[i] = get_inner(getting, depth);
     if (out[i]) continue;
@@ -235,7 +235,7 @@ static bool get_values(struct rc_py_getting *getting, Py_ssize_t count, int dept
   return true;
 }
 
-static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   PyObject *bounds[3], *made;
   if (!get_values(getting, 3, depth, bounds)) return NULL;
   if (token->tag == RINGCAST_TAG_SLICE) {
@@ -251,7 +251,7 @@ static PyObject *get_bounds(struct rc_py_getting *getting, const struct ringcast
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
 /* No value: one follows, or a class again. By a loop in get_value, as a stream can have many in a row at any depth. */
-static bool take_class(struct rc_py_getting *getting, const struct ringcast_token *token) {
+static bool take_class(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
   struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind, token->data,
                                                token->count, getting->may_import);
@@ -263,7 +263,7 @@ static bool take_class(struct rc_py_getting *getting, const struct ringcast_toke
   return class;
 }
 
-static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_class *class, int depth) {
+static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_py_class *class, int depth) {
   PyObject *name = get_inner(getting, depth);
   if (name && !PyUnicode_CheckExact(name)) {
     Py_DECREF(name);
@@ -283,7 +283,7 @@ static PyObject *get_member(struct rc_py_getting *getting, const struct rc_py_cl
   return member;
 }
 
-static PyObject *get_instance(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_instance(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   if (token->count >= getting->class_count) return stream_damaged(getting, "a class that it has not told of");
   const struct rc_py_class *class = getting->class[token->count];
   if ((class->kind == RINGCAST_CLASS_ENUM) != (token->tag == RINGCAST_TAG_MEMBER)) {
@@ -301,14 +301,14 @@ static PyObject *get_instance(struct rc_py_getting *getting, const struct ringca
 
 /* ---- What lies beside the stream -------------------------------------------------------------------------------- */
 
-static PyObject *get_part(struct rc_py_getting *getting, const struct ringcast_token *token) {
+static PyObject *get_part(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   if (getting->next_part >= getting->part_count) return stream_damaged(getting, "a part that it lacks");
   PyObject *part = getting->parts[getting->next_part++];
   if (token->tag == RINGCAST_TAG_PART) return rc_py_ref(part);
   return PyBytes_CheckExact(part) ? PyByteArray_FromObject(part) : stream_damaged(getting, "a part of another kind");
 }
 
-static PyObject *get_leaf(struct rc_py_getting *getting, uint64_t index) {
+static PyObject *get_leaf(struct rc_py_token_reader *getting, uint64_t index) {
   if (!getting->leaves || index >= (uint64_t)PyList_GET_SIZE(getting->leaves)) {
     return stream_damaged(getting, "a leaf that its pickle lacks");
   }
@@ -323,7 +323,7 @@ static PyObject *too_deep(void) {
   return NULL;
 }
 
-static PyObject *get_container(struct rc_py_getting *getting, const struct ringcast_token *token, int depth) {
+static PyObject *get_container(struct rc_py_token_reader *getting, const struct ringcast_token *token, int depth) {
   if (depth >= RC_PY_DEPTH_UNSEEN) {
     if (depth == RINGCAST_MAX_DEPTH) return stream_damaged(getting, "it is nested too deep");
     if (!rc_py_stack_has_room(&getting->stack_floor)) return too_deep();
@@ -346,24 +346,24 @@ static PyObject *get_container(struct rc_py_getting *getting, const struct ringc
   }
 }
 
-static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_token *token) {
+static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   switch (token->tag) {
   case RINGCAST_TAG_BIGINT:
-    return rc_py_get_bigint(getting, token);
+    return rc_py_token_read_bigint(getting, token);
   case RINGCAST_TAG_COMPLEX:
-    return rc_py_get_complex(token);
+    return rc_py_token_read_complex(token);
   case RINGCAST_TAG_WTF8:
     return get_text(getting, token, "surrogatepass");
   case RINGCAST_TAG_BYTEARRAY:
     return PyByteArray_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
   case RINGCAST_TAG_SCALAR:
-    return rc_py_get_scalar(getting, token);
+    return rc_py_token_read_scalar(getting, token);
   case RINGCAST_TAG_DTYPE:
     return rc_py_torch_dtype(getting->state, token->data, token->count);
   case RINGCAST_TAG_DEVICE:
     return rc_py_torch_device(getting->state, token->data, token->count);
   case RINGCAST_TAG_SIZE:
-    return rc_py_get_size(getting, token);
+    return rc_py_token_read_size(getting, token);
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY:
     return get_part(getting, token);
@@ -372,7 +372,7 @@ static PyObject *get_rare(struct rc_py_getting *getting, const struct ringcast_t
   }
 }
 
-static PyObject *get_value(struct rc_py_getting *getting, int depth) {
+static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
   struct ringcast_token token;
   do {
     if (ringcast_token_read(&getting->object, &token) < 0) {
@@ -403,7 +403,7 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
     return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
   case RINGCAST_TAG_PACKED_LIST:
   case RINGCAST_TAG_PACKED_TUPLE:
-    return rc_py_get_packed(&token);
+    return rc_py_token_read_packed(&token);
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_DICT:
@@ -419,7 +419,7 @@ static PyObject *get_value(struct rc_py_getting *getting, int depth) {
   }
 }
 
-PyObject *rc_py_get(struct rc_py_getting *getting) {
+PyObject *rc_py_token_read(struct rc_py_token_reader *getting) {
   getting->texts = NULL;
   getting->text_count = getting->text_room = 0;
   getting->values_left = (uint64_t)(getting->object.end - getting->object.at);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers, text and bytes, to tokens. */
-#include "python/extension/codec/put.h"
+#include "python/extension/codec/token_write.h"
 
 enum { SHARED_LEAST = 6 }; /* bytes of a str, to be worth a number */
 
 /* ---- Numbers ---------------------------------------------------------------------------------------------------- */
 
-static enum rc_py_put put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
+static enum rc_py_token_writer put_bigint(struct rc_py_encoding *encoding, PyObject *value) {
   PyObject *bits = PyObject_CallMethod(value, "bit_length", NULL);
   size_t length = bits ? PyLong_AsSize_t(bits) : 0;
   Py_XDECREF(bits);
@@ -15,7 +15,7 @@ static enum rc_py_put put_bigint(struct rc_py_encoding *encoding, PyObject *valu
   PyObject *arguments = method ? Py_BuildValue("(ns)", (Py_ssize_t)(length / 8 + 1), "little") : NULL;
   PyObject *keywords = arguments ? Py_BuildValue("{sO}", "signed", Py_True) : NULL;
   PyObject *bytes = keywords ? PyObject_Call(method, arguments, keywords) : NULL;
-  enum rc_py_put put = RC_PY_PUT_RAISED;
+  enum rc_py_token_writer put = RC_PY_PUT_RAISED;
   if (bytes) {
     put = put_bytes(encoding, RINGCAST_TAG_BIGINT, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
   }
@@ -26,7 +26,7 @@ static enum rc_py_put put_bigint(struct rc_py_encoding *encoding, PyObject *valu
   return put;
 }
 
-enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *object) {
+enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *object) {
   int64_t value;
   if (!int_value(object, &value)) return put_bigint(encoding, object);
   uint8_t *at = stream_at(encoding, 9);
@@ -41,7 +41,7 @@ enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *object) 
   return stream_end(encoding, at + ((size_t)1 << size));
 }
 
-enum rc_py_put rc_py_put_float(struct rc_py_encoding *encoding, PyObject *object) {
+enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *object) {
   double value = PyFloat_AS_DOUBLE(object);
   uint8_t *at = stream_at(encoding, 9);
   if (!at) return RC_PY_PUT_RAISED;
@@ -50,7 +50,7 @@ enum rc_py_put rc_py_put_float(struct rc_py_encoding *encoding, PyObject *object
   return stream_end(encoding, at + sizeof value);
 }
 
-enum rc_py_put rc_py_put_complex(struct rc_py_encoding *encoding, PyObject *object) {
+enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding, PyObject *object) {
   Py_complex value = PyComplex_AsCComplex(object);
   uint8_t *at = stream_at(encoding, 17);
   if (!at) return RC_PY_PUT_RAISED;
@@ -95,7 +95,7 @@ static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind)
 #undef NARROW
 }
 
-static enum rc_py_put put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count) {
+static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count) {
   int64_t low = INT64_MAX, high = INT64_MIN, value;
   uint8_t *at = stream_at(encoding, HEAD + 8 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
@@ -114,7 +114,7 @@ static enum rc_py_put put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyO
   return stream_end(encoding, at + count * (kind & 15));
 }
 
-static enum rc_py_put put_floats(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count) {
+static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count) {
   uint8_t *at = stream_at(encoding, HEAD + 1 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
@@ -129,7 +129,7 @@ static enum rc_py_put put_floats(struct rc_py_encoding *encoding, uint8_t tag, P
 }
 
 /* LEAF: they are no numbers of one kind, and nothing was written. */
-enum rc_py_put rc_py_put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
+enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
                                         size_t count) {
   if (PyLong_CheckExact(items[0]) && PyLong_CheckExact(items[count - 1])) return put_ints(encoding, tag, items, count);
   if (PyFloat_CheckExact(items[0])) return put_floats(encoding, tag, items, count);
@@ -138,7 +138,7 @@ enum rc_py_put rc_py_put_packed(struct rc_py_encoding *encoding, uint8_t tag, Py
 
 /* ---- Text and bytes --------------------------------------------------------------------------------------------- */
 
-static enum rc_py_put put_part(struct rc_py_encoding *encoding, PyObject *value, enum ringcast_item_kind kind,
+static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value, enum ringcast_item_kind kind,
                                const void *data, size_t bytes) {
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) return RC_PY_PUT_RAISED;
@@ -149,10 +149,10 @@ static enum rc_py_put put_part(struct rc_py_encoding *encoding, PyObject *value,
 }
 
 /* With lone surrogates in it. */
-static enum rc_py_put put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
+static enum rc_py_token_writer put_wide_text(struct rc_py_encoding *encoding, PyObject *text) {
   PyObject *bytes = PyUnicode_AsEncodedString(text, "utf-8", "surrogatepass");
   if (!bytes) return RC_PY_PUT_RAISED;
-  enum rc_py_put put =
+  enum rc_py_token_writer put =
       put_bytes(encoding, RINGCAST_TAG_WTF8, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes));
   Py_DECREF(bytes);
   return put;
@@ -168,7 +168,7 @@ static bool is_there(const struct rc_py_encoding *encoding, size_t at, const voi
 }
 
 /* A str that others hold too, and so the value perhaps once more: with a number, or by its number. */
-static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data, size_t bytes) {
+static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data, size_t bytes) {
   struct rc_py_texts *texts = encoding->texts;
   struct rc_py_text *known = &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
   if (known->text == text && known->number >= encoding->first_text && known->number < texts->next &&
@@ -176,14 +176,14 @@ static enum rc_py_put put_shared(struct rc_py_encoding *encoding, PyObject *text
     return put_head(encoding, RINGCAST_TAG_AGAIN, known->number - encoding->first_text);
   }
   size_t at = encoding->stream_bytes + 1;
-  enum rc_py_put put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
+  enum rc_py_token_writer put = put_bytes(encoding, RINGCAST_TAG_NAMED, data, bytes);
   if (put != RC_PY_PUT_DONE || at > UINT32_MAX || texts->next == UINT32_MAX) return put;
   *known = (struct rc_py_text){.text = text, .number = texts->next, .at = (uint32_t)at};
   texts->next++;
   return put;
 }
 
-enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
+enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, PyObject *text) {
   Py_ssize_t bytes;
   const char *data;
   int has_text = rc_py_utf8(text, &data, &bytes);
@@ -200,14 +200,14 @@ enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text) {
   return stream_end(encoding, at + length);
 }
 
-enum rc_py_put rc_py_put_bytes(struct rc_py_encoding *encoding, PyObject *value) {
+enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyBytes_GET_SIZE(value);
   const void *data = PyBytes_AS_STRING(value);
   if (bytes > INLINE_MOST) return put_part(encoding, value, RINGCAST_ITEM_BYTES, data, bytes);
   return put_bytes(encoding, RINGCAST_TAG_BYTES, data, bytes);
 }
 
-enum rc_py_put rc_py_put_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
+enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyByteArray_GET_SIZE(value);
   if (bytes <= INLINE_MOST) {
     return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers that are rarer, and many in one token, from tokens. */
-#include "python/extension/codec/get.h"
+#include "python/extension/codec/token_read.h"
 #include "python/extension/tensors.h"
 
-PyObject *rc_py_get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_bigint(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   PyObject *method = PyObject_GetAttrString((PyObject *)&PyLong_Type, "from_bytes");
   PyObject *arguments = NULL, *keywords = NULL, *value = NULL;
   if (method) arguments = Py_BuildValue("(y#s)", (const char *)token->data, (Py_ssize_t)token->count, "little");
@@ -15,7 +15,7 @@ PyObject *rc_py_get_bigint(struct rc_py_getting *getting, const struct ringcast_
   return value ? value : stream_refused(getting, "an int");
 }
 
-PyObject *rc_py_get_complex(const struct ringcast_token *token) {
+PyObject *rc_py_token_read_complex(const struct ringcast_token *token) {
   Py_complex value;
   memcpy(&value.real, token->data, 8);
   memcpy(&value.imag, token->data + 8, 8);
@@ -23,7 +23,7 @@ PyObject *rc_py_get_complex(const struct ringcast_token *token) {
 }
 
 /* numpy.frombuffer(data, dtype)[0] */
-PyObject *rc_py_get_scalar(struct rc_py_getting *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_scalar(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   PyObject *dtype = rc_py_numpy_dtype(getting->state, token->dtype);
   if (!dtype) return PyErr_Occurred() ? NULL : stream_damaged(getting, "a scalar of a dtype that NumPy lacks");
   if (token->dtype.code == RC_PY_BOOL_CODE && token->data[0] > 1) return stream_damaged(getting, "a truth value");
@@ -94,7 +94,7 @@ static bool fill_packed_kind(PyObject **out, const struct ringcast_token *token)
   }
 }
 
-PyObject *rc_py_get_packed(const struct ringcast_token *token) {
+PyObject *rc_py_token_read_packed(const struct ringcast_token *token) {
   Py_ssize_t count = (Py_ssize_t)token->count;
   bool is_list = token->tag == RINGCAST_TAG_PACKED_LIST;
   PyObject *items = is_list ? PyList_New(count) : PyTuple_New(count);
@@ -105,11 +105,11 @@ PyObject *rc_py_get_packed(const struct ringcast_token *token) {
 }
 
 /* torch.Size(tuple of ints) */
-PyObject *rc_py_get_size(struct rc_py_getting *getting, const struct ringcast_token *token) {
+PyObject *rc_py_token_read_size(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   struct ringcast_token numbers = *token;
   numbers.tag = RINGCAST_TAG_PACKED_TUPLE;
   numbers.kind = RINGCAST_PACKED_I64;
-  PyObject *tuple = rc_py_get_packed(&numbers);
+  PyObject *tuple = rc_py_token_read_packed(&numbers);
   PyObject *size = tuple ? rc_py_torch_size(getting->state, tuple) : NULL;
   Py_XDECREF(tuple);
   return size;

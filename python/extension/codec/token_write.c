@@ -16,7 +16,7 @@
  * Exact types only: a subclass may mean more than its contents.
  */
 #include "python/extension/codec/classes.h"
-#include "python/extension/codec/put.h"
+#include "python/extension/codec/token_write.h"
 
 enum {
   PACKED_LEAST = 3,        /* numbers in a list to be packed */
@@ -73,9 +73,9 @@ static int see(struct rc_py_encoding *encoding, PyObject *container) {
   return 0;
 }
 
-/* Whether a container with more than one reference is to be written: as rc_py_put. Two are its own container's and
+/* Whether a container with more than one reference is to be written: as rc_py_token_writer. Two are its own container's and
  * put_inner's: nobody else has it. */
-static enum rc_py_put look_at_shared(struct rc_py_encoding *encoding, PyObject *container,
+static enum rc_py_token_writer look_at_shared(struct rc_py_encoding *encoding, PyObject *container,
                                      const struct rc_py_step *step) {
   if (is_on_the_way(step->up, container)) return RC_PY_PUT_CYCLE;
   int seen = see(encoding, container);
@@ -101,7 +101,7 @@ bool rc_py_stream_grow(struct rc_py_encoding *encoding, size_t bytes) {
 
 /* ---- Containers ------------------------------------------------------------------------------------------------- */
 
-static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
+static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step);
 
 /* A value that is a tag and nothing else. */
 static inline bool small_tag(PyObject *value, uint8_t *out) {
@@ -122,13 +122,13 @@ static inline bool small_tag(PyObject *value, uint8_t *out) {
 
 /* A value within a container, which `step` tells; takes over a reference, for Python code that runs deeper down could
  * drop the container's. One that has no kind of its own becomes a leaf. */
-static inline enum rc_py_put put_inner(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static inline enum rc_py_token_writer put_inner(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   uint8_t tag;
   if (small_tag(value, &tag)) {
     Py_DECREF(value);
     return put_tag(encoding, tag);
   }
-  enum rc_py_put put = put_value(encoding, value, step);
+  enum rc_py_token_writer put = put_value(encoding, value, step);
   if (put == RC_PY_PUT_LEAF) {
     Py_ssize_t leaf = rc_py_leaf_add(encoding, value, step);
     put = leaf < 0 ? RC_PY_PUT_RAISED : put_head(encoding, RINGCAST_TAG_LEAF, (uint64_t)leaf);
@@ -137,7 +137,7 @@ static inline enum rc_py_put put_inner(struct rc_py_encoding *encoding, PyObject
   return put;
 }
 
-static enum rc_py_put raise_too_deep(struct rc_py_step *step) {
+static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
   PyObject *place = rc_py_step_path(step);
   if (place) {
     PyErr_Format(PyExc_RecursionError,
@@ -150,7 +150,7 @@ static enum rc_py_put raise_too_deep(struct rc_py_step *step) {
 }
 
 /* The container as a step further down; whether it may be written at all. */
-static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject *container, struct rc_py_step *up,
+static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding, PyObject *container, struct rc_py_step *up,
                                        struct rc_py_step *out) {
   out->up = up;
   out->container = container;
@@ -163,24 +163,24 @@ static inline enum rc_py_put step_into(struct rc_py_encoding *encoding, PyObject
   return Py_REFCNT(container) > 2 ? look_at_shared(encoding, container, out) : RC_PY_PUT_DONE;
 }
 
-static enum rc_py_put changed(void) {
+static enum rc_py_token_writer changed(void) {
   PyErr_SetString(PyExc_RuntimeError, "the value has changed while it was sent");
   return RC_PY_PUT_RAISED;
 }
 
-/* As rc_py_put_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written once. */
-static inline enum rc_py_put put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
+/* As rc_py_token_write_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written once. */
+static inline enum rc_py_token_writer put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
                                         PyObject *const *items, Py_ssize_t count) {
   bool is_counted = encoding->stream_bytes > REPEATED_MOST && Py_REFCNT(container) > 2;
   if (is_counted && was_seen(encoding, container)) return RC_PY_PUT_LEAF;
-  enum rc_py_put put = rc_py_put_packed(encoding, tag, items, (size_t)count);
+  enum rc_py_token_writer put = rc_py_token_write_packed(encoding, tag, items, (size_t)count);
   return put == RC_PY_PUT_DONE && is_counted && see(encoding, container) < 0 ? RC_PY_PUT_RAISED : put;
 }
 
-static enum rc_py_put put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
+static enum rc_py_token_writer put_list(struct rc_py_encoding *encoding, PyObject *list, struct rc_py_step *up) {
   struct rc_py_step step;
   Py_ssize_t count = PyList_GET_SIZE(list);
-  enum rc_py_put put = RC_PY_PUT_LEAF;
+  enum rc_py_token_writer put = RC_PY_PUT_LEAF;
   if (count >= PACKED_LEAST) {
     put = put_packed(encoding, RINGCAST_TAG_PACKED_LIST, list, ((PyListObject *)list)->ob_item, count);
     if (put != RC_PY_PUT_LEAF) return put;
@@ -194,10 +194,10 @@ static enum rc_py_put put_list(struct rc_py_encoding *encoding, PyObject *list, 
   return put;
 }
 
-static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple, struct rc_py_step *up) {
+static enum rc_py_token_writer put_tuple(struct rc_py_encoding *encoding, PyObject *tuple, struct rc_py_step *up) {
   struct rc_py_step step;
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
-  enum rc_py_put put = RC_PY_PUT_LEAF;
+  enum rc_py_token_writer put = RC_PY_PUT_LEAF;
   if (count >= PACKED_LEAST) {
     put = put_packed(encoding, RINGCAST_TAG_PACKED_TUPLE, tuple, ((PyTupleObject *)tuple)->ob_item, count);
     if (put != RC_PY_PUT_LEAF) return put;
@@ -210,18 +210,18 @@ static enum rc_py_put put_tuple(struct rc_py_encoding *encoding, PyObject *tuple
   return put;
 }
 
-static enum rc_py_put put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
+static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObject *dict, struct rc_py_step *up) {
   struct rc_py_step step;
   PyObject *key, *value;
   Py_ssize_t position = 0, count = PyDict_GET_SIZE(dict), done = 0;
-  enum rc_py_put put = step_into(encoding, dict, up, &step);
+  enum rc_py_token_writer put = step_into(encoding, dict, up, &step);
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_DICT, (uint64_t)count);
   while (put == RC_PY_PUT_DONE && PyDict_Next(dict, &position, &key, &value)) {
     if (++done > count) break;
     Py_INCREF(value);
     step.key = rc_py_ref(key);
     step.index = RC_PY_STEP_OF_KEY;
-    put = PyUnicode_CheckExact(key) ? rc_py_put_text(encoding, key) : put_inner(encoding, rc_py_ref(key), &step);
+    put = PyUnicode_CheckExact(key) ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), &step);
     step.index = RC_PY_STEP_KEY;
     if (put == RC_PY_PUT_DONE) {
       put = put_inner(encoding, value, &step);
@@ -233,11 +233,11 @@ static enum rc_py_put put_dict(struct rc_py_encoding *encoding, PyObject *dict, 
   return put == RC_PY_PUT_DONE && (done != count || PyDict_GET_SIZE(dict) != count) ? changed() : put;
 }
 
-static enum rc_py_put put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up, uint8_t tag) {
+static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up, uint8_t tag) {
   struct rc_py_step step;
   PyObject *member;
   Py_ssize_t count = PySet_GET_SIZE(set), done = 0;
-  enum rc_py_put put = step_into(encoding, set, up, &step);
+  enum rc_py_token_writer put = step_into(encoding, set, up, &step);
   if (put != RC_PY_PUT_DONE) return put;
   PyObject *members = PyObject_GetIter(set);
   if (!members) return RC_PY_PUT_RAISED;
@@ -253,11 +253,11 @@ static enum rc_py_put put_set(struct rc_py_encoding *encoding, PyObject *set, st
 }
 
 /* range and slice. */
-static enum rc_py_put put_bounds(struct rc_py_encoding *encoding, PyObject *bounds, struct rc_py_step *up,
+static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObject *bounds, struct rc_py_step *up,
                                  uint8_t tag) {
   static const char *const names[] = {"start", "stop", "step"};
   struct rc_py_step step;
-  enum rc_py_put put = step_into(encoding, bounds, up, &step);
+  enum rc_py_token_writer put = step_into(encoding, bounds, up, &step);
   if (put == RC_PY_PUT_DONE) put = put_tag(encoding, tag);
   step.index = RC_PY_STEP_FIELD;
   for (int i = 0; put == RC_PY_PUT_DONE && i < 3; i++) {
@@ -272,7 +272,7 @@ static enum rc_py_put put_bounds(struct rc_py_encoding *encoding, PyObject *boun
 /* ---- Instances -------------------------------------------------------------------------------------------------- */
 
 /* Says which class comes, unless the stream has said it already. LEAF: there are too many. */
-static inline enum rc_py_put put_class(struct rc_py_encoding *encoding, struct rc_py_class *class) {
+static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding, struct rc_py_class *class) {
   if (class->serial == encoding->serial) return RC_PY_PUT_DONE;
   if (encoding->classes == RINGCAST_MAX_CLASSES) return RC_PY_PUT_LEAF;
   size_t bytes = (size_t)PyBytes_GET_SIZE(class->text);
@@ -289,7 +289,7 @@ static inline enum rc_py_put put_class(struct rc_py_encoding *encoding, struct r
 
 /* A member of an enum, unless its class knows it by another name or none: a flag that is made of others. It has a value
  * in it, its name, and so is as deep as a container. */
-static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
+static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
                                  const struct rc_py_step *up) {
   struct rc_py_state *state = encoding->state;
   if (up->depth == RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
@@ -297,23 +297,23 @@ static enum rc_py_put put_member(struct rc_py_encoding *encoding, PyObject *memb
   PyObject *name = members ? PyObject_GetAttr(member, state->names._name_) : NULL;
   bool is_known = name && PyUnicode_CheckExact(name) && PyDict_CheckExact(members) &&
                   PyDict_GetItemWithError(members, name) == member;
-  enum rc_py_put put = name ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
+  enum rc_py_token_writer put = name ? RC_PY_PUT_LEAF : RC_PY_PUT_RAISED;
   if (name && !is_known) PyErr_Clear(); /* of a key among the members that compares itself by code of its own */
   if (is_known) put = put_class(encoding, class);
   if (is_known && put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_MEMBER, class->number);
-  if (is_known && put == RC_PY_PUT_DONE) put = rc_py_put_text(encoding, name);
+  if (is_known && put == RC_PY_PUT_DONE) put = rc_py_token_write_text(encoding, name);
   Py_XDECREF(members);
   Py_XDECREF(name);
   return put;
 }
 
-static enum rc_py_put put_scalar(struct rc_py_encoding *encoding, PyObject *scalar, const struct rc_py_class *class) {
+static enum rc_py_token_writer put_scalar(struct rc_py_encoding *encoding, PyObject *scalar, const struct rc_py_class *class) {
   Py_buffer view;
   if (PyObject_GetBuffer(scalar, &view, PyBUF_SIMPLE) < 0) {
     PyErr_Clear();
     return RC_PY_PUT_LEAF;
   }
-  enum rc_py_put put = RC_PY_PUT_LEAF;
+  enum rc_py_token_writer put = RC_PY_PUT_LEAF;
   if (view.len * 8 == class->dtype.bits) {
     uint8_t *at = stream_at(encoding, 1 + sizeof class->dtype + (size_t)view.len);
     if (at) {
@@ -363,7 +363,7 @@ static bool fields_of(const struct rc_py_class *class, PyObject *instance, PyObj
 
 enum { FIELDS_AT_HAND = 32 };
 
-static enum rc_py_put put_fields(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
+static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
                                  struct rc_py_step *step, PyObject **fields) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   bool has_dict = class->kind == RINGCAST_CLASS_DATACLASS && !class->offsets;
@@ -372,7 +372,7 @@ static enum rc_py_put put_fields(struct rc_py_encoding *encoding, PyObject *inst
   bool whole = fields_of(class, instance, dict, fields);
   Py_XDECREF(dict);
   if (!whole) return RC_PY_PUT_LEAF;
-  enum rc_py_put put = put_class(encoding, class);
+  enum rc_py_token_writer put = put_class(encoding, class);
   if (put == RC_PY_PUT_DONE) put = put_head(encoding, RINGCAST_TAG_OBJECT, class->number);
   step->index = RC_PY_STEP_FIELD;
   for (Py_ssize_t i = 0; i < count; i++) {
@@ -386,11 +386,11 @@ static enum rc_py_put put_fields(struct rc_py_encoding *encoding, PyObject *inst
   return put;
 }
 
-static enum rc_py_put put_instance(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
+static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
                                    struct rc_py_step *up) {
   struct rc_py_step step;
   PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand;
-  enum rc_py_put put = step_into(encoding, instance, up, &step);
+  enum rc_py_token_writer put = step_into(encoding, instance, up, &step);
   if (put != RC_PY_PUT_DONE) return put;
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   if (class->kind == RINGCAST_CLASS_NAMEDTUPLE && PyTuple_GET_SIZE(instance) != count) return RC_PY_PUT_LEAF;
@@ -405,7 +405,7 @@ static enum rc_py_put put_instance(struct rc_py_encoding *encoding, PyObject *in
 
 /* ---- Any value -------------------------------------------------------------------------------------------------- */
 
-static enum rc_py_put put_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static enum rc_py_token_writer put_tensor(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   struct rc_py_source source = {.keep = NULL};
   uint64_t bytes;
   int described = rc_py_part_tensor(encoding, value, step, &source, &bytes);
@@ -422,11 +422,11 @@ static enum rc_py_put put_tensor(struct rc_py_encoding *encoding, PyObject *valu
 }
 
 /* A torch.dtype, torch.device or torch.Size. */
-static enum rc_py_put put_named(struct rc_py_encoding *encoding, PyObject *value) {
+static enum rc_py_token_writer put_named(struct rc_py_encoding *encoding, PyObject *value) {
   struct rc_py_named name;
   int named = rc_py_torch_name(encoding->state, value, &name);
   if (named <= 0) return named < 0 ? RC_PY_PUT_RAISED : RC_PY_PUT_LEAF;
-  enum rc_py_put put = RC_PY_PUT_RAISED;
+  enum rc_py_token_writer put = RC_PY_PUT_RAISED;
   uint8_t *at = stream_at(encoding, HEAD + name.bytes);
   if (at) {
     *at++ = name.tag;
@@ -439,29 +439,29 @@ static enum rc_py_put put_named(struct rc_py_encoding *encoding, PyObject *value
 }
 
 /* What is rarer. */
-static enum rc_py_put put_other(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static enum rc_py_token_writer put_other(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   PyTypeObject *type = Py_TYPE(value);
-  if (type == &PyComplex_Type) return rc_py_put_complex(encoding, value);
-  if (type == &PyByteArray_Type) return rc_py_put_bytearray(encoding, value);
+  if (type == &PyComplex_Type) return rc_py_token_write_complex(encoding, value);
+  if (type == &PyByteArray_Type) return rc_py_token_write_bytearray(encoding, value);
   if (type == &PySet_Type) return put_set(encoding, value, step, RINGCAST_TAG_SET);
   if (type == &PyFrozenSet_Type) return put_set(encoding, value, step, RINGCAST_TAG_FROZENSET);
   if (type == &PyRange_Type) return put_bounds(encoding, value, step, RINGCAST_TAG_RANGE);
   if (type == &PySlice_Type) return put_bounds(encoding, value, step, RINGCAST_TAG_SLICE);
-  enum rc_py_put put = put_tensor(encoding, value, step);
+  enum rc_py_token_writer put = put_tensor(encoding, value, step);
   if (put != RC_PY_PUT_LEAF) return put;
   return put_named(encoding, value);
 }
 
 /* LEAF: nothing was written. */
-static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static enum rc_py_token_writer put_value(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
   PyTypeObject *type = Py_TYPE(value);
-  if (type == &PyUnicode_Type) return rc_py_put_text(encoding, value);
-  if (type == &PyLong_Type) return rc_py_put_int(encoding, value);
+  if (type == &PyUnicode_Type) return rc_py_token_write_text(encoding, value);
+  if (type == &PyLong_Type) return rc_py_token_write_int(encoding, value);
   if (type == &PyList_Type) return put_list(encoding, value, step);
   if (type == &PyDict_Type) return put_dict(encoding, value, step);
   if (type == &PyTuple_Type) return put_tuple(encoding, value, step);
-  if (type == &PyFloat_Type) return rc_py_put_float(encoding, value);
-  if (type == &PyBytes_Type) return rc_py_put_bytes(encoding, value);
+  if (type == &PyFloat_Type) return rc_py_token_write_float(encoding, value);
+  if (type == &PyBytes_Type) return rc_py_token_write_bytes(encoding, value);
   struct rc_py_class *class = rc_py_class_of(encoding->state, encoding->class_cache, type);
   if (!class) return PyErr_Occurred() ? RC_PY_PUT_RAISED : put_other(encoding, value, step);
   if (class->kind == RC_PY_CLASS_SCALAR) return put_scalar(encoding, value, class);
@@ -469,7 +469,7 @@ static enum rc_py_put put_value(struct rc_py_encoding *encoding, PyObject *value
                                             : put_instance(encoding, value, class, step);
 }
 
-enum rc_py_put rc_py_put(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root) {
+enum rc_py_token_writer rc_py_token_writer(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *root) {
   encoding->serial = ++encoding->state->serial;
   encoding->classes = 0;
   if (encoding->texts && encoding->texts->next > UINT32_MAX / 2) {

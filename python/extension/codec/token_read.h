@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a stream of tokens to a Python value: what decode.c gives and gets, and what get.c (text, containers, instances)
- * and get_plain.c (numbers) share. */
+/* From a stream of tokens to a Python value: what decode.c gives and gets, and what token_read.c (text, containers, instances)
+ * and scalars_read.c (numbers) share. */
 #ifndef RC_EXTENSION_GET_H
 #define RC_EXTENSION_GET_H
 
 #include "python/extension/codec/classes.h"
 
 /* A stream in memory that nobody changes, and what its tokens refer to. */
-struct rc_py_getting {
+struct rc_py_token_reader {
   struct rc_py_state *state;
   struct ringcast_object object;
   PyObject **parts; /* the values of the entries that are this stream's parts */
@@ -24,19 +24,19 @@ struct rc_py_getting {
 };
 
 /* The value, or NULL: raised. */
-PyObject *rc_py_get(struct rc_py_getting *getting);
+PyObject *rc_py_token_read(struct rc_py_token_reader *getting);
 
 /* A short str of ASCII that is likely to come again: the one that came before, or a new one. NULL, with nothing raised:
  * it is neither short nor ASCII, and is to be made otherwise. */
 PyObject *rc_py_key(struct rc_py_state *state, const void *text, size_t bytes);
 
 /* Raises ProtocolError. Always NULL. */
-static inline PyObject *stream_damaged(struct rc_py_getting *getting, const char *what) {
+static inline PyObject *stream_damaged(struct rc_py_token_reader *getting, const char *what) {
   return rc_py_raise_damaged(getting->state, what);
 }
 
 /* What Python itself says against a damaged stream. Always NULL. */
-static inline PyObject *stream_refused(struct rc_py_getting *getting, const char *what) {
+static inline PyObject *stream_refused(struct rc_py_token_reader *getting, const char *what) {
   rc_py_protocol_from_current(getting->state, what);
   return NULL;
 }
@@ -47,13 +47,13 @@ static inline PyObject *get_float(const uint8_t *data) {
   return PyFloat_FromDouble(value);
 }
 
-/* ---- get_plain.c ------------------------------------------------------------------------------------------------ */
+/* ---- scalars_read.c ------------------------------------------------------------------------------------------------ */
 
-PyObject *rc_py_get_bigint(struct rc_py_getting *getting, const struct ringcast_token *token);
-PyObject *rc_py_get_complex(const struct ringcast_token *token);
-PyObject *rc_py_get_scalar(struct rc_py_getting *getting, const struct ringcast_token *token);
-PyObject *rc_py_get_packed(const struct ringcast_token *token);
-PyObject *rc_py_get_size(struct rc_py_getting *getting, const struct ringcast_token *token);
+PyObject *rc_py_token_read_bigint(struct rc_py_token_reader *getting, const struct ringcast_token *token);
+PyObject *rc_py_token_read_complex(const struct ringcast_token *token);
+PyObject *rc_py_token_read_scalar(struct rc_py_token_reader *getting, const struct ringcast_token *token);
+PyObject *rc_py_token_read_packed(const struct ringcast_token *token);
+PyObject *rc_py_token_read_size(struct rc_py_token_reader *getting, const struct ringcast_token *token);
 
 /* The first part of an OBJECT entry, and how many there are. */
 static inline uint32_t rc_py_first_part(const struct ringcast_item *object, uint32_t *parts) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing tokens: what put.c (containers, instances) and put_plain.c (numbers, text, bytes) share. */
+/* Writing tokens: what token_write.c (containers, instances) and scalars_write.c (numbers, text, bytes) share. */
 #ifndef RC_EXTENSION_PUT_H
 #define RC_EXTENSION_PUT_H
 
@@ -21,7 +21,7 @@ static inline uint8_t *stream_at(struct rc_py_encoding *encoding, size_t bytes) 
   return encoding->stream + encoding->stream_bytes;
 }
 
-static inline enum rc_py_put stream_end(struct rc_py_encoding *encoding, const uint8_t *at) {
+static inline enum rc_py_token_writer stream_end(struct rc_py_encoding *encoding, const uint8_t *at) {
   encoding->stream_bytes = (size_t)(at - encoding->stream);
   return RC_PY_PUT_DONE;
 }
@@ -37,21 +37,21 @@ static inline uint8_t *write_count(uint8_t *at, uint64_t count) {
   return at + ((size_t)2 << size);
 }
 
-static inline enum rc_py_put put_tag(struct rc_py_encoding *encoding, uint8_t tag) {
+static inline enum rc_py_token_writer put_tag(struct rc_py_encoding *encoding, uint8_t tag) {
   uint8_t *at = stream_at(encoding, 1);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
   return stream_end(encoding, at);
 }
 
-static inline enum rc_py_put put_head(struct rc_py_encoding *encoding, uint8_t tag, uint64_t count) {
+static inline enum rc_py_token_writer put_head(struct rc_py_encoding *encoding, uint8_t tag, uint64_t count) {
   uint8_t *at = stream_at(encoding, HEAD);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
   return stream_end(encoding, write_count(at, count));
 }
 
-static inline enum rc_py_put put_bytes(struct rc_py_encoding *encoding, uint8_t tag, const void *data, size_t bytes) {
+static inline enum rc_py_token_writer put_bytes(struct rc_py_encoding *encoding, uint8_t tag, const void *data, size_t bytes) {
   uint8_t *at = stream_at(encoding, HEAD + bytes);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
@@ -79,15 +79,15 @@ static inline bool int_value(PyObject *value, int64_t *out) {
   return !overflow;
 }
 
-/* ---- put_plain.c ------------------------------------------------------------------------------------------------ */
+/* ---- scalars_write.c ------------------------------------------------------------------------------------------------ */
 
-enum rc_py_put rc_py_put_int(struct rc_py_encoding *encoding, PyObject *value);
-enum rc_py_put rc_py_put_float(struct rc_py_encoding *encoding, PyObject *value);
-enum rc_py_put rc_py_put_complex(struct rc_py_encoding *encoding, PyObject *value);
-enum rc_py_put rc_py_put_text(struct rc_py_encoding *encoding, PyObject *text);
-enum rc_py_put rc_py_put_bytes(struct rc_py_encoding *encoding, PyObject *value);
-enum rc_py_put rc_py_put_bytearray(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_token_writer rc_py_token_write_complex(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, PyObject *text);
+enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding, PyObject *value);
+enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value);
 /* Three or more items of a list or tuple. LEAF: they are no numbers of one kind, and nothing was written. */
-enum rc_py_put rc_py_put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count);
+enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count);
 
 #endif
