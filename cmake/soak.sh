@@ -77,7 +77,7 @@ share() { echo $((rest * $1 / 100 > 5 ? rest * $1 / 100 : 5)); } # a part of the
 build() { cmake --preset "$1" && cmake --build --preset "$1"; }
 # The tests in C with each loop in full, and not the share that `make test` and `make test-all` run.
 loops() {
-  build dev && ctest --preset dev -LE '^(house|model)$' -j "$(nproc)" &&
+  build dev && ctest --preset dev -LE '^(lint|model)$' -j "$(nproc)" &&
     build asan && ctest --preset asan -LE '^house$' -j "$(nproc)" &&
     RINGCAST_TEST_EXAMPLES=2000 build/venv/bin/python -m pytest tests/python/test_{fidelity,objects}.py
 }

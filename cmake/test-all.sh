@@ -49,7 +49,7 @@ aside() {
 
 # The extension's own tests; the drop-ins call the same extension.
 python_asan() { cmake/python-asan.sh --junitxml="$(junit python-asan)" "${ranks[@]/#/--ignore=}"; }
-asan_rest() { RINGCAST_TEST_SHARE=6 check asan asan-rest -LE '^(sanitized|pool|house)$' -j "$jobs"; }
+asan_rest() { RINGCAST_TEST_SHARE=6 check asan asan-rest -LE '^(sanitized|pool|lint)$' -j "$jobs"; }
 
 begin_aside aside
 for switch in "${switches[@]}"; do

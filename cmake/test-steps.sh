@@ -129,9 +129,9 @@ switches=("hugetlb,numa,spin" "shmem-huge,dlpack_api" "io_uring,cow" "pidfd,cpu_
 # shellcheck disable=SC2034
 everything=$(IFS=, && echo "${switches[*]}")
 
-# Again, as on machines that have less, or more: what depends on the machine (neither "alike" nor "house" by label or
+# Again, as on machines that have less, or more: what depends on the machine (neither "alike" nor "lint" by label or
 # marker). test_switches, in C and in Python, fails in each of these runs unless what is to be missing is not used.
-again() { RINGCAST_TEST_SHARE=10 check dev "$1" -LE '^(alike|house|pool)$' -j "$jobs"; }
+again() { RINGCAST_TEST_SHARE=10 check dev "$1" -LE '^(alike|lint|pool)$' -j "$jobs"; }
 
 # ---- A row of steps beside the first ---------------------------------------------------------------------------------
 

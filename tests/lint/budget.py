@@ -39,7 +39,7 @@ MOST = 500
 
 SUFFIXES = {".c", ".h", ".cc", ".py", ".pyi", ".sh", ".txt", ".pml", ".cmake", ".json", ".supp", ".md"}
 DATA = {".md", ".txt", ".json"}  # may be as long as they like
-ME = "tests/house/budget.py"
+ME = "tests/lint/budget.py"
 OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|lent_|lend|_loans|fake_torch)")
 
 

@@ -51,7 +51,7 @@ echo 'int main() { return 0; }' >"$dir/try.cc"
 if "$cc" -x c++ -fsyntax-only "$dir/try.cc" 2>"$dir/log"; then
   languages+=" c++:c++11 c++:c++20"
 else
-  echo "SKIPPED house_installed: no C++ compiler beside $cc to try the headers with"
+  echo "SKIPPED lint_installed: no C++ compiler beside $cc to try the headers with"
 fi
 headers=0
 for header in "$prefix"/include/ringcast/*.h; do

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operations whose machine code tests/house/arm.py looks at, each as a function of its own. */
+/* The operations whose machine code tests/lint/arm.py looks at, each as a function of its own. */
 #include "ring/eventcount.h"
 #include "ring/fastpath.h"
 

@@ -16,7 +16,7 @@ ORDERING = re.compile(r"\t(ldar|ldapu?r|stlu?r|dmb|ld(?:set|add|clr)\w*|cas\w*|s
 
 # What must occur in a function, in this order, with whatever between. "a|b": in one of them, as the compiler inlines.
 EXPECTED = {
-    "tests/house/arm_probe.c": {
+    "tests/lint/arm_probe.c": {
         "probe_commit": ["stlr", "stlr"],  # W2, W3
         "probe_next": ["ldar", "ldar"],  # R1, R2
         "probe_release": ["dmb ishld", "stlr"],  # A0, A1

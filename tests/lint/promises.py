@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 PROMISES = re.compile(r"^## What is promised\n(.*?)^## ", re.M | re.S)
-TEST = re.compile(r"`((?:test|soak|house|gpu)_\w+|kill_campaign)`")
+TEST = re.compile(r"`((?:test|soak|lint|gpu)_\w+|kill_campaign)`")
 FILE = re.compile(r"`(tests/[\w/.]+)`")
 RUN = re.compile(r"`((?:ring|event|tap|spill|device) [a-z-]+)`")
 
