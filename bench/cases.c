@@ -41,9 +41,7 @@ void bench_begin(bool dry) {
   perf_watch_children();
 }
 
-const char *bench_reason(void) {
-  return perf_reason();
-}
+const char *bench_reason(void) { return perf_reason(); }
 
 bool bench_figure(const char **key, double *value) {
   *key = figure_key;
@@ -84,7 +82,8 @@ static bool has_memory(size_t frame) {
 
 static bool has_cpus(const struct stream_options *options) {
   uint32_t participants = options->readers + options->taps + 1, cpus = (uint32_t)machine.cpu_count;
-  if (options->taps > 0 && participants > cpus) return perf_skip("needs %u CPUs, and %u may be used", participants, cpus);
+  if (options->taps > 0 && participants > cpus)
+    return perf_skip("needs %u CPUs, and %u may be used", participants, cpus);
   if (options->readers <= MOST_FOR_A_CPU * cpus) return true;
   return perf_skip("more than %d readers for each of %u CPUs", MOST_FOR_A_CPU, cpus);
 }

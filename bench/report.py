@@ -52,9 +52,16 @@ def perf(name, seconds, *arguments):
 def run_cases(quick):
     """Median and figures of each case of the benchmark, by name. The repetitions run in random order."""
     say(f"bench {CASES}")
-    found = run([BENCH, f"--benchmark_filter=^({CASES})/", f"--benchmark_min_time={0.01 if quick else 0.1}",
-                 f"--benchmark_repetitions={3 if quick else 7}", "--benchmark_enable_random_interleaving=true",
-                 "--benchmark_format=json"])
+    found = run(
+        [
+            BENCH,
+            f"--benchmark_filter=^({CASES})/",
+            f"--benchmark_min_time={0.01 if quick else 0.1}",
+            f"--benchmark_repetitions={3 if quick else 7}",
+            "--benchmark_enable_random_interleaving=true",
+            "--benchmark_format=json",
+        ]
+    )
     if "skipped" in found:
         sys.exit(f"report: the benchmark failed: {found['skipped']}")
     cases = {}
@@ -106,8 +113,18 @@ def run_steps(quick):
     found = {}
     for world in (2, 4):
         say(f"tp_workers.py --world {world}")
-        found[world] = run([sys.executable, ROOT / "examples/tp_workers.py", "--world", world, "--format", "json",
-                            "--steps", 30 if quick else 300])
+        found[world] = run(
+            [
+                sys.executable,
+                ROOT / "examples/tp_workers.py",
+                "--world",
+                world,
+                "--format",
+                "json",
+                "--steps",
+                30 if quick else 300,
+            ]
+        )
     return found
 
 
@@ -118,8 +135,11 @@ def measure(quick):
     raw["sizes"] = {size: perf("throughput", 2 * second, "--size", size) for size in sizes}
     raw["latency"] = {size: perf("latency", 4 * second, "--size", size) for size in (40, 1024, 16384)}
     raw["wake"] = {readers: perf("wake", 4 * second, "--readers", readers) for readers in (1, CROWD)}
-    raw["cadence"] = {f"{gap} ms, {readers}": perf("cadence", 2 * second, "--gap", gap, "--readers", readers)
-                      for gap in (1, 5, 25) for readers in (1, 4, 8)}
+    raw["cadence"] = {
+        f"{gap} ms, {readers}": perf("cadence", 2 * second, "--gap", gap, "--readers", readers)
+        for gap in (1, 5, 25)
+        for readers in (1, 4, 8)
+    }
     raw["scale"] = perf("scale", second / 2, "--readers", max(CROWD, min(14, cpus - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = run_steps(quick)
@@ -189,10 +209,12 @@ def show_machine(raw):
     caches = ", ".join(f"{level} {size_of(size)}" for level, size in facts["caches"].items())
     version = re.search(r'RINGCAST_VERSION "(.*)"', raw["version"])[1]
     kind = "a virtual machine" if facts["virtual"] else "a machine"
-    return (f"ringcast {version} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), {facts['cpus']}"
-            f" CPUs of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; Linux"
-            f" {facts['kernel']}. The load average was {facts['load']:.1f} when it began. The ring:"
-            f" {size_of(first['capacity'])} of {first['memory']} memory, the library's own choice here.")
+    return (
+        f"ringcast {version} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), {facts['cpus']}"
+        f" CPUs of {kind}; caches: {caches}; {three(facts['memory_bytes'] / 2**30)} GiB of memory; Linux"
+        f" {facts['kernel']}. The load average was {facts['load']:.1f} when it began. The ring:"
+        f" {size_of(first['capacity'])} of {first['memory']} memory, the library's own choice here."
+    )
 
 
 def where(size, raw):
@@ -209,13 +231,30 @@ def show_sizes(raw):
             rows.append([size_of(size), "not sent", "", "", "", "", "", "", ""])
             continue
         ns, rate = 1e9 / found["frames_per_s"], found["bytes_per_s"]
-        rows.append([size_of(size), time_of(ns), rate_of(found["frames_per_s"]), f"{rate / 1e9:.2f}",
-                     f"{found['memcpy_bytes_per_s'] / 1e9:.2f}", f"{found['ratio']:.2f}",
-                     f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
-                     " / ".join(faults_of(found[f"{side}_faults_per_frame"]) for side in ("writer", "reader")),
-                     where(size, raw)])
-    head = ["frame", "ring, per frame", "frames/s", "GB/s", "memcpy, read by the other", "ratio",
-            "memcpy, nobody reads", "page faults, writer / reader", "lies in"]
+        rows.append(
+            [
+                size_of(size),
+                time_of(ns),
+                rate_of(found["frames_per_s"]),
+                f"{rate / 1e9:.2f}",
+                f"{found['memcpy_bytes_per_s'] / 1e9:.2f}",
+                f"{found['ratio']:.2f}",
+                f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
+                " / ".join(faults_of(found[f"{side}_faults_per_frame"]) for side in ("writer", "reader")),
+                where(size, raw),
+            ]
+        )
+    head = [
+        "frame",
+        "ring, per frame",
+        "frames/s",
+        "GB/s",
+        "memcpy, read by the other",
+        "ratio",
+        "memcpy, nobody reads",
+        "page faults, writer / reader",
+        "lies in",
+    ]
     missing = sorted({found["skipped"] for found in raw["sizes"].values() if "skipped" in found}, key=len)
     note = f"\n\nNot sent: {missing[0]}." if missing else ""
     return f"{table(head, rows)}{note}\n\n{show_bends(raw)}\n\n![cost per frame by size]({PICTURE})"
@@ -223,15 +262,21 @@ def show_sizes(raw):
 
 def show_bends(raw):
     """One sentence on each of the two parts of the curve."""
-    points = [(int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items()
-              if "skipped" not in found]
+    points = [
+        (int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items() if "skipped" not in found
+    ]
     flat = [(size, ns) for size, ns in points if ns < 2 * points[0][1]]
     slopes = [((b[1] - a[1]) / (b[0] - a[0]) * 1024, b) for a, b in zip(points, points[1:]) if b[0] > flat[-1][0]]
-    text = f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(ns for _, ns in flat))} to " \
-           f"{time_of(max(ns for _, ns in flat))}."
+    text = (
+        f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(ns for _, ns in flat))} to "
+        f"{time_of(max(ns for _, ns in flat))}."
+    )
     if slopes:
-        text += " Then, for each KiB more: " + ", ".join(
-            f"{time_of(slope)} (to {size_of(end[0])})" for slope, end in slopes if end[0] >= 1024) + "."
+        text += (
+            " Then, for each KiB more: "
+            + ", ".join(f"{time_of(slope)} (to {size_of(end[0])})" for slope, end in slopes if end[0] >= 1024)
+            + "."
+        )
     return text
 
 
@@ -242,11 +287,29 @@ def show_latency(raw):
             rows.append([size_of(size), f"not measured: {found['skipped']}", "", "", "", "", ""])
             continue
         one_way, floor, line = found["one_way_ns"], found["floor_ns"]["p50"], found["line_ns"]["p50"]
-        rows.append([size_of(size), *(time_of(one_way[key]) for key in ("p50", "p99", "p999")), time_of(floor),
-                     time_of(line), f"{found['ratio']:.2f}" if size == "40" else "",
-                     f"{found['ratio_line']:.2f}" if size == "40" else ""])
-    return table(["one way", "ring, p50", "p99", "p99.9", "floor: a line each way", "one line in turn",
-                  "ratio to the floor", "to the line"], rows)
+        rows.append(
+            [
+                size_of(size),
+                *(time_of(one_way[key]) for key in ("p50", "p99", "p999")),
+                time_of(floor),
+                time_of(line),
+                f"{found['ratio']:.2f}" if size == "40" else "",
+                f"{found['ratio_line']:.2f}" if size == "40" else "",
+            ]
+        )
+    return table(
+        [
+            "one way",
+            "ring, p50",
+            "p99",
+            "p99.9",
+            "floor: a line each way",
+            "one line in turn",
+            "ratio to the floor",
+            "to the line",
+        ],
+        rows,
+    )
 
 
 def show_halves(raw):
@@ -254,8 +317,10 @@ def show_halves(raw):
     for label, name in (("reserve + commit", "reserve_commit"), ("next + release", "next_release")):
         on, off = cases.get(f"statistics/on/{name}"), cases.get(f"statistics/off/{name}")
         rows.append([label, of(cases.get(f"alone/{name}")), of(on), of(off), ratio(on, off)])
-    return table(["40 B, one process, nobody on the other side", "linked in", "shared library", "without statistics",
-                  "ratio"], rows)
+    return table(
+        ["40 B, one process, nobody on the other side", "linked in", "shared library", "without statistics", "ratio"],
+        rows,
+    )
 
 
 def show_wake(raw):
@@ -264,11 +329,20 @@ def show_wake(raw):
         if "skipped" in found:
             rows.append([readers, f"not measured: {found['skipped']}", "", "", "", ""])
             continue
-        rows.append([readers, f"{three(found['wake_us']['p50'])} us", f"{three(found['wake_us']['p99'])} us",
-                     f"{three(found['futex_us']['p50'])} us", f"{found['ratio']:.2f}",
-                     f"{found['idle_cpu_percent']:.3f} %"])
-    return table(["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio",
-                  "CPU of a parked reader"], rows)
+        rows.append(
+            [
+                readers,
+                f"{three(found['wake_us']['p50'])} us",
+                f"{three(found['wake_us']['p99'])} us",
+                f"{three(found['futex_us']['p50'])} us",
+                f"{found['ratio']:.2f}",
+                f"{found['idle_cpu_percent']:.3f} %",
+            ]
+        )
+    return table(
+        ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU of a parked reader"],
+        rows,
+    )
 
 
 def show_cadence(raw):
@@ -278,17 +352,40 @@ def show_cadence(raw):
             rows.append([name, f"not measured: {found['skipped']}", *[""] * 8])
             continue
         wake = found["wake_us"]
-        rows.append([name, *(f"{three(value)} us" for value in (
-            found["commit_us"]["p50"], wake["p50"], wake["p99"], found["slowest_us"]["p50"])),
-            f"{found['reader_cpu_percent']:.2f} %", f"{three(found['futex_us']['p50'])} us",
-            f"{found['futex_cpu_percent']:.2f} %", f"{three(found['spin_us']['p50'])} us", f"{found['ratio']:.2f}"])
+        rows.append(
+            [
+                name,
+                *(
+                    f"{three(value)} us"
+                    for value in (found["commit_us"]["p50"], wake["p50"], wake["p99"], found["slowest_us"]["p50"])
+                ),
+                f"{found['reader_cpu_percent']:.2f} %",
+                f"{three(found['futex_us']['p50'])} us",
+                f"{found['futex_cpu_percent']:.2f} %",
+                f"{three(found['spin_us']['p50'])} us",
+                f"{found['ratio']:.2f}",
+            ]
+        )
         if "watts" in found:
             rows[-1][5] += f", {three(found['watts'])} W"
             rows[-1][7] += f", {three(found['futex_watts'])} W"
     if not rows:
         return "Not measured yet: `make bench-docs` measures this table."
-    return table(["gap, readers", "commit, p50", "wake, p50", "p99", "slowest reader, p50", "CPU of a reader",
-                  "bare futex, p50", "CPU", "endless spinning, p50", "ratio to the futex"], rows)
+    return table(
+        [
+            "gap, readers",
+            "commit, p50",
+            "wake, p50",
+            "p99",
+            "slowest reader, p50",
+            "CPU of a reader",
+            "bare futex, p50",
+            "CPU",
+            "endless spinning, p50",
+            "ratio to the futex",
+        ],
+        rows,
+    )
 
 
 def show_scale(raw):
@@ -296,35 +393,60 @@ def show_scale(raw):
     if "skipped" in found:
         return f"Not measured: {found['skipped']}."
     steps = [step for step in found["scale"] if step["pinned"]]
-    rows = [[str(step["readers"]), time_of(step["writer_ns_per_frame"]), f"{step['ratio']:.2f}",
-             rate_of(step["frames_per_s"])] for step in steps]
+    rows = [
+        [
+            str(step["readers"]),
+            time_of(step["writer_ns_per_frame"]),
+            f"{step['ratio']:.2f}",
+            rate_of(step["frames_per_s"]),
+        ]
+        for step in steps
+    ]
     oversubscribed = [step for step in found["scale"] if not step["pinned"]]
-    rows += [[f"{step['readers']}, more than CPUs", f"{time_of(step['writer_ns_per_frame'])} (CPU time)", "",
-              rate_of(step["frames_per_s"])] for step in oversubscribed]
+    rows += [
+        [
+            f"{step['readers']}, more than CPUs",
+            f"{time_of(step['writer_ns_per_frame'])} (CPU time)",
+            "",
+            rate_of(step["frames_per_s"]),
+        ]
+        for step in oversubscribed
+    ]
     text = table(["readers", "writer, per frame", "to 1 reader", "frames/s to the slowest"], rows)
     if len(steps) < 14:
-        text += (f"\n\nWith a CPU for each: to {len(steps)} reader{'s' if len(steps) > 1 else ''} here. Up to 14 is"
-                 " still to be measured on a machine with more cores: `ringcast perf scale --readers 14`.")
+        text += (
+            f"\n\nWith a CPU for each: to {len(steps)} reader{'s' if len(steps) > 1 else ''} here. Up to 14 is"
+            " still to be measured on a machine with more cores: `ringcast perf scale --readers 14`."
+        )
     return text
 
 
 def show_room(raw):
     cases = raw["cases"]
     floor = cases.get("full/memcpy", {})
-    rows = [[label, of(cases.get(name)), ratio(cases.get(name), floor)] for label, name in (
-        ("room enough (the default ring)", "full/room_enough"),
-        ("room for three frames: the writer waits for the reader", "full/room_short"),
-        ("memcpy into three places, read by the other", "full/memcpy"),
-        ("room for three, and a reader that takes 2 us for each", "full/slow_reader_2us"))]
+    rows = [
+        [label, of(cases.get(name)), ratio(cases.get(name), floor)]
+        for label, name in (
+            ("room enough (the default ring)", "full/room_enough"),
+            ("room for three frames: the writer waits for the reader", "full/room_short"),
+            ("memcpy into three places, read by the other", "full/memcpy"),
+            ("room for three, and a reader that takes 2 us for each", "full/slow_reader_2us"),
+        )
+    ]
     return table(["1 KiB", "per frame", "to memcpy"], rows)
 
 
 def show_spill(raw):
     cases = raw["cases"]
     floor = cases.get("spill/memcpy", {})
-    rows = [[label, of(cases.get(name)), ratio(cases.get(name), floor)] for label, name in (
-        ("the largest that fits in", "spill/in_the_ring"), ("4 KiB more", "spill/beside_the_ring"),
-        ("memcpy, read by the other", "spill/memcpy"))]
+    rows = [
+        [label, of(cases.get(name)), ratio(cases.get(name), floor)]
+        for label, name in (
+            ("the largest that fits in", "spill/in_the_ring"),
+            ("4 KiB more", "spill/beside_the_ring"),
+            ("memcpy, read by the other", "spill/memcpy"),
+        )
+    ]
     text = table(["a ring of 1 MiB", "per frame", "to memcpy"], rows)
     return text + reasons(raw, ["spill/beside_the_ring"])
 
@@ -341,13 +463,20 @@ def show_pages(raw):
 def show_tap(raw):
     cases = raw["cases"]
     lost = cases.get("figures", {}).get("tap/tap", {}).get("tap_lost_percent", [])
-    rows = [[label, of(cases.get(name)), ratio(cases.get(name), cases.get("tap/nobody"))] for label, name in (
-        ("nobody", "tap/nobody"), ("a tap", "tap/tap"), ("a reader", "tap/reader"),
-        ("a reader and a tap", "tap/reader_and_tap"))]
+    rows = [
+        [label, of(cases.get(name)), ratio(cases.get(name), cases.get("tap/nobody"))]
+        for label, name in (
+            ("nobody", "tap/nobody"),
+            ("a tap", "tap/tap"),
+            ("a reader", "tap/reader"),
+            ("a reader and a tap", "tap/reader_and_tap"),
+        )
+    ]
     text = table(["40 B, and there looks on", "per frame", "to nobody"], rows)
     if lost:
-        text += (f"\n\nThe tap lost {three(sorted(lost)[len(lost) // 2])} % of the bytes, and knew it: nobody waits"
-                 " for it.")
+        text += (
+            f"\n\nThe tap lost {three(sorted(lost)[len(lost) // 2])} % of the bytes, and knew it: nobody waits for it."
+        )
     return text + reasons(raw, ["tap/reader_and_tap"])
 
 
@@ -358,11 +487,19 @@ def show_steps(raw):
             missing = f"\n\nNot measured: {found['skipped']}."
             continue
         ring, gloo = found["ways"]["ringcast"], found["ways"]["gloo"]
-        rows.append([world, f"{three(ring['median_us'])} us", f"{three(gloo['median_us'])} us",
-                     f"{gloo['median_us'] / ring['median_us']:.1f}", f"{three(ring['steps_per_s'])}",
-                     f"{three(gloo['steps_per_s'])}"])
-    return table(["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"],
-                 rows) + missing
+        rows.append(
+            [
+                world,
+                f"{three(ring['median_us'])} us",
+                f"{three(gloo['median_us'])} us",
+                f"{gloo['median_us'] / ring['median_us']:.1f}",
+                f"{three(ring['steps_per_s'])}",
+                f"{three(gloo['steps_per_s'])}",
+            ]
+        )
+    return (
+        table(["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"], rows) + missing
+    )
 
 
 BLOCKS = {name.removeprefix("show_"): function for name, function in globals().items() if name.startswith("show_")}
@@ -389,18 +526,35 @@ def draw(raw, file):
     found = {int(size): figures for size, figures in raw["sizes"].items() if "skipped" not in figures}
     sizes = list(found)
     figure, axes = pyplot.subplots(figsize=(9, 5.4))
-    axes.loglog(sizes, [1e9 / found[size]["frames_per_s"] for size in sizes], "o-", color="#c0392b",
-                label="ring", zorder=3)
-    axes.loglog(sizes, [size / found[size]["memcpy_bytes_per_s"] * 1e9 for size in sizes], "s--", color="#2c3e50",
-                label="memcpy, read by the other", markersize=4)
-    axes.loglog(sizes, [size / found[size]["memcpy_alone_bytes_per_s"] * 1e9 for size in sizes], ":", color="#7f8c8d",
-                label="memcpy, nobody reads")
+    axes.loglog(
+        sizes, [1e9 / found[size]["frames_per_s"] for size in sizes], "o-", color="#c0392b", label="ring", zorder=3
+    )
+    axes.loglog(
+        sizes,
+        [size / found[size]["memcpy_bytes_per_s"] * 1e9 for size in sizes],
+        "s--",
+        color="#2c3e50",
+        label="memcpy, read by the other",
+        markersize=4,
+    )
+    axes.loglog(
+        sizes,
+        [size / found[size]["memcpy_alone_bytes_per_s"] * 1e9 for size in sizes],
+        ":",
+        color="#7f8c8d",
+        label="memcpy, nobody reads",
+    )
     capacity = int(found[sizes[0]]["capacity"])
     marks = {**raw["machine"]["caches"], "half the ring": capacity // 2}
     for index, (label, size) in enumerate(sorted(marks.items(), key=lambda mark: mark[1])):
         axes.axvline(size, color="#bdc3c7", linewidth=0.8, zorder=0)
-        axes.annotate(f" {label}", (size, 0.97 - 0.05 * (index % 2)), xycoords=("data", "axes fraction"), fontsize=8,
-                      color="#7f8c8d")
+        axes.annotate(
+            f" {label}",
+            (size, 0.97 - 0.05 * (index % 2)),
+            xycoords=("data", "axes fraction"),
+            fontsize=8,
+            color="#7f8c8d",
+        )
     ticks = [1 << power for power in range(4, 31, 4)]
     axes.set_xticks(ticks, [size_of(tick) for tick in ticks])
     axes.set_xlim(12, 1.3 * (1 << 30))

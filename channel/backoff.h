@@ -15,11 +15,11 @@
 
 #include "ring/fastpath.h"
 
-#define RC_BACKOFF_STRETCH 32u   /* pauses (rc_relax: 12 to 45 ns); so many are a first try */
-#define RC_BACKOFF_MOST   512u   /* pauses */
-#define RC_BACKOFF_WORTH  8u     /* pauses in which a frame must have come */
-#define RC_BACKOFF_OFTEN  128u   /* waits between two tries, ... */
-#define RC_BACKOFF_SELDOM 65536u /* ... and at the most */
+#define RC_BACKOFF_STRETCH 32u    /* pauses (rc_relax: 12 to 45 ns); so many are a first try */
+#define RC_BACKOFF_MOST    512u   /* pauses */
+#define RC_BACKOFF_WORTH   8u     /* pauses in which a frame must have come */
+#define RC_BACKOFF_OFTEN   128u   /* waits between two tries, ... */
+#define RC_BACKOFF_SELDOM  65536u /* ... and at the most */
 
 struct rc_backoff {
   uint32_t away;   /* pauses after a look that found nothing; 0: it looks on at once */
@@ -28,7 +28,9 @@ struct rc_backoff {
 };
 
 /* A wait begins. Whether it is one to stay away in. */
-static inline bool rc_backoff_is_active(struct rc_backoff *backoff) { return backoff->away != 0 || backoff->probe-- == 0; }
+static inline bool rc_backoff_is_active(struct rc_backoff *backoff) {
+  return backoff->away != 0 || backoff->probe-- == 0;
+}
 
 /* Stays away for a while: 0.4 to 1.5 us for a stretch. */
 void rc_backoff_pause(struct rc_backoff *backoff, const struct rc_ring_reader *ring);

@@ -18,16 +18,16 @@
 struct rc_liveness {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
-  int64_t since; /* when the first reserve found no room, while none has succeeded; 0: none is waiting */
-  uint64_t wanted, tail; /* then: no cursor was to be below that, and the ring's tail was that, ... */
-  bool open;             /* ... and it was to grow what is open: a reserve that has succeeded since has changed
-                          * either */
-  int64_t asked;         /* when all that were in the way were last asked for */
-  uint64_t joining;      /* the owner word that was seen joining, and ... */
-  int64_t joining_since; /* ... when it was first */
-  uint32_t tidied;       /* how often it was looked for slots of the dead */
+  int64_t since;            /* when the first reserve found no room, while none has succeeded; 0: none is waiting */
+  uint64_t wanted, tail;    /* then: no cursor was to be below that, and the ring's tail was that, ... */
+  bool open;                /* ... and it was to grow what is open: a reserve that has succeeded since has changed
+                             * either */
+  int64_t asked;            /* when all that were in the way were last asked for */
+  uint64_t joining;         /* the owner word that was seen joining, and ... */
+  int64_t joining_since;    /* ... when it was first */
+  uint32_t tidied;          /* how often it was looked for slots of the dead */
   struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
-  uint32_t first, count; /* the queue of those that went and have not been told of */
+  uint32_t first, count;    /* the queue of those that went and have not been told of */
   struct ringcast_peer queue[RC_MAX_DEPARTED];
 };
 
@@ -45,18 +45,18 @@ static inline void rc_detach(struct rc_attachment *attachment) {
 
 struct ringcast_writer {
   struct rc_ring_writer ring;
-  uint64_t ring_frame; /* larger frames go through spill memory */
-  bool is_large;       /* the open reservation is there */
+  uint64_t ring_frame;             /* larger frames go through spill memory */
+  bool is_large;                   /* the open reservation is there */
   struct rc_attachment attachment; /* ended by close */
   struct rc_segment segment;
-  struct rc_waiter waiter; /* for room */
+  struct rc_waiter waiter;  /* for room */
   struct rc_poller *poller; /* waits for room; NULL until ringcast_writer_room_fd */
-  struct rc_watch blocker; /* who holds the ring back, and ... */
-  uint64_t blocker_owner;  /* ... the owner word that said so; 0: nobody yet */
-  uint64_t wakes; /* as in the shared counts */
-  uint32_t forks; /* rc_fork_count() of the process that made it */
-  bool spill_lacks; /* what the last large -EAGAIN lacked: spill memory, or room in the ring */
-  uint64_t looked;  /* the ring's limit when idle memory was last looked for */
+  struct rc_watch blocker;  /* who holds the ring back, and ... */
+  uint64_t blocker_owner;   /* ... the owner word that said so; 0: nobody yet */
+  uint64_t wakes;           /* as in the shared counts */
+  uint32_t forks;           /* rc_fork_count() of the process that made it */
+  bool spill_lacks;         /* what the last large -EAGAIN lacked: spill memory, or room in the ring */
+  uint64_t looked;          /* the ring's limit when idle memory was last looked for */
   struct rc_commit commit;
   struct rc_spill spill;
   char handle[RC_HANDLE_MAX];
@@ -72,8 +72,8 @@ struct ringcast_reader {
   struct rc_watch writer;
   struct rc_poller *poller; /* NULL until ringcast_reader_fd */
   struct rc_commit_view view;
-  struct rc_retainer *retainer; /* NULL: it keeps nothing */
-  uint32_t retained;            /* frames that a retained mapping pins */
+  struct rc_retainer *retainer;    /* NULL: it keeps nothing */
+  uint32_t retained;               /* frames that a retained mapping pins */
   struct rc_attachment attachment; /* ended by leave, and close */
   uint64_t wakes;
   uint32_t forks;

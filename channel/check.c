@@ -13,13 +13,15 @@ int rc_check_fork(uint32_t forks) {
 
 int rc_fail_shared(void) {
   return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for "
-                               "cancel (or a wait was left by longjmp, or with its thread: close it then)");
+                              "cancel (or a wait was left by longjmp, or with its thread: close it then)");
 }
 
 int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
   if (timeout_ns < RINGCAST_FOREVER)
-    return rc_fail(-EINVAL, "a timeout of %lld ns is negative: has the deadline passed? (0 tries once, "
-                            "RINGCAST_FOREVER waits without end)", (long long)timeout_ns);
+    return rc_fail(-EINVAL,
+                   "a timeout of %lld ns is negative: has the deadline passed? (0 tries once, "
+                   "RINGCAST_FOREVER waits without end)",
+                   (long long)timeout_ns);
   return rc_check_fork(forks);
 }
 

@@ -21,7 +21,7 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-#define JOINING_NS RC_SLICE_NS /* joining takes less than a microsecond: who takes longer is stopped */
+#define JOINING_NS RC_SLICE_NS       /* joining takes less than a microsecond: who takes longer is stopped */
 #define OTHERS_NS  (RC_SLICE_NS / 2) /* how often all the others are asked for in /proc, 10 us each */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
@@ -199,7 +199,7 @@ static int judge_slow(ringcast_writer *writer, uint64_t wanted) {
     if ((dead ? liveness->on_death : liveness->on_slow) == RINGCAST_EVICT) {
       if (let_go(writer, i, owner, dead)) result = 0;
     } else if (load_owner(writer, i) == owner) { /* else it has just left */
-      if (dead) writer->ring.blocker = i; /* to be named */
+      if (dead) writer->ring.blocker = i;        /* to be named */
       return dead ? -EOWNERDEAD : -ETIMEDOUT;
     }
   }
@@ -221,7 +221,7 @@ static int judge_others(ringcast_writer *writer) {
     if (liveness->on_death == RINGCAST_EVICT) {
       if (let_go(writer, i, owner, true)) result = 0;
     } else if (load_owner(writer, i) == owner) { /* else it left before it exited */
-      writer->ring.blocker = i; /* to be named; and asked for at once by the next wait */
+      writer->ring.blocker = i;                  /* to be named; and asked for at once by the next wait */
       return -EOWNERDEAD;
     }
   }

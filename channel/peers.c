@@ -97,8 +97,7 @@ int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blo
   for (uint32_t i = 0; i < ring->slots; i++) {
     struct ringcast_peer peer;
     if (!rc_peer_read(ring, i, tail, blocked, &peer)) continue;
-    if ((uint32_t)count < capacity)
-      rc_sized_write((uint8_t *)peers + (size_t)count * size, size, &peer, sizeof peer);
+    if ((uint32_t)count < capacity) rc_sized_write((uint8_t *)peers + (size_t)count * size, size, &peer, sizeof peer);
     count++;
   }
   return count;

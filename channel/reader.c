@@ -58,7 +58,7 @@ static int join(ringcast_reader *reader, const char *name) {
     if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
-    rc_store_relaxed(&ring.control->slots[slot].retains, 0);                 /* relaxed: as when it keeps one */
+    rc_store_relaxed(&ring.control->slots[slot].retains, 0); /* relaxed: as when it keeps one */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
   } while ((result == -EAGAIN || result == -EUSERS) && most-- > 0);
@@ -121,10 +121,8 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
       rc_segment_destroy(&reader->segment);
     }
   }
-  if (result != 0)
-    free(reader);
-  else
-    *out = reader;
+  if (result != 0) free(reader);
+  else *out = reader;
   return result;
 }
 
@@ -203,14 +201,16 @@ static int fail_to_read(ringcast_reader *reader, int code) {
     return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read",
                    reader->segment.writer.pid);
   case -EBUSY:
-    return rc_fail(code, "%u frame%s held, as many as may be (options.leases): release one first",
-                   reader->ring.leases, reader->ring.leases == 1 ? " is" : "s are");
+    return rc_fail(code, "%u frame%s held, as many as may be (options.leases): release one first", reader->ring.leases,
+                   reader->ring.leases == 1 ? " is" : "s are");
   case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
   case -EPROTO:
     return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
                    (unsigned long long)reader->ring.next, reader->segment.writer.pid);
-  default: return rc_fail(code, "no frame has come from the writer (pid %d), which is %s; a reader gets what is sent "
-                         "after it attached",
+  default:
+    return rc_fail(code,
+                   "no frame has come from the writer (pid %d), which is %s; a reader gets what is sent "
+                   "after it attached",
                    reader->segment.writer.pid, rc_process_in_words(&reader->segment.writer));
   }
 }
@@ -258,8 +258,7 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
   struct reader_wait wait = {.reader = reader, .out = frame};
-  const struct rc_wait how = {
-      .poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
+  const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->poller) result = rc_reader_arm(reader, poll_frame, &wait);

@@ -171,16 +171,19 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   case -EDEADLK: return rc_fail_shared();
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for room");
   case -EMSGSIZE: return fail_too_large(writer, bytes);
-  case -EBUSY:
-    return rc_fail_as(code, "a reservation is open already: commit or abort it first");
+  case -EBUSY: return rc_fail_as(code, "a reservation is open already: commit or abort it first");
   case -ECANCELED: return rc_fail(code, "the wait for room was cancelled");
   case -EINVAL: return rc_fail(code, "no reservation is open");
   case -EPROTO:
-    return rc_fail(code, "%s has written a cursor that can't be right: end it and make a new ring (or make rings with "
-                         "options.on_death = RINGCAST_EVICT)", who);
+    return rc_fail(code,
+                   "%s has written a cursor that can't be right: end it and make a new ring (or make rings with "
+                   "options.on_death = RINGCAST_EVICT)",
+                   who);
   case -EOWNERDEAD:
-    return rc_fail(code, "%s has died: make a new ring to go on without it (or make rings with options.on_death = "
-                         "RINGCAST_EVICT)", who);
+    return rc_fail(code,
+                   "%s has died: make a new ring to go on without it (or make rings with options.on_death = "
+                   "RINGCAST_EVICT)",
+                   who);
   case -ETIMEDOUT: return fail_full(writer, code, bytes, who, late);
   default: return code; /* of spill memory, with its text */
   }
@@ -222,11 +225,8 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   want(wait, wanted);
   struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
   if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
-  const struct rc_wait how = {.poll = poll_room,
-                              .check = check_room,
-                              .word = word_of_blocker,
-                              .slice = slice_of,
-                              .context = wait};
+  const struct rc_wait how = {
+      .poll = poll_room, .check = check_room, .word = word_of_blocker, .slice = slice_of, .context = wait};
   int result = wait_for_room_event(wait, timeout_ns, &how);
   return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }

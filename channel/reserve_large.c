@@ -58,18 +58,14 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
   int result = grow ? rc_ring_grow(ring, NOTE, &in_ring) : rc_ring_reserve(ring, NOTE, &in_ring);
   if (result != 0) return result;
   RC_POINT(NOTE_ROOM);
-  if (!grow)
-    result = move_to_spill(writer, bytes, false, NULL, 0, out);
+  if (!grow) result = move_to_spill(writer, bytes, false, NULL, 0, out);
   else if (writer->spill.is_open)
     result =
         move_to_spill(writer, bytes, true, payload_at(writer, writer->spill.open.offset), writer->spill.reserved, out);
-  else
-    result = move_to_spill(writer, bytes, true, in_ring, before, out);
+  else result = move_to_spill(writer, bytes, true, in_ring, before, out);
   if (result == 0) return 0;
-  if (grow)
-    ring->reserved = before;
-  else
-    rc_ring_abort(ring);
+  if (grow) ring->reserved = before;
+  else rc_ring_abort(ring);
   return result;
 }
 

@@ -113,9 +113,9 @@ int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_creat
 static int set_up(ringcast_writer *writer, const struct ringcast_writer_options *options) {
   struct rc_control *control = rc_segment_control(&writer->segment);
   int result = rc_commit_init(&writer->commit, &writer->segment.spill);
-  return result != 0 ? result
-                     : rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options->spin_ns,
-                                      options->wait);
+  return result != 0
+             ? result
+             : rc_waiter_init(&writer->waiter, &control->not_full, &control->cpus, options->spin_ns, options->wait);
 }
 
 int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringcast_writer **out) {
@@ -141,7 +141,8 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   }
   struct rc_control *control = rc_segment_control(&writer->segment);
   rc_watch_init(&writer->blocker, 0, 0, 0);
-  writer->liveness = (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
+  writer->liveness =
+      (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_frame(&writer->segment);

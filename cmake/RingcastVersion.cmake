@@ -3,7 +3,7 @@
 set(version_h ${CMAKE_CURRENT_LIST_DIR}/../include/ringcast/version.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${version_h})
 file(READ ${version_h} text)
-if(NOT text MATCHES "#define RINGCAST_VERSION \"(([0-9]+)\\.([0-9]+)\\.[0-9]+)\"")
+if(NOT text MATCHES "#define RINGCAST_VERSION +\"(([0-9]+)\\.([0-9]+)\\.[0-9]+)\"")
   message(FATAL_ERROR "no RINGCAST_VERSION \"x.y.z\" in ${version_h}")
 endif()
 set(RINGCAST_VERSION ${CMAKE_MATCH_1})

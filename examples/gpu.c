@@ -114,7 +114,9 @@ static void write_all(ringcast_writer *writer, int told) {
   }
   ringcast_device_ptr memory = allocate(COUNT * sizeof(float));
   const struct ringcast_gpu_item item = {
-      .key = "x", .key_bytes = 1, .on_device = 1,
+      .key = "x",
+      .key_bytes = 1,
+      .on_device = 1,
       .tensor = {.data = (const void *)(uintptr_t)memory, .dtype = {2, 32, 1}, .ndim = 1, .shape = shape}};
   check(ringcast_gpu_writer_open(writer, NULL, &gpu));
   for (int i = 0; i < FRAMES; i++) {

@@ -274,8 +274,9 @@ def draw(summary: Dict[str, Any], path: Path) -> None:
     for axis, (key, title) in zip(axes, panels.items()):
         for place, name in enumerate(WAYS):
             heights = [case["ways"][name][key] for case in cases]
-            bars = axis.bar([at + 0.27 * (place - 1) for at in range(len(cases))], heights, 0.25, label=name,
-                            color=colours[name])
+            bars = axis.bar(
+                [at + 0.27 * (place - 1) for at in range(len(cases))], heights, 0.25, label=name, color=colours[name]
+            )
             axis.bar_label(bars, fmt="%.0f", fontsize=8)
         axis.set_title(title, fontsize=10)
         axis.set_xticks(range(len(cases)), [f"{case['ranks']} ranks:\n{case['name']}" for case in cases], fontsize=8)

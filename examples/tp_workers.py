@@ -336,8 +336,10 @@ def print_table(summary: Dict[str, Any]) -> None:
     print(f"{'':10}{'median µs':>12}{'p99 µs':>12}{'steps/s':>12}")
     for way, figures in summary["ways"].items():
         print(f"{way:10}" + "".join(f"{figure:>12,.0f}" for figure in figures.values()))
-    print(f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of these; steps/s:"
-          " without acknowledgements")
+    print(
+        f"\nsteps     {median:.0f} kB, every {FEATURES_EVERY}th {largest:.1f} MB; p99 is one of these; steps/s:"
+        " without acknowledgements"
+    )
     for name in "memory", "waiting", "machine":
         print(f"{name:10}{summary[name]}")
     print(f"verified: {summary['verified_steps']} steps × {summary['verified_workers']} workers, all bytes equal")

@@ -49,8 +49,8 @@ static void count_on(ringcast_gpu_writer *gpu, uint32_t index, uint64_t owner, u
 /* The turn of who has opened the pool as `owner`; 0: nobody has. The turn lies between two looks at who it is: else it
  * may be that of the next one, who has taken the place meanwhile. */
 static uint32_t opened_turn(struct rc_gpu_consumer *place, uint64_t owner) {
-  if (rc_load_acquire(&place->opened) != owner) return 0; /* D1 <- O3 */
-  uint32_t turn = rc_load_acquire(&place->turn);          /* <- O1: before it, the one before was no longer there */
+  if (rc_load_acquire(&place->opened) != owner) return 0;     /* D1 <- O3 */
+  uint32_t turn = rc_load_acquire(&place->turn);              /* <- O1: before it, the one before was no longer there */
   return rc_load_relaxed(&place->opened) == owner ? turn : 0; /* relaxed: the acquire above */
 }
 
@@ -93,8 +93,7 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
   else if (info->way == RINGCAST_GPU_WAY_REFUSED)
     snprintf(info->why, sizeof info->why, "reader %u (pid %d) can't open the pool: %s", info->reader, info->reader_pid,
              words_of(reason));
-  else if (rc_peer_count(&gpu->writer->ring.ring) == 0)
-    info->way = RINGCAST_GPU_WAY_NO_READER;
+  else if (rc_peer_count(&gpu->writer->ring.ring) == 0) info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
 bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index,

@@ -11,8 +11,8 @@
 
 #define MOST_SKIPS     511
 #define ENTER_PAUSE_NS ((int64_t)10 * 1000 * 1000)
-#define MOST_COPIES 4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
-#define PER_THREAD  ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
+#define MOST_COPIES    4096 /* each takes the host a microsecond; a kernel of the caller's packs the rest better */
+#define PER_THREAD     ((uintptr_t)2) /* CU_STREAM_PER_THREAD: a handle that is another stream in each thread */
 
 static int pick(const struct rc_cuda *cuda, int32_t ordinal, rc_cu_device *out) {
   rc_cu_context current = NULL;
@@ -36,8 +36,7 @@ static int open_device(int32_t ordinal, struct rc_device *out) {
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuDeviceGetUuid of device %d", device.ordinal);
   memcpy(device.uuid, &uuid, sizeof device.uuid);
   result = device.cuda->primary_retain(&device.context, device.device);
-  if (result != RC_CU_SUCCESS)
-    return rc_cuda_fail(result, "cuDevicePrimaryCtxRetain of device %d", device.ordinal);
+  if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuDevicePrimaryCtxRetain of device %d", device.ordinal);
   *out = device;
   return 0;
 }
@@ -70,8 +69,10 @@ int rc_device_check_stream(const struct rc_device *device, rc_cu_stream stream) 
   if (!device->cuda->stream_is_capturing) return 0;
   rc_cu_result result = device->cuda->stream_is_capturing(stream, &status);
   if (result != RC_CU_SUCCESS)
-    return rc_cuda_fail(result, "cuStreamIsCapturing of a stream, which must be one of device %d's primary context, as "
-                                "those of the CUDA runtime, torch and CuPy are", device->ordinal);
+    return rc_cuda_fail(result,
+                        "cuStreamIsCapturing of a stream, which must be one of device %d's primary context, as "
+                        "those of the CUDA runtime, torch and CuPy are",
+                        device->ordinal);
   if (status == RC_CU_STREAM_CAPTURE_STATUS_NONE) return 0;
   return rc_fail_as(-EBUSY, "the stream captures a CUDA graph, which can't hold a message: send and receive outside "
                             "of the capture");

@@ -32,8 +32,8 @@ static const struct entry {
   size_t offset; /* in struct rc_cuda */
   bool must;
 } entries[] = {
-#define MUST true
-#define MAY  false
+#define MUST                                        true
+#define MAY                                         false
 #define ENTRY(need, field, name, symbol, arguments) {#name, #symbol, offsetof(struct rc_cuda, field), need},
     RC_CUDA_FUNCTIONS(ENTRY)
 #undef ENTRY
@@ -92,19 +92,23 @@ static void start_failed(rc_cu_result result) {
   const char *name = rc_cuda_name(result);
   switch (result) {
   case RC_CU_STUB_LIBRARY:
-    conclude(RC_CUDA_STUB, result, LIBRARY " is a toolkit's stub, made to link against (%s, %d): have the driver's own "
-             "found before it (LD_LIBRARY_PATH, ldconfig)", name, result);
+    conclude(RC_CUDA_STUB, result,
+             LIBRARY " is a toolkit's stub, made to link against (%s, %d): have the driver's own "
+                     "found before it (LD_LIBRARY_PATH, ldconfig)",
+             name, result);
     break;
   case RC_CU_NO_DEVICE:
-    conclude(RC_CUDA_NO_DEVICE, result, "the driver finds no device (%s, %d): see nvidia-smi, CUDA_VISIBLE_DEVICES, "
-             "and what devices a container was given (docker run --gpus)", name, result);
+    conclude(RC_CUDA_NO_DEVICE, result,
+             "the driver finds no device (%s, %d): see nvidia-smi, CUDA_VISIBLE_DEVICES, "
+             "and what devices a container was given (docker run --gpus)",
+             name, result);
     break;
-  case RC_CU_NOT_INITIALIZED: /* somebody else has used it in the parent */
-    driver.status = forked;
-    break;
+  case RC_CU_NOT_INITIALIZED: /* somebody else has used it in the parent */ driver.status = forked; break;
   default:
-    conclude(RC_CUDA_BROKEN, result, "the driver does not start: cuInit gives %s (%d); see nvidia-smi and the kernel's "
-             "log: module and library must be of one version, and /dev/nvidia-uvm must be there", name, result);
+    conclude(RC_CUDA_BROKEN, result,
+             "the driver does not start: cuInit gives %s (%d); see nvidia-smi and the kernel's "
+             "log: module and library must be of one version, and /dev/nvidia-uvm must be there",
+             name, result);
   }
 }
 
@@ -132,8 +136,10 @@ static void open_driver(void) {
   void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char *why = dlerror();
-    conclude(RC_CUDA_NO_LIBRARY, 0, "no driver: %.120s; install NVIDIA's, or give the container its GPUs "
-             "(docker run --gpus all)", why ? why : LIBRARY " can't be opened");
+    conclude(RC_CUDA_NO_LIBRARY, 0,
+             "no driver: %.120s; install NVIDIA's, or give the container its GPUs "
+             "(docker run --gpus all)",
+             why ? why : LIBRARY " can't be opened");
     return;
   }
   const char *missing = find_functions(library);

@@ -25,8 +25,12 @@ typedef struct rc_cu_stream *rc_cu_stream; /* NULL: the legacy default stream */
 typedef struct rc_cu_event *rc_cu_event;
 typedef struct rc_cu_module *rc_cu_module;
 typedef struct rc_cu_function *rc_cu_function;
-typedef struct { char bytes[16]; } rc_cu_uuid;
-typedef struct { char reserved[64]; } rc_cu_ipc_handle;
+typedef struct {
+  char bytes[16];
+} rc_cu_uuid;
+typedef struct {
+  char reserved[64];
+} rc_cu_ipc_handle;
 
 /* Results that are told apart; all others are failures by their name. */
 enum {
@@ -68,7 +72,7 @@ enum {
   RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 0x1,
   RC_CU_STREAM_NON_BLOCKING = 0x1,
   RC_CU_EVENT_DISABLE_TIMING = 0x2,
-  RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0, /* cyclic: (int)(*address - value) >= 0 */
+  RC_CU_STREAM_WAIT_VALUE_GEQ = 0x0,      /* cyclic: (int)(*address - value) >= 0 */
   RC_CU_STREAM_WRITE_VALUE_DEFAULT = 0x0, /* all earlier writes of the stream first, for the whole system */
   RC_CU_STREAM_CAPTURE_STATUS_NONE = 0,
   RC_CU_STREAM_CAPTURE_MODE_RELAXED = 2, /* of a thread: what others capture forbids it nothing */
@@ -84,6 +88,7 @@ enum {
 
 /* need, field, CUDA's name, the symbol that has the meaning of 12.0, arguments. MUST: without it there is CPU mode.
  * MAY: the field is NULL then, and who uses it has another way. */
+/* clang-format off */
 #define RC_CUDA_FUNCTIONS(X)                                                                                          \
   X(MUST, init, cuInit, cuInit, (unsigned flags))                                                                     \
   X(MUST, driver_get_version, cuDriverGetVersion, cuDriverGetVersion, (int *out))                                     \
@@ -157,6 +162,7 @@ enum {
   X(MAY, launch_kernel, cuLaunchKernel, cuLaunchKernel,                                                               \
     (rc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,  \
      unsigned block_z, unsigned shared_bytes, rc_cu_stream stream, void **arguments, void **extra))
+/* clang-format on */
 
 struct rc_cuda {
 #define RC_CUDA_FIELD(need, field, name, symbol, arguments) rc_cu_result(*field) arguments;
@@ -168,11 +174,11 @@ enum rc_cuda_mode {
   RC_CUDA_READY = 0,
   RC_CUDA_SWITCHED_OFF, /* RINGCAST_DISABLE=cuda */
   RC_CUDA_NO_LIBRARY,
-  RC_CUDA_STUB,         /* the library is a toolkit's, made to link against */
+  RC_CUDA_STUB, /* the library is a toolkit's, made to link against */
   RC_CUDA_NO_DEVICE,
-  RC_CUDA_TOO_OLD,      /* a function that must be there is not */
-  RC_CUDA_BROKEN,       /* the driver says so */
-  RC_CUDA_FORKED,       /* it was in use before a fork: this process can't */
+  RC_CUDA_TOO_OLD, /* a function that must be there is not */
+  RC_CUDA_BROKEN,  /* the driver says so */
+  RC_CUDA_FORKED,  /* it was in use before a fork: this process can't */
 };
 
 struct rc_cuda_status {

@@ -69,8 +69,7 @@ SAME(RC_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 SAME(RC_CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE);
 SAME(RC_CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_HOST);
 SAME(RC_CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_DEVICE);
-SAME(RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-     CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
+SAME(RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED);
 SAME(RC_CU_GET_PROC_ADDRESS_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 
 SAME_SIZE(rc_cu_device_attribute, CUdevice_attribute);
@@ -95,7 +94,7 @@ SAME_SIZE(rc_cu_capture_mode, CUstreamCaptureMode);
 #define rc_cu_ipc_handle        CUipcMemHandle
 
 /* The symbols are declared by that very name, as the header's plain names are macros for them. */
-#define SAME_FUNCTION(need, field, name, symbol, arguments)                               \
+#define SAME_FUNCTION(need, field, name, symbol, arguments)                                \
   _Static_assert(__builtin_types_compatible_p(CUresult(*) arguments, __typeof__(&symbol)), \
                  "rc_cuda." #field " is not like " #symbol);
 RC_CUDA_FUNCTIONS(SAME_FUNCTION)

@@ -56,8 +56,10 @@ static int make_memory(struct rc_estate *estate, struct rc_gpu_identity *id) {
   rc_cu_result result = cuda->mem_alloc(&estate->memory, estate->pool_bytes + RC_GPU_GRANULE);
   if (result != RC_CU_SUCCESS) {
     estate->memory = 0;
-    return rc_cuda_fail(result, "cuMemAlloc of a pool of %llu bytes (RINGCAST_GPU_POOL_BYTES, or options.pool_bytes, "
-                                "asks for less)", (unsigned long long)estate->pool_bytes);
+    return rc_cuda_fail(result,
+                        "cuMemAlloc of a pool of %llu bytes (RINGCAST_GPU_POOL_BYTES, or options.pool_bytes, "
+                        "asks for less)",
+                        (unsigned long long)estate->pool_bytes);
   }
   result = cuda->ipc_get_handle(&id->handle, estate->memory);
   if (result != RC_CU_SUCCESS) return rc_cuda_fail(result, "cuIpcGetMemHandle of the pool");

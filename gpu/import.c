@@ -246,7 +246,7 @@ bool rc_import_is_missing(struct rc_import *import) {
   bool is_told = rc_load_acquire(&rc_gpu_control(&import->segment)->dead); /* pairs with X0 of another reader */
   /* Also if the watcher is at it: it may stand before X2, while another reader has done X1 for it. */
   if (is_told && !rc_load_acquire(&import->missing)) rc_import_mark_dead(import); /* pairs with X2 */
-  return rc_load_acquire(&import->missing); /* pairs with X2 */
+  return rc_load_acquire(&import->missing);                                       /* pairs with X2 */
 }
 
 /* Once the words are gone, none of its streams waits for one. */
@@ -311,7 +311,7 @@ void rc_import_close(struct rc_import *import) {
   rc_store_release(&import->closing, 1); /* -> the watcher's look */
   rc_watcher_wake(import);
   /* What is held is given back by whoever holds it, at any time. */
-  while (!import->ended && !has_holds(import) &&
-         pthread_cond_timedwait(&import->change, &import->mutex, &until) == 0) continue;
+  while (!import->ended && !has_holds(import) && pthread_cond_timedwait(&import->change, &import->mutex, &until) == 0)
+    continue;
   pthread_mutex_unlock(&import->mutex);
 }

@@ -12,10 +12,10 @@
 struct rc_taken {
   uint64_t generation; /* 0: nothing yet */
   rc_cu_stream stream;
-  uint32_t holds;      /* tensors that lie in the pool */
-  bool open;           /* the take has not ended */
-  uint64_t asked;      /* how often it was enqueued: `done` says that the stream has come so far */
-  bool acked;          /* `ack` is enqueued, or stored, or owed */
+  uint32_t holds; /* tensors that lie in the pool */
+  bool open;      /* the take has not ended */
+  uint64_t asked; /* how often it was enqueued: `done` says that the stream has come so far */
+  bool acked;     /* `ack` is enqueued, or stored, or owed */
   /* The watcher is to see to `ack`; SOON: it is at it. */
   enum { RC_OWES_NOTHING = 0, RC_OWES_ACK, RC_OWES_ACK_SOON } owed;
 };
@@ -32,22 +32,22 @@ struct rc_import {
   struct rc_gpu_segment segment;
   rc_cu_ptr pool;
   uint64_t pool_bytes;
-  bool by_handle;      /* CUDA has opened it; else it is this process's own */
-  uint64_t owner;      /* of the reader in the ring, and ... */
-  uint32_t consumer;   /* ... its slot */
-  uint32_t turn;       /* of its place */
+  bool by_handle;    /* CUDA has opened it; else it is this process's own */
+  uint64_t owner;    /* of the reader in the ring, and ... */
+  uint32_t consumer; /* ... its slot */
+  uint32_t turn;     /* of its place */
   uint32_t forks;
   struct rc_taken *taken; /* of each slot, as is `done`: by that, and not by what is shared, it is known what is read */
   struct rc_word *done;
   rc_cu_ptr done_address;
-  uint32_t acking;     /* threads that are enqueuing an `ack`; guarded by the mutex */
-  bool is_settling;    /* a thread sees to what is owed; guarded by the mutex */
-  struct rc_seldom seldom; /* that thread's */
-  bool is_looking, to_look; /* one looks at the device, and is to look again; guarded by the mutex */
+  uint32_t acking;                      /* threads that are enqueuing an `ack`; guarded by the mutex */
+  bool is_settling;                     /* a thread sees to what is owed; guarded by the mutex */
+  struct rc_seldom seldom;              /* that thread's */
+  bool is_looking, to_look;             /* one looks at the device, and is to look again; guarded by the mutex */
   struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
-  bool is_closing_lent; /* no take begins meanwhile; guarded by the mutex */
+  bool is_closing_lent;                 /* no take begins meanwhile; guarded by the mutex */
   pthread_mutex_t mutex;
-  pthread_cond_t change; /* of that, and of `ended` */
+  pthread_cond_t change;    /* of that, and of `ended` */
   _Atomic uint32_t dead;    /* the writer has died, or its device has failed */
   _Atomic uint32_t missing; /* something that a stream waited for was released, and never came */
   _Atomic uint32_t closing; /* the reader has closed */
@@ -155,8 +155,6 @@ int rc_watcher_start(struct rc_import *import);
 /* A thread that nobody joins, and that gets no signals. 0, or what pthread_create gave. */
 int rc_thread_start(void *(*body)(void *), void *context);
 /* It is to look. */
-static inline void rc_watcher_wake(struct rc_import *import) {
-  rc_wake(&rc_gpu_control(&import->segment)->attention);
-}
+static inline void rc_watcher_wake(struct rc_import *import) { rc_wake(&rc_gpu_control(&import->segment)->attention); }
 
 #endif

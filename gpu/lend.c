@@ -85,8 +85,7 @@ static int lend(ringcast_gpu_writer *gpu, rc_cu_ptr memory, uint32_t *out) {
 
 int ringcast_gpu_writer_lend(ringcast_gpu_writer *gpu, ringcast_device_ptr memory, uint32_t *out) {
   struct rc_cuda_entry entry;
-  if (!gpu->may_lend)
-    return rc_fail_as(-EINVAL, "memory can be lent only where options.flags had RINGCAST_GPU_EXTERN");
+  if (!gpu->may_lend) return rc_fail_as(-EINVAL, "memory can be lent only where options.flags had RINGCAST_GPU_EXTERN");
   if (!gpu->estate) return rc_fail(-ENOTSUP, "nothing can be lent without a device pool: %s", gpu->why);
   int failed = rc_gpu_writer_enter(gpu, &entry);
   if (failed != 0) return failed;

@@ -80,8 +80,9 @@ static int check_size(const struct rc_import *import, const struct rc_gpu_identi
 
 /* As nvidia-smi -L and ringcast doctor begin their names. */
 static int fail_to_open(const uint8_t theirs[16], const uint8_t own[16], rc_cu_result result) {
-  return rc_cuda_fail(result, "cuIpcOpenMemHandle of the writer's pool, which is on GPU-%02x%02x%02x%02x, by "
-                              "GPU-%02x%02x%02x%02x",
+  return rc_cuda_fail(result,
+                      "cuIpcOpenMemHandle of the writer's pool, which is on GPU-%02x%02x%02x%02x, by "
+                      "GPU-%02x%02x%02x%02x",
                       theirs[0], theirs[1], theirs[2], theirs[3], own[0], own[1], own[2], own[3]);
 }
 
@@ -91,8 +92,8 @@ static int open_memory(struct rc_import *import, const struct rc_process *writer
     import->pool = rc_estate_find(id->token, id->epoch, &import->device);
     return import->pool ? 0 : rc_fail_as(-ENOTSUP, "the writer is in this very process, on another device");
   }
-  rc_cu_result result = import->device.cuda->ipc_open_handle(&import->pool, id->handle,
-                                                             RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  rc_cu_result result =
+      import->device.cuda->ipc_open_handle(&import->pool, id->handle, RC_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (result != RC_CU_SUCCESS) return fail_to_open(id->uuid, import->device.uuid, result);
   import->by_handle = true;
   return 0;
@@ -186,8 +187,9 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   failed = open_and_try(import, &reader->segment.writer, id);
   if (failed == 0)
     failed = rc_words_make(import->device.cuda, import->segment.slots, &import->done, &import->done_address);
-  if (failed == 0) failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention,
-                                           &import->cpus, -1, RINGCAST_WAIT_POWER);
+  if (failed == 0)
+    failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention, &import->cpus, -1,
+                            RINGCAST_WAIT_POWER);
   import->asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in the watcher's look */
   if (failed == 0) failed = rc_watcher_start(import);
   if (failed == 0) return 0;

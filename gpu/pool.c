@@ -62,8 +62,8 @@ int rc_pool_take(struct rc_pool *pool, uint64_t bytes) {
   pool->used++;
   pool->used_bytes += bytes;
   struct rc_pool_slot *slot = &pool->slots[number];
-  *slot = (struct rc_pool_slot){
-      .state = RC_POOL_LEASED, .generation = slot->generation + 1, .base = base, .bytes = bytes};
+  *slot =
+      (struct rc_pool_slot){.state = RC_POOL_LEASED, .generation = slot->generation + 1, .base = base, .bytes = bytes};
   assert(rc_pool_is_valid(pool));
   return (int)number;
 }

@@ -19,9 +19,9 @@ struct rc_pool_slot {
   uint32_t state;      /* enum rc_pool_state */
   uint64_t generation; /* of its words: the last that was given out */
   uint64_t base, bytes;
-  uint64_t position;   /* of the frame */
-  uint64_t lent;       /* a bit for each lent memory that the lease, or the frame, refers to */
-  void *stream;        /* that copies were enqueued on; of a lease with `copied` */
+  uint64_t position; /* of the frame */
+  uint64_t lent;     /* a bit for each lent memory that the lease, or the frame, refers to */
+  void *stream;      /* that copies were enqueued on; of a lease with `copied` */
   bool copied;
 };
 

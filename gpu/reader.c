@@ -10,8 +10,8 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-#define LONG_NS  ((int64_t)100 * 1000 * 1000)
-#define SELDOM   9 /* so that a tenth of the time at most goes by in vain */
+#define LONG_NS ((int64_t)100 * 1000 * 1000)
+#define SELDOM  9 /* so that a tenth of the time at most goes by in vain */
 
 int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
   int failed = rc_check_fork(gpu->forks);
@@ -73,9 +73,8 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   if (gpu->refused == place.epoch) return 0;
   put_aside(gpu);
   forget_imports(gpu, false);
-  int failed = rc_feature_disabled("cuda_pool")
-                   ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
-                   : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
+  int failed = rc_feature_disabled("cuda_pool") ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
+                                                : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
   if (failed == 0) gpu->opens++;
   else note_failure(gpu, place.epoch, is_for_now(failed));
   return failed;

@@ -17,10 +17,10 @@ struct ringcast_gpu_reader {
   uint32_t refused;         /* the same, and it never can be here */
   int64_t not_before;       /* one that took long in vain is not tried again by frames until then */
   uint32_t forks;
-  char why[200];            /* why not, of `failed` */
-  struct rc_bounce *bounce; /* NULL: not made yet, or ... */
-  bool has_no_bounce;       /* ... there is no pinned memory here */
-  bool missing; /* as rc_import_was_missing, of those that have ended */
+  char why[200];                 /* why not, of `failed` */
+  struct rc_bounce *bounce;      /* NULL: not made yet, or ... */
+  bool has_no_bounce;            /* ... there is no pinned memory here */
+  bool missing;                  /* as rc_import_was_missing, of those that have ended */
   uint64_t begun[RC_MAX_LEASES]; /* 1 + the position of each frame whose take is open; 0: none */
   uint64_t pool_frames, pool_bytes, inline_frames, opens, syncs;
 };

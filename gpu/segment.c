@@ -89,14 +89,16 @@ static int check_identity(const struct rc_gpu_place *place, const uint64_t token
                           struct rc_gpu_segment *segment, struct rc_gpu_identity *id) {
   struct rc_gpu_identity *shared = &rc_gpu_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with the writer's last store */
-  memcpy(id, shared, sizeof *id); /* what is checked is what is used, whatever becomes of the page */
+  memcpy(id, shared, sizeof *id);                   /* what is checked is what is used, whatever becomes of the page */
   rc_fence_light();
   if (id->magic != RC_GPU_MAGIC || ready != RC_GPU_READY || id->epoch != place->epoch ||
       memcmp(id->token, token, sizeof id->token) != 0)
     return rc_fail_as(-ENOENT, "the writer's device pool is gone: it has closed it since");
   if (id->layout != RC_GPU_LAYOUT)
-    return rc_fail(-EPROTO, "the writer's ringcast lays device memory out in another way: install the same version "
-                            "(here %s) on both sides", RINGCAST_VERSION);
+    return rc_fail(-EPROTO,
+                   "the writer's ringcast lays device memory out in another way: install the same version "
+                   "(here %s) on both sides",
+                   RINGCAST_VERSION);
   bool fits = (id->word_bits == 32 || id->word_bits == 64) && id->slots >= 1 && id->slots <= RC_GPU_MAX_SLOTS &&
               id->consumers == consumers && id->pool_bytes >= RC_GPU_GRANULE && id->pool_bytes <= RC_GPU_MAX_POOL &&
               id->pool_bytes % RC_GPU_GRANULE == 0 &&

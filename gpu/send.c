@@ -82,8 +82,8 @@ static int copy_all(const struct sending *sending, ringcast_stream stream) {
   int failed = 0;
   for (uint32_t i = 0; i < sending->count && failed == 0; i++)
     if (is_apart(sending, i) && !sending->items[i].lent)
-      failed = ringcast_gpu_copy_in(sending->gpu, &sending->lease, sending->offsets[i], &sending->items[i].tensor,
-                                    stream);
+      failed =
+          ringcast_gpu_copy_in(sending->gpu, &sending->lease, sending->offsets[i], &sending->items[i].tensor, stream);
   return failed;
 }
 
@@ -95,8 +95,7 @@ static int fill(struct sending *sending, const struct ringcast_span *span, const
   int rc = ringcast_build_begin(&builder, span->data, span->bytes, planned, RINGCAST_ROOT_DICT, tag);
   for (uint32_t i = 0; i < sending->count && rc == 0; i++) rc = build_item(sending, &builder, i, stream, &fetched);
   const struct ringcast_gpu_extent *lease = &sending->lease;
-  if (rc == 0 && sending->by_pool)
-    rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
+  if (rc == 0 && sending->by_pool) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);
   if (rc == 0) rc = ringcast_build_end(&builder, out_bytes);
   if (rc == 0 && sending->by_pool) rc = copy_all(sending, stream);
   if (fetched) { /* also after a failure: what is under way to the ring's memory must have come */

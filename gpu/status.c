@@ -89,8 +89,9 @@ static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struc
   void *page = !supported || rc_feature_disabled("cuda_register") ? NULL : map_page(bytes);
   if (!page) return;
   if (rc_os.protect(page, bytes, PROT_READ) == 0) {
-    result = cuda->host_register(page, bytes, RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP |
-                                                  RC_CU_MEMHOSTREGISTER_READ_ONLY);
+    result = cuda->host_register(page, bytes,
+                                 RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP |
+                                     RC_CU_MEMHOSTREGISTER_READ_ONLY);
     bool registered = result == RC_CU_SUCCESS;
     if (registered) result = cuda->host_unregister(page);
     out->registers_read_only = result == RC_CU_SUCCESS ? 1 : rc_cuda_fail(result, "read-only host memory");

@@ -17,8 +17,8 @@
 #include "gpu/import.h"
 #include "shm/error.h"
 
-#define PAUSE_NS      ((int64_t)200 * 1000) /* between two looks whether the streams have done, ... */
-#define MOST_PAUSE_NS ((int64_t)20 * 1000 * 1000) /* ... twice as long each time */
+#define PAUSE_NS      ((int64_t)200 * 1000)         /* between two looks whether the streams have done, ... */
+#define MOST_PAUSE_NS ((int64_t)20 * 1000 * 1000)   /* ... twice as long each time */
 #define LOOK_NS       ((int64_t)1000 * 1000 * 1000) /* between two looks at the device, where nobody asks for one */
 
 static bool is_taken_back(struct rc_import *import) {
@@ -34,8 +34,7 @@ static bool is_taken_back(struct rc_import *import) {
 /* Under the mutex. */
 static uint32_t count_owed(const struct rc_import *import) {
   uint32_t count = 0;
-  for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    count += import->taken[slot].owed != RC_OWES_NOTHING;
+  for (uint32_t slot = 0; slot < import->segment.slots; slot++) count += import->taken[slot].owed != RC_OWES_NOTHING;
   return count;
 }
 
@@ -49,8 +48,8 @@ static bool owes(struct rc_import *import) {
 static int look(void *context) {
   struct rc_import *import = context;
   if (rc_load_acquire(&import->closing)) return 0; /* pairs with the store of close */
-  bool is_known = rc_load_relaxed(&import->dead); /* relaxed: its own store */
-  if (!is_known && rc_load_acquire(&rc_gpu_control(&import->segment)->dead)) return 0; /* pairs with lose's */
+  bool is_known = rc_load_relaxed(&import->dead);  /* relaxed: its own store */
+  if (!is_known && rc_load_acquire(&rc_gpu_control(&import->segment)->dead)) return 0;      /* pairs with lose's */
   if (rc_load_acquire(&rc_gpu_control(&import->segment)->asked) != import->asked) return 0; /* as look_for_losses' */
   return is_taken_back(import) || owes(import) ? 0 : -EAGAIN;
 }

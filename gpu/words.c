@@ -86,8 +86,8 @@ int rc_words_make(const struct rc_cuda *cuda, uint32_t count, struct rc_word **o
   void *words = mmap(NULL, bytes_of(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (words == MAP_FAILED) return rc_fail(-ENOMEM, "out of memory");
   madvise(words, bytes_of(count), MADV_DONTFORK); /* pinned memory is the parent's */
-  rc_cu_result result = cuda->host_register(words, bytes_of(count),
-                                            RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
+  rc_cu_result result =
+      cuda->host_register(words, bytes_of(count), RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result == RC_CU_SUCCESS) {
     result = cuda->host_get_device_pointer(address, words, 0);
     if (result == RC_CU_SUCCESS) {

@@ -149,8 +149,11 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
     free(counted);
     return rc_fail(-ENOMEM, "out of memory");
   }
-  *gpu = (ringcast_gpu_writer){.writer = writer, .counted = counted, .forks = rc_fork_count(),
-                               .may_lend = options.flags & RINGCAST_GPU_EXTERN, .inline_most = options.inline_most};
+  *gpu = (ringcast_gpu_writer){.writer = writer,
+                               .counted = counted,
+                               .forks = rc_fork_count(),
+                               .may_lend = options.flags & RINGCAST_GPU_EXTERN,
+                               .inline_most = options.inline_most};
   failed = rc_device_open(options.device, &gpu->device);
   if (failed == 0) rc_estates_tidy(); /* only where there is a driver */
   if (failed == 0) failed = add_pool(gpu, &options);
@@ -239,8 +242,9 @@ static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_
     *sum += bytes[i];
     total += (bytes[i] + RC_GPU_ALIGN - 1) & ~(uint64_t)(RC_GPU_ALIGN - 1);
   }
-  return total <= most ? 0 : rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)",
-                                     (unsigned long long)total, (unsigned long long)most);
+  return total <= most ? 0
+                       : rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)total,
+                                 (unsigned long long)most);
 }
 
 /* One word is written behind the copies, and it is behind those of its own stream alone. */
@@ -327,10 +331,10 @@ int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t
   gpu->leased = true;
   for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
   *out = (struct ringcast_gpu_extent){.slot = (uint32_t)slot,
-                                     .epoch = gpu->estate->segment.epoch,
-                                     .generation = taken->generation,
-                                     .base = taken->base,
-                                     .bytes = total};
+                                      .epoch = gpu->estate->segment.epoch,
+                                      .generation = taken->generation,
+                                      .base = taken->base,
+                                      .bytes = total};
   RC_POINT(LEASED);
   return 0;
 }
@@ -341,9 +345,7 @@ struct rc_pool_slot *rc_gpu_writer_slot(const ringcast_gpu_writer *gpu, const st
   return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
 }
 
-int rc_gpu_writer_fail_no_lease(void) {
-  return rc_fail_as(-EINVAL, "this lease is not open: lease a place first");
-}
+int rc_gpu_writer_fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
 
 int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
                          const struct ringcast_tensor *tensor, ringcast_stream stream) {
@@ -430,8 +432,8 @@ static void register_ring(ringcast_gpu_writer *gpu) {
   if (gpu->tried_to_register) return;
   gpu->tried_to_register = true;
   if (rc_feature_disabled("cuda_register")) return;
-  gpu->registered = gpu->device.cuda->host_register(ring->data, 2 * ring->capacity,
-                                                    RC_CU_MEMHOSTREGISTER_PORTABLE) == RC_CU_SUCCESS;
+  gpu->registered =
+      gpu->device.cuda->host_register(ring->data, 2 * ring->capacity, RC_CU_MEMHOSTREGISTER_PORTABLE) == RC_CU_SUCCESS;
 }
 
 int ringcast_gpu_fetch(ringcast_gpu_writer *gpu, const struct ringcast_tensor *tensor, void *to,

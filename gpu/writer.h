@@ -24,7 +24,7 @@ struct rc_estate {
   uint64_t pool_bytes;
   uint64_t token[2];
   rc_cu_ptr lent[RC_GPU_MAX_LENT]; /* for readers in the same process; under estate.c's mutex */
-  struct rc_counted *counted; /* the writer's, once it has left it: by whom it was read */
+  struct rc_counted *counted;      /* the writer's, once it has left it: by whom it was read */
   uint32_t forks;
   bool is_left; /* what the segment says of that, anybody may have stored */
   bool is_gone; /* with its context; what is there now is not ours */
@@ -44,7 +44,7 @@ struct ringcast_gpu_writer {
   ringcast_writer *writer;
   struct rc_device device;
   struct rc_estate *estate; /* NULL: there is no pool */
-  struct rc_pool pool; /* of no slots where there is none */
+  struct rc_pool pool;      /* of no slots where there is none */
   struct rc_counted *counted;
   struct rc_lent_memory lent[RC_GPU_MAX_LENT];
   uint32_t forks;
@@ -55,8 +55,8 @@ struct ringcast_gpu_writer {
   uint32_t look_at; /* slots in use, at which it is looked for those that are done */
   int64_t asked;    /* when it was last asked which consumers live, ... */
   int64_t prompted; /* ... and they were told to look whether their devices do */
-  int no_pool;   /* why there is none: a negative errno, and ... */
-  char why[200]; /* ... in words */
+  int no_pool;      /* why there is none: a negative errno, and ... */
+  char why[200];    /* ... in words */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
 

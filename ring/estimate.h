@@ -21,8 +21,8 @@ struct rc_estimate_peak {
 
 struct rc_estimate {
   uint32_t tag;
-  uint32_t seen;  /* frames in all, up to an epoch of them; 0: the entry is unused */
-  uint32_t count; /* frames of this epoch */
+  uint32_t seen;                       /* frames in all, up to an epoch of them; 0: the entry is unused */
+  uint32_t count;                      /* frames of this epoch */
   struct rc_estimate_peak now, before; /* of this epoch so far, and of the one before it */
 };
 

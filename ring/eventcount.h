@@ -60,7 +60,7 @@ static inline void rc_eventcount_withdraw(struct rc_eventcount *event, uint32_t 
 
 /* Whether a party is asleep, or about to be. What the sleeper wrote before E1 can be read if so. */
 static inline bool rc_eventcount_is_asleep(struct rc_eventcount *event) {
-  rc_fence_full(); /* E5 -> E2 */
+  rc_fence_full();                                                /* E5 -> E2 */
   return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
 }
 

@@ -109,10 +109,8 @@ static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_r
     return false;
   /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round
    * trip through memory. */
-  *out = (struct rc_ring_frame){.data = frame + 1,
-                                .position = reader->next,
-                                .bytes = bytes,
-                                .kind = rc_about_kind(about)};
+  *out =
+      (struct rc_ring_frame){.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = rc_about_kind(about)};
   reader->next = end;
   return true;
 }

@@ -8,17 +8,18 @@
 #include "ringcast/frame.h"
 
 #define RC_FRAME_OLDEST 1 /* the oldest version that is read, and what a frame is unless it needs a later one */
-#define RC_FRAME_LINE  64
-#define RC_FRAME_PHASE 16 /* a frame's payload starts this far into a line */
-#define RC_FRAME_ALIGN 8  /* dimensions, and data other than tensors */
+#define RC_FRAME_LINE   64
+#define RC_FRAME_PHASE  16 /* a frame's payload starts this far into a line */
+#define RC_FRAME_ALIGN  8  /* dimensions, and data other than tensors */
 /* What is empty has offset 0 in the entry; who reads it is given this place, which is on a line. */
 #define RC_FRAME_NOWHERE (RC_FRAME_LINE - RC_FRAME_PHASE)
 
 #define RC_ITEM_FLAGS                                                                              \
   (RINGCAST_ITEM_KEYED | RINGCAST_ITEM_NUMPY | RINGCAST_ITEM_TORCH | RINGCAST_ITEM_REQUIRES_GRAD | \
    RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY | RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES)
-#define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX) /* of TENSOR, from version 3 on */
-#define RC_ITEM_HASHES (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* which the builder sets apart */
+/* Of TENSOR, from version 3 on. */
+#define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
+#define RC_ITEM_HASHES  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* which the builder sets apart */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 

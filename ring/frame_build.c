@@ -22,10 +22,8 @@ static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint
 
 void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim, uint64_t data_bytes) {
   plan->meta = rc_add(plan->meta, key_bytes);
-  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM)
-    plan->meta = UINT64_MAX; /* no frame can hold it */
-  else if (ndim > 0)
-    plan->meta = rc_add(rc_align(plan->meta, RC_FRAME_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
+  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM) plan->meta = UINT64_MAX; /* no frame can hold it */
+  else if (ndim > 0) plan->meta = rc_add(rc_align(plan->meta, RC_FRAME_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
   plan_add(plan, data_bytes, RC_FRAME_LINE);
 }
 
@@ -221,10 +219,8 @@ int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_it
   case RINGCAST_ITEM_BYTES:
   case RINGCAST_ITEM_PICKLE:
   case RINGCAST_ITEM_BUFFER:
-  case RINGCAST_ITEM_ERROR:
-    break;
-  default:
-    return -EINVAL;
+  case RINGCAST_ITEM_ERROR: break;
+  default: return -EINVAL;
   }
   if (!data && !out && bytes > 0) return -EINVAL;
   int rc = entry_put(builder, key, key_bytes, NULL, entry, &place);
@@ -254,20 +250,14 @@ int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_
   struct ringcast_frame_entry entry = {.kind = (uint16_t)kind};
   uint8_t *place;
   switch (kind) {
-  case RINGCAST_ITEM_NONE:
-    break;
-  case RINGCAST_ITEM_BOOL:
-    entry.scalar = value != 0;
-    break;
-  case RINGCAST_ITEM_INT:
-    entry.scalar = (uint64_t)value;
-    break;
+  case RINGCAST_ITEM_NONE: break;
+  case RINGCAST_ITEM_BOOL: entry.scalar = value != 0; break;
+  case RINGCAST_ITEM_INT: entry.scalar = (uint64_t)value; break;
   case RINGCAST_ITEM_LEAF:
     if (value < 0) return -EINVAL;
     entry.scalar = (uint64_t)value;
     break;
-  default:
-    return -EINVAL;
+  default: return -EINVAL;
   }
   return entry_put(builder, key, key_bytes, NULL, entry, &place);
 }

@@ -178,25 +178,18 @@ static int plain_check(const struct ringcast_frame_reader *reader, const struct 
   if (entry->ndim || entry->dims_offset) return -EPROTO;
   if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return -EPROTO;
   switch (entry->kind) {
-  case RINGCAST_ITEM_NONE:
-    return entry->scalar || entry->bytes ? -EPROTO : 0;
-  case RINGCAST_ITEM_BOOL:
-    return entry->scalar > 1 || entry->bytes ? -EPROTO : 0;
-  case RINGCAST_ITEM_LEAF:
-    return entry->scalar > INT64_MAX || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_NONE: return entry->scalar || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_BOOL: return entry->scalar > 1 || entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_LEAF: return entry->scalar > INT64_MAX || entry->bytes ? -EPROTO : 0;
   case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_FLOAT:
-    return entry->bytes ? -EPROTO : 0;
+  case RINGCAST_ITEM_FLOAT: return entry->bytes ? -EPROTO : 0;
   case RINGCAST_ITEM_STR:
   case RINGCAST_ITEM_BYTES:
   case RINGCAST_ITEM_PICKLE:
   case RINGCAST_ITEM_BUFFER:
-  case RINGCAST_ITEM_ERROR:
-    return entry->scalar ? -EPROTO : 0;
-  case RINGCAST_ITEM_OBJECT:
-    return object_check(reader, entry);
-  default:
-    return -EPROTO;
+  case RINGCAST_ITEM_ERROR: return entry->scalar ? -EPROTO : 0;
+  case RINGCAST_ITEM_OBJECT: return object_check(reader, entry);
+  default: return -EPROTO;
   }
 }
 

@@ -23,14 +23,14 @@
 
 #include "ring/atomics.h"
 
-#define RC_LINE      64u
-#define RC_FRAME_ALIGN 128u            /* frames start at multiples; see ring.h */
-#define RC_MAGIC     0x74736163676e6972u /* "ringcast", little-endian */
-#define RC_MAX_SLOTS 1024u
-#define RC_MIN_BYTES 4096u             /* the smallest and the largest ring */
-#define RC_MAX_BYTES ((uint64_t)1 << 40)
+#define RC_LINE         64u
+#define RC_FRAME_ALIGN  128u                /* frames start at multiples; see ring.h */
+#define RC_MAGIC        0x74736163676e6972u /* "ringcast", little-endian */
+#define RC_MAX_SLOTS    1024u
+#define RC_MIN_BYTES    4096u /* the smallest and the largest ring */
+#define RC_MAX_BYTES    ((uint64_t)1 << 40)
 #define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above it can't be right; sums do not overflow */
-#define RC_NAME_MAX  32u
+#define RC_NAME_MAX     32u
 
 /* At the start of each frame, in DATA. The writer writes it; commit last. */
 struct rc_frame_header {
@@ -63,7 +63,7 @@ struct rc_spilled {
 /* Who made this ring, and how. Written once, before ready; never again. */
 struct rc_identity {
   uint64_t magic;
-  uint32_t layout; /* RC_LAYOUT of the writer's build */
+  uint32_t layout;        /* RC_LAYOUT of the writer's build */
   _Atomic uint32_t ready; /* RC_READY, stored last */
   uint64_t token[2];      /* random; the handle holds the same */
   uint64_t capacity;      /* bytes of DATA */
@@ -71,14 +71,14 @@ struct rc_identity {
   uint64_t writer_start; /* in clock ticks since boot: tells the writer from a later process with its pid */
   int32_t writer_pid;
   uint32_t slots;
-  uint32_t memory; /* enum ringcast_memory */
-  int32_t spill_fd; /* SPILL's descriptor in the writer's process */
-  uint64_t data_inode; /* of DATA's file: tells it from one that took its descriptor's number later */
+  uint32_t memory;          /* enum ringcast_memory */
+  int32_t spill_fd;         /* SPILL's descriptor in the writer's process */
+  uint64_t data_inode;      /* of DATA's file: tells it from one that took its descriptor's number later */
   uint32_t numa, numa_node; /* enum ringcast_numa; both to look at only */
   int32_t numa_error;
-  int32_t spill_error; /* to look at only */
+  int32_t spill_error;               /* to look at only */
   uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: there is none */
-  uint64_t pid_namespace; /* inode of the writer's; 0: not known */
+  uint64_t pid_namespace;            /* inode of the writer's; 0: not known */
   uint64_t reserved;
 };
 
@@ -89,7 +89,8 @@ struct rc_eventcount {
     _Atomic uint32_t word;  /* the low half: what the kernel's futex compares */
   };
 };
-_Static_assert(sizeof(struct rc_eventcount) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the word is the low half");
+_Static_assert(sizeof(struct rc_eventcount) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the word is the low half");
 
 /* Who shares the CPUs; see shm/cpus.h. */
 #define RC_CPU_WORDS 15u
@@ -124,11 +125,11 @@ struct rc_histogram {
 
 /* One reader. Its states, and who moves it between them, are told atop ring/slot.c. */
 struct rc_slot {
-  _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
-  struct rc_counts counts;                   /* the reader */
-  _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
-  char name[RC_NAME_MAX];                    /* the reader, while joining */
-  _Atomic uint64_t stalls;                   /* the writer: times that it waited for this reader */
+  _Alignas(RC_LINE) _Atomic uint64_t cursor;   /* the reader */
+  struct rc_counts counts;                     /* the reader */
+  _Alignas(RC_LINE) _Atomic uint64_t owner;    /* see ring/slot.h */
+  char name[RC_NAME_MAX];                      /* the reader, while joining */
+  _Atomic uint64_t stalls;                     /* the writer: times that it waited for this reader */
   _Atomic uint32_t retains;                    /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
   _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: a cursor shares none with another reader */
@@ -136,20 +137,20 @@ struct rc_slot {
 
 struct rc_control {
   struct rc_identity id;
-  _Alignas(RC_LINE) _Atomic uint64_t tail;  /* the writer */
-  struct rc_counts counts;                  /* the writer */
+  _Alignas(RC_LINE) _Atomic uint64_t tail;   /* the writer */
+  struct rc_counts counts;                   /* the writer */
   _Alignas(RC_LINE) _Atomic uint32_t closed; /* the writer, once, or who finds it dead: 1 = no more will come */
-  _Atomic uint32_t spill_epoch;             /* the writer: times that it gave memory of SPILL back to the machine */
-  _Atomic uint64_t spill_floor;             /* the writer: spilled frames below this position may be overwritten */
-  _Atomic uint64_t spill_used;              /* the writer: bytes of SPILL that are in place, to look at only */
-  _Atomic uint32_t evicts;                  /* the writer, at first: 1 = it goes on without readers that are slow */
-  _Atomic uint64_t limit;                   /* the writer, seldom: apart from tail, which each frame moves */
-  _Alignas(RC_LINE) struct rc_eventcount not_empty;   /* readers sleep here until the writer commits or closes */
-  _Alignas(RC_LINE) struct rc_eventcount not_full;   /* the writer sleeps here until readers release, join or leave */
-  _Atomic uint64_t wanted;                  /* the writer: it can go on once no cursor is below this */
-  _Alignas(RC_LINE) struct rc_cpus cpus;  /* all, seldom */
-  _Alignas(RC_LINE) struct rc_histogram waits; /* the writer */
-  _Alignas(RC_LINE) struct rc_device_place device; /* the writer, seldom */
+  _Atomic uint32_t spill_epoch;              /* the writer: times that it gave memory of SPILL back to the machine */
+  _Atomic uint64_t spill_floor;              /* the writer: spilled frames below this position may be overwritten */
+  _Atomic uint64_t spill_used;               /* the writer: bytes of SPILL that are in place, to look at only */
+  _Atomic uint32_t evicts;                   /* the writer, at first: 1 = it goes on without readers that are slow */
+  _Atomic uint64_t limit;                    /* the writer, seldom: apart from tail, which each frame moves */
+  _Alignas(RC_LINE) struct rc_eventcount not_empty; /* readers sleep here until the writer commits or closes */
+  _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
+  _Atomic uint64_t wanted;                          /* the writer: it can go on once no cursor is below this */
+  _Alignas(RC_LINE) struct rc_cpus cpus;            /* all, seldom */
+  _Alignas(RC_LINE) struct rc_histogram waits;      /* the writer */
+  _Alignas(RC_LINE) struct rc_device_place device;  /* the writer, seldom */
   struct rc_slot slots[];
 };
 
@@ -174,9 +175,9 @@ _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of l
 
 /* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
 #define RC_LAYOUT_REVISION 17u
-#define RC_LAYOUT                                                                                      \
-  ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^                   \
-              sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^           \
+#define RC_LAYOUT                                                                            \
+  ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \
+              sizeof(struct rc_slot) * 0x10001u ^ sizeof(struct rc_frame_header) * 0x1001u ^ \
               offsetof(struct rc_control, not_full) * 0x11u ^ offsetof(struct rc_slot, name) * 0x100001u))
 
 static inline uint64_t rc_control_bytes(uint32_t slots) {

@@ -39,16 +39,12 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_SET:
-  case RINGCAST_TAG_FROZENSET:
-    *out = token->count;
-    return 1;
+  case RINGCAST_TAG_FROZENSET: *out = token->count; return 1;
   case RINGCAST_TAG_DICT:
     *out = 2 * token->count; /* at most the bytes that were left, as ringcast_token_read has seen to */
     return 1;
   case RINGCAST_TAG_RANGE:
-  case RINGCAST_TAG_SLICE:
-    *out = 3;
-    return 1;
+  case RINGCAST_TAG_SLICE: *out = 3; return 1;
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
     if (token->count >= walk->needs.classes) return -EPROTO;
@@ -60,17 +56,13 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
     if (walk->needs.parts == UINT32_MAX) return -EPROTO;
     walk->needs.parts++;
     return 0;
-  case RINGCAST_TAG_NAMED:
-    walk->needs.texts++;
-    return 0;
-  case RINGCAST_TAG_AGAIN:
-    return token->count < walk->needs.texts ? 0 : -EPROTO;
+  case RINGCAST_TAG_NAMED: walk->needs.texts++; return 0;
+  case RINGCAST_TAG_AGAIN: return token->count < walk->needs.texts ? 0 : -EPROTO;
   case RINGCAST_TAG_LEAF:
     if (token->count == UINT64_MAX) return -EPROTO;
     if (token->count >= walk->needs.leaves) walk->needs.leaves = token->count + 1;
     return 0;
-  default:
-    return 0;
+  default: return 0;
   }
 }
 

@@ -19,6 +19,7 @@
 #ifndef RC_RING_POINT_H
 #define RC_RING_POINT_H
 
+/* clang-format off */
 #define RC_ALL_POINTS(X)                                                                                            \
   /* Publishing, and room: atop ring.c. */                                                                          \
   X(PUBLISH, WRITES) X(W0_DONE, WRITES) X(W1_DONE, WRITES) X(W2_DONE, WRITES) X(ZEROED_AHEAD, WRITES)               \
@@ -31,7 +32,7 @@
   X(R2_DONE, READS) X(SPILL_CHECKED, READS) X(RELEASE, READS) X(A0_DONE, READS) X(A1_DONE, READS)                   \
   X(SETTLED, READS) X(KEPT, READS) X(OWN, READS) X(OWNED, READS)                 \
   X(MOURN, MOURNS) X(MOURNED, MOURNS) X(TOLD_STALE, STALE)                                                           \
-  /* Sleeping and waking: atop eventcount.h. */                                                                          \
+  /* Sleeping and waking: atop eventcount.h. */                                                                      \
   X(E1_DONE, WAITS) X(E2_DONE, WAITS) X(E3_DONE, WAITS) X(SLEPT, WAITS) X(E8_DONE, WAITS) X(E6_DONE, WAITS)          \
   X(E7_DONE, WAITS) X(WOKEN, WAITS) X(POLL, POLLS) X(POLL_ARMED, POLLS)                                             \
   /* The ring's beginning and end. */                                                                               \
@@ -45,8 +46,10 @@
   X(FREED, LEAVES) X(LEAVE_TOLD, LEAVES) X(REAP, REAPS) X(REAPED, REAPS) X(EVICT, EVICTS) X(V1_DONE, EVICTS)        \
   X(EVICT_COUNTED, EVICTS) X(EVICT_TOLD, EVICTS) X(REFUSE, REFUSES) X(REFUSE_DONE, REFUSES) X(CLAIM_LOST, REFUSED)  \
   X(CLAIM_GIVEN_UP, REFUSED)
+/* clang-format on */
 
 /* The device pool: atop gpu/writer.c, consumers.c and import.c. */
+/* clang-format off */
 #define RC_GPU_POINTS(X)                                                                                            \
   X(POOL_MADE, GPU_WRITES) X(POOL_TOLD, GPU_WRITES) X(POOL_LEFT, GPU_WRITES) X(COUNTED, GPU_WRITES)                 \
   X(LEASED, GPU_WRITES) X(COPIED_IN, GPU_WRITES) X(READY_ENQUEUED, GPU_WRITES) X(COMMITTED, GPU_WRITES)             \
@@ -55,14 +58,14 @@
   X(WAIT_ENQUEUED, GPU_READS) X(LENT_NOTED, GPU_READS) X(LENT_OPENED, GPU_READS) X(COPIED_OUT, GPU_READS)           \
   X(ACK_ENQUEUED, GPU_READS) X(LENT_CLOSED, GPU_READS)                                                              \
   X(IMPORT_CLOSED, GPU_READS) X(PLACE_LEFT, GPU_READS) X(DEATH_SEEN, GPU_MOURNS) X(WAITS_RELEASED, GPU_MOURNS)
+/* clang-format on */
 
 enum rc_point {
 #define RC_POINT_OF(name, who) RC_POINT_##name,
-  RC_ALL_POINTS(RC_POINT_OF)
-  RC_POINT_COUNT,
+  RC_ALL_POINTS(RC_POINT_OF) RC_POINT_COUNT,
   RC_GPU_POINTS(RC_POINT_OF)
 #undef RC_POINT_OF
-  RC_GPU_POINT_COUNT
+      RC_GPU_POINT_COUNT
 };
 
 #ifdef RINGCAST_POINTS

@@ -243,5 +243,5 @@ int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_rin
   if (!rc_ring_holds(reader, position)) return -EINVAL;
   int result = read_frame(&reader->ring, position, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
-  return result == -EAGAIN ? -EPROTO : result; /* it was there before */
+  return result == -EAGAIN ? -EPROTO : result;    /* it was there before */
 }

@@ -34,7 +34,6 @@ struct rc_ring_writer {
   uint64_t zeroed;   /* so many bytes behind the tail stands a zeroed commit word; 0: none but that at the tail */
 };
 
-
 struct rc_ring_reader {
   struct rc_ring ring;
   struct rc_slot *own;
@@ -85,8 +84,8 @@ int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const stru
 /* Writer. The control segment is zero but for its identity, and DATA is zero. */
 void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring);
 int rc_ring_reserve_slowly(struct rc_ring_writer *writer, uint64_t bytes, void **out);
-int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out);    /* the same, -EINVAL */
-int rc_ring_abort(struct rc_ring_writer *writer);                                 /* -EINVAL */
+int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out); /* the same, -EINVAL */
+int rc_ring_abort(struct rc_ring_writer *writer);                            /* -EINVAL */
 /* Commits a note with this offset and length instead of a payload. For ring/spill.c. -EINVAL. */
 int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind);
 /* Looks at all readers: none needs anything below *out any more, nor will one that joins later. -EAGAIN while somebody
@@ -104,7 +103,7 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer);
 int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out); /* -EAGAIN -EBUSY -EPROTO */
 /* Whether all that was read of held frames up to now was whole. */
 static inline bool rc_ring_is_evicted(const struct rc_ring_reader *reader) {
-  rc_fence_acquire();                                          /* A0 <- L1, S1 */
+  rc_fence_acquire();                                           /* A0 <- L1, S1 */
   return rc_load_relaxed(&reader->own->owner) != reader->owner; /* relaxed: the fence orders it */
 }
 /* At least how many frames are held: some may share an entry. 0: none. */

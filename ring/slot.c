@@ -57,7 +57,7 @@ static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
 int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_ring_reader *out) {
   struct rc_slot *own = &ring->control->slots[slot];
   uint64_t found = owner, active = rc_owner_as(owner, RC_SLOT_ACTIVE);
-  rc_fence_full();                                       /* J2 -> G0 */
+  rc_fence_full(); /* J2 -> G0 */
   RC_POINT(J2_DONE);
   uint64_t tail = rc_load_acquire(&ring->control->tail); /* J3 <- W3 */
   if (tail % RC_FRAME_ALIGN != 0 || tail > RC_MAX_POSITION) {

@@ -134,10 +134,8 @@ uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
   if (enough == 0) return 0;
   while (enough - few > 1) {
     uint32_t middle = few + (enough - few) / 2;
-    if (find_gap(spill, middle, room, &offset))
-      enough = middle;
-    else
-      few = middle;
+    if (find_gap(spill, middle, room, &offset)) enough = middle;
+    else few = middle;
   }
   return spill->regions[(spill->first + enough - 1) % RC_SPILL_REGIONS].end;
 }

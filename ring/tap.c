@@ -11,7 +11,7 @@ void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
 
 /* Whether all that was read from `next` on, up to now, was still what had been committed there. */
 static bool is_whole(const struct rc_ring_tap *tap) {
-  rc_fence_acquire();                                             /* T2 <- L1 */
+  rc_fence_acquire(); /* T2 <- L1 */
   /* T3: acquire for skip: G0 is a full fence, so who sees this limit finds a tail as new as its grant's, or newer. */
   uint64_t limit = rc_load_acquire(&tap->ring.control->limit);
   return limit <= tap->next + tap->ring.capacity;
@@ -41,7 +41,7 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 /* Copies a spilled payload. -ESTALE: it has been overwritten, or may have been. */
 static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
   for (uint64_t done = 0;;) {
-    rc_fence_acquire();                                                 /* T5 <- S1 */
+    rc_fence_acquire();                                                /* T5 <- S1 */
     uint64_t floor = rc_load_relaxed(&tap->ring.control->spill_floor); /* T6: relaxed, the fence before it orders it */
     if (floor > frame->position) return -ESTALE;
     if (done == frame->bytes) return 0;
@@ -76,10 +76,10 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes};
     uint16_t flags = rc_load_relaxed(&frame->flags);
     /* What it says is believed only once the note is known to be whole. */
-    int note = flags == 0                  ? 0
-               : flags == RC_FRAME_SPILLED ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1),
-                                                             &found)
-                                           : -EPROTO;
+    int note = flags == 0 ? 0
+               : flags == RC_FRAME_SPILLED
+                   ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
+                   : -EPROTO;
     copy(&found.kind, &frame->kind, sizeof found.kind);
     if (!is_whole(tap)) {
       if (!skip(tap)) return -EPROTO;

@@ -36,10 +36,8 @@ int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_
   for (int32_t i = ndim; i-- > 0;) {
     if (shape[i] < 0) return -EINVAL;
     if (strides) strides[i] = count;
-    if (shape[i] == 0)
-      empty = true;
-    else if (__builtin_mul_overflow(count, shape[i], &count))
-      return -EINVAL;
+    if (shape[i] == 0) empty = true;
+    else if (__builtin_mul_overflow(count, shape[i], &count)) return -EINVAL;
   }
   *out_count = empty ? 0 : count;
   return 0;
@@ -86,8 +84,7 @@ static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, str
     if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
     if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) && continued == step)
       axes[n - 1].count *= tensor->shape[i];
-    else
-      axes[n++] = (struct axis){tensor->shape[i], step};
+    else axes[n++] = (struct axis){tensor->shape[i], step};
   }
   return n;
 }
@@ -98,24 +95,12 @@ static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, str
 
 static void axis_copy(struct axis axis, size_t block, const uint8_t *in, uint8_t *out) {
   switch (block) {
-  case 1:
-    COPY_FIXED(1);
-    break;
-  case 2:
-    COPY_FIXED(2);
-    break;
-  case 4:
-    COPY_FIXED(4);
-    break;
-  case 8:
-    COPY_FIXED(8);
-    break;
-  case 16:
-    COPY_FIXED(16);
-    break;
-  default:
-    COPY_FIXED((int64_t)block);
-    break;
+  case 1: COPY_FIXED(1); break;
+  case 2: COPY_FIXED(2); break;
+  case 4: COPY_FIXED(4); break;
+  case 8: COPY_FIXED(8); break;
+  case 16: COPY_FIXED(16); break;
+  default: COPY_FIXED((int64_t)block); break;
   }
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/cadence.h"
 
-#define ENOUGH    4u /* gaps to know before a window is tried */
-#define WEIGHT    8  /* a gap counts an eighth */
-#define STRANGE   4u /* errors in a row that make a new cadence */
-#define SAVED     4  /* messages whose budget can be saved */
-#define LEAST_GAP ((int64_t)200 * 1000)
-#define MARGIN    ((int64_t)3 * 1000) /* of a window, beside what the error asks for */
-#define FIRST_LEAD ((int64_t)60 * 1000) /* Linux's timer slack is 50 us */
+#define ENOUGH     4u /* gaps to know before a window is tried */
+#define WEIGHT     8  /* a gap counts an eighth */
+#define STRANGE    4u /* errors in a row that make a new cadence */
+#define SAVED      4  /* messages whose budget can be saved */
+#define LEAST_GAP  ((int64_t)200 * 1000)
+#define MARGIN     ((int64_t)3 * 1000)   /* of a window, beside what the error asks for */
+#define FIRST_LEAD ((int64_t)60 * 1000)  /* Linux's timer slack is 50 us */
 #define MOST_LEAD  ((int64_t)300 * 1000) /* later than that only on a busy CPU */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

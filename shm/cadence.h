@@ -25,7 +25,7 @@
 struct rc_cadence {
   int64_t came; /* when the last message came */
   int64_t gap, error;
-  uint32_t known;  /* gaps that the two are made of, as far as it matters; UINT32_MAX: not even one message came */
+  uint32_t known;   /* gaps that the two are made of, as far as it matters; UINT32_MAX: not even one message came */
   uint32_t strange; /* errors in a row that were clipped */
   int64_t lead;
   int64_t saved, refilled; /* time to spin, and when it was last counted */

@@ -28,14 +28,10 @@
 #include "shm/topology.h"
 #include "shm/os.h"
 
-static uint64_t first_chunk(uint64_t offset) {
-  return offset / RC_COMMIT_CHUNK;
-}
+static uint64_t first_chunk(uint64_t offset) { return offset / RC_COMMIT_CHUNK; }
 
 /* Behind the last one of a range. */
-static uint64_t end_chunk(uint64_t end) {
-  return (end + RC_COMMIT_CHUNK - 1) / RC_COMMIT_CHUNK;
-}
+static uint64_t end_chunk(uint64_t end) { return (end + RC_COMMIT_CHUNK - 1) / RC_COMMIT_CHUNK; }
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 #include "shm/memory.h"
 
 #define RC_COMMIT_CHUNK  RC_HUGE_PAGE
-#define RC_COMMIT_RETAIN   ((uint64_t)64 << 20) /* not given back, from the start on, where frames are placed first */
+#define RC_COMMIT_RETAIN ((uint64_t)64 << 20) /* not given back, from the start on, where frames are placed first */
 #define RC_COMMIT_IDLE_S 10u
 
 /* The writer's. */

@@ -104,7 +104,7 @@ void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
 #endif
 
 enum rc_cpu_wait rc_cpu_wait_choose(void) {
-  static _Atomic int found; /* + 1; 0: not known yet. Under a hypervisor, CPUID takes 20 us or more */
+  static _Atomic int found;            /* + 1; 0: not known yet. Under a hypervisor, CPUID takes 20 us or more */
   int known = rc_load_relaxed(&found); /* relaxed: the number is all there is */
   if (known == 0) {
     known = (int)find() + 1;

@@ -99,10 +99,8 @@ static int map_file(struct rc_memory *memory, int protection) {
   if (end > base + wanted) munmap(base + wanted, (size_t)(end - (base + wanted)));
   for (uint32_t i = 0; i < memory->mappings && result == 0; i++)
     result = map_once(memory, base + i * memory->bytes, protection);
-  if (result != 0)
-    munmap(base, wanted);
-  else
-    memory->base = base;
+  if (result != 0) munmap(base, wanted);
+  else memory->base = base;
   return result;
 }
 
@@ -243,10 +241,8 @@ static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, str
   if (kind != RINGCAST_MEMORY_HUGETLB && bytes > plan->room.bytes) return -ENOMEM; /* those of hugetlb are reserved */
   struct rc_memory memory = {.bytes = bytes, .fd = -1, .memory = kind, .mappings = 2};
   int result = make[kind](&memory, plan);
-  if (result != 0)
-    rc_memory_destroy(&memory);
-  else
-    *out = memory;
+  if (result != 0) rc_memory_destroy(&memory);
+  else *out = memory;
   return result;
 }
 

@@ -23,12 +23,12 @@ struct rc_memory {
   uint8_t *base;
   uint64_t bytes;
   uint64_t page_size;
-  int fd;             /* -1 where only the mapping is kept */
+  int fd; /* -1 where only the mapping is kept */
   /* From here on, what was got; mapping somebody's file leaves it to the caller, but for `mappings`. */
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
   bool sparse;        /* spill memory: mapping it must put no page in place */
-  bool private_map;           /* mapped copy-on-write */
+  bool private_map;   /* mapped copy-on-write */
   bool huge;          /* of it, huge pages are worth a try */
   uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to
                        * choose */

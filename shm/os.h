@@ -43,7 +43,7 @@ struct rc_os {
   int (*futex_wait)(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
   int (*futex_wake)(_Atomic uint32_t *word, int count);
   int (*pidfd_open)(int32_t pid);
-  bool (*is_pidfd)(int fd); /* false: it is something else by now */
+  bool (*is_pidfd)(int fd);        /* false: it is something else by now */
   uint64_t (*pid_namespace)(void); /* the inode of this process's; 0: that can't be found out */
   /* As ppoll, with nanoseconds; how many are ready, 0 when the time is up, -EINTR after a signal handler. Being stopped
    * and continued, or traced, does not end it. */
@@ -58,10 +58,10 @@ struct rc_os {
    * -ENOSYS without libnuma or without NUMA, -EPERM where it is forbidden (containers), -EINVAL for a missing node. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
   /* Locks that are an open file's, and end with it, which nobody else can end: of one byte, for reading. */
-  int (*lock)(int fd, uint64_t byte, bool on);  /* -EAGAIN: somebody keeps it from that */
-  int (*is_locked)(int fd, uint64_t byte);      /* 1: by another open file */
-  int (*pagemap)(void); /* a descriptor of this process's /proc/self/pagemap */
-  uint32_t (*seconds)(void); /* of some clock that only goes on */
+  int (*lock)(int fd, uint64_t byte, bool on); /* -EAGAIN: somebody keeps it from that */
+  int (*is_locked)(int fd, uint64_t byte);     /* 1: by another open file */
+  int (*pagemap)(void);                        /* a descriptor of this process's /proc/self/pagemap */
+  uint32_t (*seconds)(void);                   /* of some clock that only goes on */
 };
 
 extern struct rc_os rc_os;

@@ -32,7 +32,7 @@ struct rc_poller {
   struct rc_eventcount *event;
   struct rc_uring *uring;
   bool threaded, stopping;
-  bool armed;     /* where there is a thread, under the lock; so is the value */
+  bool armed; /* where there is a thread, under the lock; so is the value */
   uint32_t value;
   pthread_t thread;
   pthread_mutex_t lock;

@@ -27,10 +27,8 @@ int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
   struct rc_private_map private_map = {.pagemap = rc_os.pagemap()};
   if (private_map.pagemap < 0) return private_map.pagemap;
   int result = rc_memory_map_spill_cow(fd, bytes, &private_map.memory);
-  if (result != 0)
-    close(private_map.pagemap);
-  else
-    *out = private_map;
+  if (result != 0) close(private_map.pagemap);
+  else *out = private_map;
   return result;
 }
 
@@ -54,7 +52,8 @@ static void touch(const struct rc_private_map *private_map, uint64_t offset, uin
 }
 
 void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
-  if (rc_os.advise(private_map->memory.base + offset, bytes, MADV_POPULATE_WRITE) != 0) touch(private_map, offset, bytes);
+  if (rc_os.advise(private_map->memory.base + offset, bytes, MADV_POPULATE_WRITE) != 0)
+    touch(private_map, offset, bytes);
 }
 
 static bool is_private(uint64_t entry) { return entry & IS_THERE && !(entry & IS_OF_FILE); }
@@ -85,7 +84,8 @@ static bool clean_some(const struct rc_private_map *private_map, uint64_t first,
   return true;
 }
 
-bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes, uint64_t *dropped) {
+bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes,
+                          uint64_t *dropped) {
   uint64_t page = rc_small_page(), first = offset / page, end = (offset + bytes) / page, pages = 0;
   for (; first < end; first += ENTRIES)
     if (!clean_some(private_map, first, end - first < ENTRIES ? end - first : ENTRIES, &pages)) return false;

@@ -92,18 +92,18 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
   if (result == 0) result = create_spill(spill, &segment);
   RC_POINT(SPILL_MADE);
   if (result == 0) result = fill_identity(&segment, handle);
-  if (result != 0)
-    rc_segment_destroy(&segment);
-  else
-    *out = segment;
+  if (result != 0) rc_segment_destroy(&segment);
+  else *out = segment;
   return result;
 }
 
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
 static int fail_gone(const struct rc_handle *handle) {
-  return rc_fail(-ENOENT, "the ring is gone: process %" PRId32 " has closed it (or dropped its Writer), and may have "
-                          "other files in its place", handle->writer.pid);
+  return rc_fail(-ENOENT,
+                 "the ring is gone: process %" PRId32 " has closed it (or dropped its Writer), and may have "
+                 "other files in its place",
+                 handle->writer.pid);
 }
 
 /* Whether the link of a descriptor names one of ringcast's files. True if it can't be read. */
@@ -151,7 +151,7 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
 static int check_identity(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
   struct rc_identity *shared = &rc_segment_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
-  memcpy(id, shared, sizeof *id); /* what is checked is what is used, whatever becomes of the page */
+  memcpy(id, shared, sizeof *id);                   /* what is checked is what is used, whatever becomes of the page */
   rc_fence_light();
   if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
   if (id->layout != RC_LAYOUT)
@@ -159,8 +159,7 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
                    "the writer's ringcast lays memory out in another way (%08" PRIx32 ", here %08" PRIx32
                    "): install the same version (here %s) on both sides",
                    id->layout, (uint32_t)RC_LAYOUT, RINGCAST_VERSION);
-  if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1])
-    return fail_gone(handle);
+  if (id->token[0] != handle->token[0] || id->token[1] != handle->token[1]) return fail_gone(handle);
   uint64_t here = rc_os.pid_namespace();
   if (id->pid_namespace != 0 && here != 0 && id->pid_namespace != here)
     return rc_fail(-EPROTO,
@@ -206,8 +205,7 @@ static int open_told_file(const struct rc_handle *handle, int32_t number, int fl
   struct stat file;
   int fd = open_file(handle, number, flags, &file), result = 0;
   if (fd < 0) return fd;
-  if (file.st_ino != inode)
-    result = fail_gone(handle); /* closed since the control segment was opened */
+  if (file.st_ino != inode) result = fail_gone(handle); /* closed since the control segment was opened */
   else if ((uint64_t)file.st_size != bytes)
     result = rc_fail(-EPROTO, "the ring's %s segment is %" PRIu64 " bytes, its control page says %" PRIu64, what,
                      (uint64_t)file.st_size, bytes);
@@ -236,12 +234,9 @@ static int attach_spill(const struct rc_handle *handle, const struct rc_identity
   if (fd < 0) return fd;
   int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
                                         : rc_memory_map_spill(fd, id->spill_bytes, &segment->spill);
-  if (as == RC_ATTACH_READER || result != 0)
-    close(fd);
-  else if (as == RC_ATTACH_RETAINER)
-    segment->spill.fd = fd;
-  else
-    segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
+  if (as == RC_ATTACH_READER || result != 0) close(fd);
+  else if (as == RC_ATTACH_RETAINER) segment->spill.fd = fd;
+  else segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
   return result;
 }
 
@@ -268,8 +263,10 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
     return rc_fail(result, "can't look at process %" PRId32 " in /proc: %s%s", handle.writer.pid, strerror(-result),
                    rc_process_hint(result));
   if (result != 0 || found.start != handle.writer.start)
-    return rc_fail(-ENOENT, "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "
-                            "namespace: writer and readers must share one)", handle.writer.pid);
+    return rc_fail(-ENOENT,
+                   "the ring is gone: its writer, process %" PRId32 ", has exited (or is in another PID "
+                   "namespace: writer and readers must share one)",
+                   handle.writer.pid);
   struct rc_segment segment = {.control = {.fd = -1}, .data = {.fd = -1}, .spill = {.fd = -1}};
   struct rc_identity id;
   result = attach_control(&handle, &segment, &id);
@@ -278,9 +275,7 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
   RC_POINT(DATA_MAPPED);
   if (result == 0) result = attach_spill(&handle, &id, as, &segment);
   RC_POINT(SPILL_MAPPED);
-  if (result != 0)
-    rc_segment_destroy(&segment);
-  else
-    *out = segment;
+  if (result != 0) rc_segment_destroy(&segment);
+  else *out = segment;
   return result;
 }

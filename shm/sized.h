@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RC_SIZED_LEAST 8   /* `size` and one field */
-#define RC_SIZED_MOST 4096 /* more is no struct of ringcast's, but a size that was never set */
+#define RC_SIZED_LEAST 8    /* `size` and one field */
+#define RC_SIZED_MOST  4096 /* more is no struct of ringcast's, but a size that was never set */
 
 /* 0; -EINVAL: the size is too small, 0 among them; -E2BIG: it is too large. */
 int rc_sized_check(const char *type, uint32_t size);

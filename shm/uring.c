@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 /* From linux/io_uring.h and linux/futex.h of 6.7; older headers lack them. */
-#define OP_FUTEX_WAIT    51
-#define FUTEX_SIZE_U32   0x02 /* FUTEX2_SIZE_U32; without FUTEX2_PRIVATE: across processes */
-#define FUTEX_MATCH_ANY  0xffffffffu
+#define OP_FUTEX_WAIT   51
+#define FUTEX_SIZE_U32  0x02 /* FUTEX2_SIZE_U32; without FUTEX2_PRIVATE: across processes */
+#define FUTEX_MATCH_ANY 0xffffffffu
 
 #define ENTRIES 8u
 

@@ -35,13 +35,13 @@
 #include "shm/os.h"
 
 #define MOST_CREDIT 8u
-#define YIELD_NS   ((int64_t)50 * 1000)  /* how long it yields before it sleeps */
-#define LOST_NS    ((int64_t)250 * 1000) /* a yield that takes longer has given the CPU to one who keeps it */
-#define LEAST_SHUN 16u                   /* waits without yields after such a one, twice as many after each more, ... */
-#define MOST_SHUN  16384u
-#define KEPT       256u /* ... until so many waits with yields went well */
-#define MOST_COST  ((int64_t)60 * 1000) /* generous, for a wake-up: from the signal to running again */
-#define LEAST_COST ((int64_t)5 * 1000)
+#define YIELD_NS    ((int64_t)50 * 1000)  /* how long it yields before it sleeps */
+#define LOST_NS     ((int64_t)250 * 1000) /* a yield that takes longer has given the CPU to one who keeps it */
+#define LEAST_SHUN  16u /* waits without yields after such a one, twice as many after each more, ... */
+#define MOST_SHUN   16384u
+#define KEPT        256u                 /* ... until so many waits with yields went well */
+#define MOST_COST   ((int64_t)60 * 1000) /* generous, for a wake-up: from the signal to running again */
+#define LEAST_COST  ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
 static const uint32_t percents[] = {
@@ -63,9 +63,8 @@ static int spin_from_environment(int64_t *out) {
   errno = 0;
   long long microseconds = strtoll(text, &end, 10);
   if (errno != 0 || *end != '\0' || microseconds < 0 || microseconds > 1000000)
-    return rc_fail(-EINVAL,
-                   "RINGCAST_SPIN_US is '%.40s': it must be a whole number of microseconds, 0 (never) to 1000000",
-                   text);
+    return rc_fail(
+        -EINVAL, "RINGCAST_SPIN_US is '%.40s': it must be a whole number of microseconds, 0 (never) to 1000000", text);
   *out = microseconds > 0 ? microseconds * 1000 : -1;
   return 0;
 }
@@ -141,8 +140,7 @@ static void learn(struct rc_waiter *waiter, int64_t waited, bool spun, bool slep
   }
   if (waited - (slept ? waiter->wake_cost : 0) <= (waiter->oversubscribed ? YIELD_NS : waiter->spin_ns))
     waiter->credit += waiter->credit < MOST_CREDIT;
-  else
-    waiter->credit -= waiter->credit > 0;
+  else waiter->credit -= waiter->credit > 0;
 }
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
@@ -159,7 +157,7 @@ bool rc_wake(struct rc_eventcount *event) {
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
-  rc_eventcount_nudge(waiter->event);           /* others that sleep on it look, and sleep on */
+  rc_eventcount_nudge(waiter->event);      /* others that sleep on it look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
 }
 
@@ -293,8 +291,7 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   uint64_t sleeps = waiter->sleeps;
   bool spun = !wait->dear && should_spin(waiter), lost = false;
   struct rc_window window;
-  if (spun)
-    result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now, &lost);
+  if (spun) result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now, &lost);
   else if (!wait->dear && should_yield(waiter))
     result = yield(waiter, wait, least(after(began, waiter->spin_asked ? waiter->spin_ns : YIELD_NS), deadline), &now);
   if (result == -EAGAIN && !wait->dear && should_meet(waiter, now, &window))

@@ -14,7 +14,8 @@
 #include "shm/cpu_wait.h"
 #include "shm/process.h"
 
-#define RC_SLICE_NS        ((int64_t)50 * 1000 * 1000) /* the longest sleep: a sleeper notices a death as soon, ...
+#define RC_SLICE_NS                                                                                                \
+  ((int64_t)50 * 1000 * 1000)                         /* the longest sleep: a sleeper notices a death as soon, ... \
                                                        * ... and a wake-up that was lost with its signaller */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
@@ -23,23 +24,23 @@
 struct rc_waiter {
   struct rc_eventcount *event; /* what it sleeps on */
   struct rc_cpus *cpus;
-  int64_t spin_ns;   /* 0: never spins */
-  uint32_t percent;  /* of a CPU: the budget for spinning when a message is due */
-  bool spin_asked;   /* by option or environment: then each wait spins, whatever the last ones were like */
-  bool may_yield;    /* in a crowd */
-  bool oversubscribed;      /* fewer CPUs than parties, when last looked */
-  uint32_t participants;  /* when last looked */
-  uint32_t uncounted; /* 1: this one is none of the parties counted, and takes a CPU all the same */
-  uint32_t credit;   /* how many of the last waits spinning was, or would have been, enough for */
-  int64_t wake_cost; /* what a wake-up takes, by experience with the credit */
-  uint32_t shunned;  /* waits still to be made without yields or windows, and ... */
-  uint32_t shun;     /* ... how many they were, when one last cost the CPU; 0: that is long ago */
-  uint32_t kept;     /* waits with yields or windows that have not, since */
+  int64_t spin_ns;       /* 0: never spins */
+  uint32_t percent;      /* of a CPU: the budget for spinning when a message is due */
+  bool spin_asked;       /* by option or environment: then each wait spins, whatever the last ones were like */
+  bool may_yield;        /* in a crowd */
+  bool oversubscribed;   /* fewer CPUs than parties, when last looked */
+  uint32_t participants; /* when last looked */
+  uint32_t uncounted;    /* 1: this one is none of the parties counted, and takes a CPU all the same */
+  uint32_t credit;       /* how many of the last waits spinning was, or would have been, enough for */
+  int64_t wake_cost;     /* what a wake-up takes, by experience with the credit */
+  uint32_t shunned;      /* waits still to be made without yields or windows, and ... */
+  uint32_t shun;         /* ... how many they were, when one last cost the CPU; 0: that is long ago */
+  uint32_t kept;         /* waits with yields or windows that have not, since */
   struct rc_cadence cadence;
-  int64_t checked;   /* when a check last had nothing to say */
-  uint64_t waits, sleeps; /* counted */
+  int64_t checked;           /* when a check last had nothing to say */
+  uint64_t waits, sleeps;    /* counted */
   enum rc_cpu_wait cpu_wait; /* between two looks, once the first microsecond is over */
-  uint64_t waited_ns; /* how long the last one took, to a microsecond or so */
+  uint64_t waited_ns;        /* how long the last one took, to a microsecond or so */
   _Atomic uint32_t cancelled;
   _Atomic uint32_t inside; /* 1: a thread is in rc_wait */
 };
@@ -52,7 +53,7 @@ struct rc_wait {
   int (*check)(void *context);
   const void *(*word)(void *context); /* what poll will see change, while spinning; NULL, or a NULL from it: it can't
                                        * say */
-  int64_t (*slice)(void *context); /* asked before each sleep: the longest one now; NULL: RC_SLICE_NS, the most */
+  int64_t (*slice)(void *context);    /* asked before each sleep: the longest one now; NULL: RC_SLICE_NS, the most */
   void *context;
   bool dear; /* poll asks the kernel: not to be spun with */
 };

@@ -13,6 +13,7 @@
 #include "ringcast/gpu.h"
 
 /* Field, symbol, arguments. All are in every driver since CUDA 11.0. */
+/* clang-format off */
 #define CUDA_CALLS(X)                                                                                                 \
   X(init, cuInit, (unsigned flags))                                                                                   \
   X(error_name, cuGetErrorName, (int result, const char **out))                                                       \
@@ -33,6 +34,7 @@
   X(stream_create, cuStreamCreate, (ringcast_stream * out, unsigned flags))                                           \
   X(stream_destroy, cuStreamDestroy_v2, (ringcast_stream stream))                                                     \
   X(stream_synchronize, cuStreamSynchronize, (ringcast_stream stream))
+/* clang-format on */
 
 struct cuda {
 #define CUDA_FIELD(field, symbol, arguments) int(*field) arguments;

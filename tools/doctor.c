@@ -186,11 +186,10 @@ static int parse(int argc, char **argv, bool *json, bool *asks_help) {
 }
 
 int doctor_main(int argc, char **argv) {
-  static void (*const probes[])(struct doctor *) = {
-      doctor_probe_ring,    doctor_probe_kernel,     doctor_probe_huge_pages, doctor_probe_limits,
-      doctor_probe_numa,    doctor_probe_cores,      doctor_probe_wait,
-      doctor_probe_pidfd,   doctor_probe_io_uring,   doctor_probe_proc,       doctor_probe_gpu,
-      doctor_probe_sandbox};
+  static void (*const probes[])(struct doctor *) = {doctor_probe_ring,   doctor_probe_kernel, doctor_probe_huge_pages,
+                                                    doctor_probe_limits, doctor_probe_numa,   doctor_probe_cores,
+                                                    doctor_probe_wait,   doctor_probe_pidfd,  doctor_probe_io_uring,
+                                                    doctor_probe_proc,   doctor_probe_gpu,    doctor_probe_sandbox};
   static struct doctor doctor;
   bool json = false, asks_help = false, healthy = true;
   int result = parse(argc, argv, &json, &asks_help);

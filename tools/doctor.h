@@ -28,7 +28,7 @@ struct doctor_line {
 struct doctor {
   struct doctor_line lines[DOCTOR_LINES];
   size_t count;
-  bool can_make;            /* a ring was made */
+  bool can_make;             /* a ring was made */
   struct ringcast_info ring; /* the facts of the ring */
 };
 
@@ -50,18 +50,18 @@ bool doctor_is_disabled(const char *what);
 #define DOCTOR_SWITCHED_OFF ", and switched off by RINGCAST_DISABLE"
 
 /* The probes, in the order of the lines. */
-void doctor_probe_kernel(struct doctor *doctor);     /* doctor_system.c from here */
+void doctor_probe_kernel(struct doctor *doctor); /* doctor_system.c from here */
 void doctor_probe_cores(struct doctor *doctor);
 void doctor_probe_wait(struct doctor *doctor);
 void doctor_probe_pidfd(struct doctor *doctor);
 void doctor_probe_io_uring(struct doctor *doctor);
 void doctor_probe_sandbox(struct doctor *doctor);
 void doctor_probe_proc(struct doctor *doctor);
-void doctor_probe_ring(struct doctor *doctor);       /* doctor_memory.c from here */
+void doctor_probe_ring(struct doctor *doctor); /* doctor_memory.c from here */
 void doctor_probe_huge_pages(struct doctor *doctor);
 void doctor_probe_limits(struct doctor *doctor);
 void doctor_probe_numa(struct doctor *doctor);
-void doctor_probe_gpu(struct doctor *doctor);        /* doctor_gpu.c */
+void doctor_probe_gpu(struct doctor *doctor); /* doctor_gpu.c */
 
 /* How to mend an obstacle to the pool: from the library's words, or from the tests of a device with this version of the
  * driver. NULL: nothing to mend. (doctor_gpu_mend.c) */

@@ -51,8 +51,7 @@ static const char *await(pid_t pid, char *words, size_t size) {
     snprintf(words, size, "no process could be started for it: %s", strerror(errno));
   else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
     snprintf(words, size, "the driver does not answer within %d s", LIMIT_S);
-  else if (WIFSIGNALED(status))
-    snprintf(words, size, "the process that tried it ended by signal %d", WTERMSIG(status));
+  else if (WIFSIGNALED(status)) snprintf(words, size, "the process that tried it ended by signal %d", WTERMSIG(status));
   else if (WEXITSTATUS(status) != 0)
     snprintf(words, size, "the process that tried it ended with status %d", WEXITSTATUS(status));
   return words;
@@ -116,7 +115,9 @@ static void tell_driver(struct doctor *doctor, const struct survey *survey, cons
 }
 
 /* ": " and the reason for a negative result; else nothing. */
-struct reason { char text[80]; };
+struct reason {
+  char text[80];
+};
 static struct reason reason_of(int32_t result) {
   struct reason reason = {""};
   if (result < 0) snprintf(reason.text, sizeof reason.text, ": %s", strerror(-result));
@@ -142,15 +143,12 @@ static void say_registers(const struct ringcast_gpu_device_info *device, char *o
   const char *read_only = device->registers_read_only == 1 ? ", read-only too" : ", but not read-only";
   if (doctor_is_disabled("cuda_register"))
     snprintf(out, size, "registering the ring's memory was not tried (RINGCAST_DISABLE=cuda_register)");
-  else if (device->registers == 1)
-    snprintf(out, size, "the ring's memory can be registered%s", read_only);
-  else
-    snprintf(out, size, "the ring's memory can't be registered%s", reason_of(device->registers).text);
+  else if (device->registers == 1) snprintf(out, size, "the ring's memory can be registered%s", read_only);
+  else snprintf(out, size, "the ring's memory can't be registered%s", reason_of(device->registers).text);
 }
 
 static void say_exports(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
-  if (doctor_is_disabled("cuda_pool"))
-    snprintf(out, size, "exporting was not tried (RINGCAST_DISABLE=cuda_pool)");
+  if (doctor_is_disabled("cuda_pool")) snprintf(out, size, "exporting was not tried (RINGCAST_DISABLE=cuda_pool)");
   else
     snprintf(out, size, "its memory can%s be exported%s", device->exports == 1 ? "" : "'t",
              reason_of(device->exports).text);
@@ -242,11 +240,11 @@ static void tell_settings(struct doctor *doctor, const struct survey *survey) {
 
 /* Shared by the two processes, with the results of both. */
 struct pair {
-  int devices[2]; /* the writer's, the reader's */
+  int devices[2];        /* the writer's, the reader's */
   int there[2], back[2]; /* pipes: the handle; a byte for each frame that was read */
-  int64_t open_ns; /* the first frame's begin, less the second's: the time to open the pool */
+  int64_t open_ns;       /* the first frame's begin, less the second's: the time to open the pool */
   struct ringcast_gpu_info writer, reader;
-  int sent, wrong; /* frames; tensors that arrived damaged */
+  int sent, wrong;    /* frames; tensors that arrived damaged */
   char words[2][256]; /* the error of each process, or "" */
 };
 
@@ -257,7 +255,7 @@ static int64_t now_ns(void) {
 }
 
 __attribute__((format(printf, 3, 4), noreturn)) static void give_up(struct pair *pair, int side, const char *format,
-                                                                  ...) {
+                                                                    ...) {
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(pair->words[side], sizeof pair->words[side], format, arguments);
@@ -287,8 +285,8 @@ static void send_all(void *context) {
   ringcast_gpu_writer *writer;
   const int64_t shape[1] = {TENSOR};
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 1 << 20, .readers = 1};
-  struct ringcast_gpu_writer_options gpu = {.size = sizeof gpu, .device = pair->devices[0],
-                                            .pool_bytes = pool_is_none() ? RINGCAST_NO_POOL : 2 << 20};
+  struct ringcast_gpu_writer_options gpu = {
+      .size = sizeof gpu, .device = pair->devices[0], .pool_bytes = pool_is_none() ? RINGCAST_NO_POOL : 2 << 20};
   close(pair->there[0]);
   close(pair->back[1]);
   if (!cuda_open(&cuda, pair->devices[0])) give_up(pair, 0, "%s", cuda.failed);
@@ -298,10 +296,14 @@ static void send_all(void *context) {
   const char *handle = ringcast_writer_handle(ring);
   if (write(pair->there[1], handle, strlen(handle) + 1) < 0) give_up(pair, 0, "no pipe: %s", strerror(errno));
   for (char byte; pair->sent < FRAMES && read(pair->back[0], &byte, 1) == 1; pair->sent++) {
-    const struct ringcast_gpu_item item = {
-        .key = "x", .key_bytes = 1, .on_device = 1,
-        .tensor = {.data = (const void *)(uintptr_t)memory, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
-                   .flags = RINGCAST_ITEM_CUDA}};
+    const struct ringcast_gpu_item item = {.key = "x",
+                                           .key_bytes = 1,
+                                           .on_device = 1,
+                                           .tensor = {.data = (const void *)(uintptr_t)memory,
+                                                      .dtype = {1, 8, 1},
+                                                      .ndim = 1,
+                                                      .shape = shape,
+                                                      .flags = RINGCAST_ITEM_CUDA}};
     fill(bytes, pair->sent);
     must_cuda(pair, 0, &cuda, cuda.htod(memory, bytes, TENSOR, NULL), "cuMemcpyHtoDAsync");
     must(pair, 0, ringcast_gpu_send(writer, &item, 1, 0, 0, NULL, (int64_t)LIMIT_S * 1000000000), "can't send");
@@ -379,10 +381,11 @@ static const char *run_pair(struct pair *pair, char *words, size_t size) {
   for (int i = 0; i < 2; i++) close(pair->there[i]), close(pair->back[i]);
   await(writer, ends[0], sizeof ends[0]);
   await(reader, ends[1], sizeof ends[1]);
-  snprintf(words, size, "%s", *pair->words[0]   ? pair->words[0]
-                              : *pair->words[1] ? pair->words[1]
-                              : *ends[0]        ? ends[0]
-                                                : ends[1]);
+  snprintf(words, size, "%s",
+           *pair->words[0]   ? pair->words[0]
+           : *pair->words[1] ? pair->words[1]
+           : *ends[0]        ? ends[0]
+                             : ends[1]);
   return words;
 }
 

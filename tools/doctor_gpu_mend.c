@@ -10,27 +10,27 @@
 #include "tools/doctor.h"
 
 #define BY_THE_RING "; until then tensors go through the ring"
-#define OUT_OF_MEMORY                                                                                                  \
-  "free memory of the device (nvidia-smi lists the processes; vLLM: --gpu-memory-utilization), or ask for a smaller "\
+#define OUT_OF_MEMORY                                                                                                 \
+  "free memory of the device (nvidia-smi lists the processes; vLLM: --gpu-memory-utilization), or ask for a smaller " \
   "pool by RINGCAST_GPU_POOL_BYTES"
-#define NAMESPACES                                                                                                     \
+#define NAMESPACES \
   "one container for both processes, or one IPC and one PID namespace; and one MIG instance" BY_THE_RING
-#define NO_SHARING                                                                                                     \
-  "nothing of ringcast's: this kind of machine (as some virtual GPUs) lets no process share a device's memory; "       \
+#define NO_SHARING                                                                                               \
+  "nothing of ringcast's: this kind of machine (as some virtual GPUs) lets no process share a device's memory; " \
   "tensors go through the ring"
-#define NO_REGISTERING                                                                                                 \
-  "nothing of ringcast's: this kind of machine (as some virtual GPUs) registers no host memory; tensors go "           \
+#define NO_REGISTERING                                                                                       \
+  "nothing of ringcast's: this kind of machine (as some virtual GPUs) registers no host memory; tensors go " \
   "through the ring, and copies wait for the device"
-#define NO_WORDS                                                                                                       \
-  "nothing of ringcast's: this device, or this kind of machine, has no stream operations on host memory; tensors go "  \
+#define NO_WORDS                                                                                                      \
+  "nothing of ringcast's: this device, or this kind of machine, has no stream operations on host memory; tensors go " \
   "through the ring"
-#define STUCK                                                                                                          \
+#define STUCK \
   "another version of the driver: this one says that it can, and a store of the CPU's wakes no stream" BY_THE_RING
-#define BUSY                                                                                                           \
-  "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries again by itself; "       \
+#define BUSY                                                                                                     \
+  "ask doctor again when others leave the device time (nvidia-smi lists them). A reader tries again by itself; " \
   "a writer that was opened meanwhile has no pool until it is opened anew" BY_THE_RING
-#define TAKES_NOBODY                                                                                                   \
-  "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d COMPUTE) is "              \
+#define TAKES_NOBODY                                                                                      \
+  "nvidia-smi -c DEFAULT (as root), or CUDA's MPS, where its compute mode (nvidia-smi -q -d COMPUTE) is " \
   "EXCLUSIVE_PROCESS, and another process has it, or PROHIBITED"
 #define NOT_VISIBLE "the same CUDA_VISIBLE_DEVICES for both processes, in any order" BY_THE_RING
 
@@ -50,8 +50,8 @@ static const struct {
     {"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
      "nothing of ringcast's: one device has no access to the other's memory (nvidia-smi topo -p2p r); tensors of these "
      "two go through the ring"},
-    {"CUDA_ERROR_TOO_MANY_PEERS", "fewer devices that a process has to do with: a device has so many peers and no more"
-                                  BY_THE_RING},
+    {"CUDA_ERROR_TOO_MANY_PEERS",
+     "fewer devices that a process has to do with: a device has so many peers and no more" BY_THE_RING},
     {"CUDA_ERROR_INVALID_CONTEXT", "one PID namespace for both processes: the driver takes them for one" BY_THE_RING},
     {"CUDA_ERROR_ALREADY_MAPPED", "close what else has opened that memory in the reader's process" BY_THE_RING},
     {"CUDA_ERROR_INVALID_VALUE", NAMESPACES},

@@ -61,9 +61,11 @@ static void probe_attach(struct doctor *doctor, const char *handle) {
     return;
   }
   doctor_add(doctor, "attach", DOCTOR_PROBLEM, "another process can't attach: %s", *words ? words : strerror(-result));
-  doctor_mend(doctor, "%s", result == -EMFILE ? "ulimit -n 1024"
-                            : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
-                              "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
+  doctor_mend(doctor, "%s",
+              result == -EMFILE
+                  ? "ulimit -n 1024"
+                  : "attaching opens /proc/<pid>/fd/<n> of the writer: same user, same PID namespace, /proc "
+                    "mounted, and a writer that is dumpable (not set-uid, no PR_SET_DUMPABLE 0)");
 }
 
 static void tell_large_frames(struct doctor *doctor) {
@@ -148,8 +150,9 @@ void doctor_probe_ring(struct doctor *doctor) {
   doctor->ring.size = sizeof doctor->ring;
   doctor->can_make = ringcast_writer_info(writer, &doctor->ring) == 0;
   const struct ringcast_info *ring = &doctor->ring;
-  doctor_add(doctor, "ring", DOCTOR_OK, "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, "
-                                        "and spins for at most %.0f us before it sleeps",
+  doctor_add(doctor, "ring", DOCTOR_OK,
+             "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, "
+             "and spins for at most %.0f us before it sleeps",
              (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
              (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
   doctor_fact(doctor, "capacity", (int64_t)ring->capacity);
@@ -176,14 +179,17 @@ static void tell_pool(struct doctor *doctor, int64_t pool, int64_t spare, bool o
   } else if (!doctor->can_make) {
     doctor_add(doctor, "huge pages", DOCTOR_NOTE,
                "%lld pages of 2 MiB in the pool, %lld free%s; it could not be seen what a default ring gets, because "
-               "no ring could be made", (long long)pool, (long long)spare, switched);
+               "no ring could be made",
+               (long long)pool, (long long)spare, switched);
   } else {
     doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE,
                "%lld pages of 2 MiB in the pool, %lld free%s; a default ring takes %lld and gets %s", (long long)pool,
                (long long)spare, switched, wanted, used ? "them" : ringcast_memory_name(doctor->ring.memory));
     if (!used && !off)
-      doctor_mend(doctor, "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
-                          "raise its hugetlb.2MB.max", (long long)pool + wanted);
+      doctor_mend(doctor,
+                  "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
+                  "raise its hugetlb.2MB.max",
+                  (long long)pool + wanted);
   }
 }
 
@@ -241,7 +247,8 @@ void doctor_probe_huge_pages(struct doctor *doctor) {
 static int64_t limit_of(int resource) {
   struct rlimit limit;
   return getrlimit((__rlimit_resource_t)resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY
-             ? -1 : (int64_t)limit.rlim_cur;
+             ? -1
+             : (int64_t)limit.rlim_cur;
 }
 
 static void probe_locked(struct doctor *doctor) {
@@ -259,7 +266,8 @@ static void probe_files(struct doctor *doctor) {
   bool few = limit >= 0 && limit - used < 64;
   doctor_add(doctor, "open files", few ? DOCTOR_NOTE : DOCTOR_OK,
              "at most %lld (ulimit -n), %lld open; each writer holds some for as long as it lives (the ring's facts "
-             "say how many)", (long long)limit, (long long)used);
+             "say how many)",
+             (long long)limit, (long long)used);
   if (few) doctor_mend(doctor, "ulimit -n 1024");
   doctor_fact(doctor, "limit", limit);
   doctor_fact(doctor, "open", used);
@@ -282,7 +290,8 @@ static void probe_group_memory(struct doctor *doctor) {
     bool tight = used >= 0 && limit - used < 4 * ring;
     doctor_add(doctor, "container memory", tight ? DOCTOR_NOTE : DOCTOR_OK,
                "the control group allows %lld MiB, of which %lld are in use; a ring counts towards it, all at once "
-               "when it is made", (long long)(limit / MIB), (long long)(used / MIB));
+               "when it is made",
+               (long long)(limit / MIB), (long long)(used / MIB));
     if (tight) doctor_mend(doctor, "give the container more memory (docker run --memory), or make smaller rings");
   }
   doctor_fact(doctor, "limit", limit);
@@ -292,8 +301,7 @@ static void probe_group_memory(struct doctor *doctor) {
 static void probe_dev_shm(struct doctor *doctor) {
   struct statvfs shm;
   int64_t bytes = statvfs("/dev/shm", &shm) == 0 ? (int64_t)(shm.f_blocks * shm.f_frsize) : -1;
-  if (bytes < 0)
-    doctor_add(doctor, "/dev/shm", DOCTOR_OK, "not mounted; not used by ringcast: its memory has no name");
+  if (bytes < 0) doctor_add(doctor, "/dev/shm", DOCTOR_OK, "not mounted; not used by ringcast: its memory has no name");
   else
     doctor_add(doctor, "/dev/shm", DOCTOR_OK,
                "%lld MiB; not used by ringcast, its size does not matter: a ring's memory has no name (memfd)",

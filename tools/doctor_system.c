@@ -27,7 +27,10 @@ void doctor_probe_kernel(struct doctor *doctor) {
   uname(&name);
   if (sscanf(name.release, "%d.%d", &major, &minor) != 2) major = minor = 0;
   int version = major * 1000 + minor;
-  doctor_add(doctor, "kernel", version < 5001 ? DOCTOR_PROBLEM : version < 6001 ? DOCTOR_NOTE : DOCTOR_OK,
+  doctor_add(doctor, "kernel",
+             version < 5001   ? DOCTOR_PROBLEM
+             : version < 6001 ? DOCTOR_NOTE
+                              : DOCTOR_OK,
              "%s %s on %s; 5.1 is needed to seal a ring's memory, 5.14 to fill it quickly, 6.1 for transparent huge "
              "pages",
              name.sysname, name.release, name.machine);
@@ -148,8 +151,9 @@ void doctor_probe_io_uring(struct doctor *doctor) {
              why_no_uring(fd < 0 ? error : 0, disabled, watches),
              used ? "it serves a reader's pollable descriptor"
                   : "a helper thread serves a reader's pollable descriptor");
-  if (!futex) doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
-                                  "lets io_uring_setup through");
+  if (!futex)
+    doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
+                        "lets io_uring_setup through");
   doctor_fact(doctor, "available", fd >= 0);
   doctor_fact(doctor, "futex_wait", futex);
   doctor_fact(doctor, "disabled", disabled);
@@ -183,21 +187,24 @@ static void probe_seccomp(struct doctor *doctor) {
 static void probe_yama(struct doctor *doctor) {
   int64_t scope = doctor_read_number("/proc/sys/kernel/yama/ptrace_scope");
   if (scope < 0)
-    doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "this kernel has no Yama; it would not matter: a reader opens the "
-                                                  "writer's files, it does not trace it");
+    doctor_add(doctor, "ptrace_scope", DOCTOR_OK,
+               "this kernel has no Yama; it would not matter: a reader opens the "
+               "writer's files, it does not trace it");
   else
-    doctor_add(doctor, "ptrace_scope", DOCTOR_OK, "%lld; does not matter: it limits tracing, and a reader only opens "
-                                                  "the writer's files", (long long)scope);
+    doctor_add(doctor, "ptrace_scope", DOCTOR_OK,
+               "%lld; does not matter: it limits tracing, and a reader only opens "
+               "the writer's files",
+               (long long)scope);
   doctor_fact(doctor, "scope", scope);
 }
 
 /* From RINGCAST_CAPACITY on they are the Python package's, which a test compares. */
 static bool is_variable(const char *name, size_t length) {
-  static const char *const known[] = {"RINGCAST_MEMORY", "RINGCAST_SPIN_US", "RINGCAST_SPILL_BYTES",
-                                      "RINGCAST_DISABLE", "RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT",
-                                      "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH",
-                                      "RINGCAST_VLLM", "RINGCAST_SGLANG", "RINGCAST_SHARE_ONCE", "RINGCAST_CURVE",
-                                      "RINGCAST_HEARTBEAT", "RINGCAST_GPU", "RINGCAST_GPU_POOL_BYTES"};
+  static const char *const known[] = {
+      "RINGCAST_MEMORY",   "RINGCAST_SPIN_US",        "RINGCAST_SPILL_BYTES",   "RINGCAST_DISABLE",
+      "RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT", "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE",
+      "RINGCAST_ON_DEATH", "RINGCAST_VLLM",           "RINGCAST_SGLANG",        "RINGCAST_SHARE_ONCE",
+      "RINGCAST_CURVE",    "RINGCAST_HEARTBEAT",      "RINGCAST_GPU",           "RINGCAST_GPU_POOL_BYTES"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;
@@ -225,8 +232,7 @@ static void probe_environment(struct doctor *doctor) {
   if (count)
     doctor_mend(doctor, "these change what is said above, or what the Python package does; unset those that are not "
                         "meant");
-  else if (unknown)
-    doctor_mend(doctor, "look how its name is written: it changes nothing");
+  else if (unknown) doctor_mend(doctor, "look how its name is written: it changes nothing");
   doctor_fact(doctor, "variables", count);
   doctor_fact(doctor, "unknown", unknown);
 }

@@ -7,12 +7,9 @@
 static void quote(FILE *out, const char *text) {
   fputc('"', out);
   for (const unsigned char *at = (const unsigned char *)text; *at; at++) {
-    if (*at == '"' || *at == '\\')
-      fprintf(out, "\\%c", *at);
-    else if (*at < 0x20)
-      fprintf(out, "\\u%04x", *at);
-    else
-      fputc(*at, out);
+    if (*at == '"' || *at == '\\') fprintf(out, "\\%c", *at);
+    else if (*at < 0x20) fprintf(out, "\\u%04x", *at);
+    else fputc(*at, out);
   }
   fputc('"', out);
 }
@@ -55,12 +52,9 @@ void json_integer(struct json *json, const char *key, int64_t value) {
 
 void json_number(struct json *json, const char *key, double value) {
   begin(json, key);
-  if (!isfinite(value))
-    fputs("null", json->out);
-  else if (fabs(value) >= 1e4)
-    fprintf(json->out, "%.0f", value);
-  else
-    fprintf(json->out, "%.4g", value);
+  if (!isfinite(value)) fputs("null", json->out);
+  else if (fabs(value) >= 1e4) fprintf(json->out, "%.0f", value);
+  else fprintf(json->out, "%.4g", value);
 }
 
 void json_boolean(struct json *json, const char *key, bool value) {

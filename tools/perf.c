@@ -79,12 +79,8 @@ struct measurement {
 };
 
 static const struct measurement measurements[] = {
-    {"latency", perf_latency, 40, 2},
-    {"throughput", perf_throughput, 65536, 2},
-    {"wake", perf_wake, 40, 2},
-    {"scale", perf_scale, 40, 1},
-    {"cadence", perf_cadence, 40, 2},
-    {"gpu", perf_gpu, 40, 1},
+    {"latency", perf_latency, 40, 2}, {"throughput", perf_throughput, 65536, 2}, {"wake", perf_wake, 40, 2},
+    {"scale", perf_scale, 40, 1},     {"cadence", perf_cadence, 40, 2},          {"gpu", perf_gpu, 40, 1},
 };
 
 static const struct measurement *find(const char *name) {
@@ -150,14 +146,18 @@ static int parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_op
     char *end;
     unsigned long cpu = strtoul(text, &end, 10);
     if (!isdigit((unsigned char)*text) || (*end != ',' && *end != '\0'))
-      return cli_misused(usage, "'%s' will not do for --cpus: it takes numbers of CPUs with commas between them, such "
-                                "as 0,1", given);
+      return cli_misused(usage,
+                         "'%s' will not do for --cpus: it takes numbers of CPUs with commas between them, such "
+                         "as 0,1",
+                         given);
     if (options->cpu_count == usable && (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, &seen)))
       return cli_misused(usage, "'%s' will not do for --cpus: it names more CPUs than the %d that this process may use",
                          given, usable);
     if (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, allowed))
-      return cli_misused(usage, "'%s' will not do for --cpus: there is no CPU %lu among the %d that this process may "
-                                "use (Cpus_allowed_list in /proc/self/status)", given, cpu, usable);
+      return cli_misused(usage,
+                         "'%s' will not do for --cpus: there is no CPU %lu among the %d that this process may "
+                         "use (Cpus_allowed_list in /proc/self/status)",
+                         given, cpu, usable);
     if (CPU_ISSET(cpu, &seen))
       return cli_misused(usage, "'%s' will not do for --cpus: it names CPU %lu twice", given, cpu);
     CPU_SET(cpu, &seen);
@@ -188,8 +188,7 @@ static int settle(const struct measurement *measurement, struct perf_options *op
   if (!gpu && options->size_count > 0) return cli_misused(usage, "--sizes is for gpu; %s takes --size", options->name);
   if (gpu && options->size_count == 0)
     for (uint64_t size = 1024; size <= 256 << 20; size *= 4) options->sizes[options->size_count++] = size;
-  if (options->size < 8)
-    return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
+  if (options->size < 8) return cli_misused(usage, "--size is at least 8: a frame carries a number that is checked");
   if (options->size > SIZE_MAX / 8)
     return cli_misused(usage, "--size is at most %zu: no machine has room for more", SIZE_MAX / 8);
   if (options->cpus_given && (uint32_t)options->cpu_count <= options->readers)
@@ -201,20 +200,19 @@ static int settle(const struct measurement *measurement, struct perf_options *op
 static int parse(int argc, char **argv, struct perf_options *options) {
   enum { SIZE = 1, READERS, SECONDS, CAPACITY, CPUS, FORMAT, SIZES, GAP, JITTER, COLD, HELP };
   static const struct option known[] = {
-      {"size", 1, NULL, SIZE}, {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
-      {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS}, {"format", 1, NULL, FORMAT},
-      {"sizes", 1, NULL, SIZES}, {"gap", 1, NULL, GAP}, {"jitter", 1, NULL, JITTER}, {"cold", 2, NULL, COLD},
-      {"help", 0, NULL, HELP}, {0}};
-  static const char *const takes[] = {
-      [SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
-      [READERS] = "a whole number, 1 to 256",
-      [SECONDS] = "a number of seconds, 0.001 to 86400",
-      [CAPACITY] = "a number of bytes, such as 64K or 1M; 0: the library's own default",
-      [FORMAT] = CLI_FORMATS,
-      [SIZES] = "up to 32 numbers of bytes with commas between them, such as 4K,1M",
-      [GAP] = "a number of milliseconds, 0.01 to 60000",
-      [JITTER] = "a number, 0 to 1",
-      [COLD] = "nothing, or =BYTES, at least 64"};
+      {"size", 1, NULL, SIZE},         {"readers", 1, NULL, READERS}, {"seconds", 1, NULL, SECONDS},
+      {"capacity", 1, NULL, CAPACITY}, {"cpus", 1, NULL, CPUS},       {"format", 1, NULL, FORMAT},
+      {"sizes", 1, NULL, SIZES},       {"gap", 1, NULL, GAP},         {"jitter", 1, NULL, JITTER},
+      {"cold", 2, NULL, COLD},         {"help", 0, NULL, HELP},       {0}};
+  static const char *const takes[] = {[SIZE] = "a number of bytes, at least 8, such as 40, 64K or 1M",
+                                      [READERS] = "a whole number, 1 to 256",
+                                      [SECONDS] = "a number of seconds, 0.001 to 86400",
+                                      [CAPACITY] = "a number of bytes, such as 64K or 1M; 0: the library's own default",
+                                      [FORMAT] = CLI_FORMATS,
+                                      [SIZES] = "up to 32 numbers of bytes with commas between them, such as 4K,1M",
+                                      [GAP] = "a number of milliseconds, 0.01 to 60000",
+                                      [JITTER] = "a number, 0 to 1",
+                                      [COLD] = "nothing, or =BYTES, at least 64"};
   cpu_set_t allowed;
   uint64_t size = options->size;
   bool good = true;
@@ -265,9 +263,11 @@ int perf_main(int argc, char **argv) {
   if (argc < 2 || argv[1][0] == '-') return cli_misused(usage, "say first what to measure");
   const struct measurement *measurement = find(argv[1]);
   if (!measurement) return cli_misused(usage, "there is no measurement '%s'", argv[1]);
-  struct perf_options options = {
-      .name = measurement->name, .size = measurement->size, .seconds = measurement->seconds,
-                                 .gap_ms = -1, .jitter = -1};
+  struct perf_options options = {.name = measurement->name,
+                                 .size = measurement->size,
+                                 .seconds = measurement->seconds,
+                                 .gap_ms = -1,
+                                 .jitter = -1};
   int result = parse(argc - 1, argv + 1, &options);
   if (result == 0) result = settle(measurement, &options);
   if (result != 0) return result;

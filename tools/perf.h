@@ -27,7 +27,7 @@ struct perf_options {
   double gap_ms, jitter; /* cadence's */
   bool cold;             /* latency's and cadence's */
   uint64_t cold_bytes;   /* 0: twice the L3 cache */
-  uint64_t capacity; /* 0: the library's default */
+  uint64_t capacity;     /* 0: the library's default */
   bool json;
   bool cpus_given;
   int cpu_count;
@@ -64,7 +64,7 @@ void perf_watch_children(void);
 /* The CPU of a party (0 is the writer, then the readers): the writer has the first, the readers the last ones. -1 when
  * there are fewer CPUs than `parties`: then no process is pinned. */
 int perf_cpu_of(const struct perf_options *options, uint32_t party, uint32_t parties);
-void perf_pin(int cpu);                                  /* -1: no change */
+void perf_pin(int cpu);                              /* -1: no change */
 void perf_unpin(const struct perf_options *options); /* back to all usable CPUs */
 
 struct perf_children {
@@ -108,8 +108,7 @@ struct perf_clock perf_clock_measure(void);
 static inline void perf_relax(bool oversubscribed) {
   if (oversubscribed) sched_yield();
 #if defined(__x86_64__) || defined(__i386__)
-  else
-    __builtin_ia32_pause();
+  else __builtin_ia32_pause();
 #endif
 }
 

@@ -39,7 +39,7 @@ struct shared {
   struct {
     _Alignas(PERF_LINE) uint64_t done; /* turns */
     int64_t finished_ns;
-    double host_ns; /* the CPU's time for a tensor */
+    double host_ns;    /* the CPU's time for a tensor */
     double blocked_ns; /* the device's time for all of RECEIVE_HELD */
     struct ringcast_gpu_info info[GPU_RINGS];
   } readers[];
@@ -200,10 +200,14 @@ static struct ringcast_gpu_info facts(ringcast_gpu_writer *writer) {
 /* `flags`: with RINGCAST_GPU_NO_INLINE send waits for room in the pool. */
 static void send(struct gpu *gpu, enum gpu_way way, uint64_t bytes, uint32_t flags) {
   const int64_t shape[1] = {(int64_t)bytes}, start = perf_now_ns();
-  const struct ringcast_gpu_item item = {
-      .key = "x", .key_bytes = 1, .on_device = 1,
-      .tensor = {.data = (const void *)(uintptr_t)gpu->memory, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
-                 .flags = RINGCAST_ITEM_CUDA}};
+  const struct ringcast_gpu_item item = {.key = "x",
+                                         .key_bytes = 1,
+                                         .on_device = 1,
+                                         .tensor = {.data = (const void *)(uintptr_t)gpu->memory,
+                                                    .dtype = {1, 8, 1},
+                                                    .ndim = 1,
+                                                    .shape = shape,
+                                                    .flags = RINGCAST_ITEM_CUDA}};
   int result;
   while ((result = ringcast_gpu_send(gpu->writers[way], &item, 1, 0, flags, gpu->stream, LIMIT_NS)) == -EAGAIN) {
     if (perf_now_ns() - start > LIMIT_NS) perf_die("the pool is of no use any more: %s", facts(gpu->writers[way]).why);
@@ -237,8 +241,10 @@ static struct turn turn_of_copies(struct gpu *gpu, enum gpu_way way, uint64_t by
   struct turn turn = {.receive_ns = NAN};
   int64_t start = perf_now_ns();
   for (uint32_t i = 0; i < count; i++)
-    must_cuda(gpu, way == GPU_DTOD ? gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream)
-                                   : gpu->cuda.htod(gpu->copy, gpu->host, bytes, gpu->stream), "a plain copy");
+    must_cuda(gpu,
+              way == GPU_DTOD ? gpu->cuda.dtod(gpu->copy, gpu->memory, bytes, gpu->stream)
+                              : gpu->cuda.htod(gpu->copy, gpu->host, bytes, gpu->stream),
+              "a plain copy");
   turn.send_ns = (double)(perf_now_ns() - start) / count;
   await_device(gpu);
   turn.total_ns = (double)(perf_now_ns() - start);
@@ -284,15 +290,15 @@ static void open_writers(struct gpu *gpu) {
   for (int i = 0; i < GPU_RINGS; i++) {
     struct ringcast_writer_options ring = {
         .size = sizeof ring, .capacity = gpu->options->capacity, .readers = gpu->options->readers};
-    struct ringcast_gpu_writer_options options = {
-        .size = sizeof options, .pool_bytes = i == GPU_POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
+    struct ringcast_gpu_writer_options options = {.size = sizeof options,
+                                                  .pool_bytes = i == GPU_POOL ? gpu->pool_bytes : RINGCAST_NO_POOL};
     struct ringcast_info info = {.size = sizeof info};
     perf_must(ringcast_writer_create_ex(&ring, &gpu->rings[i]), "can't make a ring");
     perf_must(ringcast_writer_info(gpu->rings[i], &info), "no facts of the ring");
     if (2 * gpu->largest > info.max_frame)
       perf_die("a ring here takes frames of up to %llu bytes, and a tensor of %llu is to go through it, two in a row: "
-               "give smaller --sizes, or more RINGCAST_SPILL_BYTES", (unsigned long long)info.max_frame,
-               (unsigned long long)gpu->largest);
+               "give smaller --sizes, or more RINGCAST_SPILL_BYTES",
+               (unsigned long long)info.max_frame, (unsigned long long)gpu->largest);
     perf_must(ringcast_gpu_writer_open(gpu->rings[i], &options, &gpu->writers[i]), "can't add the device to the ring");
     snprintf(gpu->shared->handles[i], sizeof gpu->shared->handles[i], "%s", ringcast_writer_handle(gpu->rings[i]));
   }

@@ -31,8 +31,8 @@ struct gpu_figures {
   struct ringcast_gpu_info writers[GPU_RINGS];
   struct ringcast_gpu_info readers[GPU_RINGS]; /* of the first; but opens and syncs are of all */
   uint64_t free_before, free_open, free_after; /* bytes of the device: before anything is open but one context; with
-                                                 * all open, the readers' contexts too; and at the end */
-  bool pool;      /* it was used; else writers[GPU_POOL].why says why not */
+                                                * all open, the readers' contexts too; and at the end */
+  bool pool;                                   /* it was used; else writers[GPU_POOL].why says why not */
   int size_count;
   struct gpu_size_figures sizes[PERF_MAX_SIZES];
 };

@@ -128,8 +128,7 @@ static void print_copies(const struct gpu_size_figures *size, enum gpu_way way) 
   const double *copies = size->ways[way].copy_bytes_per_s;
   if (way == GPU_POOL && !isnan(copies[0]))
     printf("   %.2f in, %.2f out, %.2f of a plain one", copies[0] / 1e9, copies[1] / 1e9, gpu_copy_ratio(size));
-  else if (!isnan(copies[0]))
-    printf("   %.2f", copies[0] / 1e9);
+  else if (!isnan(copies[0])) printf("   %.2f", copies[0] / 1e9);
   putchar('\n');
 }
 
@@ -154,8 +153,8 @@ static void print_sizes(const struct gpu_figures *figures) {
 static void print_counts(const char *side, const struct ringcast_gpu_info *pool,
                          const struct ringcast_gpu_info *other) {
   printf("%s: %" PRIu64 " handles opened, %" PRIu64 " waits for the device with the pool, %" PRIu64 " without it; the "
-         "ring's memory is %s\n", side, pool->opens, pool->syncs, other->syncs,
-         pool->registered ? "registered" : "not registered");
+         "ring's memory is %s\n",
+         side, pool->opens, pool->syncs, other->syncs, pool->registered ? "registered" : "not registered");
 }
 
 static void print_text(const struct perf_options *options, const struct gpu_figures *figures) {
@@ -167,13 +166,11 @@ static void print_text(const struct perf_options *options, const struct gpu_figu
          figures->status.version / 1000, figures->status.version % 1000 / 10);
   print_sizes(figures);
   text_bytes(from, bytes, sizeof bytes);
-  if (!figures->pool)
-    printf("\nno pool was used: %s\n", why_no_pool(figures));
+  if (!figures->pool) printf("\nno pool was used: %s\n", why_no_pool(figures));
   else if (from)
     printf("\nPOOL takes less time than INLINE from %s on: inline_most = %" PRIu64 "\n", bytes,
            largest_below(figures, from));
-  else
-    printf("\nPOOL takes no less time than INLINE at the largest size\n");
+  else printf("\nPOOL takes no less time than INLINE at the largest size\n");
   print_counts("writer", writer, &figures->writers[GPU_INLINE]);
   print_counts("readers", &figures->readers[GPU_POOL], &figures->readers[GPU_INLINE]);
   printf("free on the device: %.1f MiB before, %.1f with all open (each process has a context of its own), %.1f at the "

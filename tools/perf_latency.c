@@ -40,7 +40,7 @@ struct shared {
   _Alignas(PERF_LINE) uint64_t line;
   _Alignas(PERF_LINE) uint64_t there;
   _Alignas(PERF_LINE) uint64_t back;
-  _Alignas(PERF_LINE) uint64_t walks; /* of the side that answers */
+  _Alignas(PERF_LINE) uint64_t walks;   /* of the side that answers */
   _Alignas(PERF_LINE) uint64_t handles; /* 1: `from` is set */
   char to[96], from[96];
 };
@@ -221,12 +221,12 @@ static void answer(void *context, uint32_t index) {
 
 struct findings {
   struct perf_clock clock;
-  struct histogram trips[KINDS];      /* one way, in picoseconds */
+  struct histogram trips[KINDS]; /* one way, in picoseconds */
   struct histogram groups[KINDS];
   struct histogram cold[KINDS];
-  double *medians[KINDS];             /* of each block, ns */
+  double *medians[KINDS]; /* of each block, ns */
   size_t blocks;
-  uint64_t next;                      /* block */
+  uint64_t next; /* block */
 };
 
 static void add(struct histogram *histogram, double ns) { histogram_add(histogram, (uint64_t)(ns * 1000)); }
@@ -419,7 +419,8 @@ int perf_latency(const struct perf_options *options) {
   uint32_t parties = options->readers + 1;
   if (perf_cpu_of(options, 0, parties) < 0)
     perf_die("latency needs a CPU for each of its %u processes, and this process may use %d: give fewer --readers, or "
-             "more CPUs (taskset, the container's cpuset)", parties, options->cpu_count);
+             "more CPUs (taskset, the container's cpuset)",
+             parties, options->cpu_count);
   static struct findings findings;
   struct perf_children children = {0};
   struct json json = {.out = stdout};

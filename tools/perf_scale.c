@@ -79,8 +79,7 @@ static void run_step(const struct perf_options *options, struct step *step, stru
 static void print(const struct perf_options *options, const struct ringcast_info *info, const struct step *steps) {
   struct json json = {.out = stdout};
   perf_print_head(&json, options, info, options->readers + 1);
-  if (options->json)
-    json_open(&json, "scale", '[');
+  if (options->json) json_open(&json, "scale", '[');
   else
     printf("ns per frame: in bursts that fit into the ring; frames/s: as fast as the slowest reader takes them\n\n"
            "%8s %22s %10s %14s\n",

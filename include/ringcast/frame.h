@@ -37,8 +37,8 @@ extern "C" {
 /* The newest version of the layout. A frame names the oldest that knows all that is in it: 1 has no OBJECT entries, no
  * parts, no hashes and no PADDED tensors; 2 has no tensors of devices. */
 #define RINGCAST_FRAME_VERSION 3
-#define RINGCAST_MAX_NDIM 64
-#define RINGCAST_MAX_ENTRIES (1u << 24)
+#define RINGCAST_MAX_NDIM      64
+#define RINGCAST_MAX_ENTRIES   (1u << 24)
 
 /* What the entries make up together. */
 enum ringcast_root {
@@ -67,21 +67,21 @@ enum ringcast_item_kind {
  * without a key, each used by one OBJECT entry, in the order of those; the PICKLE; its BUFFERs. */
 
 /* Flags of an entry. */
-#define RINGCAST_ITEM_KEYED 1u         /* it is an item of the root dict */
-#define RINGCAST_ITEM_NUMPY 2u         /* the tensor was a NumPy array */
-#define RINGCAST_ITEM_TORCH 4u         /* the tensor was a torch.Tensor */
-#define RINGCAST_ITEM_REQUIRES_GRAD 8u /* ... that requires a gradient */
-#define RINGCAST_ITEM_PARAMETER 16u    /* ... and is a torch.nn.Parameter */
-#define RINGCAST_ITEM_READONLY 32u     /* the buffer was read-only at the sender (bytes, not bytearray) */
+#define RINGCAST_ITEM_KEYED         1u  /* it is an item of the root dict */
+#define RINGCAST_ITEM_NUMPY         2u  /* the tensor was a NumPy array */
+#define RINGCAST_ITEM_TORCH         4u  /* the tensor was a torch.Tensor */
+#define RINGCAST_ITEM_REQUIRES_GRAD 8u  /* ... that requires a gradient */
+#define RINGCAST_ITEM_PARAMETER     16u /* ... and is a torch.nn.Parameter */
+#define RINGCAST_ITEM_READONLY      32u /* the buffer was read-only at the sender (bytes, not bytearray) */
 /* From version 2 on; of a TENSOR, at most one of them: it carries a hash of its bytes in C order, ... */
-#define RINGCAST_ITEM_SHA256 64u       /* ... the first 8 bytes of the SHA-256, as a big-endian number */
-#define RINGCAST_ITEM_XXH3 128u        /* ... the 64-bit XXH3 with seed 0 */
+#define RINGCAST_ITEM_SHA256 64u  /* ... the first 8 bytes of the SHA-256, as a big-endian number */
+#define RINGCAST_ITEM_XXH3   128u /* ... the 64-bit XXH3 with seed 0 */
 /* From version 2 on. */
 #define RINGCAST_ITEM_PADDED 256u /* the tensor's elements, of no whole number of bytes, each begin a byte */
 /* From version 3 on. */
 #define RINGCAST_ITEM_CUDA 512u  /* the tensor was in the memory of a CUDA device */
 #define RINGCAST_ITEM_CUPY 1024u /* ... as an array of CuPy's */
-#define RINGCAST_ITEM_JAX 2048u  /* ... of JAX's */
+#define RINGCAST_ITEM_JAX  2048u /* ... of JAX's */
 
 /* Where a tensor's bytes are. */
 enum ringcast_placement {
@@ -103,11 +103,11 @@ struct ringcast_dtype {
 struct ringcast_frame_header {
   uint32_t magic;
   uint16_t version;
-  uint16_t root;        /* enum ringcast_root */
-  uint32_t tag;         /* the sender's own number; ringcast gives it no meaning */
-  uint32_t count;       /* entries */
-  uint64_t bytes;       /* of the frame, this header included */
-  uint64_t meta_bytes;  /* keys and dimensions: they start at 48 + 64 * count */
+  uint16_t root;       /* enum ringcast_root */
+  uint32_t tag;        /* the sender's own number; ringcast gives it no meaning */
+  uint32_t count;      /* entries */
+  uint64_t bytes;      /* of the frame, this header included */
+  uint64_t meta_bytes; /* keys and dimensions: they start at 48 + 64 * count */
   /* From version 3 on, 0 unless a tensor is in a pool or lent: which words say when it is there. */
   uint32_t device_slot, device_epoch; /* the epoch is not 0 then, nor is ... */
   uint64_t device_generation;
@@ -115,7 +115,7 @@ struct ringcast_frame_header {
 
 struct ringcast_frame_entry {
   uint32_t key_offset, key_bytes;
-  uint16_t kind;     /* enum ringcast_item_kind */
+  uint16_t kind; /* enum ringcast_item_kind */
   uint8_t ndim;
   uint8_t placement; /* enum ringcast_placement */
   struct ringcast_dtype dtype;

@@ -87,12 +87,12 @@ typedef struct ringcast_gpu_reader ringcast_gpu_reader;
 /* ---- What there is ---------------------------------------------------------------------------------------------- */
 
 struct ringcast_gpu_driver {
-  uint32_t size;     /* set it to sizeof the struct: see Sizes in ringcast.h */
-  int32_t ready;     /* 1: there is a driver with a device; 0: CPU mode */
-  int32_t version;   /* of the driver: 1000 * major + 10 * minor; 0: none */
+  uint32_t size;   /* set it to sizeof the struct: see Sizes in ringcast.h */
+  int32_t ready;   /* 1: there is a driver with a device; 0: CPU mode */
+  int32_t version; /* of the driver: 1000 * major + 10 * minor; 0: none */
   int32_t devices;
-  int32_t result;    /* CUDA's of what failed, or 0 */
-  char why[256];     /* in words; empty when ready */
+  int32_t result; /* CUDA's of what failed, or 0 */
+  char why[256];  /* in words; empty when ready */
 };
 
 /* Opens the driver if nobody has, which takes long the first time (0.1 s and more), but makes no context. -EINVAL. */
@@ -104,10 +104,10 @@ struct ringcast_gpu_device_info {
   uint8_t uuid[16];
   uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
   /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno (-EAGAIN: the device is busy, ask again). */
-  int32_t words64, words32; /* streams wait for and write words of host memory, of 64 and 32 bits */
-  int32_t registers;        /* host memory can be registered, */
+  int32_t words64, words32;    /* streams wait for and write words of host memory, of 64 and 32 bits */
+  int32_t registers;           /* host memory can be registered, */
   int32_t registers_read_only; /* ... also what this process may only read */
-  int32_t exports;          /* memory can be exported by a handle */
+  int32_t exports;             /* memory can be exported by a handle */
 };
 
 /* Device `ordinal` of this process. `probe`: makes its context and tries what the paths need. -ENODEV, -EINVAL, -EIO.
@@ -126,7 +126,7 @@ struct ringcast_gpu_writer_options {
   uint32_t flags;       /* RINGCAST_GPU_EXTERN */
   uint64_t inline_most; /* device tensors that together have no more bytes go INLINE; 0: none do */
 };
-#define RINGCAST_NO_POOL UINT64_MAX
+#define RINGCAST_NO_POOL    UINT64_MAX
 #define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
 
 /* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. A pool that can't be had is no error:
@@ -222,33 +222,33 @@ RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t
 RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {
-  RINGCAST_GPU_WAY_POOL = 1,     /* the next frame would go by the pool, if it has room */
-  RINGCAST_GPU_WAY_NO_POOL = 2,  /* there is none: `why` */
+  RINGCAST_GPU_WAY_POOL = 1,      /* the next frame would go by the pool, if it has room */
+  RINGCAST_GPU_WAY_NO_POOL = 2,   /* there is none: `why` */
   RINGCAST_GPU_WAY_NO_READER = 3, /* nobody is attached */
-  RINGCAST_GPU_WAY_WAITING = 4,  /* a reader (`reader`) has not opened it yet, and perhaps never will */
-  RINGCAST_GPU_WAY_REFUSED = 5,  /* a reader can't, or could not when it last tried: `why`, of which the writer knows
-                                  * CUDA's result or an errno, and ringcast_gpu_reader_info there has the words */
-  RINGCAST_GPU_WAY_LOST = 6,     /* the device has failed */
+  RINGCAST_GPU_WAY_WAITING = 4,   /* a reader (`reader`) has not opened it yet, and perhaps never will */
+  RINGCAST_GPU_WAY_REFUSED = 5,   /* a reader can't, or could not when it last tried: `why`, of which the writer knows
+                                   * CUDA's result or an errno, and ringcast_gpu_reader_info there has the words */
+  RINGCAST_GPU_WAY_LOST = 6,      /* the device has failed */
 };
 struct ringcast_gpu_info {
-  uint32_t size;        /* as above */
-  uint32_t way;         /* enum ringcast_gpu_way; of a reader, POOL: it has opened it, else NO_POOL, REFUSED or LOST */
+  uint32_t size; /* as above */
+  uint32_t way;  /* enum ringcast_gpu_way; of a reader, POOL: it has opened it, else NO_POOL, REFUSED or LOST */
   int32_t device;
-  uint32_t word_bits;   /* 64, or 32 where the driver has no others */
+  uint32_t word_bits; /* 64, or 32 where the driver has no others */
   uint64_t pool_bytes;
   uint32_t slots;
   uint32_t epoch;
-  uint32_t reader;      /* its slot, and ... */
-  int32_t reader_pid;   /* ... process; 0: nobody in particular */
+  uint32_t reader;    /* its slot, and ... */
+  int32_t reader_pid; /* ... process; 0: nobody in particular */
   /* Counted since open: */
   uint64_t pool_frames, pool_bytes_sent; /* ... or received */
-  uint64_t inline_frames; /* frames with device tensors in them */
-  uint64_t full;        /* times that the pool had no room */
-  uint64_t opens;       /* pools opened, ... */
-  uint64_t syncs;       /* ... and times that a call waited for the device, after open */
-  uint64_t slots_used, bytes_used; /* now */
-  uint32_t registered;  /* 1: bytes go between ring and device by pinned memory: the writer has registered the ring,
-                         * the reader has its buffer. 0: not yet, or there is none */
+  uint64_t inline_frames;                /* frames with device tensors in them */
+  uint64_t full;                         /* times that the pool had no room */
+  uint64_t opens;                        /* pools opened, ... */
+  uint64_t syncs;                        /* ... and times that a call waited for the device, after open */
+  uint64_t slots_used, bytes_used;       /* now */
+  uint32_t registered; /* 1: bytes go between ring and device by pinned memory: the writer has registered the ring,
+                        * the reader has its buffer. 0: not yet, or there is none */
   char why[256];
 };
 RINGCAST_API int ringcast_gpu_writer_info(ringcast_gpu_writer *writer, struct ringcast_gpu_info *out);
@@ -293,10 +293,10 @@ RINGCAST_API int ringcast_gpu_next(ringcast_gpu_reader *reader, int64_t timeout_
 struct ringcast_gpu_take {
   struct ringcast_frame frame;
   ringcast_stream stream;
-  int64_t timeout_ns; /* how long a copy of bytes of the frame waits at most; RINGCAST_FOREVER unless the caller sets
-                       * it after begin */
-  uint64_t copied;    /* how many bytes of the last such copy were enqueued */
-  uint32_t slot, epoch;   /* of the pool; epoch 0: nothing of this frame is there */
+  int64_t timeout_ns;   /* how long a copy of bytes of the frame waits at most; RINGCAST_FOREVER unless the caller sets
+                         * it after begin */
+  uint64_t copied;      /* how many bytes of the last such copy were enqueued */
+  uint32_t slot, epoch; /* of the pool; epoch 0: nothing of this frame is there */
   uint64_t generation;
   uint32_t state;
   uint32_t maps;

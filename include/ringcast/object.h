@@ -67,7 +67,7 @@ extern "C" {
 /* How many classes a stream may define. */
 #define RINGCAST_MAX_CLASSES 256
 
-#define RINGCAST_TAG_TEXT 0x80u
+#define RINGCAST_TAG_TEXT      0x80u
 #define RINGCAST_TAG_TEXT_MOST 63u
 
 enum ringcast_tag {
@@ -234,20 +234,13 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE:
   case RINGCAST_TAG_PART:
-  case RINGCAST_TAG_PART_BYTEARRAY:
-    break;
+  case RINGCAST_TAG_PART_BYTEARRAY: break;
   case RINGCAST_TAG_INT8:
   case RINGCAST_TAG_INT16:
   case RINGCAST_TAG_INT32:
-  case RINGCAST_TAG_INT64:
-    ok = ringcast_object_int(object, UINT64_C(1) << (tag - RINGCAST_TAG_INT8), out);
-    break;
-  case RINGCAST_TAG_FLOAT:
-    ok = ringcast_object_take(object, 8, &out->data);
-    break;
-  case RINGCAST_TAG_COMPLEX:
-    ok = ringcast_object_take(object, 16, &out->data);
-    break;
+  case RINGCAST_TAG_INT64: ok = ringcast_object_int(object, UINT64_C(1) << (tag - RINGCAST_TAG_INT8), out); break;
+  case RINGCAST_TAG_FLOAT: ok = ringcast_object_take(object, 8, &out->data); break;
+  case RINGCAST_TAG_COMPLEX: ok = ringcast_object_take(object, 16, &out->data); break;
   case RINGCAST_TAG_BIGINT:
   case RINGCAST_TAG_ASCII:
   case RINGCAST_TAG_UTF8:
@@ -256,22 +249,14 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_BYTES:
   case RINGCAST_TAG_BYTEARRAY:
   case RINGCAST_TAG_DTYPE:
-  case RINGCAST_TAG_DEVICE:
-    ok = ringcast_object_bytes(object, out);
-    break;
+  case RINGCAST_TAG_DEVICE: ok = ringcast_object_bytes(object, out); break;
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_SET:
-  case RINGCAST_TAG_FROZENSET:
-    ok = ringcast_object_values(object, 1, &out->count);
-    break;
-  case RINGCAST_TAG_DICT:
-    ok = ringcast_object_values(object, 2, &out->count);
-    break;
+  case RINGCAST_TAG_FROZENSET: ok = ringcast_object_values(object, 1, &out->count); break;
+  case RINGCAST_TAG_DICT: ok = ringcast_object_values(object, 2, &out->count); break;
   case RINGCAST_TAG_PACKED_LIST:
-  case RINGCAST_TAG_PACKED_TUPLE:
-    ok = ringcast_object_packed(object, out);
-    break;
+  case RINGCAST_TAG_PACKED_TUPLE: ok = ringcast_object_packed(object, out); break;
   case RINGCAST_TAG_CLASS:
     ok = ringcast_object_take(object, 1, &data) && ringcast_object_bytes(object, out);
     if (ok) out->kind = *data;
@@ -279,17 +264,12 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
   case RINGCAST_TAG_OBJECT:
   case RINGCAST_TAG_MEMBER:
   case RINGCAST_TAG_LEAF:
-  case RINGCAST_TAG_AGAIN:
-    ok = ringcast_object_count(object, &out->count);
-    break;
-  case RINGCAST_TAG_SCALAR:
-    ok = ringcast_object_scalar(object, out);
-    break;
+  case RINGCAST_TAG_AGAIN: ok = ringcast_object_count(object, &out->count); break;
+  case RINGCAST_TAG_SCALAR: ok = ringcast_object_scalar(object, out); break;
   case RINGCAST_TAG_SIZE:
     ok = ringcast_object_values(object, 8, &out->count) && ringcast_object_take(object, out->count * 8, &out->data);
     break;
-  default:
-    ok = false;
+  default: ok = false;
   }
   return ok ? 0 : -EPROTO;
 }

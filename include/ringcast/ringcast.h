@@ -140,16 +140,16 @@ enum ringcast_kind {
  * Sizes, above. */
 struct ringcast_writer_options {
   uint32_t size;
-  uint32_t readers;    /* the most readers attached at once; default 64, at most 1024 */
-  uint64_t capacity;   /* bytes of the ring; rounded up to a power of two of whole pages; default: a quarter of the L3
-                        * cache, from 4 to 32 MiB, since a ring that leaves the cache is several times slower */
-  uint32_t memory;     /* enum ringcast_memory; a kind that is asked for by name and can't be had is an error */
-  uint32_t flags;      /* must be 0 */
-  int64_t spin_ns;     /* how long a wait spins before it sleeps. 0: as experience and the number of CPUs tell, at most
-                        * 20 us or RINGCAST_SPIN_US, or, with fewer CPUs than parties, yields for at most 50 us; -1:
-                        * neither, ever; more: always spins that long, or, with fewer CPUs than parties, yields */
-  uint32_t numa;       /* enum ringcast_numa */
-  uint32_t numa_node;  /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
+  uint32_t readers;     /* the most readers attached at once; default 64, at most 1024 */
+  uint64_t capacity;    /* bytes of the ring; rounded up to a power of two of whole pages; default: a quarter of the L3
+                         * cache, from 4 to 32 MiB, since a ring that leaves the cache is several times slower */
+  uint32_t memory;      /* enum ringcast_memory; a kind that is asked for by name and can't be had is an error */
+  uint32_t flags;       /* must be 0 */
+  int64_t spin_ns;      /* how long a wait spins before it sleeps. 0: as experience and the number of CPUs tell, at most
+                         * 20 us or RINGCAST_SPIN_US, or, with fewer CPUs than parties, yields for at most 50 us; -1:
+                         * neither, ever; more: always spins that long, or, with fewer CPUs than parties, yields */
+  uint32_t numa;        /* enum ringcast_numa */
+  uint32_t numa_node;   /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
   uint64_t spill_bytes; /* the most memory for frames that are too large for the ring; rounded up to 2 MiB. 0: what
                          * RINGCAST_SPILL_BYTES says, else 4 GiB or half of what the machine or the container has free,
                          * and none if that can't be had; RINGCAST_NO_SPILL: none. It costs addresses in every process,
@@ -170,11 +170,11 @@ struct ringcast_writer_options {
 
 struct ringcast_reader_options {
   uint32_t size;
-  uint32_t flags;    /* RINGCAST_READER_RETAIN */
-  int64_t spin_ns;   /* as above */
-  const char *name;  /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
-  uint32_t leases;   /* the most frames held at once; default 1, at most 64 */
-  uint32_t wait;     /* enum ringcast_wait_mode */
+  uint32_t flags;   /* RINGCAST_READER_RETAIN */
+  int64_t spin_ns;  /* as above */
+  const char *name; /* shown where the reader is spoken of ("rank 3"); the first 31 bytes count; NULL = none */
+  uint32_t leases;  /* the most frames held at once; default 1, at most 64 */
+  uint32_t wait;    /* enum ringcast_wait_mode */
 };
 
 /* Memory lent to the writer, in the ring or in spill memory: write here. */
@@ -223,8 +223,8 @@ struct ringcast_peer {
   uint64_t lag;      /* bytes committed that it has not released */
   uint64_t stalls;   /* times that the writer waited for it */
   struct ringcast_stats stats;
-  char name[32];     /* as it gave it at attach, or empty */
-  uint64_t blocked_ns;  /* for how long the writer has been waiting for it by now; 0: it has not, or a tap asks */
+  char name[32];       /* as it gave it at attach, or empty */
+  uint64_t blocked_ns; /* for how long the writer has been waiting for it by now; 0: it has not, or a tap asks */
 };
 
 struct ringcast_info {
@@ -236,10 +236,10 @@ struct ringcast_info {
   uint32_t memory;    /* enum ringcast_memory: what was got */
   uint64_t page_size; /* of the data, bytes */
   int32_t writer_pid;
-  int64_t spin_ns;    /* of this handle */
-  uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE where one node leaves nothing to choose */
-  uint32_t numa_node; /* for LOCAL and NODE */
-  int32_t numa_error; /* why NUMA is NONE although more was asked for: a negative errno, or 0 */
+  int64_t spin_ns;      /* of this handle */
+  uint32_t numa;        /* enum ringcast_numa: what the kernel took on; NONE where one node leaves nothing to choose */
+  uint32_t numa_node;   /* for LOCAL and NODE */
+  int32_t numa_error;   /* why NUMA is NONE although more was asked for: a negative errno, or 0 */
   int32_t spill_error;  /* why there is no spill memory although none was asked to be left out: a negative errno,
                          * or 0 */
   uint64_t ring_frame;  /* the largest frame's bytes that stays in the ring */
@@ -423,8 +423,8 @@ typedef struct ringcast_retained ringcast_retained;
  * drop: copy a small array that lives long. Kernel I/O: vmsplice, MSG_ZEROCOPY and O_DIRECT take pages, not addresses.
  * If such a call still reads a retained frame when the reader copies it, the call goes on with the ring's page, which
  * the writer may overwrite: before the frame's bytes go to such a call, copy them. */
-RINGCAST_API int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame, ringcast_retained **out,
-                                      void **data);
+RINGCAST_API int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame *frame,
+                                        ringcast_retained **out, void **data);
 
 /* Whether it is worth a try, with a frame in spill memory: 1 or 0. Wait-free. */
 RINGCAST_API int ringcast_reader_retains(const ringcast_reader *reader);

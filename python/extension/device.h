@@ -19,7 +19,7 @@
 /* Smaller tensors of a frame share one piece of memory, if that is at most twice what they need, beside a gap for each:
  * to copy so much more takes less time than another copy. */
 #define RC_PY_ARENA_LEAST (UINT64_C(1) << 20)
-#define RC_PY_ARENA_GAP 4096
+#define RC_PY_ARENA_GAP   4096
 
 /* ---- tensors/cuda.c --------------------------------------------------------------------------------------------- */
 
@@ -125,10 +125,10 @@ struct rc_py_gpu_reader {
   int rc;                      /* why, and ... */
   PyObject *why;               /* ... in words */
   int32_t device;
-  uint64_t pool_bytes;  /* of the writer's pool, as far as is known */
-  bool skips;           /* the frame that was begun last is not for this Reader */
-  bool has_told;        /* that something never came */
-  bool is_interrupted;  /* a signal ended the copy of the frame that was begun last */
+  uint64_t pool_bytes; /* of the writer's pool, as far as is known */
+  bool skips;          /* the frame that was begun last is not for this Reader */
+  bool has_told;       /* that something never came */
+  bool is_interrupted; /* a signal ended the copy of the frame that was begun last */
   uint32_t take_count, owed_count;
   struct rc_py_take takes[RC_PY_MOST_LEASES + 1];
 };

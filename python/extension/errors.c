@@ -36,9 +36,9 @@ static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *te
 /* ringcast_last_error() as Python says it: what is a field of an options struct there is an argument here. */
 static PyObject *last_error(void) {
   static const char *const words[][2] = {{"options.on_death = RINGCAST_EVICT", "on_death='evict'"},
-                                           {"options.on_slow = RINGCAST_EVICT", "on_slow='evict'"},
-                                           {"options.slow_ns", "slow"},
-                                           {"options.", ""}};
+                                         {"options.on_slow = RINGCAST_EVICT", "on_slow='evict'"},
+                                         {"options.slow_ns", "slow"},
+                                         {"options.", ""}};
   const char *sentence = ringcast_last_error();
   PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace");
   for (size_t i = 0; text && i < sizeof words / sizeof *words; i++) {

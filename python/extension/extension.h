@@ -14,15 +14,13 @@
  *     asyncio.c      asyncio's side of Reader and Writer     tap.c       Tap
  *   codec/      objects and frames
  *     encode.c, write.c    object -> parts -> frame       decode.c, decode_value.c    frame -> object
- *     token_write.c, scalars_write.c   nested values -> tokens        token_read.c, scalars_read.c          tokens -> values
- *     classes.c   classes that travel by name, fields     names.c     torch.dtype and its like
- *     inspect.c      keys, items and hashes of a frame       hash.c      hashes of what is sent
- *     path.c      where in a value something is           stack.c     what is left of a thread's stack
- *   tensors/    their memory; declared in tensors.h
- *     tensor.c    the dtypes that all share               buffer_pool.c   memory of large arrays, used again
- *     torch.c, numpy.c   from Python's side               dlpack.c    described and made without Python
- *     view_arrays.c      arrays over the ring's own memory
- *   What has to do with tensors of a CUDA device is in device.h.
+ *     token_write.c, scalars_write.c   nested values -> tokens        token_read.c, scalars_read.c          tokens ->
+ * values classes.c   classes that travel by name, fields     names.c     torch.dtype and its like inspect.c      keys,
+ * items and hashes of a frame       hash.c      hashes of what is sent path.c      where in a value something is
+ * stack.c     what is left of a thread's stack tensors/    their memory; declared in tensors.h tensor.c    the dtypes
+ * that all share               buffer_pool.c   memory of large arrays, used again torch.c, numpy.c   from Python's side
+ * dlpack.c    described and made without Python view_arrays.c      arrays over the ring's own memory What has to do
+ * with tensors of a CUDA device is in device.h.
  *
  * handles/ stands on codec/, codec/ on tensors/, and not the other way round. Within handles/, writer.c stands on
  * send.c and span.c, reader.c on receive.c and frame.c.
@@ -65,18 +63,18 @@
 struct rc_py_torch {
   PyObject *tensor, *parameter; /* the types; NULL until torch is seen */
   PyObject *strided, *empty, *cpu, *dtype_to_index;
-  PyObject *from_dlpack;          /* NULL: an older torch */
-  PyObject *raw_stream;           /* NULL until a stream is asked for */
-  PyObject *stream;               /* torch's object of the stream that was recorded last, ... */
-  void *stream_is;                /* ... what it is to the driver, ... */
-  int32_t stream_device;          /* ... and where; NULL: none was */
+  PyObject *from_dlpack;                          /* NULL: an older torch */
+  PyObject *raw_stream;                           /* NULL until a stream is asked for */
+  PyObject *stream;                               /* torch's object of the stream that was recorded last, ... */
+  void *stream_is;                                /* ... what it is to the driver, ... */
+  int32_t stream_device;                          /* ... and where; NULL: none was */
   PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
-  PyObject *dtypes[RC_PY_DTYPES]; /* NULL: this torch has no such dtype */
+  PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
   unsigned char dlpack_failures[RC_PY_DTYPES]; /* in a row, that need not last */
-  const struct rc_py_exchange *exchange; /* NULL: an older torch, or switched off */
-  bool is_built_with_cuda;               /* it said so */
-  bool is_asked_first;                   /* what a tensor is, before the exchange API: it has refused one */
+  const struct rc_py_exchange *exchange;       /* NULL: an older torch, or switched off */
+  bool is_built_with_cuda;                     /* it said so */
+  bool is_asked_first;                         /* what a tensor is, before the exchange API: it has refused one */
 };
 
 struct rc_py_numpy {
@@ -85,12 +83,14 @@ struct rc_py_numpy {
 };
 
 /* Names that are looked up in each call, made once. */
+/* clang-format off */
 #define RC_PY_NAMES(X)                                                                                             \
   X(torch)                                                                                                         \
   X(numpy) X(is_cpu) X(is_nested) X(layout) X(dtype) X(device) X(shape) X(stride) X(data_ptr) X(is_neg) X(is_conj) \
       X(resolve_neg) X(resolve_conj) X(requires_grad) X(requires_grad_) X(_name_) X(_member_map_) \
       X(update) X(digest) X(release) X(is_cuda) X(get_device) X(contiguous) X(set_) X(untyped_storage)               \
       X(record_stream) X(__dlpack_device__)
+/* clang-format on */
 
 struct rc_py_names {
 #define X(name) PyObject *name;
@@ -100,8 +100,8 @@ struct rc_py_names {
 
 /* Short text that is likely to come again (keys of dicts, ids of requests), by a hash: see rc_py_key. */
 #define RC_PY_KEYS_BITS 11
-#define RC_PY_KEYS (1 << RC_PY_KEYS_BITS)
-#define RC_PY_KEY_MOST 64
+#define RC_PY_KEYS      (1 << RC_PY_KEYS_BITS)
+#define RC_PY_KEY_MOST  64
 
 /* A str that the stream has under a number; numbers go on from stream to stream, so an old entry shows. */
 struct rc_py_text {
@@ -126,23 +126,23 @@ struct rc_py_spare {
 };
 
 struct rc_py_state {
-  PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type,
-      *view_type, *lent_type, *loan_type;
+  PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type, *view_type,
+      *lent_type, *loan_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
-  PyObject *dumps, *loads, *refuse_value, *refuse_frame; /* of ringcast._pickling */
-  PyObject *describe_class, *find_class;                 /* of ringcast._classes */
-  PyObject *classes;        /* that were sent: the cache of classes.c */
-  PyObject *unpack_classes; /* that came by unpack() */
-  PyObject *no_arguments;   /* () */
-  PyObject *sha256;         /* of hashlib; NULL until it is needed */
+  PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
+  PyObject *describe_class, *find_class;                              /* of ringcast._classes */
+  PyObject *classes;                                                  /* that were sent: the cache of classes.c */
+  PyObject *unpack_classes;                                           /* that came by unpack() */
+  PyObject *no_arguments;                                             /* () */
+  PyObject *sha256;                                                   /* of hashlib; NULL until it is needed */
   PyObject *keys[RC_PY_KEYS];
   uint64_t serial; /* of the last stream that was written */
   struct rc_py_spare spare;
   struct rc_py_names names;
   struct rc_py_torch torch;
   struct rc_py_numpy numpy;
-  PyObject *nothing, *turn; /* asyncio.c */
+  PyObject *nothing, *turn;        /* asyncio.c */
   PyObject *arecv, *anext, *asend; /* of ringcast._asyncio; NULL until asked for */
   PyTypeObject *device_tensor_type;
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
@@ -187,7 +187,7 @@ struct rc_py_writer {
   struct ringcast_span span;
   PyObject *watch; /* as below, of ringcast_writer_room_fd */
   unsigned spent;
-  bool offering; /* the call at work is _offer() */
+  bool offering;            /* the call at work is _offer() */
   ringcast_gpu_writer *gpu; /* NULL until a tensor of a device was sent; of ... */
   int32_t gpu_device;       /* ... this one */
   int gpu_late;             /* a failure of the last frame that came to light when it had been sent; 0: none */
@@ -205,8 +205,8 @@ struct rc_py_reader {
   PyObject *handle;
   pid_t pid;
   bool busy, allow_pickle;
-  PyObject *classes;  /* that came: the cache of classes.c */
-  Py_ssize_t exports; /* buffers in use, of all Frames */
+  PyObject *classes;       /* that came: the cache of classes.c */
+  Py_ssize_t exports;      /* buffers in use, of all Frames */
   struct rc_py_hold *hold; /* what arrays of views hold; NULL: there was no view yet */
   /* Frames that were dropped while a call was at work: given back at its end. */
   uint32_t dropped_count;
@@ -214,7 +214,7 @@ struct rc_py_reader {
   PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
   unsigned spent;  /* on tasks that did not have to wait, since one had */
   bool begun;      /* `rest` could not be copied yet: it is held, and the next frame */
-  bool retains;      /* large arrays are not copied where that can be avoided; and ... */
+  bool retains;    /* large arrays are not copied where that can be avoided; and ... */
   bool has_arrays; /* ... the last large frame was made of such */
   struct ringcast_frame rest;
   struct rc_py_gpu_reader *gpu; /* NULL until a tensor of a device came */
@@ -399,7 +399,8 @@ PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t co
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
-/* ---- asyncio.c ----------------------------------------------------------------------------------------------------- */
+/* ---- asyncio.c -----------------------------------------------------------------------------------------------------
+ */
 
 /* After so many frames in a row that a task had not to wait for, others get their turn: a turn of a loop costs as much
  * as receiving a few. Large frames count for more, as it is time that matters. */
@@ -438,9 +439,7 @@ bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_wr
 
 /* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
 bool rc_py_writer_enter(struct rc_py_writer *self);
-static inline void rc_py_writer_leave(struct rc_py_writer *self) {
-  self->busy = false;
-}
+static inline void rc_py_writer_leave(struct rc_py_writer *self) { self->busy = false; }
 /* True if the open reservation, if any, may end now. */
 bool rc_py_writer_may_end(const struct rc_py_writer *self, const char *verb);
 /* `n` and `kind` may be NULL. */

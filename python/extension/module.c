@@ -54,9 +54,14 @@ static int add_statuses(struct rc_py_state *state) {
     const char *name;
     PyObject **out;
   } statuses[] = {
-      {"ReaderStatus", &state->reader_status}, {"Stats", &state->stats},     {"Info", &state->info},
-      {"TapLost", &state->lost},               {"TapFrame", &state->tapped}, {"Recycling", &state->recycling},
-      {"GpuInfo", &state->gpu_info},           {"GpuStatus", &state->gpu_state},
+      {"ReaderStatus", &state->reader_status},
+      {"Stats", &state->stats},
+      {"Info", &state->info},
+      {"TapLost", &state->lost},
+      {"TapFrame", &state->tapped},
+      {"Recycling", &state->recycling},
+      {"GpuInfo", &state->gpu_info},
+      {"GpuStatus", &state->gpu_state},
   };
   for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
     if (!(*statuses[i].out = rc_py_import("ringcast._status", statuses[i].name))) return -1;
@@ -84,6 +89,7 @@ static int module_exec(PyObject *module) {
 }
 
 /* Every object of the state, for the collector. */
+/* clang-format off */
 #define STATE_OBJECTS(X)                                                                                               \
   X(writer_type) X(reader_type) X(tap_type) X(span_type) X(frame_type) X(packed_type) X(memory_type) X(error)          \
       X(error_by_errno) X(writer_gone) X(reader_status) X(stats) X(info) X(lost) X(tapped) X(recycling) X(dumps)       \
@@ -93,6 +99,7 @@ static int module_exec(PyObject *module) {
       X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
       X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream)   \
       X(loan_type)
+/* clang-format on */
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {
   struct rc_py_state *state = PyModule_GetState(module);
@@ -161,6 +168,4 @@ static struct PyModuleDef module_def = {
     .m_free = module_free,
 };
 
-PyMODINIT_FUNC PyInit__ringcast(void) {
-  return PyModuleDef_Init(&module_def);
-}
+PyMODINIT_FUNC PyInit__ringcast(void) { return PyModuleDef_Init(&module_def); }

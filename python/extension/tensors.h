@@ -26,7 +26,7 @@ struct rc_py_source {
   struct ringcast_tensor tensor;
   PyObject *keep;
   PyObject *storage; /* torch's: the tensor itself may be given another one (tensor.data = ...) before it is copied */
-  Py_buffer view; /* view.obj NULL: none */
+  Py_buffer view;    /* view.obj NULL: none */
   int64_t *dims;
   void *stream;   /* of a tensor on a CUDA device: what its memory is ordered by, ... */
   int32_t device; /* ... and where it is */
@@ -94,7 +94,8 @@ struct rc_py_dlpack_place {
 PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
                                   const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
 
-/* ---- buffer_pool.c -------------------------------------------------------------------------------------------------- */
+/* ---- buffer_pool.c --------------------------------------------------------------------------------------------------
+ */
 
 /* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
@@ -104,9 +105,7 @@ PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *
 struct rc_py_block *rc_py_block_take(uint64_t bytes);
 void *rc_py_block_data(const struct rc_py_block *block);
 void rc_py_block_give(struct rc_py_block *block);
-static inline bool rc_py_is_worth_recycling(uint64_t bytes) {
-  return bytes >= RC_PY_RECYCLE_LEAST;
-}
+static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC_PY_RECYCLE_LEAST; }
 /* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
 PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
 

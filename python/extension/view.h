@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a frame in other ways than as a whole that is copied out: by views of it (view.c), or by parts (inspect.c). */
+/* Reading a frame in other ways than as a whole that is copied out: by views of it (view.c), or by parts (inspect.c).
+ */
 #ifndef RC_EXTENSION_VIEW_H
 #define RC_EXTENSION_VIEW_H
 
@@ -28,7 +29,8 @@ struct rc_py_decoder {
 PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
                           const struct rc_py_decoder *decoder, uint32_t *tag);
 
-/* ---- view_arrays.c ----------------------------------------------------------------------------------------------------- */
+/* ---- view_arrays.c
+ * ----------------------------------------------------------------------------------------------------- */
 
 /* An array or tensor over the item's own `bytes`, which are packed. NULL: raised, or, with nothing raised, it is to be
  * copied. */
@@ -55,7 +57,8 @@ PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
 
-/* ---- inspect.c ----------------------------------------------------------------------------------------------------- */
+/* ---- inspect.c -----------------------------------------------------------------------------------------------------
+ */
 
 struct rc_py_inspector {
   struct rc_py_state *state;

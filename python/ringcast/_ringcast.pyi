@@ -473,9 +473,7 @@ class Writer:
         TimeoutError: not in time. ValueError: `n` is more than the ring has slots.
         """
 
-    def send(
-        self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None
-    ) -> None:
+    def send(self, obj: Any, timeout: Optional[float] = None, *, tag: int = 0, hash: Optional[str] = None) -> None:
         """Send any Python object to every attached reader.
 
         ringcast encodes plain values, containers, torch tensors (any dtype and strides), NumPy arrays and scalars,

@@ -156,7 +156,9 @@ rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc
 
 /* ---- Contexts --------------------------------------------------------------------------------------------------- */
 
-struct rc_cu_context *fake_current(void) { return depth > 0 ? stack[depth - 1] : NULL; }
+struct rc_cu_context *fake_current(void) {
+  return depth > 0 ? stack[depth - 1] : NULL;
+}
 
 void fake_break_context(struct rc_cu_context *context) {
   if (context && context->broken == RC_CU_SUCCESS) context->broken = RC_CU_ILLEGAL_ADDRESS;

@@ -195,11 +195,11 @@ FIRST_VERSION(cuEventDestroy)
 long fake_cuda_calls(const char *name) {
   int found = find(name, strlen(name));
   pthread_mutex_lock(&fake.lock);
-  long calls = strcmp(name, "fake_host_waits") == 0 ? fake.host_waits
-             : strcmp(name, "fake_own_waits") == 0  ? fake_own_waits
-             : found == NONE                        ? -1
-             : found == ALL                         ? fake.all_calls
-                                                    : fake.calls[found];
+  long calls = strcmp(name, "fake_host_waits") == 0  ? fake.host_waits
+               : strcmp(name, "fake_own_waits") == 0 ? fake_own_waits
+               : found == NONE                       ? -1
+               : found == ALL                        ? fake.all_calls
+                                                     : fake.calls[found];
   pthread_mutex_unlock(&fake.lock);
   return calls;
 }
@@ -210,8 +210,8 @@ static long count_memory(enum fake_kind kind) {
   return count;
 }
 
-static const char *const live_names[] = {"allocations", "imports", "registered", "streams", "contexts",
-                                         "queued",      "contexts made", "lost",  "spoilt",  "events"};
+static const char *const live_names[] = {"allocations", "imports",       "registered", "streams", "contexts",
+                                         "queued",      "contexts made", "lost",       "spoilt",  "events"};
 enum { LIVE = sizeof live_names / sizeof *live_names };
 
 static long count_live(int which) {
@@ -223,8 +223,15 @@ static long count_live(int which) {
       queued += (long)(stream->queued - stream->done);
     }
   }
-  long counts[LIVE] = {count_memory(FAKE_ALLOCATED), count_memory(FAKE_IMPORTED), count_memory(FAKE_REGISTERED),
-                       streams, contexts, queued, fake.contexts_made, fake.lost, fake.spoilt,
+  long counts[LIVE] = {count_memory(FAKE_ALLOCATED),
+                       count_memory(FAKE_IMPORTED),
+                       count_memory(FAKE_REGISTERED),
+                       streams,
+                       contexts,
+                       queued,
+                       fake.contexts_made,
+                       fake.lost,
+                       fake.spoilt,
                        fake_count_events()};
   return counts[which];
 }

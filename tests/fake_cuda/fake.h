@@ -25,7 +25,7 @@ enum fake_function {
 #define FAKE_NUMBER(need, field, name, symbol, arguments) FAKE_##field,
   RC_CUDA_FUNCTIONS(FAKE_NUMBER)
 #undef FAKE_NUMBER
-  FAKE_FUNCTIONS
+      FAKE_FUNCTIONS
 };
 
 enum { MOST_DEVICES = 8 };
@@ -44,17 +44,17 @@ struct rc_cu_stream {
   unsigned number;       /* for the delays */
   bool started, blocking /* for the legacy stream */, destroyed;
   enum { CAPTURES_NOT, CAPTURES, CAPTURE_SPOILT } capturing; /* as cuStreamIsCapturing says it */
-  pthread_t captor;      /* the thread */
+  pthread_t captor;                                          /* the thread */
 };
 
 struct rc_cu_context {
-  int device;      /* as this process counts */
+  int device; /* as this process counts */
   int references;
-  bool ending;     /* its last reference has gone, and what was in it is going */
+  bool ending; /* its last reference has gone, and what was in it is going */
   rc_cu_result broken;
   struct rc_cu_stream *streams; /* all, also destroyed ones, until the context ends */
   struct rc_cu_stream *legacy;
-  bool is_full; /* a call waits for room in a stream, and ... */
+  bool is_full;     /* a call waits for room in a stream, and ... */
   pthread_t filler; /* ... this thread makes it */
 };
 
@@ -66,9 +66,9 @@ struct fake_memory {
   struct rc_cu_context *context;
   uint8_t *host; /* where it lies in this process */
   size_t bytes;
-  int fd;        /* ALLOCATED */
-  uint64_t id;   /* of the buffer */
-  dev_t volume;  /* of the memfd */
+  int fd;       /* ALLOCATED */
+  uint64_t id;  /* of the buffer */
+  dev_t volume; /* of the memfd */
   ino_t inode;
   int references; /* IMPORTED: times opened */
   int pins;       /* copies that are being made */
@@ -131,11 +131,11 @@ rc_cu_result fake_check_capture_of(const struct rc_cu_context *context); /* what
 rc_cu_result fake_check_work(struct rc_cu_stream *stream);               /* what is about a stream */
 
 /* memory.c */
-uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes, struct fake_memory **out); /* NULL: not all of it is there */
+uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes, struct fake_memory **out);    /* NULL: not all of it is there */
 struct fake_memory *fake_host_memory(const void *host, size_t bytes, bool *outside); /* registered; see there */
 struct fake_memory *fake_memory_add(struct fake_memory memory);
-void fake_memory_drop(struct fake_memory *memory);     /* waits until it is not pinned, then gives it up */
-void fake_memory_end(struct rc_cu_context *context);   /* counts what is left as lost */
+void fake_memory_drop(struct fake_memory *memory);   /* waits until it is not pinned, then gives it up */
+void fake_memory_end(struct rc_cu_context *context); /* counts what is left as lost */
 rc_cu_ptr fake_pointer(const struct fake_memory *memory);
 
 #endif

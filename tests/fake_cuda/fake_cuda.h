@@ -49,6 +49,7 @@
 #include "gpu/driver.h"
 
 /* What a test can ask of it, by dlsym: see tests/support/gpu.h. */
+/* clang-format off */
 #define FAKE_CUDA_CONTROLS(X)                                                                                         \
   /* Calls of a function by its name in CUDA since the start; "*": of all; "fake_host_waits": copies that waited for  \
    * the stream, as the host's memory was not registered; "fake_own_waits": these and cuStreamSynchronize,            \
@@ -73,6 +74,7 @@
   X(void *, host, (rc_cu_ptr pointer))                                                                                \
   /* Appends the line to the log now. */                                                                              \
   X(void, log, (void))
+/* clang-format on */
 
 #define FAKE_CUDA_DECLARE(type, name, arguments) __attribute__((visibility("default"))) type fake_cuda_##name arguments;
 FAKE_CUDA_CONTROLS(FAKE_CUDA_DECLARE)

@@ -85,12 +85,12 @@ static rc_cu_result map(int fd, const struct handle *handle, struct rc_cu_contex
   void *host = mmap(NULL, handle->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (host == MAP_FAILED) return RC_CU_MAP_FAILED;
   *out = fake_pointer(fake_memory_add((struct fake_memory){.kind = FAKE_IMPORTED,
-                                                          .context = context,
-                                                          .host = host,
-                                                          .bytes = handle->bytes,
-                                                          .volume = file.st_dev,
-                                                          .inode = file.st_ino,
-                                                          .references = 1}));
+                                                           .context = context,
+                                                           .host = host,
+                                                           .bytes = handle->bytes,
+                                                           .volume = file.st_dev,
+                                                           .inode = file.st_ino,
+                                                           .references = 1}));
   return RC_CU_SUCCESS;
 }
 

@@ -19,8 +19,7 @@ enum { MOST_SIZES = 32, FIRST_FIXED = 600 };
 /* ---- The list --------------------------------------------------------------------------------------------------- */
 
 rc_cu_ptr fake_pointer(const struct fake_memory *memory) {
-  return (rc_cu_ptr)(uintptr_t)memory->host |
-         (memory->kind == FAKE_REGISTERED ? FAKE_TAG_REGISTERED : FAKE_TAG_DEVICE);
+  return (rc_cu_ptr)(uintptr_t)memory->host | (memory->kind == FAKE_REGISTERED ? FAKE_TAG_REGISTERED : FAKE_TAG_DEVICE);
 }
 
 static bool is_inside(const struct fake_memory *memory, const uint8_t *host, size_t bytes) {
@@ -254,8 +253,8 @@ rc_cu_result cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
   if (flags & ~(unsigned)RC_CU_MEMHOSTALLOC_PORTABLE || bytes == 0) return fake_end(RC_CU_INVALID_VALUE);
   void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (host == MAP_FAILED) return fake_end(RC_CU_OUT_OF_MEMORY);
-  fake_memory_add((struct fake_memory){
-      .kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .is_own = true});
+  fake_memory_add(
+      (struct fake_memory){.kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .is_own = true});
   *out = host;
   return fake_end(RC_CU_SUCCESS);
 }

@@ -37,7 +37,7 @@ struct fake_operation {
   struct after {
     struct rc_cu_stream *stream;
     uint64_t done;
-  } *after; /* what other streams have to have done, up to one without a stream */
+  } * after; /* what other streams have to have done, up to one without a stream */
 };
 
 /* ---- Doing ------------------------------------------------------------------------------------------------------ */

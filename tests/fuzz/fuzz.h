@@ -20,12 +20,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 int LLVMFuzzerInitialize(int *count, char ***arguments); /* where a target has one */
 
-#define require(condition)                                                        \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
+#define require(condition)                                                      \
+  do {                                                                          \
+    if (!(condition)) {                                                         \
       fprintf(stderr, "%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      abort();                                                                    \
-    }                                                                             \
+      abort();                                                                  \
+    }                                                                           \
   } while (0)
 
 /* Nothing but 0 and the codes that are named, of a call of the library; any other is told with its sentence. */

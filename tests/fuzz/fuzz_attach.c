@@ -31,7 +31,7 @@ static struct ring {
   int control_fd, data_fd, spill_fd;
   uint8_t *control, *data; /* as its writer has them; NULL: it has not */
   uint64_t control_bytes, data_bytes;
-  uint32_t shrinks;        /* at which look at a file's seals it loses its last page */
+  uint32_t shrinks; /* at which look at a file's seals it loses its last page */
   ringcast_reader *reader;
   ringcast_tap *tap;
   uint32_t held;
@@ -238,9 +238,7 @@ static void read_on(uint64_t how) {
     memmove(&ring.frames[which], &ring.frames[which + 1], (--ring.held - which) * sizeof *ring.frames);
     break;
   case 4:
-  case 5:
-    require(ringcast_reader_lag(ring.reader, &lag) == 0 && lag <= ring.reader->segment.capacity);
-    break;
+  case 5: require(ringcast_reader_lag(ring.reader, &lag) == 0 && lag <= ring.reader->segment.capacity); break;
   case 6: require(ringcast_reader_stats(ring.reader, &stats) == 0); break;
   default:
     require(ringcast_reader_info(ring.reader, &info) == 0 && info.capacity == ring.reader->segment.capacity);

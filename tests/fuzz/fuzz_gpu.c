@@ -315,8 +315,8 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
 
 static void end(struct reader *reader, struct held *held) {
   if (!held->frame.data) return;
-  int result = held->begun ? ringcast_gpu_end(reader->gpu, &held->take)
-                           : ringcast_gpu_release(reader->gpu, &held->frame);
+  int result =
+      held->begun ? ringcast_gpu_end(reader->gpu, &held->take) : ringcast_gpu_release(reader->gpu, &held->frame);
   allowed(result, -ESTALE, -EPROTO);
   held->frame.data = NULL;
   held->begun = false;

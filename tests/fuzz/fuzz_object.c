@@ -43,10 +43,8 @@ static bool define(struct walk *walk, const struct ringcast_token *token) {
     break;
   case RINGCAST_CLASS_DATACLASS:
   case RINGCAST_CLASS_STRUCT:
-  case RINGCAST_CLASS_NAMEDTUPLE:
-    break;
-  default:
-    return false;
+  case RINGCAST_CLASS_NAMEDTUPLE: break;
+  default: return false;
   }
   walk->kinds[walk->needs.classes] = token->kind;
   walk->fields[walk->needs.classes++] = names - 2;
@@ -92,14 +90,9 @@ static void inspect_bytes(const struct walk *walk, const uint8_t *from, struct r
     inspect(walk, from, token, 1);
     break;
   case RINGCAST_TAG_PACKED_LIST:
-  case RINGCAST_TAG_PACKED_TUPLE:
-    inspect(walk, from, token, token->kind & 15);
-    break;
-  case RINGCAST_TAG_SIZE:
-    inspect(walk, from, token, 8);
-    break;
-  default:
-    break;
+  case RINGCAST_TAG_PACKED_TUPLE: inspect(walk, from, token, token->kind & 15); break;
+  case RINGCAST_TAG_SIZE: inspect(walk, from, token, 8); break;
+  default: break;
   }
 }
 
@@ -108,31 +101,21 @@ static bool walk_token(struct walk *walk, const struct ringcast_token *token, in
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_SET:
-  case RINGCAST_TAG_FROZENSET:
-    return walk_values(walk, token->count, depth);
-  case RINGCAST_TAG_DICT:
-    return walk_values(walk, token->count, depth) && walk_values(walk, token->count, depth);
+  case RINGCAST_TAG_FROZENSET: return walk_values(walk, token->count, depth);
+  case RINGCAST_TAG_DICT: return walk_values(walk, token->count, depth) && walk_values(walk, token->count, depth);
   case RINGCAST_TAG_RANGE:
-  case RINGCAST_TAG_SLICE:
-    return walk_values(walk, 3, depth);
+  case RINGCAST_TAG_SLICE: return walk_values(walk, 3, depth);
   case RINGCAST_TAG_OBJECT:
-  case RINGCAST_TAG_MEMBER:
-    return walk_instance(walk, token, depth);
+  case RINGCAST_TAG_MEMBER: return walk_instance(walk, token, depth);
   case RINGCAST_TAG_PART:
-  case RINGCAST_TAG_PART_BYTEARRAY:
-    walk->needs.parts++;
-    return true;
-  case RINGCAST_TAG_NAMED:
-    walk->needs.texts++;
-    return true;
-  case RINGCAST_TAG_AGAIN:
-    return token->count < walk->needs.texts;
+  case RINGCAST_TAG_PART_BYTEARRAY: walk->needs.parts++; return true;
+  case RINGCAST_TAG_NAMED: walk->needs.texts++; return true;
+  case RINGCAST_TAG_AGAIN: return token->count < walk->needs.texts;
   case RINGCAST_TAG_LEAF:
     if (token->count == UINT64_MAX) return false;
     if (walk->needs.leaves < token->count + 1) walk->needs.leaves = token->count + 1;
     return true;
-  default:
-    return true;
+  default: return true;
   }
 }
 

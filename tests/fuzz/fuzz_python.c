@@ -178,7 +178,7 @@ static void view(const void *data, size_t bytes, PyObject *whole) {
     PyObject *first = packed(viewed), *second = packed(whole);
     require(PyBytes_GET_SIZE(first) == PyBytes_GET_SIZE(second));
     bool is_same = memcmp(PyBytes_AS_STRING(first), PyBytes_AS_STRING(second), (size_t)PyBytes_GET_SIZE(first)) == 0;
-  require(is_same || is_a_set_reordered(first, second));
+    require(is_same || is_a_set_reordered(first, second));
     Py_DECREF(first);
     Py_DECREF(second);
   }

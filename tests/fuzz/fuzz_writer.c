@@ -93,7 +93,10 @@ static void look_around(uint64_t how) {
       require(peers[i].slot < SLOTS && memchr(peers[i].name, 0, sizeof peers[i].name) &&
               peers[i].state >= RINGCAST_PEER_JOINING && peers[i].state <= RINGCAST_PEER_EVICTED);
     break;
-  case 1: count = ringcast_writer_slowest(channel.writer, peers); require(count == 0 || count == 1); break;
+  case 1:
+    count = ringcast_writer_slowest(channel.writer, peers);
+    require(count == 0 || count == 1);
+    break;
   case 2:
     require(ringcast_writer_stats(channel.writer, &stats) == 0 && ringcast_writer_info(channel.writer, &info) == 0);
     require(info.capacity == channel.writer->segment.capacity && info.tail == channel.writer->ring.tail);

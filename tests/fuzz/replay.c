@@ -39,8 +39,7 @@ static int replay_file(const char *path) {
   if (!file) return perror(path), 0;
   if (text)
     while (fgets(line, sizeof line, file)) count += replay_line(line);
-  else
-    count = replay_bytes((uint8_t *)line, fread(line, 1, sizeof line, file));
+  else count = replay_bytes((uint8_t *)line, fread(line, 1, sizeof line, file));
   fclose(file);
   return count;
 }

@@ -50,10 +50,10 @@ static struct world {
   struct party participants[READERS];
   struct rc_ring_tap tap;
   struct truth truths[TRUTHS];
-  uint64_t number;  /* of the next frame */
-  bool attacked;    /* by now */
-  bool data_hurt;   /* somebody else has written to DATA: a writer that means harm */
-  bool tail_hurt;   /* who joins now starts wherever */
+  uint64_t number; /* of the next frame */
+  bool attacked;   /* by now */
+  bool data_hurt;  /* somebody else has written to DATA: a writer that means harm */
+  bool tail_hurt;  /* who joins now starts wherever */
   uint8_t copy[1 << 17];
 } world;
 

@@ -103,8 +103,12 @@ def main():
     seconds = int(os.environ.get("RINGCAST_FUZZ_SECONDS") or 10)
     parser.add_argument("--seconds", type=int, default=seconds, help="for each target (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers; 0: another each time")
-    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keeps inputs that reached something new, "
-                        "to go on from them")
+    parser.add_argument(
+        "--keep",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="keeps inputs that reached something new, to go on from them",
+    )
     parser.add_argument("--programs", type=pathlib.Path, default=ROOT / "build/fuzz/tests/fuzz", metavar="FOLDER")
     parser.add_argument("--crashes", type=pathlib.Path, default=ROOT / "build/fuzz/crashes", metavar="FOLDER")
     parser.add_argument("--why-not", action="store_true", help="say why targets can't be built here, if so, and end")

@@ -16,8 +16,11 @@ CASES = {
     "skipped": ("echo 'SKIPPED fuzz_frame: not here'", 0, r"^SKIPPED fuzz_frame: not here$"),
     "skipped, and died": ("echo 'SKIPPED fuzz_frame: not here'; kill -9 $$", 1, r"^frame: ended with status -9$"),
     "died": (LOG + "exit 3", 1, r"^frame: ended with status 3$"),
-    "left an input": (LOG + 'for word; do case $word in -artifact_prefix=*) : >"${word#*=}x";; esac; done',
-                      1, r"^frame: fails on .*frame-x; to try again: "),
+    "left an input": (
+        LOG + 'for word; do case $word in -artifact_prefix=*) : >"${word#*=}x";; esac; done',
+        1,
+        r"^frame: fails on .*frame-x; to try again: ",
+    ),
 }
 
 

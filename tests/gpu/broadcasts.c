@@ -108,8 +108,8 @@ static void reader_behind_a_kernel(void) {
   introduce(&world, &helper, 1, 0);
   for (; sent < WARM_UP + HELD + MORE; sent++) {
     if ((result = try_to_send(&world, 0, sent < WARM_UP ? 0 : RINGCAST_GPU_NO_INLINE)) != 0) break;
-    if (sent > 0) helper_tell(&helper, &byte, 1); /* read one more */
-    helper_hear(&helper, &byte, 1);               /* it is enqueued */
+    if (sent > 0) helper_tell(&helper, &byte, 1);                                      /* read one more */
+    helper_hear(&helper, &byte, 1);                                                    /* it is enqueued */
     must(world.gpu.cuda->stream_synchronize(world.gpu.stream), "cuStreamSynchronize"); /* it lies in the pool */
   }
   struct ringcast_gpu_info info = info_of(&world);
@@ -170,11 +170,10 @@ static void lent_memory(void) {
   helper_end(&helper);
 }
 
-const struct probe_case broadcast_probes[] = {
-    {"broadcast_behind_a_kernel_to_1", delayed_one, 90, false},
-    {"broadcast_behind_a_kernel_to_3", delayed_three, 120, false},
-    {"broadcast_in_a_row_to_1", in_a_row_one, 90, false},
-    {"broadcast_in_a_row_to_3", in_a_row_three, 120, false},
-    {"pool_behind_a_reader", reader_behind_a_kernel, 60, false},
-    {"lent_memory", lent_memory, 90, false},
-    {NULL, NULL, 0, false}};
+const struct probe_case broadcast_probes[] = {{"broadcast_behind_a_kernel_to_1", delayed_one, 90, false},
+                                              {"broadcast_behind_a_kernel_to_3", delayed_three, 120, false},
+                                              {"broadcast_in_a_row_to_1", in_a_row_one, 90, false},
+                                              {"broadcast_in_a_row_to_3", in_a_row_three, 120, false},
+                                              {"pool_behind_a_reader", reader_behind_a_kernel, 60, false},
+                                              {"lent_memory", lent_memory, 90, false},
+                                              {NULL, NULL, 0, false}};

@@ -139,10 +139,14 @@ static void open_device(void) {
 
 static int send_one(rc_cu_stream stream) {
   const int64_t shape[1] = {BYTES};
-  const struct ringcast_gpu_item item = {
-      .key = "x", .key_bytes = 1, .on_device = 1,
-      .tensor = {.data = (const void *)(uintptr_t)pair.source, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
-                 .flags = RINGCAST_ITEM_CUDA}};
+  const struct ringcast_gpu_item item = {.key = "x",
+                                         .key_bytes = 1,
+                                         .on_device = 1,
+                                         .tensor = {.data = (const void *)(uintptr_t)pair.source,
+                                                    .dtype = {1, 8, 1},
+                                                    .ndim = 1,
+                                                    .shape = shape,
+                                                    .flags = RINGCAST_ITEM_CUDA}};
   return ringcast_gpu_send(pair.writer, &item, 1, 0, 0, stream, 0);
 }
 

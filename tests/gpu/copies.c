@@ -39,11 +39,14 @@ static void copy_in(struct gpu *gpu, struct timed *timed, int round, rc_cu_ptr t
 }
 
 static void packed_or_many(void) {
-  static const struct { const char *many, *one; int tensors; size_t each; } cases[] = {
-      {"8_of_1KiB", "packed_8KiB", 8, 1024},
-      {"64_of_4KiB", "packed_256KiB", 64, 4096},
-      {"256_of_4KiB", "packed_1MiB", 256, 4096},
-      {"64_of_64KiB", "packed_4MiB", 64, 65536}};
+  static const struct {
+    const char *many, *one;
+    int tensors;
+    size_t each;
+  } cases[] = {{"8_of_1KiB", "packed_8KiB", 8, 1024},
+               {"64_of_4KiB", "packed_256KiB", 64, 4096},
+               {"256_of_4KiB", "packed_1MiB", 256, 4096},
+               {"64_of_64KiB", "packed_4MiB", 64, 65536}};
   enum { MOST = 4 << 20 };
   static struct timed many, one;
   uint8_t *host = shared_memory(MOST);
@@ -113,8 +116,7 @@ static void spinning_kernel(void) {
   figure_number("bound_of_20_ms_us", now_us() - begun);
 }
 
-const struct probe_case copy_probes[] = {
-    {"spinning_kernel", spinning_kernel, 60, false},
-    {"packed_or_many_copies", packed_or_many, 60, false},
-    {"bandwidths", bandwidths, 60, false},
-    {NULL, NULL, 0, false}};
+const struct probe_case copy_probes[] = {{"spinning_kernel", spinning_kernel, 60, false},
+                                         {"packed_or_many_copies", packed_or_many, 60, false},
+                                         {"bandwidths", bandwidths, 60, false},
+                                         {NULL, NULL, 0, false}};

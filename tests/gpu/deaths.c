@@ -132,8 +132,7 @@ static void reader_dies(void) {
   finish(&world, helpers, 1);
 }
 
-const struct probe_case death_probes[] = {
-    {"writer_dies_while_a_stream_waits", writer_dies_alone, 60, false},
-    {"writer_dies_and_leaves_a_child", writer_dies_with_a_child, 60, false},
-    {"reader_dies_with_a_frame", reader_dies, 60, false},
-    {NULL, NULL, 0, false}};
+const struct probe_case death_probes[] = {{"writer_dies_while_a_stream_waits", writer_dies_alone, 60, false},
+                                          {"writer_dies_and_leaves_a_child", writer_dies_with_a_child, 60, false},
+                                          {"reader_dies_with_a_frame", reader_dies, 60, false},
+                                          {NULL, NULL, 0, false}};

@@ -65,8 +65,10 @@ static void must_share(rc_cu_result result, const char *what) {
 /* ---- Probes ----------------------------------------------------------------------------------------------------- */
 
 static void open_costs(void) {
-  static const struct { const char *name; uint64_t bytes; } sizes[] = {
-      {"2MiB", 2 * MIB}, {"256MiB", 256 * (uint64_t)MIB}, {"8GiB", 8192 * (uint64_t)MIB}};
+  static const struct {
+    const char *name;
+    uint64_t bytes;
+  } sizes[] = {{"2MiB", 2 * MIB}, {"256MiB", 256 * (uint64_t)MIB}, {"8GiB", 8192 * (uint64_t)MIB}};
   struct helper helper = helper_start(serve, NULL);
   struct gpu gpu = gpu_open();
   for (int i = 0; i < 3; i++) {
@@ -252,13 +254,12 @@ static void what_is_not_exported(void) {
   figure_integer("allocated_is_said_to_be_capable", capable);
 }
 
-const struct probe_case ipc_probes[] = {
-    {"ipc_open_costs", open_costs, 120, false},
-    {"ipc_open_twice_and_by_itself", open_twice_and_by_itself, 60, true},
-    {"ipc_two_of_one_block", two_of_one_block, 60, false},
-    {"ipc_open_nonsense", nonsense_is_opened, 30, true},
-    {"ipc_handles_after_free", handles_after_free, 60, true},
-    {"ipc_exporter_dies", exporter_dies, 60, false},
-    {"ipc_memory_of_the_dead", memory_of_the_dead, 60, false},
-    {"ipc_what_is_not_exported", what_is_not_exported, 30, false},
-    {NULL, NULL, 0, false}};
+const struct probe_case ipc_probes[] = {{"ipc_open_costs", open_costs, 120, false},
+                                        {"ipc_open_twice_and_by_itself", open_twice_and_by_itself, 60, true},
+                                        {"ipc_two_of_one_block", two_of_one_block, 60, false},
+                                        {"ipc_open_nonsense", nonsense_is_opened, 30, true},
+                                        {"ipc_handles_after_free", handles_after_free, 60, true},
+                                        {"ipc_exporter_dies", exporter_dies, 60, false},
+                                        {"ipc_memory_of_the_dead", memory_of_the_dead, 60, false},
+                                        {"ipc_what_is_not_exported", what_is_not_exported, 30, false},
+                                        {NULL, NULL, 0, false}};

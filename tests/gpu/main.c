@@ -14,8 +14,8 @@
 
 #include "tests/gpu/run.h"
 
-static const struct probe_case *const groups[] = {word_probes, memory_probes, ipc_probes, copy_probes, broadcast_probes,
-                                               death_probes, capture_probes};
+static const struct probe_case *const groups[] = {word_probes,      memory_probes, ipc_probes,    copy_probes,
+                                                  broadcast_probes, death_probes,  capture_probes};
 static int bad;
 
 static void print_line(const struct probe_case *probe, const char *result, const char *why, const char *figures) {
@@ -68,10 +68,12 @@ static void run_probe(const struct probe_case *probe) {
   char why[96] = "";
   if (!in_time)
     snprintf(why, sizeof why, "not done within %u s%s", probe->limit_s, gone ? "" : ", and can't be killed");
-  else if (!*report->result)
-    snprintf(why, sizeof why, "status %#x", (unsigned)status);
-  print_line(probe, !in_time ? "timeout" : *report->result ? report->result : "crashed", *why ? why : report->why,
-             report->figures);
+  else if (!*report->result) snprintf(why, sizeof why, "status %#x", (unsigned)status);
+  print_line(probe,
+             !in_time          ? "timeout"
+             : *report->result ? report->result
+                               : "crashed",
+             *why ? why : report->why, report->figures);
 }
 
 static bool wanted(const char *name, int count, char **names) {

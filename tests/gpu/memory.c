@@ -122,10 +122,14 @@ static void send_and_receive(struct gpu *gpu, ringcast_gpu_writer *writer, ringc
   enum { BYTES = 1 << 20 };
   const int64_t shape[1] = {BYTES};
   rc_cu_ptr from = gpu_alloc(gpu, BYTES), to = gpu_alloc(gpu, BYTES);
-  const struct ringcast_gpu_item item = {
-      .key = "x", .key_bytes = 1, .on_device = 1,
-      .tensor = {.data = (const void *)(uintptr_t)from, .dtype = {1, 8, 1}, .ndim = 1, .shape = shape,
-                 .flags = RINGCAST_ITEM_CUDA}};
+  const struct ringcast_gpu_item item = {.key = "x",
+                                         .key_bytes = 1,
+                                         .on_device = 1,
+                                         .tensor = {.data = (const void *)(uintptr_t)from,
+                                                    .dtype = {1, 8, 1},
+                                                    .ndim = 1,
+                                                    .shape = shape,
+                                                    .flags = RINGCAST_ITEM_CUDA}};
   struct ringcast_frame frame;
   struct ringcast_frame_reader tensors;
   struct ringcast_gpu_take take;
@@ -151,7 +155,8 @@ static bool takes_kind(struct gpu *gpu, uint32_t kind, bool of_reader) {
   if (memory == MAP_FAILED) return false;
   if (kind == RINGCAST_MEMORY_SHMEM_HUGE) madvise(memory, BYTES, MADV_HUGEPAGE);
   must(gpu->cuda->device_get_attribute(&can_read_only, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-                                       gpu->device), "cuDeviceGetAttribute");
+                                       gpu->device),
+       "cuDeviceGetAttribute");
   unsigned read_only = of_reader && can_read_only ? RC_CU_MEMHOSTREGISTER_READ_ONLY : 0;
   bool takes = gpu->cuda->host_register(memory, BYTES, RC_CU_MEMHOSTREGISTER_PORTABLE | read_only) == RC_CU_SUCCESS;
   if (takes) must(gpu->cuda->host_unregister(memory), "cuMemHostUnregister");
@@ -267,11 +272,10 @@ static void driver(void) {
   if (device.words32 != 1 && device.words64 != 1) failed("no words: all would go INLINE");
 }
 
-const struct probe_case memory_probes[] = {
-    {"driver", driver, 60, false},
-    {"contexts", contexts, 90, false},
-    {"register_kinds_of_memory", register_kinds, 60, false},
-    {"register_mirrored", register_mirrored, 60, false},
-    {"register_read_only", register_read_only, 60, false},
-    {"rings_are_registered", rings_are_registered, 60, false},
-    {NULL, NULL, 0, false}};
+const struct probe_case memory_probes[] = {{"driver", driver, 60, false},
+                                           {"contexts", contexts, 90, false},
+                                           {"register_kinds_of_memory", register_kinds, 60, false},
+                                           {"register_mirrored", register_mirrored, 60, false},
+                                           {"register_read_only", register_read_only, 60, false},
+                                           {"rings_are_registered", rings_are_registered, 60, false},
+                                           {NULL, NULL, 0, false}};

@@ -237,27 +237,26 @@ void *gpu_symbol(const char *symbol) {
 }
 
 /* PTX, which the driver translates for whatever device it is. */
-static const char spin_ptx[] =
-    ".version 6.4\n"
-    ".target sm_70\n"
-    ".address_size 64\n"
-    ".visible .entry spin(.param .u64 word, .param .u64 bound)\n"
-    "{\n"
-    "  .reg .pred %p<3>; .reg .b32 %r<2>; .reg .b64 %d<6>;\n"
-    "  ld.param.u64 %d1, [word];\n"
-    "  ld.param.u64 %d2, [bound];\n"
-    "  mov.u64 %d3, %globaltimer;\n"
-    "again:\n"
-    "  ld.volatile.global.u32 %r1, [%d1];\n"
-    "  setp.ne.u32 %p1, %r1, 0;\n"
-    "  @%p1 bra done;\n"
-    "  mov.u64 %d4, %globaltimer;\n"
-    "  sub.u64 %d5, %d4, %d3;\n"
-    "  setp.lt.u64 %p2, %d5, %d2;\n"
-    "  @%p2 bra again;\n"
-    "done:\n"
-    "  ret;\n"
-    "}\n";
+static const char spin_ptx[] = ".version 6.4\n"
+                               ".target sm_70\n"
+                               ".address_size 64\n"
+                               ".visible .entry spin(.param .u64 word, .param .u64 bound)\n"
+                               "{\n"
+                               "  .reg .pred %p<3>; .reg .b32 %r<2>; .reg .b64 %d<6>;\n"
+                               "  ld.param.u64 %d1, [word];\n"
+                               "  ld.param.u64 %d2, [bound];\n"
+                               "  mov.u64 %d3, %globaltimer;\n"
+                               "again:\n"
+                               "  ld.volatile.global.u32 %r1, [%d1];\n"
+                               "  setp.ne.u32 %p1, %r1, 0;\n"
+                               "  @%p1 bra done;\n"
+                               "  mov.u64 %d4, %globaltimer;\n"
+                               "  sub.u64 %d5, %d4, %d3;\n"
+                               "  setp.lt.u64 %p2, %d5, %d2;\n"
+                               "  @%p2 bra again;\n"
+                               "done:\n"
+                               "  ret;\n"
+                               "}\n";
 
 static rc_cu_function spin;
 

@@ -38,8 +38,9 @@ def run_here(name):
 
 def run_apart(name):
     """Its line; a process that hangs is killed with all that it has started."""
-    process = subprocess.Popen([sys.executable, __file__, "--here", name], stdout=subprocess.PIPE, text=True,
-                               start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--here", name], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     result, why, printed = "crashed", "", ""
     try:
         printed, _ = process.communicate(timeout=LIMIT)

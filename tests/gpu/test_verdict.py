@@ -25,20 +25,35 @@ def broadcast(name, readers):
 
 def run(readers):
     def size(count):
-        pool = {"send_us": 2.0, "receive_us": 3.0, "writer_copy_bytes_per_s": 2e12, "reader_copy_bytes_per_s": 2e12,
-                "ratio_to_device_to_device": 0.97}
+        pool = {
+            "send_us": 2.0,
+            "receive_us": 3.0,
+            "writer_copy_bytes_per_s": 2e12,
+            "reader_copy_bytes_per_s": 2e12,
+            "ratio_to_device_to_device": 0.97,
+        }
         return {"bytes": count, "pool": pool, "device_to_device": {"copy_bytes_per_s": 2.06e12}}
 
     writer = {"pool_frames": 900, "inline_frames": 1, "syncs": 1}
-    return {"readers": readers, "pool": True, "why": "", "sizes": [size(1024), size(16 << 20), size(256 << 20)],
-            "pool_from_bytes": 4096, "inline_most": 1024, "device_free_bytes": {"before": 9 << 30, "open": 8 << 30},
-            "ring_with_pool": {"writer": writer, "readers": {"opens": readers, "syncs": 0, "registered": True}}}
+    return {
+        "readers": readers,
+        "pool": True,
+        "why": "",
+        "sizes": [size(1024), size(16 << 20), size(256 << 20)],
+        "pool_from_bytes": 4096,
+        "inline_most": 1024,
+        "device_free_bytes": {"before": 9 << 30, "open": 8 << 30},
+        "ring_with_pool": {"writer": writer, "readers": {"opens": readers, "syncs": 0, "registered": True}},
+    }
 
 
 GOOD = {
     "probes.jsonl": [
-        *(broadcast(f"{kind}_to_{count}", count)
-          for kind in ("broadcast_behind_a_kernel", "broadcast_in_a_row") for count in (1, 3)),
+        *(
+            broadcast(f"{kind}_to_{count}", count)
+            for kind in ("broadcast_behind_a_kernel", "broadcast_in_a_row")
+            for count in (1, 3)
+        ),
         probe("contexts", context_mib_p50=500, open_ms_p50=200),
         *(probe(f"store_wakes_wait_{bits}", store_to_write_us_p50=3.0, store_to_write_us_max=9.0) for bits in (64, 32)),
     ],
@@ -103,9 +118,13 @@ class Verdict(unittest.TestCase):
         self.one("one open for each reader", "NOT MET", "2 opens of 1", opened, 1)
 
     def test_a_probe_that_failed_is_a_failure(self):
-        for number, what in ((0, "two processes on the device"), (1, "four processes on the device"),
-                             (0, "right under a delayed producer"), (4, "memory and contexts"),
-                             (5, "a store ends a wait, how soon")):
+        for number, what in (
+            (0, "two processes on the device"),
+            (1, "four processes on the device"),
+            (0, "right under a delayed producer"),
+            (4, "memory and contexts"),
+            (5, "a store ends a wait, how soon"),
+        ):
             crashed = changed("probes.jsonl", number, result="crashed", why="status 0xb")
             self.one(what, "NOT MET", "crashed: status 0xb", crashed, 1)
         failed = changed("python.jsonl", 1, result="failed", why="other bytes")
@@ -113,6 +132,7 @@ class Verdict(unittest.TestCase):
 
     def test_what_is_not_there_is_not_measured(self):
         for name in GOOD:
+
             def gone(found, name=name):
                 found.pop(name)
 
@@ -137,7 +157,6 @@ class Verdict(unittest.TestCase):
         self.assertEqual(self.judge(lambda found: found["probes.jsonl"].append('{"probe": "lent_mem'))[0], 0)
         strange = changed("perf.json", 0, device_free_bytes=None)
         self.one("memory and contexts", "NOT MET", "not as expected", strange, 1)
-
 
 
 if __name__ == "__main__":

@@ -17,8 +17,19 @@ def torch_values():
             count *= length
         return (torch.arange(count, device="cuda") % 113).to(dtype).reshape(shape)
 
-    dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16,
-              torch.int32, torch.int64, torch.bool, torch.complex64]
+    dtypes = [
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.uint8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+    ]
     others = "complex128", "float8_e4m3fn", "float8_e5m2"
     dtypes += [getattr(torch, name) for name in others if hasattr(torch, name)]
     base = ramp((64, 96), torch.float32)

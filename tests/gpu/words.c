@@ -241,10 +241,14 @@ static rc_cu_result call_pageable(struct gpu *gpu) {
 }
 
 static void calls_beside_a_wait(void) {
-  static const struct call calls[] = {
-      {"mem_alloc", call_alloc},           {"mem_free", call_free},       {"host_register", call_register},
-      {"host_unregister", call_unregister}, {"stream_create", call_create}, {"ipc_get_handle", call_export},
-      {"alloc_and_free_async", call_alloc_async}, {"copy_on_the_default_stream", call_pageable}};
+  static const struct call calls[] = {{"mem_alloc", call_alloc},
+                                      {"mem_free", call_free},
+                                      {"host_register", call_register},
+                                      {"host_unregister", call_unregister},
+                                      {"stream_create", call_create},
+                                      {"ipc_get_handle", call_export},
+                                      {"alloc_and_free_async", call_alloc_async},
+                                      {"copy_on_the_default_stream", call_pageable}};
   pending = shared_memory(PAGE);
   spare_host = shared_memory(PAGE);
   struct gpu gpu = gpu_open();
@@ -310,15 +314,14 @@ static void stream_that_is_gone(void) {
   figure_shows("the_context_works_after_it", &gpu, mine, PAGE, 1);
 }
 
-const struct probe_case word_probes[] = {
-    {"store_wakes_wait_64", store_wakes_64, 60, false},
-    {"store_wakes_wait_32", store_wakes_32, 60, false},
-    {"words_compare_cyclically", compares_cyclically, 30, false},
-    {"store_by_another_process", store_by_another_process, 60, false},
-    {"two_processes_streams", two_processes_streams, 90, false},
-    {"wait_for_read_only_word", waits_for_read_only, 30, false},
-    {"other_streams_beside_a_wait", other_streams_go_on, 60, false},
-    {"calls_beside_a_wait", calls_beside_a_wait, 90, false},
-    {"stream_follows_another", stream_follows_another, 30, false},
-    {"stream_that_is_gone", stream_that_is_gone, 30, true},
-    {NULL, NULL, 0, false}};
+const struct probe_case word_probes[] = {{"store_wakes_wait_64", store_wakes_64, 60, false},
+                                         {"store_wakes_wait_32", store_wakes_32, 60, false},
+                                         {"words_compare_cyclically", compares_cyclically, 30, false},
+                                         {"store_by_another_process", store_by_another_process, 60, false},
+                                         {"two_processes_streams", two_processes_streams, 90, false},
+                                         {"wait_for_read_only_word", waits_for_read_only, 30, false},
+                                         {"other_streams_beside_a_wait", other_streams_go_on, 60, false},
+                                         {"calls_beside_a_wait", calls_beside_a_wait, 90, false},
+                                         {"stream_follows_another", stream_follows_another, 30, false},
+                                         {"stream_that_is_gone", stream_that_is_gone, 30, true},
+                                         {NULL, NULL, 0, false}};

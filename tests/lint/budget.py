@@ -17,20 +17,22 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Part: its folders, and the lines that it may have at most.
 PARTS = {
-    "headers": ("include", 1470),
-    "core": ("ring shm channel", 8660),
+    "headers": ("include", 1460),
+    "core": ("ring shm channel", 8630),
     "gpu": ("gpu", 5220),
-    "extension": ("python/extension", 10940),
-    "package": ("python/ringcast", 7980),
-    "measuring": ("tools bench python/ringcast/bench", 7800),
-    "tests": ("tests", 43780),
+    "extension": ("python/extension", 10860),
+    "package": ("python/ringcast", 7930),
+    "measuring": ("tools bench python/ringcast/bench", 7870),
+    "tests": ("tests", 44200),
     "tests of gpu": ("tests", 21030),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 928,
+    "bench/report.py": 596,
+    "gpu/writer.c": 502,
+    "python/ringcast/_ringcast.pyi": 926,
     "tests/fake_cuda/streams.c": 519,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,
@@ -46,7 +48,10 @@ OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|lent_|lend|_loans|fake_torch
 def tracked():
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     return [name for name in listed if pathlib.Path(name).suffix in SUFFIXES and (ROOT / name).is_file()]
 

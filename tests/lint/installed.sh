@@ -35,7 +35,7 @@ foreach(library ringcast ringcast_static)
   target_link_libraries(with_${library} PRIVATE ringcast::${library})
 endforeach()
 EOF
-version=$(sed -n 's/#define RINGCAST_VERSION "\(.*\)"/\1/p' "$prefix/include/ringcast/version.h")
+version=$(sed -n 's/#define RINGCAST_VERSION *"\(.*\)"/\1/p' "$prefix/include/ringcast/version.h")
 
 check() { # check NAME PROGRAM: it runs and says the version
   local said

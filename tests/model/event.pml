@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sleeping and waking (ring/eventcount.h). Each signaller does its thing ROUNDS times; each sleeper wants to see the first,
+ * Sleeping and waking (ring/eventcount.h). Each signaller does its thing ROUNDS times; each sleeper wants to see the
+ * first,
  * second, ... thing of all signallers. Nothing else wakes a sleeper, so a lost wake-up is an invalid end state.
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n

@@ -15,13 +15,24 @@
 #include "ring/point.h"
 #include "tests/support/gpu_peers.h"
 
-enum { WRITER, STRUCK, OTHER, PARTIES, LIFE = 25 /* frames */, POOL_LIFE = 40, ENOUGH = 3,
-       MOST_LOOKS = 60000 /* of a millisecond or more: none takes nearly so long */ };
+enum {
+  WRITER,
+  STRUCK,
+  OTHER,
+  PARTIES,
+  LIFE = 25 /* frames */,
+  POOL_LIFE = 40,
+  ENOUGH = 3,
+  MOST_LOOKS = 60000 /* of a millisecond or more: none takes nearly so long */
+};
 
-static const struct { const char *name; int who; } points[] = {
-#define GPU_WRITES WRITER
-#define GPU_READS  STRUCK
-#define GPU_MOURNS STRUCK + PARTIES
+static const struct {
+  const char *name;
+  int who;
+} points[] = {
+#define GPU_WRITES       WRITER
+#define GPU_READS        STRUCK
+#define GPU_MOURNS       STRUCK + PARTIES
 #define POINT(name, who) {#name, who},
     RC_GPU_POINTS(POINT)
 #undef POINT
@@ -34,9 +45,9 @@ static struct board {
   _Atomic uint32_t armed[PARTIES]; /* a point, and 1 */
   _Atomic int passes[PARTIES];     /* how often it is passed before */
   _Atomic bool struck[PARTIES];
-  _Atomic uint32_t by_pool[PARTIES]; /* frames since it attached last, by whoever is in the place now */
+  _Atomic uint32_t by_pool[PARTIES];           /* frames since it attached last, by whoever is in the place now */
   _Atomic uint64_t compared, compared_of_pool; /* frames that came whole, in all the rounds */
-} *board;
+} * board;
 
 static int me = -1, signal_number;
 static uint64_t seed = 1, rounds = 1, stand_ms = 3;
@@ -269,7 +280,7 @@ int main(int count, char **words) {
   }
   if (strikes == 0) return 2; /* there is no such point */
   printf("gpu_kill: %" PRIu64 " strikes at %d points, seed %" PRIu64 ": %" PRIu64 " frames compared, %" PRIu64
-         " of them by the pool; nothing wrong\n", strikes, *only ? 1 : POINTS, first_seed,
-         atomic_load(&board->compared), atomic_load(&board->compared_of_pool));
+         " of them by the pool; nothing wrong\n",
+         strikes, *only ? 1 : POINTS, first_seed, atomic_load(&board->compared), atomic_load(&board->compared_of_pool));
   return 0;
 }

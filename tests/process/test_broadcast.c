@@ -63,10 +63,8 @@ static void broadcast(uint32_t readers, uint64_t capacity, uint64_t frames, int6
   pid_t children[8];
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
-  struct stream stream = {.handle = ringcast_writer_handle(writer),
-                          .frames = frames,
-                          .most = (size_t)info.ring_frame,
-                          .spin_ns = spin_ns};
+  struct stream stream = {
+      .handle = ringcast_writer_handle(writer), .frames = frames, .most = (size_t)info.ring_frame, .spin_ns = spin_ns};
   for (uint32_t i = 0; i < readers; i++) children[i] = start_child(read_stream, &stream);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, readers, RINGCAST_FOREVER), (int)readers);
   write_stream(writer, &stream);

@@ -21,7 +21,7 @@ static struct world {
   char handle[128];
   _Atomic int opened, waiting, released, done, holding, gone, received;
   _Atomic bool by_pool[MOST_FRAMES];
-} *world;
+} * world;
 
 static struct {
   int bits; /* of words */

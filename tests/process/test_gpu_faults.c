@@ -22,7 +22,7 @@ static struct board {
     uint32_t whole, by_pool, lent, errors;
     struct ringcast_gpu_info info;
   } sides[2];
-} *board;
+} * board;
 
 static struct {
   int victim, result;

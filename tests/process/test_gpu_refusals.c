@@ -12,14 +12,14 @@
 static struct world {
   char handle[128];
   _Atomic int attached, leaves, left, done;
-} *world;
+} * world;
 
 static struct gate ready;
 static const struct refusal {
   const char *name, *value; /* in the reader's environment */
   const char *says;         /* to the writer */
   const char *own;          /* to itself */
-} *refusal;
+} * refusal;
 
 static void make_world(void) {
   world = mmap(NULL, sizeof *world, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

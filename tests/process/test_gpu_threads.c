@@ -16,13 +16,19 @@
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
-enum { SLOTS = 16, HELD = 8, TIMES = 20, ATTACHES = 40, OF_EACH = 24 /* as the ring has earlier ones */,
-       MOST_FILES = 256 };
+enum {
+  SLOTS = 16,
+  HELD = 8,
+  TIMES = 20,
+  ATTACHES = 40,
+  OF_EACH = 24 /* as the ring has earlier ones */,
+  MOST_FILES = 256
+};
 
 static struct world {
   char handle[128];
   _Atomic int attached, opened, take_noted, released, ending, stop;
-} *world;
+} * world;
 
 static _Atomic bool stands_between; /* this process's begin waits between T1 and T2 */
 

@@ -108,8 +108,7 @@ static void await_sleepers(ringcast_tap *tap, uint32_t count) {
   do {
     int found = ringcast_tap_peers(tap, peers, 8);
     asleep = 0;
-    for (int i = 0; i < found; i++)
-      asleep += peers[i].state == RINGCAST_PEER_ACTIVE && state_of(peers[i].pid) == 'S';
+    for (int i = 0; i < found; i++) asleep += peers[i].state == RINGCAST_PEER_ACTIVE && state_of(peers[i].pid) == 'S';
   } while (asleep < count);
 }
 

@@ -212,9 +212,7 @@ START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_w
 }
 END_TEST
 
-static void open_the_gate(void *context) {
-  gate_open(&((struct party *)context)->gate);
-}
+static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
 
 START_TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
   ringcast_writer *writer = make_writer(65536, 8 * MIB);

@@ -85,9 +85,7 @@ static void send_one(uint64_t n, size_t bytes) {
   static uint8_t data[MOST];
   struct ringcast_span span;
   switch (n % 3) {
-  case 0:
-    child_must(ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span) == 0);
-    break;
+  case 0: child_must(ringcast_writer_reserve(writer, bytes, RINGCAST_FOREVER, &span) == 0); break;
   case 1:
     child_must(ringcast_writer_reserve(writer, bytes / 2, RINGCAST_FOREVER, &span) == 0);
     child_must(ringcast_writer_grow(writer, bytes, RINGCAST_FOREVER, &span) == 0);

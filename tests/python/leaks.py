@@ -22,7 +22,17 @@ def good():
     """Values that arrive."""
     text = "a text that stands here twice"
     values = [
-        None, 7, 2**70, 1.5, 1j, "x", text * 100, b"y" * 3000, bytearray(5000), [1, 2, 300], (0.5, 1.5, 2.5),
+        None,
+        7,
+        2**70,
+        1.5,
+        1j,
+        "x",
+        text * 100,
+        b"y" * 3000,
+        bytearray(5000),
+        [1, 2, 300],
+        (0.5, 1.5, 2.5),
         {"ids": [text, text], "counts": {1, 2}, "more": frozenset([(1, "a")]), 5: {"deep": [[[None]]]}},
         [natives.Plain(1, natives.Frozen(text)), natives.Inherited([1]), natives.WithSlots(1, {}), natives.Empty()],
         [natives.Pair(1), natives.Typed([2]), natives.Color.RED, natives.Bits.A, natives.Outer.Inner(text)],

@@ -228,12 +228,18 @@ if sys.version_info >= (3, 11):
 
 # ---- Strategies ------------------------------------------------------------------------------------------------------
 
-BORDERS = [sign * (1 << bits) + more for bits in (7, 8, 15, 16, 31, 32, 62, 63, 64, 127, 128) for more in (-1, 0, 1)
-           for sign in (1, -1)]
+BORDERS = [
+    sign * (1 << bits) + more
+    for bits in (7, 8, 15, 16, 31, 32, 62, 63, 64, 127, 128)
+    for more in (-1, 0, 1)
+    for sign in (1, -1)
+]
 NUMBER_TYPES = [
     np.dtype(name).type
-    for name in ("bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
-                 "longlong ulonglong longdouble clongdouble intp").split()
+    for name in (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
+        "longlong ulonglong longdouble clongdouble intp"
+    ).split()
 ]
 
 
@@ -269,8 +275,11 @@ tensors = st.nothing()
 torch_names = st.nothing()
 if torch:
     tensors = st.tuples(
-        st.sampled_from(values.TORCH_DTYPES), values.shapes, st.sampled_from(values.LAYOUTS),
-        st.sampled_from(("plain", "requires_grad", "parameter")), values.seeds,
+        st.sampled_from(values.TORCH_DTYPES),
+        values.shapes,
+        st.sampled_from(values.LAYOUTS),
+        st.sampled_from(("plain", "requires_grad", "parameter")),
+        values.seeds,
     ).map(lambda recipe: values.cook_tensor(*recipe))
     torch_names = st.one_of(
         st.sampled_from([getattr(torch, name) for name in values.TORCH_DTYPES]),
@@ -278,8 +287,18 @@ if torch:
         st.lists(st.integers(0, 2**62), max_size=4).map(torch.Size),
     )
 
-atoms = st.one_of(st.none(), st.booleans(), ints, floats, st.complex_numbers(), texts, bytes_, numbers,
-                  st.sampled_from(MEMBERS), torch_names)
+atoms = st.one_of(
+    st.none(),
+    st.booleans(),
+    ints,
+    floats,
+    st.complex_numbers(),
+    texts,
+    bytes_,
+    numbers,
+    st.sampled_from(MEMBERS),
+    torch_names,
+)
 bounds = st.integers(-(1 << 70), 1 << 70)
 ranges = st.builds(range, bounds, bounds, bounds.filter(bool))
 

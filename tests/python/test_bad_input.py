@@ -19,10 +19,25 @@ import ringcast
 # ---- Handles -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("handle", [
-    "", " ", "x", "rc1", "rc1:", "rc1:1:2:3:4:5", "rc9:1:1:1:1:" + "0" * 32, "rc1:" + "9" * 90, "a" * 100_000,
-    "rc1:-1:1:1:1:" + "0" * 32, "rc1:1:1:1:1:" + "g" * 32, "ré1", "/proc/self/fd/0", "rc1:%s:%n:1:1:" + "0" * 32,
-])
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "",
+        " ",
+        "x",
+        "rc1",
+        "rc1:",
+        "rc1:1:2:3:4:5",
+        "rc9:1:1:1:1:" + "0" * 32,
+        "rc1:" + "9" * 90,
+        "a" * 100_000,
+        "rc1:-1:1:1:1:" + "0" * 32,
+        "rc1:1:1:1:1:" + "g" * 32,
+        "ré1",
+        "/proc/self/fd/0",
+        "rc1:%s:%n:1:1:" + "0" * 32,
+    ],
+)
 def test_garbage_is_no_handle(handle):
     with pytest.raises(ValueError):
         ringcast.Reader(handle)

@@ -31,9 +31,26 @@ List, Tuple, Dict = subclass("List", list), subclass("Tuple", tuple), subclass("
 Set, FrozenSet = subclass("Set", set), subclass("FrozenSet", frozenset)
 Array, Scalar = subclass("Array", np.ndarray), subclass("Scalar", np.float64)
 PairMore, PlainMore = subclass("PairMore", natives.Pair), subclass("PlainMore", natives.Plain)
-SUBCLASSES = [Int(3), Float(0.5), Complex(1j), Str("x"), Bytes(b"x"), ByteArray(b"x"), List([1]), Tuple([1]), Dict(a=1),
-              Set([1]), FrozenSet([1]), np.arange(3).view(Array), Scalar(1.5), PairMore(1, 2), PlainMore(1, [2]),
-              collections.OrderedDict(a=1), collections.Counter("ab"), collections.deque([1])]
+SUBCLASSES = [
+    Int(3),
+    Float(0.5),
+    Complex(1j),
+    Str("x"),
+    Bytes(b"x"),
+    ByteArray(b"x"),
+    List([1]),
+    Tuple([1]),
+    Dict(a=1),
+    Set([1]),
+    FrozenSet([1]),
+    np.arange(3).view(Array),
+    Scalar(1.5),
+    PairMore(1, 2),
+    PlainMore(1, [2]),
+    collections.OrderedDict(a=1),
+    collections.Counter("ab"),
+    collections.deque([1]),
+]
 
 # ---- Classes that have a say -----------------------------------------------------------------------------------------
 
@@ -206,9 +223,24 @@ def with_slot_and_dict():
 
 
 HAVE_A_SAY = [
-    Reduces(1), ReducesEx(1), GetsState(1), SetsState(1), InheritsState(1), MadeByNew(1), ReadByCode(1), SlotsByCode(1),
-    Described(1), Registered(1), RegisteredNumber.ONE, ReducingEnum.ONE, ByHand((1, 2)), Given(1, 2), with_more(),
-    with_less(), with_less_slots(), with_slot_and_dict(),
+    Reduces(1),
+    ReducesEx(1),
+    GetsState(1),
+    SetsState(1),
+    InheritsState(1),
+    MadeByNew(1),
+    ReadByCode(1),
+    SlotsByCode(1),
+    Described(1),
+    Registered(1),
+    RegisteredNumber.ONE,
+    ReducingEnum.ONE,
+    ByHand((1, 2)),
+    Given(1, 2),
+    with_more(),
+    with_less(),
+    with_less_slots(),
+    with_slot_and_dict(),
 ]
 if msgspec:
 
@@ -256,8 +288,11 @@ def place_of(value):
     return what.partition(" (")[0]  # the reason is another test's
 
 
-@pytest.mark.parametrize("value", [*SENT, replaced(1), nowhere(1), local_pair(1, 2), with_other_dict()],
-                         ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [*SENT, replaced(1), nowhere(1), local_pair(1, 2), with_other_dict()],
+    ids=lambda value: type(value).__name__,
+)
 def test_without_pickles_it_is_refused_by_place_and_type(value):
     cls = type(value)
     named = f" is of type {cls.__module__}.{cls.__qualname__}"

@@ -363,7 +363,7 @@ def test_a_torch_without_cuda_is_told_of(fake_driver):
         peer.call(peers.close)
         peer.stop()
     assert got == [0, 1, 2] and len({*said}) == 1 and said[0][0] == errno.ENODEV
-    assert re.search("torch of this process is built without CUDA: .*map_location=\"cpu\"", said[0][1])
+    assert re.search('torch of this process is built without CUDA: .*map_location="cpu"', said[0][1])
 
 
 def prepare_on_busy_device(state):
@@ -426,7 +426,7 @@ def receive_what_its_library_refuses(state):
     finally:
         jax.dlpack.from_dlpack, cupy.from_dlpack = kept
     for function in (np.asarray, np.array):
-        with pytest.raises(TypeError, match="map_location=\"cpu\""):
+        with pytest.raises(TypeError, match='map_location="cpu"'):
             function(got["j"])
     return peers.seen(got)
 

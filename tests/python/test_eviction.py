@@ -163,8 +163,11 @@ def test_a_reader_that_may_be_in_the_way_for_a_while_ends_any_call_after_it():
             for timeout in 0, None, WATCHDOG:
                 text = fill_until(TimeoutError, writer, timeout)
         assert "reader 0 'slow' (pid " in text and ", active, at position " in text
-        assert re.search(r"in the way for [\d.]+ m?s\) holds it back, longer than a reader may \(slow\); "
-                         r"on_slow='evict' goes on", text)
+        assert re.search(
+            r"in the way for [\d.]+ m?s\) holds it back, longer than a reader may \(slow\); "
+            r"on_slow='evict' goes on",
+            text,
+        )
         assert writer.peers()[0].held >= SLOW
         assert still_works(writer, reader) and writer.peers()[0].held == 0
 
@@ -329,15 +332,18 @@ def test_nothing_is_made_of_a_frame_whose_reader_was_evicted_while_it_was_decode
 # ---- Arguments -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options, text", [
-    ({"on_death": "ignore"}, "on_death must be 'fail' or 'evict', not 'ignore'"),
-    ({"on_slow": ""}, "on_slow must be 'fail' or 'evict', not ''"),
-    ({"on_slow": "evict"}, "on_slow='evict' needs slow, the seconds"),
-    ({"slow": 0}, "slow must be more than 0 seconds, or None for no limit, not 0"),
-    ({"slow": -1}, "slow must be 0 or more seconds, not -1"),
-    ({"slow": float("inf")}, "slow must be more than 0 seconds"),
-    ({"slow": float("nan")}, "slow must be"),
-])
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"on_death": "ignore"}, "on_death must be 'fail' or 'evict', not 'ignore'"),
+        ({"on_slow": ""}, "on_slow must be 'fail' or 'evict', not ''"),
+        ({"on_slow": "evict"}, "on_slow='evict' needs slow, the seconds"),
+        ({"slow": 0}, "slow must be more than 0 seconds, or None for no limit, not 0"),
+        ({"slow": -1}, "slow must be 0 or more seconds, not -1"),
+        ({"slow": float("inf")}, "slow must be more than 0 seconds"),
+        ({"slow": float("nan")}, "slow must be"),
+    ],
+)
 def test_policies_out_of_range_are_refused(options, text):
     with pytest.raises(ValueError) as raised:
         ringcast.Writer(1 << 16, **options)

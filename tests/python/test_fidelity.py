@@ -373,12 +373,16 @@ def dag(make, levels, value):
     return value
 
 
-@pytest.mark.parametrize("make", [
-    lambda value: [value, value],
-    lambda value: {"x": value, "y": value},
-    lambda value: natives.Plain(value, value),
-    lambda value: (value, [1, value]),
-], ids=["list", "dict", "Plain", "mixed"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda value: [value, value],
+        lambda value: {"x": value, "y": value},
+        lambda value: natives.Plain(value, value),
+        lambda value: (value, [1, value]),
+    ],
+    ids=["list", "dict", "Plain", "mixed"],
+)
 def test_what_stands_in_a_value_2_to_the_40_times_is_sent_some_times_and_then_by_pickle(make):
     value = dag(make, 40, [1, 2, 3, 4])
     packed = ringcast.pack(value)

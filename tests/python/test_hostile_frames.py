@@ -48,8 +48,19 @@ def frame_of(root, entries, data=b"", meta=b""):
     frame[:48] = HEADER.pack(0x31464352, 1, root, 0, len(entries), len(frame), len(meta), 0, 0)
     for index, (kind, flags, scalar, size, dtype, key, dims) in enumerate(entries):
         frame[48 + 64 * index : 112 + 64 * index] = ENTRY.pack(
-            start + key[0] if key[1] else 0, key[1], kind, dims[0], 0, *dtype, start + dims[1] if dims[0] else 0, flags,
-            offset if size else 0, size, scalar, 0, 0,
+            start + key[0] if key[1] else 0,
+            key[1],
+            kind,
+            dims[0],
+            0,
+            *dtype,
+            start + dims[1] if dims[0] else 0,
+            flags,
+            offset if size else 0,
+            size,
+            scalar,
+            0,
+            0,
         )
     frame[start : start + len(meta)] = meta
     frame[offset:] = data
@@ -87,10 +98,17 @@ HOSTILE = {
 
 
 @needs_torch
-@pytest.mark.parametrize("flags, dtype, kind", [
-    (TORCH | PADDED, (1, 4, 1), "torch.uint4"), (PADDED, (0, 1, 1), "torch.int1"), (PADDED | NUMPY, (1, 4, 1), "NumPy"),
-    (PADDED | TORCH, (1, 8, 1), "share"), (PADDED | TORCH, (1, 3, 2), "6 bits|dtype"), (0, (3, 2, 4), "torch.bits2x4"),
-])
+@pytest.mark.parametrize(
+    "flags, dtype, kind",
+    [
+        (TORCH | PADDED, (1, 4, 1), "torch.uint4"),
+        (PADDED, (0, 1, 1), "torch.int1"),
+        (PADDED | NUMPY, (1, 4, 1), "NumPy"),
+        (PADDED | TORCH, (1, 8, 1), "share"),
+        (PADDED | TORCH, (1, 3, 2), "6 bits|dtype"),
+        (0, (3, 2, 4), "torch.bits2x4"),
+    ],
+)
 def test_elements_in_bytes_of_their_own(ring, flags, dtype, kind):
     if kind.startswith("torch.") and not hasattr(torch, kind[6:]):
         pytest.skip("this torch has no dtypes of bits")
@@ -281,9 +299,7 @@ def test_empty_sets_take_most_memory_for_their_bytes(ring):
 SMALL = {
     "nothing": [entry(NONE, KEYED, key=key) for key in KEYS],
     "empty bytes": [entry(BYTES, KEYED, key=key) for key in KEYS],
-    "empty arrays": [
-        entry(TENSOR, KEYED | NUMPY, dtype=INT64, key=key, dims=(2, 8000)) for key in KEYS
-    ],
+    "empty arrays": [entry(TENSOR, KEYED | NUMPY, dtype=INT64, key=key, dims=(2, 8000)) for key in KEYS],
     "empty arrays of 64 dimensions": [
         entry(TENSOR, KEYED | NUMPY, dtype=INT64, key=key, dims=(64, 8000)) for key in KEYS
     ],

@@ -98,10 +98,19 @@ REFUSED = {
     "a member that is not there": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, 0x81, 0x61],
     "a member whose name is no text": [*class_token(ENUM, "natives", "Color"), MEMBER, 0, LIST, 0],
     "a member whose name is a number too long to be shown": [
-        *class_token(ENUM, "natives", "Color"), MEMBER, 0, BIGINT, *count(5000), *[1] * 5000,
+        *class_token(ENUM, "natives", "Color"),
+        MEMBER,
+        0,
+        BIGINT,
+        *count(5000),
+        *[1] * 5000,
     ],
     "a member whose name is too deep to be shown": [
-        *class_token(ENUM, "natives", "Color"), MEMBER, 0, *[LIST, 1] * 1000, 5,
+        *class_token(ENUM, "natives", "Color"),
+        MEMBER,
+        0,
+        *[LIST, 1] * 1000,
+        5,
     ],
     "a class without a value": class_token(DATACLASS, "natives", "Plain", "a", "b"),
     "a class without a name": [*class_token(DATACLASS, "natives"), NONE],
@@ -176,10 +185,22 @@ def attempt(data):
 # ---- Classes ---------------------------------------------------------------------------------------------------------
 
 NOT_CLASSES = [
-    ("os", "system"), ("builtins", "eval"), ("builtins", "int"), ("builtins", "object"), ("subprocess", "Popen"),
-    ("os", "path"), ("natives", "natives"), ("natives", "print_of"), ("natives", "Outer"), ("natives", "T"),
-    ("enum", "Enum"), ("collections", "OrderedDict"), ("collections", "namedtuple"), ("builtins", "tuple"),
-    ("pathlib", "PosixPath"), ("types", "SimpleNamespace"),
+    ("os", "system"),
+    ("builtins", "eval"),
+    ("builtins", "int"),
+    ("builtins", "object"),
+    ("subprocess", "Popen"),
+    ("os", "path"),
+    ("natives", "natives"),
+    ("natives", "print_of"),
+    ("natives", "Outer"),
+    ("natives", "T"),
+    ("enum", "Enum"),
+    ("collections", "OrderedDict"),
+    ("collections", "namedtuple"),
+    ("builtins", "tuple"),
+    ("pathlib", "PosixPath"),
+    ("types", "SimpleNamespace"),
 ]
 
 
@@ -411,9 +432,14 @@ def test_a_stream_that_shares_its_bytes_with_parts_is_refused():
 def rich():
     value = {
         "ids": [f"request-{index}" for index in range(6)] * 2,
-        "counts": [1, 2, 300, 70000], "floats": [0.5] * 4, "wide": [2**40, -1, 5], "big": [2**90, -(2**70)],
-        "text": ["\xe9", "\ud800", "x" * 80, "a\0b"], "bytes": [b"abc", bytearray(b"abc"), b"z" * 3000],
-        "sets": [{1, 2}, frozenset([3, (4, 5)])], "more": [range(3), slice(1, None), 1 + 2j, None, True, False, -0.0],
+        "counts": [1, 2, 300, 70000],
+        "floats": [0.5] * 4,
+        "wide": [2**40, -1, 5],
+        "big": [2**90, -(2**70)],
+        "text": ["\xe9", "\ud800", "x" * 80, "a\0b"],
+        "bytes": [b"abc", bytearray(b"abc"), b"z" * 3000],
+        "sets": [{1, 2}, frozenset([3, (4, 5)])],
+        "more": [range(3), slice(1, None), 1 + 2j, None, True, False, -0.0],
         "objects": [natives.Plain(1, natives.Frozen("x")), natives.Pair(1, [2]), natives.WithSlots(1, 2)],
         "members": [natives.Color.RED, natives.Bits.A],
         "numpy": [np.arange(5), np.float32(1.5), np.True_, np.int8(3)],

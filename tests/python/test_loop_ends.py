@@ -46,8 +46,14 @@ def lose(call):
     outcome = []
 
     def act():
-        forbid({IO_URING_SETUP: errno.EPERM, IO_URING_ENTER: errno.EPERM, CLONE3: errno.ENOSYS,
-                CLONE[platform.machine()]: errno.EAGAIN})
+        forbid(
+            {
+                IO_URING_SETUP: errno.EPERM,
+                IO_URING_ENTER: errno.EPERM,
+                CLONE3: errno.ENOSYS,
+                CLONE[platform.machine()]: errno.EAGAIN,
+            }
+        )
         try:
             call()
         except Exception as error:

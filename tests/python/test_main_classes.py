@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PROGRAM = '''
+PROGRAM = """
 import dataclasses, enum, multiprocessing, sys, typing
 import ringcast
 
@@ -46,7 +46,7 @@ if __name__ == "__main__":
         process.join()
     assert process.exitcode == 0
     print("both ways")
-'''
+"""
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])

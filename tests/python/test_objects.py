@@ -168,15 +168,19 @@ def test_objects_arrive_with_their_arrays_beside_the_pickle(ring):
     got.table[:] = 0
 
 
-@pytest.mark.parametrize("array", [
-    np.zeros(3, [("a", "i1"), ("b", "f8")])["b"],
-    np.frombuffer(b"x" * 17, "u1")[1:].view("f8"),
-    np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    np.array(["a", None], object),
-    np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
-    np.arange(3).view(np.recarray),
-    np.ma.masked_array([1, 2], [True, False]),
-], ids=["packed-struct-field", "misaligned", "fortran", "object", "struct", "subclass", "masked"])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(3, [("a", "i1"), ("b", "f8")])["b"],
+        np.frombuffer(b"x" * 17, "u1")[1:].view("f8"),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.array(["a", None], object),
+        np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")]),
+        np.arange(3).view(np.recarray),
+        np.ma.masked_array([1, 2], [True, False]),
+    ],
+    ids=["packed-struct-field", "misaligned", "fortran", "object", "struct", "subclass", "masked"],
+)
 def test_odd_arrays_arrive(ring, array):
     writer, reader = ring
     for value in (array, {"a": array}):

@@ -301,8 +301,13 @@ def test_packed_frames_use_it_too():
 
 
 def test_bounds_that_are_none_are_refused():
-    for wrong, error in ((-1, ValueError), (1 << 64, ValueError), (1.5, TypeError), ("1M", TypeError),
-                         (None, TypeError)):
+    for wrong, error in (
+        (-1, ValueError),
+        (1 << 64, ValueError),
+        (1.5, TypeError),
+        ("1M", TypeError),
+        (None, TypeError),
+    ):
         with pytest.raises(error, match="limit"):
             ringcast.set_recycling(wrong)
     assert ringcast.recycling().limit == DEFAULT

@@ -140,8 +140,13 @@ def test_a_frame_with_strides_is_packed(pair):
 
 def test_whatever_else_is_in_the_frame_arrives(link):
     sent = {
-        "x": some(1), "leaf": decimal.Decimal("1.5"), "raw": b"r" * 9000, "text": "spät" * 900, "n": 2**80,
-        "nested": [some(2), {"y": some(3), "more": (None, bytearray(b"b" * 5000))}], "set": {1, 2},
+        "x": some(1),
+        "leaf": decimal.Decimal("1.5"),
+        "raw": b"r" * 9000,
+        "text": "spät" * 900,
+        "n": 2**80,
+        "nested": [some(2), {"y": some(3), "more": (None, bytearray(b"b" * 5000))}],
+        "set": {1, 2},
         "object": np.array([some(4), "object"], dtype=object),
     }
     for _ in range(3):

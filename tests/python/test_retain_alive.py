@@ -58,10 +58,16 @@ def once_it_waits(handle):
             pass
 
 
-@pytest.mark.parametrize("receive", [
-    lambda reader: reader.recv(WATCHDOG), lambda reader: reader.recv_tagged(WATCHDOG)[0], next,
-    lambda reader: ringcast.unpack(reader.next(WATCHDOG)),
-], ids=["recv", "recv_tagged", "iteration", "next"])
+@pytest.mark.parametrize(
+    "receive",
+    [
+        lambda reader: reader.recv(WATCHDOG),
+        lambda reader: reader.recv_tagged(WATCHDOG)[0],
+        next,
+        lambda reader: ringcast.unpack(reader.next(WATCHDOG)),
+    ],
+    ids=["recv", "recv_tagged", "iteration", "next"],
+)
 @pytest.mark.parametrize("spin", [0, None])
 def test_a_reader_that_waits_gives_the_writer_room(receive, spin):
     with keeping(ROOM_MIB, spin=spin) as (writer, reader):

@@ -116,10 +116,16 @@ def ranks_broadcast(name: str) -> bool:
     return hold_all(receive)
 
 
-@pytest.mark.parametrize("name", [
-    "broadcast_tensor_dict", "broadcast_object", "broadcast_pyobj", "broadcast_tensor_dict of vLLM's",
-    "broadcast_tensor_dict of SGLang's",
-])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "broadcast_tensor_dict",
+        "broadcast_object",
+        "broadcast_pyobj",
+        "broadcast_tensor_dict of vLLM's",
+        "broadcast_tensor_dict of SGLang's",
+    ],
+)
 def test_all_that_was_broadcast_stays_right(ranks, name):
     assert ranks.run(3, ranks_broadcast, name) == [KEEPS, False, KEEPS]
 

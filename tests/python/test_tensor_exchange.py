@@ -22,9 +22,16 @@ if not hasattr(getattr(torch, "Tensor", None), "__dlpack_c_exchange_api__"):
 pytestmark = pytest.mark.alike
 
 
-@pytest.mark.parametrize("switch, used", [
-    ("", True), ("dlpack_api", False), ("spin,dlpack_api", False), (" dlpack_api , spin", False), ("spin", True),
-])
+@pytest.mark.parametrize(
+    "switch, used",
+    [
+        ("", True),
+        ("dlpack_api", False),
+        ("spin,dlpack_api", False),
+        (" dlpack_api , spin", False),
+        ("spin", True),
+    ],
+)
 def test_the_exchange_api_is_used_unless_switched_off(monkeypatch, switch, used):
     monkeypatch.setenv("RINGCAST_DISABLE", switch)
     with linked() as link:

@@ -93,10 +93,23 @@ def test_what_is_still_to_be_negated_or_conjugated_arrives_done(link, name):
 def views():
     base = torch.arange(24.0).reshape(2, 3, 4)
     return [
-        base[1:, 1:, ::2], base.permute(2, 0, 1), base[:, :, :1].expand(2, 3, 5), torch.ones(()).expand(3, 4), base[1],
-        base.flatten()[5:5], base.unfold(2, 2, 1), base.diagonal(dim1=1, dim2=2), base.as_strided((3, 3), (1, 1)),
-        torch.arange(6).reshape([1] * 63 + [6]), torch.arange(6).reshape([1] * 70 + [6]), base.detach()[0, 0, 0],
-        torch.tensor(7), torch.empty(0), torch.empty(3, 0, 2), torch.empty(0, dtype=torch.int8), torch.tensor(True),
+        base[1:, 1:, ::2],
+        base.permute(2, 0, 1),
+        base[:, :, :1].expand(2, 3, 5),
+        torch.ones(()).expand(3, 4),
+        base[1],
+        base.flatten()[5:5],
+        base.unfold(2, 2, 1),
+        base.diagonal(dim1=1, dim2=2),
+        base.as_strided((3, 3), (1, 1)),
+        torch.arange(6).reshape([1] * 63 + [6]),
+        torch.arange(6).reshape([1] * 70 + [6]),
+        base.detach()[0, 0, 0],
+        torch.tensor(7),
+        torch.empty(0),
+        torch.empty(3, 0, 2),
+        torch.empty(0, dtype=torch.int8),
+        torch.tensor(True),
     ]
 
 
@@ -301,11 +314,20 @@ def test_each_has_memory_of_its_own(link):
         assert torch.equal(tensor, sent[key] + 1)
 
 
-@pytest.mark.parametrize("look", [
-    lambda tensor: tensor[5:], lambda tensor: tensor.numpy(), lambda tensor: tensor.untyped_storage(),
-    np.from_dlpack, torch.utils.dlpack.to_dlpack, lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
-    lambda tensor: tensor.view(torch.int16), lambda tensor: memoryview(tensor.numpy()),
-], ids=range(8))
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda tensor: tensor[5:],
+        lambda tensor: tensor.numpy(),
+        lambda tensor: tensor.untyped_storage(),
+        np.from_dlpack,
+        torch.utils.dlpack.to_dlpack,
+        lambda tensor: torch.nn.Parameter(tensor, requires_grad=False),
+        lambda tensor: tensor.view(torch.int16),
+        lambda tensor: memoryview(tensor.numpy()),
+    ],
+    ids=range(8),
+)
 def test_whatever_looks_at_a_small_one_keeps_its_memory(link, look):
     kept = look(link(torch.full((1000,), 7, dtype=torch.uint8)))
     others = [link(torch.full((1000,), 9, dtype=torch.uint8)) for _ in range(50)]

@@ -253,9 +253,7 @@ def test_broadcasts_over_a_network(count, each):
     with machines.machines(count) as hosts:
         world = count * each
         jobs = [
-            hosts[rank // each].start(
-                ranks_over_network, machines.Machine.interface, hosts[0].address, rank, world
-            )
+            hosts[rank // each].start(ranks_over_network, machines.Machine.interface, hosts[0].address, rank, world)
             for rank in range(world)
         ]
         for rank, job in enumerate(jobs):

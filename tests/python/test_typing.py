@@ -19,7 +19,7 @@ from ringcast import _ringcast as extension
 
 pytestmark = pytest.mark.alike
 
-SAMPLE = '''
+SAMPLE = """
 import asyncio
 from typing import Any, List, Optional, Tuple
 
@@ -116,9 +116,9 @@ def receive(handle: str) -> Tuple[Any, int]:
 with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22, allow_pickle=True) as writer:
     send(writer)
 Writer(on_death="evict", on_slow="evict", slow=0.5, gpu_lend=True).close()
-'''
+"""
 
-WRONG = '''
+WRONG = """
 import ringcast
 
 ringcast.Writer("64k")
@@ -134,7 +134,7 @@ ringcast.set_recycling("1M")
 ringcast.Writer(spill_bytes="1M")
 ringcast.Writer(slow="1")
 ringcast.Writer().asend(1, "soon")
-'''
+"""
 
 
 def check(tmp_path, *arguments):

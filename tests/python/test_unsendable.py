@@ -20,12 +20,16 @@ class Unpicklable:
         raise LookupError("not this one")
 
 
-@pytest.mark.parametrize("value, error", [
-    (lambda: None, Exception),
-    (threading.Lock(), TypeError),
-    (Unpicklable(), LookupError),
-    ((i for i in range(3)), TypeError),
-], ids=["lambda", "lock", "own", "generator"])
+@pytest.mark.parametrize(
+    "value, error",
+    [
+        (lambda: None, Exception),
+        (threading.Lock(), TypeError),
+        (Unpicklable(), LookupError),
+        ((i for i in range(3)), TypeError),
+    ],
+    ids=["lambda", "lock", "own", "generator"],
+)
 def test_what_can_not_be_pickled_is_refused(ring, value, error):
     writer, reader = ring
     for wrapped in (value, {"a": 1, "b": value}, [np.arange(3), value]):
@@ -76,24 +80,28 @@ def deep(levels, value):
     return value
 
 
-@pytest.mark.parametrize("value, place, error", [
-    (threading.Lock(), "value", TypeError),
-    ({"a": np.arange(3), "c": {"x": threading.Lock()}}, "value['c']['x']", TypeError),
-    ({"a": [1, 2], "b": [1, (2, threading.Lock())]}, "value['b'][1][1]", TypeError),
-    ([WithLock()], "value[0].lock", TypeError),
-    ({"q": Quiet(), "r": Quiet([threading.Lock()])}, "value['r'].other[0]", TypeError),
-    ([Slotted(threading.Lock())], "value[0].lock", TypeError),
-    ({"e": LookupError(1, [threading.Lock()])}, "value['e'][0]", TypeError),
-    ({"q": {"k": NoPickle()}}, "value['q']['k']", pickle.PicklingError),
-    ({1: "no text", "c": [own_cycle()]}, "value['c'][0][2]", TypeError),
-    ({"s": {1, 2}, "k": {threading.Lock(): 1}}, "a key of value['k']", TypeError),
-    ([{3, (threading.Lock(),)}, slice(1)], "value[0]{...}[0]", TypeError),
-    ({"s": slice(1, [threading.Lock()])}, "value['s'].stop[0]", TypeError),
-    ([*range(30_000), threading.Lock()], "value[30000]", TypeError),
-    ({1: [{2: (threading.Lock(),)}]}, "value[1][0][2][0]", TypeError),
-    (deep(50, threading.Lock()), "value" + "[0]" * 16, TypeError),
-    ({"k" * 1000: [threading.Lock()]}, "value['" + "k" * 25, TypeError),
-], ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "value, place, error",
+    [
+        (threading.Lock(), "value", TypeError),
+        ({"a": np.arange(3), "c": {"x": threading.Lock()}}, "value['c']['x']", TypeError),
+        ({"a": [1, 2], "b": [1, (2, threading.Lock())]}, "value['b'][1][1]", TypeError),
+        ([WithLock()], "value[0].lock", TypeError),
+        ({"q": Quiet(), "r": Quiet([threading.Lock()])}, "value['r'].other[0]", TypeError),
+        ([Slotted(threading.Lock())], "value[0].lock", TypeError),
+        ({"e": LookupError(1, [threading.Lock()])}, "value['e'][0]", TypeError),
+        ({"q": {"k": NoPickle()}}, "value['q']['k']", pickle.PicklingError),
+        ({1: "no text", "c": [own_cycle()]}, "value['c'][0][2]", TypeError),
+        ({"s": {1, 2}, "k": {threading.Lock(): 1}}, "a key of value['k']", TypeError),
+        ([{3, (threading.Lock(),)}, slice(1)], "value[0]{...}[0]", TypeError),
+        ({"s": slice(1, [threading.Lock()])}, "value['s'].stop[0]", TypeError),
+        ([*range(30_000), threading.Lock()], "value[30000]", TypeError),
+        ({1: [{2: (threading.Lock(),)}]}, "value[1][0][2][0]", TypeError),
+        (deep(50, threading.Lock()), "value" + "[0]" * 16, TypeError),
+        ({"k" * 1000: [threading.Lock()]}, "value['" + "k" * 25, TypeError),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_what_can_not_be_pickled_is_located(ring, value, place, error):
     writer, reader = ring
     with pytest.raises(error) as raised:

@@ -16,14 +16,18 @@ import ringcast
 # ---- Bytes -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", [
-    b"",
-    b"x" * 100_000,
-    bytearray(b"abc"),
-    memoryview(b"abcdef")[::2],
-    np.arange(6).reshape(2, 3).T,
-    np.array(1.5),
-], ids=["empty", "large", "bytearray", "strided", "transposed", "0-d"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"x" * 100_000,
+        bytearray(b"abc"),
+        memoryview(b"abcdef")[::2],
+        np.arange(6).reshape(2, 3).T,
+        np.array(1.5),
+    ],
+    ids=["empty", "large", "bytearray", "strided", "transposed", "0-d"],
+)
 def test_bytes_of_any_buffer_arrive(ring, data):
     writer, reader = ring
     writer.send_bytes(data, 0)

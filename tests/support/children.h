@@ -15,12 +15,12 @@
 #include <unistd.h>
 
 /* Fails a child: says why and ends it with an error. */
-#define child_must(condition)                                                          \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
-      fprintf(stderr, "%s:%d: in a child: %s\n", __FILE__, __LINE__, #condition);      \
-      _exit(1);                                                                        \
-    }                                                                                  \
+#define child_must(condition)                                                     \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      fprintf(stderr, "%s:%d: in a child: %s\n", __FILE__, __LINE__, #condition); \
+      _exit(1);                                                                   \
+    }                                                                             \
   } while (0)
 
 /* Runs `body` in a child, which dies with its parent. */

@@ -33,8 +33,8 @@ static inline const struct fake_controls *fake_cuda(void) {
   static struct fake_controls controls;
   if (controls.calls) return &controls;
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *found;
-#define FAKE_FIND(type, name, arguments)                  \
-  found = fake_symbol(library, "fake_cuda_" #name);       \
+#define FAKE_FIND(type, name, arguments)            \
+  found = fake_symbol(library, "fake_cuda_" #name); \
   memcpy(&controls.name, &found, sizeof controls.name);
   FAKE_CUDA_CONTROLS(FAKE_FIND)
 #undef FAKE_FIND

@@ -72,9 +72,7 @@ static inline void call_fails(const char *name, long nth, rc_cu_result result) {
 static inline void no_call_fails(void) { (fake_cuda()->fault)(NULL, 0, 0); }
 
 /* The stream does nothing more until let_go. */
-static inline void hold_up(void) {
-  ck_assert_int_eq(rc_word_wait(cuda, 64, stream, turn_address, turn->whole + 1), 0);
-}
+static inline void hold_up(void) { ck_assert_int_eq(rc_word_wait(cuda, 64, stream, turn_address, turn->whole + 1), 0); }
 static inline void let_go(void) { rc_word_store(turn, 64, turn->whole + 1); }
 
 /* ---- A pair ----------------------------------------------------------------------------------------------------- */
@@ -117,8 +115,11 @@ static inline int send_bytes(int64_t at, int64_t bytes, uint32_t flags) {
 /* The same of what is lent: a kilobyte. */
 static inline int send_lent(int64_t at, uint32_t lent) {
   int64_t shape[1] = {1000};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .tensor = bytes_on_device(source + (rc_cu_ptr)at, shape),
-                                   .on_device = 1, .lent = lent};
+  struct ringcast_gpu_item item = {.key = "x",
+                                   .key_bytes = 1,
+                                   .tensor = bytes_on_device(source + (rc_cu_ptr)at, shape),
+                                   .on_device = 1,
+                                   .lent = lent};
   return ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0);
 }
 

@@ -53,9 +53,9 @@ static inline int begin_peer(const char *name) {
 
 /* Whose failure leaves something: calls that give something back, and those without which that can't be asked for. */
 static inline bool may_leave(const char *failed) {
-  static const char *const names[] = {"cuMemFree",     "cuIpcCloseMemHandle", "cuMemHostUnregister",
-                                      "cuStreamDestroy", "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent",
-                                      "cuCtxGetCurrent", "cuCtxPopCurrent"};
+  static const char *const names[] = {
+      "cuMemFree",        "cuIpcCloseMemHandle", "cuMemHostUnregister", "cuStreamDestroy", "cuDevicePrimaryCtxRelease",
+      "cuCtxPushCurrent", "cuCtxGetCurrent",     "cuCtxPopCurrent"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (strcmp(names[i], failed) == 0) return true;
   return false;
@@ -173,8 +173,11 @@ static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, u
   const struct ringcast_gpu_item items[] = {
       {"n", 1, {.data = &number, .dtype = bytes, .ndim = 1, .shape = eight}, 0, 0},
       {"p", 1, {.data = device_data(own->memory + PLAIN_AT), .dtype = bytes, .ndim = 1, .shape = plain}, 1, 0},
-      {"s", 1, {.data = device_data(own->memory + STRIDED_AT), .dtype = words, .ndim = 2, .shape = shape,
-                .strides = strides}, 1, 0},
+      {"s",
+       1,
+       {.data = device_data(own->memory + STRIDED_AT), .dtype = words, .ndim = 2, .shape = shape, .strides = strides},
+       1,
+       0},
       {"e", 1, {.data = device_data(own->lent), .dtype = bytes, .ndim = 1, .shape = extra}, 1, lent},
   };
   int rc = ringcast_gpu_send(gpu, items, lent ? 4 : 3, 0, 0, own->stream, timeout_ns);
@@ -214,9 +217,9 @@ static inline void await_way(ringcast_gpu_writer *gpu, uint32_t way) {
 
 struct received {
   uint64_t number;
-  bool whole;   /* all its bytes came, and were compared */
+  bool whole; /* all its bytes came, and were compared */
   bool by_pool, mapped;
-  int failed;   /* the first code that said otherwise */
+  int failed; /* the first code that said otherwise */
 };
 
 static inline void note(struct received *out, int rc) {

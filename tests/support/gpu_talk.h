@@ -6,9 +6,7 @@
 #include "tests/support/children.h"
 #include "tests/support/gpu_channel.h"
 
-static struct talk {
-  int handle[2], told[2], go[2];
-} talk;
+static struct talk { int handle[2], told[2], go[2]; } talk;
 
 static inline void say(int fd) { child_must(write(fd, "x", 1) == 1); }
 static inline void hear(int fd) {

@@ -117,10 +117,8 @@ static inline void device_inspect(const struct ringcast_frame_reader *reader, co
 static inline void item_inspect(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
   require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
   if (item->key) touch(reader->base, reader->bytes, item->key, item->key_bytes);
-  if (item->placement == RINGCAST_PLACEMENT_INLINE)
-    touch(reader->base, reader->bytes, item->data, item->bytes);
-  else
-    device_inspect(reader, item);
+  if (item->placement == RINGCAST_PLACEMENT_INLINE) touch(reader->base, reader->bytes, item->data, item->bytes);
+  else device_inspect(reader, item);
   if (item->kind == RINGCAST_ITEM_TENSOR) tensor_inspect(item);
   if (item->kind == RINGCAST_ITEM_OBJECT) object_inspect(reader, item);
 }
@@ -138,18 +136,14 @@ static inline int walk(const uint8_t *frame, size_t bytes) {
   }
   for (uint32_t i = 0; i < reader.count; i++) {
     rc = ringcast_frame_item(&reader, i, &item);
-    if (rc == 0)
-      item_inspect(&reader, &item), good++;
-    else
-      require(rc == -EPROTO);
+    if (rc == 0) item_inspect(&reader, &item), good++;
+    else require(rc == -EPROTO);
   }
   require(ringcast_frame_item(&reader, reader.count, &item) == -ENOENT);
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     rc = ringcast_frame_find(&reader, keys[i], strlen(keys[i]), &item);
-    if (rc == 0)
-      item_inspect(&reader, &item);
-    else
-      require(rc == -ENOENT || rc == -EPROTO);
+    if (rc == 0) item_inspect(&reader, &item);
+    else require(rc == -ENOENT || rc == -EPROTO);
   }
   return good;
 }

@@ -10,8 +10,12 @@
 
 static inline ringcast_writer *make(uint32_t on_death, uint32_t on_slow, int64_t slow_ns) {
   ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 4,
-                                            .on_death = on_death, .on_slow = on_slow, .slow_ns = slow_ns};
+  struct ringcast_writer_options options = {.size = sizeof options,
+                                            .capacity = 4096,
+                                            .readers = 4,
+                                            .on_death = on_death,
+                                            .on_slow = on_slow,
+                                            .slow_ns = slow_ns};
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   return writer;
 }

@@ -84,12 +84,9 @@ static inline void print_number(FILE *out, uint8_t kind, const uint8_t *data) {
   unsigned bytes = kind & 15, unused = 64 - 8 * bytes;
   uint64_t value = 0;
   memcpy(&value, data, bytes);
-  if (kind == RINGCAST_PACKED_F64)
-    fputs("{\"float\": ", out), print_bits(out, data), fputc('}', out);
-  else if (kind & 0x10)
-    fprintf(out, "%" PRId64, (int64_t)(value << unused) >> unused);
-  else
-    fprintf(out, "%" PRIu64, value);
+  if (kind == RINGCAST_PACKED_F64) fputs("{\"float\": ", out), print_bits(out, data), fputc('}', out);
+  else if (kind & 0x10) fprintf(out, "%" PRId64, (int64_t)(value << unused) >> unused);
+  else fprintf(out, "%" PRIu64, value);
 }
 
 static inline void print_packed(struct object_text *text, const struct ringcast_token *token) {
@@ -152,45 +149,28 @@ static inline void print_bytes(FILE *out, const struct ringcast_token *token) {
   fprintf(out, "{\"%s\": ", names[token->tag]);
   if (token->tag == RINGCAST_TAG_BYTES || token->tag == RINGCAST_TAG_BYTEARRAY)
     fputc('"', out), print_hex(out, token->data, token->count), fputc('"', out);
-  else
-    print_text(out, token->data, token->count);
+  else print_text(out, token->data, token->count);
   fputc('}', out);
 }
 
 static inline void print_simple(struct object_text *text, const struct ringcast_token *token) {
   FILE *out = text->out;
   switch (token->tag) {
-  case RINGCAST_TAG_NONE:
-    fputs("null", out);
-    break;
-  case RINGCAST_TAG_FALSE:
-    fputs("false", out);
-    break;
-  case RINGCAST_TAG_TRUE:
-    fputs("true", out);
-    break;
-  case RINGCAST_TAG_INT64:
-    fprintf(out, "%" PRId64, token->i);
-    break;
-  case RINGCAST_TAG_BIGINT:
-    print_bigint(out, token->data, token->count);
-    break;
-  case RINGCAST_TAG_FLOAT:
-    print_number(out, RINGCAST_PACKED_F64, token->data);
-    break;
+  case RINGCAST_TAG_NONE: fputs("null", out); break;
+  case RINGCAST_TAG_FALSE: fputs("false", out); break;
+  case RINGCAST_TAG_TRUE: fputs("true", out); break;
+  case RINGCAST_TAG_INT64: fprintf(out, "%" PRId64, token->i); break;
+  case RINGCAST_TAG_BIGINT: print_bigint(out, token->data, token->count); break;
+  case RINGCAST_TAG_FLOAT: print_number(out, RINGCAST_PACKED_F64, token->data); break;
   case RINGCAST_TAG_COMPLEX:
     fputs("{\"complex\": [", out), print_bits(out, token->data);
     fputs(", ", out), print_bits(out, token->data + 8), fputs("]}", out);
     break;
   case RINGCAST_TAG_ASCII:
   case RINGCAST_TAG_UTF8:
-  case RINGCAST_TAG_WTF8:
-    print_text(out, token->data, token->count);
-    break;
+  case RINGCAST_TAG_WTF8: print_text(out, token->data, token->count); break;
   case RINGCAST_TAG_NAMED:
-  case RINGCAST_TAG_AGAIN:
-    print_named(text, token);
-    break;
+  case RINGCAST_TAG_AGAIN: print_named(text, token); break;
   case RINGCAST_TAG_SCALAR:
     fprintf(out, "{\"scalar\": [%u, %u, %u], \"data\": \"", token->dtype.code, token->dtype.bits, token->dtype.lanes);
     print_hex(out, token->data, token->count), fputs("\"}", out);
@@ -201,18 +181,10 @@ static inline void print_simple(struct object_text *text, const struct ringcast_
       fputs(i ? ", " : "", out), print_number(out, RINGCAST_PACKED_I64, token->data + 8 * i);
     fputs("]}", out);
     break;
-  case RINGCAST_TAG_PART:
-    fprintf(out, "{\"part\": %" PRIu32 "}", text->part++);
-    break;
-  case RINGCAST_TAG_PART_BYTEARRAY:
-    fprintf(out, "{\"part\": %" PRIu32 ", \"bytearray\": true}", text->part++);
-    break;
-  case RINGCAST_TAG_LEAF:
-    fprintf(out, "{\"leaf\": %" PRIu64 "}", token->count);
-    break;
-  default:
-    print_bytes(out, token);
-    break;
+  case RINGCAST_TAG_PART: fprintf(out, "{\"part\": %" PRIu32 "}", text->part++); break;
+  case RINGCAST_TAG_PART_BYTEARRAY: fprintf(out, "{\"part\": %" PRIu32 ", \"bytearray\": true}", text->part++); break;
+  case RINGCAST_TAG_LEAF: fprintf(out, "{\"leaf\": %" PRIu64 "}", token->count); break;
+  default: print_bytes(out, token); break;
   }
 }
 
@@ -222,38 +194,18 @@ static inline void print_object(struct object_text *text) {
   while (ringcast_token_read(&text->left, &token) == 0 && token.tag == RINGCAST_TAG_CLASS)
     text->defined[text->classes++] = token;
   switch (token.tag) {
-  case RINGCAST_TAG_LIST:
-    print_objects(text, NULL, token.count);
-    break;
-  case RINGCAST_TAG_TUPLE:
-    print_objects(text, "tuple", token.count);
-    break;
-  case RINGCAST_TAG_SET:
-    print_objects(text, "set", token.count);
-    break;
-  case RINGCAST_TAG_FROZENSET:
-    print_objects(text, "frozenset", token.count);
-    break;
-  case RINGCAST_TAG_DICT:
-    print_pairs(text, token.count);
-    break;
-  case RINGCAST_TAG_RANGE:
-    print_objects(text, "range", 3);
-    break;
-  case RINGCAST_TAG_SLICE:
-    print_objects(text, "slice", 3);
-    break;
+  case RINGCAST_TAG_LIST: print_objects(text, NULL, token.count); break;
+  case RINGCAST_TAG_TUPLE: print_objects(text, "tuple", token.count); break;
+  case RINGCAST_TAG_SET: print_objects(text, "set", token.count); break;
+  case RINGCAST_TAG_FROZENSET: print_objects(text, "frozenset", token.count); break;
+  case RINGCAST_TAG_DICT: print_pairs(text, token.count); break;
+  case RINGCAST_TAG_RANGE: print_objects(text, "range", 3); break;
+  case RINGCAST_TAG_SLICE: print_objects(text, "slice", 3); break;
   case RINGCAST_TAG_PACKED_LIST:
-  case RINGCAST_TAG_PACKED_TUPLE:
-    print_packed(text, &token);
-    break;
+  case RINGCAST_TAG_PACKED_TUPLE: print_packed(text, &token); break;
   case RINGCAST_TAG_OBJECT:
-  case RINGCAST_TAG_MEMBER:
-    print_instance(text, &token);
-    break;
-  default:
-    print_simple(text, &token);
-    break;
+  case RINGCAST_TAG_MEMBER: print_instance(text, &token); break;
+  default: print_simple(text, &token); break;
   }
 }
 

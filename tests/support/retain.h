@@ -29,7 +29,9 @@ static inline ringcast_reader *attach_retainer(ringcast_writer *writer) {
   return attach_as(writer, RINGCAST_READER_RETAIN);
 }
 
-static inline bool is_whole(const struct retained *retained) { return pattern_matches(retained->data, retained->bytes, retained->number); }
+static inline bool is_whole(const struct retained *retained) {
+  return pattern_matches(retained->data, retained->bytes, retained->number);
+}
 
 /* What must be the next frame, kept. */
 static inline struct retained keep(ringcast_reader *reader, uint64_t number, size_t bytes) {

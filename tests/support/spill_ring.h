@@ -52,9 +52,7 @@ static inline struct rc_ring_reader join(void) {
 }
 
 /* Payload bytes that take so many units. */
-static inline uint64_t bytes_of(uint64_t units) {
-  return units * RC_SPILL_UNIT - RC_SPILL_PHASE;
-}
+static inline uint64_t bytes_of(uint64_t units) { return units * RC_SPILL_UNIT - RC_SPILL_PHASE; }
 
 static inline int open_at(uint64_t bytes, uint64_t *offset) {
   void *note;
@@ -62,10 +60,8 @@ static inline int open_at(uint64_t bytes, uint64_t *offset) {
   if (result != 0) return result;
   rc_spill_reclaim(&spill, &writer);
   result = rc_spill_find(&spill, bytes, false, offset);
-  if (result == 0)
-    rc_spill_open(&spill, *offset, bytes);
-  else
-    rc_ring_abort(&writer);
+  if (result == 0) rc_spill_open(&spill, *offset, bytes);
+  else rc_ring_abort(&writer);
   return result;
 }
 

@@ -74,10 +74,10 @@ static const uint8_t COUNTING[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
   DICT(1), WORDS, .count = 1,                                                                                \
                   .entries = {{DEVICE_TENSOR, .key = "t", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA, \
                                .placement = RINGCAST_PLACEMENT_EXTERN, .offset = 100, .lent = 3}}
-#define ONE_INLINE_CUDA                                                                                      \
-  DICT(1), .version = 3, .count = 1,                                                                         \
-           .entries = {{DEVICE_TENSOR, .key = "t", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA,        \
-                        .data = COUNTING}}
+#define ONE_INLINE_CUDA         \
+  DICT(1),                      \
+      .version = 3, .count = 1, \
+      .entries = {{DEVICE_TENSOR, .key = "t", .flags = RINGCAST_ITEM_TORCH | RINGCAST_ITEM_CUDA, .data = COUNTING}}
 #define PATCH(where, ...) \
   .patch_offset = (where), .patch = {__VA_ARGS__}, .patch_bytes = sizeof((uint8_t[]){__VA_ARGS__})
 #define WORD(value) (value), 0, 0, 0, 0, 0, 0, 0

@@ -13,8 +13,9 @@ CPUS = sorted(os.sched_getaffinity(0))
 
 
 def run(*arguments, **environment):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, timeout=60,
-                          env={**os.environ, **environment})
+    return subprocess.run(
+        [TOOL, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
 
 
 class Case(unittest.TestCase):

@@ -61,27 +61,42 @@ class CommandLine(Case):
 
     def test_values_that_will_not_do_are_refused(self):
         for option, values, takes in (
-            ("--size", ["0", "-1", "x", "4Q", "99999999999G", ""],
-             "a number of bytes, at least 8, such as 40, 64K or 1M"),
+            (
+                "--size",
+                ["0", "-1", "x", "4Q", "99999999999G", ""],
+                "a number of bytes, at least 8, such as 40, 64K or 1M",
+            ),
             ("--readers", ["0", "-1", "257", "x", "1.5"], "a whole number, 1 to 256"),
             ("--seconds", ["0", "-1", "nan", "inf", "x"], "a number of seconds, 0.001 to 86400"),
             ("--capacity", ["-1", "x"], "a number of bytes, such as 64K or 1M; 0: the library's own default"),
-            ("--cpus", ["", "x", "a,b", f"{CPUS[0]},", f"{CPUS[0]} ", "-1"],
-             "numbers of CPUs with commas between them"),
+            (
+                "--cpus",
+                ["", "x", "a,b", f"{CPUS[0]},", f"{CPUS[0]} ", "-1"],
+                "numbers of CPUs with commas between them",
+            ),
         ):
             for value in values:
                 with self.subTest(option=option, value=value):
-                    self.refused("perf", "latency", option, value,
-                                 says=f"'{value}' will not do for {option}: it takes {takes}")
+                    self.refused(
+                        "perf", "latency", option, value, says=f"'{value}' will not do for {option}: it takes {takes}"
+                    )
         for value in ("", "0", "1K,", ",1K", "1K,x", ",".join(["8"] * 33)):
-            self.refused("perf", "gpu", "--sizes", value,
-                         says=f"'{value}' will not do for --sizes: it takes up to 32 numbers of bytes with commas")
-        for option, values, takes in (("--gap", ["0", "x", "60001"], "a number of milliseconds, 0.01 to 60000"),
-                                      ("--jitter", ["-0.1", "1.1"], "a number, 0 to 1"),
-                                      ("--cold", ["63"], "nothing, or =BYTES, at least 64")):
+            self.refused(
+                "perf",
+                "gpu",
+                "--sizes",
+                value,
+                says=f"'{value}' will not do for --sizes: it takes up to 32 numbers of bytes with commas",
+            )
+        for option, values, takes in (
+            ("--gap", ["0", "x", "60001"], "a number of milliseconds, 0.01 to 60000"),
+            ("--jitter", ["-0.1", "1.1"], "a number, 0 to 1"),
+            ("--cold", ["63"], "nothing, or =BYTES, at least 64"),
+        ):
             for value in values:
-                self.refused("perf", "cadence", f"{option}={value}",
-                             says=f"'{value}' will not do for {option}: it takes {takes}")
+                self.refused(
+                    "perf", "cadence", f"{option}={value}", says=f"'{value}' will not do for {option}: it takes {takes}"
+                )
         self.refused("perf", "latency", "--gap", "5", says="--gap and --jitter are for cadence")
         self.refused("perf", "wake", "--cold", says="--cold is for latency and cadence")
         self.refused("perf", "latency", "--sizes", "1K", says="--sizes is for gpu")

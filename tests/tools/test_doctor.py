@@ -18,9 +18,27 @@ class Doctor(Case):
         self.assertIs(found["healthy"], True)
         names = [line["name"] for line in found["lines"]]
         self.assertEqual(len(names), len(set(names)))
-        for name in ("ring", "large frames", "attach", "kernel", "huge pages", "shmem huge", "container memory",
-                     "locked memory", "open files", "/dev/shm", "NUMA", "cores", "CPU wait", "pidfd",
-                     "io_uring", "/proc", "seccomp", "ptrace_scope", "environment"):
+        for name in (
+            "ring",
+            "large frames",
+            "attach",
+            "kernel",
+            "huge pages",
+            "shmem huge",
+            "container memory",
+            "locked memory",
+            "open files",
+            "/dev/shm",
+            "NUMA",
+            "cores",
+            "CPU wait",
+            "pidfd",
+            "io_uring",
+            "/proc",
+            "seccomp",
+            "ptrace_scope",
+            "environment",
+        ):
             self.assertIn(name, names)
         for line in found["lines"]:
             self.assertIn(line["level"], LEVELS)
@@ -37,8 +55,10 @@ class Doctor(Case):
         facts = {line["name"]: line["facts"] for line in self.json("doctor")["lines"]}
         self.assertEqual(facts["cores"]["allowed"], len(CPUS))
         self.assertEqual(facts["cores"]["online"], os.sysconf("SC_NPROCESSORS_ONLN"))
-        self.assertEqual([facts["kernel"]["major"], facts["kernel"]["minor"]],
-                         [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]])
+        self.assertEqual(
+            [facts["kernel"]["major"], facts["kernel"]["minor"]],
+            [int(part) for part in re.findall(r"\d+", os.uname().release)[:2]],
+        )
         self.assertGreater(facts["ring"]["capacity"], 0)
         self.assertGreater(facts["ring"]["files"], 0)
 
@@ -76,8 +96,12 @@ class Doctor(Case):
     def test_too_few_files_are_not_told_as_something_else(self):
         told = set()
         for files in range(5, 10):  # each ends in another step
-            done = subprocess.run(["sh", "-c", f'ulimit -n {files} && exec "$0" doctor --format json', TOOL],
-                                  capture_output=True, text=True, timeout=60)
+            done = subprocess.run(
+                ["sh", "-c", f'ulimit -n {files} && exec "$0" doctor --format json', TOOL],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             lines = {line["name"]: line for line in json.loads(done.stdout)["lines"]}
             if done.returncode == 0:
                 continue
@@ -91,8 +115,11 @@ class Doctor(Case):
         self.assertTrue(any("/proc/self/stat" in ring for ring in told), told)
 
     def test_unknown_variables_are_told_as_such(self):
-        line = next(line for line in self.json("doctor", RINGCAST_MEMROY="pages", RINGCAST_MEMORY="pages")["lines"]
-                    if line["name"] == "environment")
+        line = next(
+            line
+            for line in self.json("doctor", RINGCAST_MEMROY="pages", RINGCAST_MEMORY="pages")["lines"]
+            if line["name"] == "environment"
+        )
         self.assertEqual(line["level"], "note")
         known, unknown = line["found"].split("unknown to ringcast: ")
         self.assertIn("RINGCAST_MEMORY=pages", known)
@@ -105,8 +132,9 @@ class Doctor(Case):
         self.assertIn("RINGCAST_VLLM", names)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
         environment = {**inherited, **dict.fromkeys(names, "1")}  # which not all of them can be
-        done = subprocess.run([TOOL, "doctor", "--format", "json"], capture_output=True, text=True, timeout=60,
-                              env=environment)
+        done = subprocess.run(
+            [TOOL, "doctor", "--format", "json"], capture_output=True, text=True, timeout=60, env=environment
+        )
         line = next(line for line in json.loads(done.stdout)["lines"] if line["name"] == "environment")
         self.assertEqual(line["facts"]["unknown"], 0, line["found"])
 
@@ -118,8 +146,15 @@ class Doctor(Case):
         return {line["name"]: line for line in self.json("doctor", RINGCAST_DISABLE=switches)["lines"]}
 
     def test_what_is_switched_off_is_told_and_not_used(self):
-        names = {"hugetlb": "huge pages", "shmem-huge": "shmem huge", "numa": "NUMA", "cpu_wait": "CPU wait",
-                 "pidfd": "pidfd", "io_uring": "io_uring", "cow": "copy-on-write"}
+        names = {
+            "hugetlb": "huge pages",
+            "shmem-huge": "shmem huge",
+            "numa": "NUMA",
+            "cpu_wait": "CPU wait",
+            "pidfd": "pidfd",
+            "io_uring": "io_uring",
+            "cow": "copy-on-write",
+        }
         for switches in ([], *([switch] for switch in names), list(names)):
             with self.subTest(switches=switches):
                 lines = self.lines_without(",".join(switches))
@@ -150,7 +185,10 @@ class Doctor(Case):
 
     def test_spill_memory_is_as_the_environment_asks(self):
         for asked, got, level in (("0", 0, "note"), ("1", 2 << 20, "ok"), ("1073741824", 1 << 30, "ok")):
-            line = next(line for line in self.json("doctor", RINGCAST_SPILL_BYTES=asked)["lines"]
-                        if line["name"] == "large frames")
+            line = next(
+                line
+                for line in self.json("doctor", RINGCAST_SPILL_BYTES=asked)["lines"]
+                if line["name"] == "large frames"
+            )
             self.assertEqual(line["facts"]["spill_bytes"], got)
             self.assertEqual(line["level"], level)

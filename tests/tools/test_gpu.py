@@ -99,8 +99,9 @@ class DoctorOfGpus(Case):
         self.assertNotEqual(lines["GPU 0"]["facts"]["registers"], 1)
         self.check_mend("GPU 0", "registers no host memory", FAKE_CUDA_FAIL="cuMemHostRegister:0:801")
         lines = self.check_mend("GPU 0", "another version of the driver", FAKE_CUDA_STUCK_WORDS="1")
-        self.assertIn("its streams can't wait for words of host memory: the host's store wakes none",
-                      lines["GPU 0"]["found"])
+        self.assertIn(
+            "its streams can't wait for words of host memory: the host's store wakes none", lines["GPU 0"]["found"]
+        )
         lines = self.check_mend("GPU 0", "no stream operations", folder="old")
         self.assertIn("its streams can't wait for words of host memory;", lines["GPU 0"]["found"])
         self.check_mend("GPU 0", "CUDA 12.0 or newer", folder="old", FAKE_CUDA_VERSION="11040")
@@ -113,10 +114,16 @@ class DoctorOfGpus(Case):
 
     def test_how_to_mend_it_is_told_by_what_the_driver_said(self):
         for result, mend in (
-            (1, "IPC and one PID namespace"), (101, "CUDA_VISIBLE_DEVICES"),
-            (201, "one PID namespace for both"), (205, "IPC and one PID namespace"),
-            (208, "close what else"), (217, "nvidia-smi topo"), (400, "IPC and one PID namespace"),
-            (711, "so many peers"), (801, "no process share"), (999, "docs/gpu.md"),
+            (1, "IPC and one PID namespace"),
+            (101, "CUDA_VISIBLE_DEVICES"),
+            (201, "one PID namespace for both"),
+            (205, "IPC and one PID namespace"),
+            (208, "close what else"),
+            (217, "nvidia-smi topo"),
+            (400, "IPC and one PID namespace"),
+            (711, "so many peers"),
+            (801, "no process share"),
+            (999, "docs/gpu.md"),
         ):
             with self.subTest(result=result):
                 self.check_mend("GPU tensors", mend, FAKE_CUDA_FAIL=f"cuIpcOpenMemHandle:0:{result}")
@@ -137,7 +144,7 @@ class DoctorOfGpus(Case):
                 self.assertEqual(line["level"], "problem")
                 self.assertIn(f"{name} is '{bad}': it {says}", line["found"])
         self.assertNotIn("GPU settings", self.gpu_lines(**fake(RINGCAST_GPU="1", RINGCAST_GPU_POOL_BYTES="2097152")))
-        lines = self.gpu_lines(**fake(RINGCAST_GPU_POOL_BYTES=str(1 << 36)))     # of 16 GiB
+        lines = self.gpu_lines(**fake(RINGCAST_GPU_POOL_BYTES=str(1 << 36)))  # of 16 GiB
         self.assertIn("a pool takes 65536.0 MiB, which is more than is free", lines["GPU 0"]["found"])
         self.assertIn("a smaller RINGCAST_GPU_POOL_BYTES", lines["GPU 0"]["mend"])
         self.assertEqual((lines["GPU 0"]["level"], lines["GPU 0"]["facts"]["pool_bytes"]), ("note", 1 << 36))
@@ -161,8 +168,9 @@ class DoctorOfGpus(Case):
             self.assertIn(f"({result})", lines["GPU 0"]["found"])
             self.assertIn("nvidia-smi -q -d COMPUTE", lines["GPU 0"]["mend"])
         lines = self.gpu_lines(**fake(FAKE_CUDA_FAIL="cuMemcpyHtoDAsync:3:700"))
-        self.assertIn("tensors can't be sent: cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
-                      lines["GPU tensors"]["found"])
+        self.assertIn(
+            "tensors can't be sent: cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS (700)", lines["GPU tensors"]["found"]
+        )
 
 
 class PerfOfGpus(Case):
@@ -198,8 +206,12 @@ class PerfOfGpus(Case):
 
     def check_crossover(self, found):
         faster = [size["pool"]["completion_us"] < size["inline"]["completion_us"] for size in found["sizes"]]
-        wanted = {(False, False): (-1, -1), (True, False): (-1, -1), (False, True): (65536, 1024),
-                  (True, True): (1024, 0)}
+        wanted = {
+            (False, False): (-1, -1),
+            (True, False): (-1, -1),
+            (False, True): (65536, 1024),
+            (True, True): (1024, 0),
+        }
         self.assertEqual((found["pool_from_bytes"], found["inline_most"]), wanted[tuple(faster)])
 
     def test_without_a_pool_only_what_there_is_is_measured(self):

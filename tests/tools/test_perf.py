@@ -63,16 +63,34 @@ class Perf(Case):
         self.positive(found["frames_per_s"])
 
     def test_a_frame_that_does_not_fit_is_told(self):
-        done = run("perf", "throughput", "--size", "1G", "--capacity", "64K", "--seconds", "0.05",
-                   RINGCAST_SPILL_BYTES=str(64 << 20))
+        done = run(
+            "perf",
+            "throughput",
+            "--size",
+            "1G",
+            "--capacity",
+            "64K",
+            "--seconds",
+            "0.05",
+            RINGCAST_SPILL_BYTES=str(64 << 20),
+        )
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout, "")
         self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
 
     def test_a_capacity_that_is_told_for_a_frame_is_enough(self):
         def throughput(capacity):
-            return run("perf", "throughput", "--size", "1M", "--seconds", "0.05", "--capacity", capacity,
-                       RINGCAST_SPILL_BYTES="0")
+            return run(
+                "perf",
+                "throughput",
+                "--size",
+                "1M",
+                "--seconds",
+                "0.05",
+                "--capacity",
+                capacity,
+                RINGCAST_SPILL_BYTES="0",
+            )
 
         for capacity in ("1M", "2M"):
             done = throughput(capacity)
@@ -132,8 +150,13 @@ class Perf(Case):
                 self.positive(found[key]["p50"])
 
     def test_text_has_the_figures_too(self):
-        words = {"latency": "ratio to the floor", "throughput": "GB/s", "wake": "% of a CPU", "scale": "ns per frame",
-                 "cadence": "ratio to the futex"}
+        words = {
+            "latency": "ratio to the floor",
+            "throughput": "GB/s",
+            "wake": "% of a CPU",
+            "scale": "ns per frame",
+            "cadence": "ratio to the futex",
+        }
         for name, word in words.items():
             if name != "latency" or len(CPUS) > 1:
                 self.assertIn(word, self.succeed("perf", name, *SHORT))

@@ -189,21 +189,18 @@ TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {
     struct ringcast_peer peer = {.size = sizeof peer};
     struct ringcast_stats stats = {.size = sizeof stats};
     uint64_t lag;
-    int refused = ringcast_writer_reserve(writer, 1, 0, &span) == -ECHILD &&
-                  ringcast_writer_grow(writer, 1, 0, &span) == -ECHILD &&
-                  ringcast_writer_commit(writer, 0, 0) == -ECHILD && ringcast_writer_abort(writer) == -ECHILD &&
-                  ringcast_writer_send(writer, "", 0, 0, 0) == -ECHILD &&
-                  ringcast_writer_wait_readers(writer, 1, 0) == -ECHILD &&
-                  ringcast_writer_peers(writer, &peer, 1) == -ECHILD &&
-                  ringcast_writer_slowest(writer, &peer) == -ECHILD &&
-                  ringcast_writer_check(writer, &peer) == -ECHILD && ringcast_writer_fd(writer) == -ECHILD &&
-                  ringcast_writer_room_fd(writer) == -ECHILD &&
-                  ringcast_writer_stats(writer, &stats) == -ECHILD && ringcast_reader_check(reader) == -ECHILD &&
-                  ringcast_reader_fd(reader) == -ECHILD && ringcast_reader_stats(reader, &stats) == -ECHILD &&
-                  ringcast_writer_info(writer, &info) == -ECHILD &&
-                  ringcast_reader_next(reader, 0, &frame) == -ECHILD &&
-                  ringcast_reader_release(reader, &frame) == -ECHILD && ringcast_reader_lag(reader, &lag) == -ECHILD &&
-                  ringcast_reader_info(reader, &info) == -ECHILD && strstr(ringcast_last_error(), "fork");
+    int refused =
+        ringcast_writer_reserve(writer, 1, 0, &span) == -ECHILD &&
+        ringcast_writer_grow(writer, 1, 0, &span) == -ECHILD && ringcast_writer_commit(writer, 0, 0) == -ECHILD &&
+        ringcast_writer_abort(writer) == -ECHILD && ringcast_writer_send(writer, "", 0, 0, 0) == -ECHILD &&
+        ringcast_writer_wait_readers(writer, 1, 0) == -ECHILD && ringcast_writer_peers(writer, &peer, 1) == -ECHILD &&
+        ringcast_writer_slowest(writer, &peer) == -ECHILD && ringcast_writer_check(writer, &peer) == -ECHILD &&
+        ringcast_writer_fd(writer) == -ECHILD && ringcast_writer_room_fd(writer) == -ECHILD &&
+        ringcast_writer_stats(writer, &stats) == -ECHILD && ringcast_reader_check(reader) == -ECHILD &&
+        ringcast_reader_fd(reader) == -ECHILD && ringcast_reader_stats(reader, &stats) == -ECHILD &&
+        ringcast_writer_info(writer, &info) == -ECHILD && ringcast_reader_next(reader, 0, &frame) == -ECHILD &&
+        ringcast_reader_release(reader, &frame) == -ECHILD && ringcast_reader_lag(reader, &lag) == -ECHILD &&
+        ringcast_reader_info(reader, &info) == -ECHILD && strstr(ringcast_last_error(), "fork");
     ringcast_reader_close(reader);
     ringcast_writer_close(writer);
     _exit(refused && ring_mappings() == 0 ? 0 : 1);

@@ -25,9 +25,7 @@ static struct rc_spill spill;
 static struct rc_os real;
 static uint32_t now = 1000;
 
-static uint32_t fake_seconds(void) {
-  return now;
-}
+static uint32_t fake_seconds(void) { return now; }
 
 static void make_arena(void) {
   static const struct rc_memory anywhere = {.numa = RINGCAST_NUMA_NONE};
@@ -302,10 +300,8 @@ static void open_it_for_writing(void *context) {
 }
 
 START_TEST(its_size_is_sealed_and_it_opens_for_reading_only) {
-  if (access("/proc/self/fd", R_OK) != 0)
-    tell_skipped("its_size_is_sealed_and_it_opens_for_reading_only", "no /proc");
-  else
-    child_must_succeed(start_child(open_it_for_writing, "/proc/self/fd/%d"));
+  if (access("/proc/self/fd", R_OK) != 0) tell_skipped("its_size_is_sealed_and_it_opens_for_reading_only", "no /proc");
+  else child_must_succeed(start_child(open_it_for_writing, "/proc/self/fd/%d"));
 }
 END_TEST
 
@@ -334,8 +330,7 @@ START_TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
   ck_assert(WIFEXITED(status));
   if (WEXITSTATUS(status) == 2)
     tell_skipped("a_process_that_locks_all_its_memory_does_not_get_all_of_it", "no right to lock so much (ulimit -l)");
-  else
-    ck_assert_int_eq(WEXITSTATUS(status), 0);
+  else ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
 END_TEST
 

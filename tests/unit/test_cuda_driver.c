@@ -112,8 +112,8 @@ static const struct {
   const char *name;
   bool must;
 } functions[] = {
-#define MUST true
-#define MAY  false
+#define MUST                                           true
+#define MAY                                            false
 #define FUNCTION(need, field, name, symbol, arguments) {#name, need},
     RC_CUDA_FUNCTIONS(FUNCTION)
 #undef FUNCTION

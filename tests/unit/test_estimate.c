@@ -22,9 +22,10 @@ static void learn(uint64_t bytes, int times) {
 static uint64_t estimate(void) { return rc_estimate_of(&estimates, TAG, UINT64_MAX); }
 
 #define ck_enough_for(bytes) ck_assert_uint_ge(estimate(), (bytes))
-#define ck_fits(bytes) /* enough, and not much more */                         \
-  do {                                                                         \
-    ck_enough_for(bytes);                                                      \
+/* Enough, and not much more. */
+#define ck_fits(bytes)                                                              \
+  do {                                                                              \
+    ck_enough_for(bytes);                                                           \
     ck_assert_uint_le(estimate(), (uint64_t)(bytes) + (uint64_t)(bytes) / 16 + 64); \
   } while (0)
 

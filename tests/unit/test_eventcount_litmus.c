@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The one race that sleeping is about (ring/eventcount.h), run until CPUs show it: a sleeper announces itself and looks,
- * while a signaller does its thing and looks. If neither sees the other, a wake-up is lost. Nobody sleeps here: two
- * threads meet again and again, as close in time as can be, and the rounds are counted in which both missed.
+ * The one race that sleeping is about (ring/eventcount.h), run until CPUs show it: a sleeper announces itself and
+ * looks, while a signaller does its thing and looks. If neither sees the other, a wake-up is lost. Nobody sleeps here:
+ * two threads meet again and again, as close in time as can be, and the rounds are counted in which both missed.
  *
  * First without the signaller's fence, to see whether this machine shows anything at all: CPUs keep stores back while
  * later loads go on. Then with it.

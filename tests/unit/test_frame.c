@@ -34,9 +34,7 @@ struct content {
   int64_t shape[RINGCAST_MAX_NDIM];
 };
 
-static const char *key_of(const struct content *content) {
-  return content->keyed ? content->key : NULL;
-}
+static const char *key_of(const struct content *content) { return content->keyed ? content->key : NULL; }
 
 static struct ringcast_tensor tensor_of(const struct content *content) {
   return (struct ringcast_tensor){.data = content->data,
@@ -49,8 +47,7 @@ static struct ringcast_tensor tensor_of(const struct content *content) {
 static void plan(struct ringcast_frame_plan *plan, const struct content *content) {
   if (content->kind == RINGCAST_ITEM_TENSOR)
     ringcast_plan_tensor(plan, content->key_bytes, content->ndim, content->bytes);
-  else
-    ringcast_plan_item(plan, content->key_bytes, content->bytes);
+  else ringcast_plan_item(plan, content->key_bytes, content->bytes);
 }
 
 static int build(struct ringcast_frame_builder *builder, const struct content *content) {
@@ -65,8 +62,7 @@ static int build(struct ringcast_frame_builder *builder, const struct content *c
   case RINGCAST_ITEM_OBJECT: /* what its parts are does not matter here */
     return ringcast_build_object(builder, key, content->key_bytes, content->data, content->bytes, 0,
                                  (uint32_t)((uint64_t)content->scalar.i >> 32), NULL);
-  case RINGCAST_ITEM_FLOAT:
-    return ringcast_build_float(builder, key, content->key_bytes, content->scalar.f);
+  case RINGCAST_ITEM_FLOAT: return ringcast_build_float(builder, key, content->key_bytes, content->scalar.f);
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_BOOL:
   case RINGCAST_ITEM_INT:
@@ -86,9 +82,7 @@ static uint8_t *memory_new(uint64_t bytes, uint8_t stale) {
   return block + 16;
 }
 
-static void memory_free(uint8_t *memory) {
-  free(memory - 16);
-}
+static void memory_free(uint8_t *memory) { free(memory - 16); }
 
 static uint8_t *frame_new(const struct content *contents, uint32_t count, enum ringcast_root root, uint8_t stale,
                           size_t *out_bytes) {
@@ -155,20 +149,11 @@ static void content_random(struct content *content, bool keyed) {
   for (size_t i = 0; i < content->key_bytes; i++) content->key[i] = (char)random_below(256);
   for (size_t i = 0; i < sizeof content->data; i++) content->data[i] = (uint8_t)random_below(256);
   switch (content->kind) {
-  case RINGCAST_ITEM_NONE:
-    break;
-  case RINGCAST_ITEM_BOOL:
-    content->scalar.i = (int64_t)random_below(2);
-    break;
-  case RINGCAST_ITEM_LEAF:
-    content->scalar.i = (int64_t)random_below(1000);
-    break;
-  case RINGCAST_ITEM_INT:
-    content->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu);
-    break;
-  case RINGCAST_ITEM_FLOAT:
-    content->scalar.f = (double)random_below(1u << 30) / 1024.0 - 7.0;
-    break;
+  case RINGCAST_ITEM_NONE: break;
+  case RINGCAST_ITEM_BOOL: content->scalar.i = (int64_t)random_below(2); break;
+  case RINGCAST_ITEM_LEAF: content->scalar.i = (int64_t)random_below(1000); break;
+  case RINGCAST_ITEM_INT: content->scalar.i = (int64_t)(random_below(1u << 30) * 0x123456789abcdefu); break;
+  case RINGCAST_ITEM_FLOAT: content->scalar.f = (double)random_below(1u << 30) / 1024.0 - 7.0; break;
   case RINGCAST_ITEM_TENSOR: {
     content->dtype = dtypes[random_below(sizeof dtypes / sizeof *dtypes)];
     content->ndim = (int32_t)random_below(4);

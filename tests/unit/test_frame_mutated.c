@@ -16,9 +16,26 @@ static uint64_t random_below(uint64_t bound) {
 }
 
 static uint64_t random_extreme(size_t bytes) {
-  static const uint64_t extremes[] = {
-      0, 1, 7, 8, 47, 48, 63, 64, 255, 65535, INT32_MAX, UINT32_MAX, INT64_MAX, (uint64_t)1 << 31, (uint64_t)1 << 32,
-      (uint64_t)1 << 62, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7, UINT64_MAX - 63};
+  static const uint64_t extremes[] = {0,
+                                      1,
+                                      7,
+                                      8,
+                                      47,
+                                      48,
+                                      63,
+                                      64,
+                                      255,
+                                      65535,
+                                      INT32_MAX,
+                                      UINT32_MAX,
+                                      INT64_MAX,
+                                      (uint64_t)1 << 31,
+                                      (uint64_t)1 << 32,
+                                      (uint64_t)1 << 62,
+                                      (uint64_t)1 << 63,
+                                      UINT64_MAX,
+                                      UINT64_MAX - 7,
+                                      UINT64_MAX - 63};
   uint64_t pick = random_below(sizeof extremes / sizeof *extremes + 4);
   return pick < sizeof extremes / sizeof *extremes ? extremes[pick] : bytes - 32 + random_below(64);
 }
@@ -44,10 +61,8 @@ TEST(mutated_frames_never_lead_out_of_the_frame) {
     for (uint64_t i = random_below(6) + 1; i > 0; i--) mutate(frame, bytes, meta_end);
     if (random_below(4)) memcpy(frame, sample, 12), put(frame, HEADER(bytes), 8, bytes); /* else few would open */
     int rc = walk(frame, bytes);
-    if (rc < 0)
-      refused++;
-    else
-      opened++, good += (uint64_t)rc, bad += rc < COUNT;
+    if (rc < 0) refused++;
+    else opened++, good += (uint64_t)rc, bad += rc < COUNT;
     free(frame);
   }
   uint64_t many = (uint64_t)share_of(50000), some = (uint64_t)share_of(2000);

@@ -26,8 +26,8 @@ static uint8_t *frame_new(size_t *out_bytes) {
   uint8_t *frame = malloc(bytes);
   ck_assert_int_eq(ringcast_build_begin(&builder, frame, bytes, &plan, RINGCAST_ROOT_DICT, 0), 0);
   ck_assert_int_eq(ringcast_build_tensor(&builder, NULL, 0, &tensor), 0);
-  ck_assert_int_eq(
-      ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "text", 5, RINGCAST_ITEM_PADDED, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "text", 5, RINGCAST_ITEM_PADDED, NULL),
+                   -EINVAL);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "text", 5, 0, NULL), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
   return frame;
@@ -62,13 +62,10 @@ TEST(padding_that_lies_is_refused) {
     uint64_t value;
     uint32_t entry;
   } lies[] = {
-      {ENTRY(0, bytes), 8, 3, 0}, /* bit on bit it were these */
-      {ENTRY(0, flags), 4, 0, 0},
-      {ENTRY(0, dtype.bits), 1, 8, 0}, /* nothing to pad */
-      {ENTRY(0, dtype.bits), 1, 0, 0},
-      {ENTRY(0, dtype.bits), 1, 12, 0},
-      {ENTRY(0, dtype.lanes), 2, 2, 0},
-      {ENTRY(1, flags), 4, RINGCAST_ITEM_PADDED, 1},
+      {ENTRY(0, bytes), 8, 3, 0},                                        /* bit on bit it were these */
+      {ENTRY(0, flags), 4, 0, 0},       {ENTRY(0, dtype.bits), 1, 8, 0}, /* nothing to pad */
+      {ENTRY(0, dtype.bits), 1, 0, 0},  {ENTRY(0, dtype.bits), 1, 12, 0},
+      {ENTRY(0, dtype.lanes), 2, 2, 0}, {ENTRY(1, flags), 4, RINGCAST_ITEM_PADDED, 1},
       {HEADER(version), 2, 1, 0},
   };
   size_t bytes;

@@ -46,8 +46,7 @@ static int entry_build(struct ringcast_frame_builder *builder, const struct entr
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_BOOL:
   case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF:
-    return ringcast_build_scalar(builder, entry->kind, entry->key, key_bytes, entry->value);
+  case RINGCAST_ITEM_LEAF: return ringcast_build_scalar(builder, entry->kind, entry->key, key_bytes, entry->value);
   case RINGCAST_ITEM_OBJECT:
     return ringcast_build_object(builder, entry->key, key_bytes, entry->data, entry->bytes, (uint32_t)entry->value,
                                  (uint32_t)((uint64_t)entry->value >> 32), NULL);
@@ -65,12 +64,9 @@ static size_t vector_build(const struct vector *vector, uint8_t *memory) {
   for (uint32_t i = 0; i < vector->count; i++) {
     const struct entry *entry = &vector->entries[i];
     size_t key_bytes = entry->key ? strlen(entry->key) : 0;
-    if (entry->placement != RINGCAST_PLACEMENT_INLINE)
-      ringcast_plan_device_tensor(&plan, key_bytes, entry->ndim);
-    else if (entry->kind == RINGCAST_ITEM_TENSOR)
-      ringcast_plan_tensor(&plan, key_bytes, entry->ndim, entry->bytes);
-    else
-      ringcast_plan_item(&plan, key_bytes, entry->bytes);
+    if (entry->placement != RINGCAST_PLACEMENT_INLINE) ringcast_plan_device_tensor(&plan, key_bytes, entry->ndim);
+    else if (entry->kind == RINGCAST_ITEM_TENSOR) ringcast_plan_tensor(&plan, key_bytes, entry->ndim, entry->bytes);
+    else ringcast_plan_item(&plan, key_bytes, entry->bytes);
   }
   memset(memory, 0xaa, MAX_BYTES);
   int rc = ringcast_build_begin(&builder, memory, MAX_BYTES, &plan, vector->root, vector->tag);
@@ -114,22 +110,13 @@ static void print_entry(FILE *out, const struct entry *entry) {
   fprintf(out, "{\"kind\": \"%s\"", kinds[entry->kind]);
   if (entry->key) fprintf(out, ", \"key\": \"%s\"", entry->key);
   switch (entry->kind) {
-  case RINGCAST_ITEM_NONE:
-    break;
-  case RINGCAST_ITEM_BOOL:
-    fprintf(out, ", \"value\": %s", entry->value ? "true" : "false");
-    break;
+  case RINGCAST_ITEM_NONE: break;
+  case RINGCAST_ITEM_BOOL: fprintf(out, ", \"value\": %s", entry->value ? "true" : "false"); break;
   case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF:
-    fprintf(out, ", \"value\": %" PRId64, entry->value);
-    break;
-  case RINGCAST_ITEM_FLOAT:
-    fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)entry->value);
-    break;
+  case RINGCAST_ITEM_LEAF: fprintf(out, ", \"value\": %" PRId64, entry->value); break;
+  case RINGCAST_ITEM_FLOAT: fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)entry->value); break;
   case RINGCAST_ITEM_STR:
-  case RINGCAST_ITEM_ERROR:
-    fprintf(out, ", \"text\": \"%.*s\"", (int)entry->bytes, (const char *)entry->data);
-    break;
+  case RINGCAST_ITEM_ERROR: fprintf(out, ", \"text\": \"%.*s\"", (int)entry->bytes, (const char *)entry->data); break;
   case RINGCAST_ITEM_OBJECT:
     fprintf(out, ", \"first\": %" PRIu32 ", \"parts\": %" PRIu32 ", \"value\": ", (uint32_t)entry->value,
             (uint32_t)((uint64_t)entry->value >> 32));
@@ -239,10 +226,8 @@ static void item_compare(const struct ringcast_item *item, const struct entry *e
   ck_assert_uint_eq(item->placement, entry->placement);
   ck_assert_uint_eq(item->device_offset, entry->offset);
   ck_assert_uint_eq(item->lent, entry->lent);
-  if (item->placement != RINGCAST_PLACEMENT_INLINE)
-    ck_assert_ptr_null(item->data);
-  else if (item->bytes > 0)
-    ck_assert_mem_eq(item->data, entry->data, item->bytes);
+  if (item->placement != RINGCAST_PLACEMENT_INLINE) ck_assert_ptr_null(item->data);
+  else if (item->bytes > 0) ck_assert_mem_eq(item->data, entry->data, item->bytes);
   ck_assert_mem_eq(&item->dtype, &entry->dtype, sizeof item->dtype);
   ck_assert_uint_eq(item->hash, entry->hash);
   if (item->kind == RINGCAST_ITEM_OBJECT) object_compare(item, entry);

@@ -137,8 +137,8 @@ START_TEST(a_copy_that_has_come_to_its_timeout_goes_on_where_it_was) {
   ck_assert_uint_eq(received.take.copied, CHUNK_BYTES);
   catch_up();
   const uint8_t *rest = (const uint8_t *)received.item.data + CHUNK_BYTES;
-  ck_assert_int_eq(ringcast_gpu_copy_frame(gpu_reader, &received.take, rest, SOURCE_BYTES - CHUNK_BYTES,
-                                           target + CHUNK_BYTES), 0);
+  ck_assert_int_eq(
+      ringcast_gpu_copy_frame(gpu_reader, &received.take, rest, SOURCE_BYTES - CHUNK_BYTES, target + CHUNK_BYTES), 0);
   ck_assert_uint_eq(received.take.copied, SOURCE_BYTES - CHUNK_BYTES);
   ck_assert_int_eq(end(&received), 0);
   ck_assert_int_eq(cuda->stream_synchronize(other), 0);

@@ -119,11 +119,23 @@ END_TEST
 /* ---- Each call fails in turn ------------------------------------------------------------------------------------ */
 
 START_TEST(each_call_that_fails_is_told_and_leaves_nothing) {
-  static const char *const names[] = {"cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid", "cuDeviceGetAttribute",
-                                      "cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxPushCurrent",
-                                      "cuMemGetInfo", "cuMemAlloc", "cuIpcGetMemHandle", "cuMemHostRegister",
-                                      "cuMemHostGetDevicePointer", "cuStreamCreate", "cuStreamWaitValue64",
-                                      "cuStreamWriteValue64", "cuStreamWaitValue32", "cuStreamWriteValue32"};
+  static const char *const names[] = {"cuDeviceGet",
+                                      "cuDeviceGetName",
+                                      "cuDeviceGetUuid",
+                                      "cuDeviceGetAttribute",
+                                      "cuDevicePrimaryCtxRetain",
+                                      "cuCtxGetCurrent",
+                                      "cuCtxPushCurrent",
+                                      "cuMemGetInfo",
+                                      "cuMemAlloc",
+                                      "cuIpcGetMemHandle",
+                                      "cuMemHostRegister",
+                                      "cuMemHostGetDevicePointer",
+                                      "cuStreamCreate",
+                                      "cuStreamWaitValue64",
+                                      "cuStreamWriteValue64",
+                                      "cuStreamWaitValue32",
+                                      "cuStreamWriteValue32"};
   ck_assert_int_eq(look(0, 1), 0);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     for (long nth = 1; nth <= 2; nth++) {

@@ -174,7 +174,7 @@ START_TEST(memory_that_an_open_lease_refers_to_is_not_taken_back) {
     ringcast_writer_abort(writer);
   }
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, _i == 0 ? RINGCAST_FOREVER : 0), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, target, &lent), 0); /* in the same place */
+  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, target, &lent), 0);           /* in the same place */
   ck_assert_int_eq(ringcast_gpu_lease_lent(gpu_writer, &frame.lease, lent), -EINVAL); /* it is no lease any more */
   ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 1);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), 0);
@@ -198,10 +198,10 @@ END_TEST
 
 /* ---- While a graph is captured ----------------------------------------------------------------------------------- */
 
-static const char *const opening[] = {
-    "cuDevicePrimaryCtxRetain", "cuMemAlloc",          "cuMemHostRegister",  "cuMemHostGetDevicePointer",
-    "cuIpcGetMemHandle",        "cuStreamCreate",      "cuStreamSynchronize", "cuMemcpyHtoDAsync",
-    "cuStreamWaitValue64",      "cuStreamWriteValue64"};
+static const char *const opening[] = {"cuDevicePrimaryCtxRetain",  "cuMemAlloc",        "cuMemHostRegister",
+                                      "cuMemHostGetDevicePointer", "cuIpcGetMemHandle", "cuStreamCreate",
+                                      "cuStreamSynchronize",       "cuMemcpyHtoDAsync", "cuStreamWaitValue64",
+                                      "cuStreamWriteValue64"};
 
 /* A driver that knows no modes of threads says so of whatever it does not like meanwhile. */
 START_TEST(capture_only_puts_off_making_the_pool) {

@@ -157,8 +157,8 @@ static void read_two_and_stay(void *unused) {
 
 START_TEST(child_of_a_dead_reader_keeps_nothing_lent_when_another_has_its_slot) {
   struct ringcast_gpu_writer_options options = lending();
-  struct ringcast_writer_options ring = {.size = sizeof ring, .capacity = 1 << 20, .readers = 1,
-                                         .on_death = RINGCAST_EVICT};
+  struct ringcast_writer_options ring = {
+      .size = sizeof ring, .capacity = 1 << 20, .readers = 1, .on_death = RINGCAST_EVICT};
   struct ringcast_peer peer = {.size = sizeof peer};
   uint32_t lent;
   orphans = gate_make();
@@ -255,7 +255,8 @@ START_TEST(nobody_waits_for_memory_that_was_lent_of_a_device_that_fails) {
   ck_assert_int_eq(send_lent(50, lent), 0);
   fake_cuda()->break_context(context);
   ck_assert_int_eq(_i == 0 ? ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER)
-                           : ringcast_gpu_lent_is_idle(gpu_writer, lent), -EPIPE);
+                           : ringcast_gpu_lent_is_idle(gpu_writer, lent),
+                   -EPIPE);
   ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), -EPIPE);
   close_reader();
   close_writer();

@@ -26,10 +26,11 @@ END_TEST
 
 /* 900 from each call in turn, as if a thread began a capture just then. */
 START_TEST(a_capture_elsewhere_refuses_no_pool) {
-  static const char *const names[] = {
-      "cuDeviceGet",       "cuDeviceGetUuid", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",  "cuCtxGetCurrent",
-      "cuMemHostRegister", "cuStreamCreate",  "cuMemHostGetDevicePointer", "cuStreamQuery",    "cuMemGetAddressRange",
-      "cuMemcpyDtoHAsync", "cuStreamWaitValue64", "cuStreamWriteValue64"};
+  static const char *const names[] = {"cuDeviceGet",          "cuDeviceGetUuid",           "cuDevicePrimaryCtxRetain",
+                                      "cuCtxPushCurrent",     "cuCtxGetCurrent",           "cuMemHostRegister",
+                                      "cuStreamCreate",       "cuMemHostGetDevicePointer", "cuStreamQuery",
+                                      "cuMemGetAddressRange", "cuMemcpyDtoHAsync",         "cuStreamWaitValue64",
+                                      "cuStreamWriteValue64"};
   struct ringcast_gpu_writer_options options = gpu_options();
   open_writer(&options);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {

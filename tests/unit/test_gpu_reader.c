@@ -102,8 +102,7 @@ START_TEST(in_a_child_of_a_fork_it_is_the_parents) {
                    ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target) == -ECHILD &&
                    ringcast_gpu_end(gpu_reader, &received.take) == -ECHILD &&
                    ringcast_gpu_release(gpu_reader, &received.frame) == -ECHILD &&
-                   ringcast_gpu_check(gpu_reader) == -ECHILD &&
-                   ringcast_gpu_reader_info(gpu_reader, &info) == -ECHILD;
+                   ringcast_gpu_check(gpu_reader) == -ECHILD && ringcast_gpu_reader_info(gpu_reader, &info) == -ECHILD;
     ringcast_gpu_unmap(hold);
     ringcast_gpu_reader_close(gpu_reader);
     ringcast_reader_close(reader);
@@ -174,8 +173,10 @@ START_TEST(places_that_cannot_be_right_are_refused) {
   struct received received;
   open_pair(NULL);
   uint32_t epoch = writer_info().epoch;
-  static const struct { uint32_t slot; uint64_t generation; } bad[] = {
-      {4, 1}, {UINT32_MAX, 1}, {0, 2}, {0, UINT64_MAX}, {1, (uint64_t)1 << 32 | 1}};
+  static const struct {
+    uint32_t slot;
+    uint64_t generation;
+  } bad[] = {{4, 1}, {UINT32_MAX, 1}, {0, 2}, {0, UINT64_MAX}, {1, (uint64_t)1 << 32 | 1}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     send_frame_of(bad[i].slot, epoch, bad[i].generation, 0, 10, 0);
     next_frame(&received);
@@ -200,8 +201,9 @@ START_TEST(items_that_point_outside_are_refused) {
   open_pair(NULL);
   send_and_begin(0, 100, &received);
   struct ringcast_item item = received.item;
-  static const struct { uint64_t offset, bytes; } bad[] = {
-      {2 << 20, 1}, {(2 << 20) - 99, 100}, {UINT64_MAX, 1}, {0, (2 << 20) + 1}, {1, UINT64_MAX}};
+  static const struct {
+    uint64_t offset, bytes;
+  } bad[] = {{2 << 20, 1}, {(2 << 20) - 99, 100}, {UINT64_MAX, 1}, {0, (2 << 20) + 1}, {1, UINT64_MAX}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     item.device_offset = bad[i].offset;
     item.bytes = bad[i].bytes;

@@ -18,8 +18,8 @@ static void copy(struct received *received) {
 }
 
 START_TEST(where_the_writer_evicts_the_frame_is_free_at_once_too) {
-  struct ringcast_writer_options how = {.size = sizeof how, .capacity = 1 << 20, .readers = 4,
-                                        .on_slow = RINGCAST_EVICT, .slow_ns = 1000000};
+  struct ringcast_writer_options how = {
+      .size = sizeof how, .capacity = 1 << 20, .readers = 4, .on_slow = RINGCAST_EVICT, .slow_ns = 1000000};
   struct ringcast_gpu_writer_options options = gpu_options();
   struct received received;
   options.pool_bytes = RINGCAST_NO_POOL;

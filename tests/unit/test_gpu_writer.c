@@ -170,7 +170,7 @@ START_TEST(a_pool_that_is_full_says_again) {
   for (int i = 0; i < 5; i++)
     ck_assert_int_eq(receive_bytes(i), i < 4 ? RINGCAST_PLACEMENT_POOL : RINGCAST_PLACEMENT_INLINE);
   ck_comes(writer_info().slots_used == 0);
-  ck_assert_int_eq(lease_bytes(2 << 20, &more), 0); /* all of it */
+  ck_assert_int_eq(lease_bytes(2 << 20, &more), 0);  /* all of it */
   ck_assert_int_eq(lease_bytes(1, &second), -EBUSY); /* one at a time */
   ringcast_gpu_drop(gpu_writer, &more.lease);
   hold_up();

@@ -17,7 +17,9 @@
 TEST(what_is_formatted_is_parsed_back) {
   const struct rc_handle handles[] = {
       {.writer = {1, 0}},
-      {.writer = {INT32_MAX, UINT64_MAX}, .control_fd = INT32_MAX, .data_fd = INT32_MAX,
+      {.writer = {INT32_MAX, UINT64_MAX},
+       .control_fd = INT32_MAX,
+       .data_fd = INT32_MAX,
        .token = {UINT64_MAX, UINT64_MAX}},
       {.writer = {4711, 123456}, .control_fd = 3, .data_fd = 4, .token = {0x0123456789abcdef, 0}},
   };

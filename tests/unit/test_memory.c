@@ -166,8 +166,7 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
     if (by_default == 0) rc_memory_destroy(&memory);
     if (create(2 * MIB, RINGCAST_MEMORY_HUGETLB, &held) == 0) /* the failed attempt gave its page back */
       rc_memory_destroy(&held);
-    else
-      got = 0;
+    else got = 0;
   }
   write_number(pool, before);
   if (before > 0) {
@@ -182,8 +181,9 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
 TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
   struct rc_memory memory;
   if (rc_feature_disabled("hugetlb") || read_number(pool) > 0) {
-    tell_skipped("an_empty_pool_is_an_error_only_if_asked_for_by_name",
-                 rc_feature_disabled("hugetlb") ? "RINGCAST_DISABLE has hugetlb" : "this machine has 2 MiB pages reserved");
+    tell_skipped("an_empty_pool_is_an_error_only_if_asked_for_by_name", rc_feature_disabled("hugetlb")
+                                                                            ? "RINGCAST_DISABLE has hugetlb"
+                                                                            : "this machine has 2 MiB pages reserved");
     return;
   }
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOMEM);

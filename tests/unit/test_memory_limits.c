@@ -139,10 +139,8 @@ TEST(a_memory_cgroup_refuses_and_does_not_kill) {
   snprintf(folder, sizeof folder, "/sys/fs/cgroup%.*s/ringcast-test-%d", (int)strcspn(ours + 3, "\n"), ours + 3,
            (int)getpid());
   bool made = mkdir(folder, 0700) == 0;
-  if (made && write_file(folder, "memory.max", "33554432"))
-    child_must_succeed(start_child(inside_cgroup, folder));
-  else
-    tell_skipped("a_memory_cgroup_refuses_and_does_not_kill", reason);
+  if (made && write_file(folder, "memory.max", "33554432")) child_must_succeed(start_child(inside_cgroup, folder));
+  else tell_skipped("a_memory_cgroup_refuses_and_does_not_kill", reason);
   if (made) rmdir(folder);
 }
 

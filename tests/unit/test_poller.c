@@ -23,9 +23,7 @@ static void signal_in_child(void *nothing) {
 }
 static void signal_from_another_process(void) { child_must_succeed(start_child(signal_in_child, NULL)); }
 
-static void let_time_pass(void) {
-  ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), 1000000), 0);
-}
+static void let_time_pass(void) { ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), 1000000), 0); }
 static void arm_for_a_time_in_the_past(void) {
   ck_assert_int_eq(rc_poller_arm(poller, rc_eventcount_prepare(event), INT64_MIN), 0);
 }

@@ -127,7 +127,6 @@ static void look_from_where_proc_is_hidden(void *context) {
   bool alive = rc_watch_is_alive(watch);
   child_must(alive == (watch->fd < 0)); /* without /proc only a pidfd tells a zombie */
   child_must(alive == (getenv("RINGCAST_DISABLE")[0] != 0));
-
 }
 
 LOOP_TEST(no_process_has_a_pid_of_0_or_less, 0, WAYS) {

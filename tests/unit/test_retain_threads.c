@@ -26,7 +26,7 @@ struct party {
   int count;
   bool ended;
   _Atomic int dropped;
-  int retained, own; /* frames that were kept; and after how many there were some that had become its own */
+  int retained, own;           /* frames that were kept; and after how many there were some that had become its own */
   int life_kept, life_dropped; /* kept since it attached, and what `dropped` was then */
 };
 
@@ -58,7 +58,7 @@ static void *drop_all(void *context) {
   for (uint64_t random = 3; take_over(party, random, &retained); random = mix(random)) {
     child_must(is_whole(&retained));
     if (random % 64 == 0) write_to(&retained); /* in every page, which teaches the reader to copy */
-    if (random % 4 == 1) { /* in one */
+    if (random % 4 == 1) {                     /* in one */
       retained.data[0] ^= 1;
       child_must(!is_whole(&retained));
       retained.data[0] ^= 1;

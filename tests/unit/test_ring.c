@@ -192,8 +192,7 @@ TEST(a_grant_never_exceeds_half_a_ring) {
   for (uint64_t i = 0; i < 500; i++) {
     if (send(i, mix(i) % 900) != 0) {
       struct rc_ring_frame frame;
-      while (rc_ring_next(&reader, &frame) == 0)
-        ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
+      while (rc_ring_next(&reader, &frame) == 0) ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
       i--;
     }
     ck_assert_uint_le(control->limit, writer.tail + CAPACITY / 2);

@@ -217,8 +217,8 @@ LOOP_TEST(so_does_cancel, 0, WAYS) {
 LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = NULL;
-  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .readers = 1,
-                                            .spill_bytes = 4 << 20};
+  struct ringcast_writer_options options = {
+      .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = 4 << 20};
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   ringcast_reader *reader = attach(writer);
   struct ringcast_span span;

@@ -67,25 +67,27 @@ static const struct call {
   uint32_t size;
   int (*make)(void *sized);
   int result;
-} options[] = {
-    {"ringcast_writer_options", sizeof(struct ringcast_writer_options), create, 0},
-    {"ringcast_reader_options", sizeof(struct ringcast_reader_options), attach_as, 0},
-    {"ringcast_gpu_writer_options", sizeof(struct ringcast_gpu_writer_options), open_gpu_writer, 0},
-    {"ringcast_gpu_reader_options", sizeof(struct ringcast_gpu_reader_options), open_gpu_reader, 0},
-}, results[] = {
-    {"ringcast_info", sizeof(struct ringcast_info), info_of_writer, 0},
-    {"ringcast_info", sizeof(struct ringcast_info), info_of_reader, 0},
-    {"ringcast_info", sizeof(struct ringcast_info), info_of_tap, 0},
-    {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_writer, 0},
-    {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_reader, 0},
-    {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_tap, 0},
-    {"ringcast_peer", sizeof(struct ringcast_peer), peers_of_writer, 1},
-    {"ringcast_peer", sizeof(struct ringcast_peer), peers_of_tap, 1},
-    {"ringcast_peer", sizeof(struct ringcast_peer), slowest, 1},
-    {"ringcast_gpu_driver", sizeof(struct ringcast_gpu_driver), gpu_status, 0},
-    {"ringcast_gpu_device_info", sizeof(struct ringcast_gpu_device_info), gpu_device, 0},
-    {"ringcast_gpu_info", sizeof(struct ringcast_gpu_info), info_of_gpu_writer, 0},
-    {"ringcast_gpu_info", sizeof(struct ringcast_gpu_info), info_of_gpu_reader, 0},
+} options[] =
+    {
+        {"ringcast_writer_options", sizeof(struct ringcast_writer_options), create, 0},
+        {"ringcast_reader_options", sizeof(struct ringcast_reader_options), attach_as, 0},
+        {"ringcast_gpu_writer_options", sizeof(struct ringcast_gpu_writer_options), open_gpu_writer, 0},
+        {"ringcast_gpu_reader_options", sizeof(struct ringcast_gpu_reader_options), open_gpu_reader, 0},
+},
+  results[] = {
+      {"ringcast_info", sizeof(struct ringcast_info), info_of_writer, 0},
+      {"ringcast_info", sizeof(struct ringcast_info), info_of_reader, 0},
+      {"ringcast_info", sizeof(struct ringcast_info), info_of_tap, 0},
+      {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_writer, 0},
+      {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_reader, 0},
+      {"ringcast_stats", sizeof(struct ringcast_stats), stats_of_tap, 0},
+      {"ringcast_peer", sizeof(struct ringcast_peer), peers_of_writer, 1},
+      {"ringcast_peer", sizeof(struct ringcast_peer), peers_of_tap, 1},
+      {"ringcast_peer", sizeof(struct ringcast_peer), slowest, 1},
+      {"ringcast_gpu_driver", sizeof(struct ringcast_gpu_driver), gpu_status, 0},
+      {"ringcast_gpu_device_info", sizeof(struct ringcast_gpu_device_info), gpu_device, 0},
+      {"ringcast_gpu_info", sizeof(struct ringcast_gpu_info), info_of_gpu_writer, 0},
+      {"ringcast_gpu_info", sizeof(struct ringcast_gpu_info), info_of_gpu_reader, 0},
 };
 
 enum { OPTIONS = sizeof options / sizeof *options, RESULTS = sizeof results / sizeof *results, ROOM = 512 };

@@ -70,7 +70,7 @@ TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.stalls, 1);
   ck_assert_uint_eq(rc_load_relaxed(&writer->ring.ring.control->wanted), 0); /* it waits no more */
-  ck_assert_int_eq(send(writer, 1, 100), 0); /* small frames go on */
+  ck_assert_int_eq(send(writer, 1, 100), 0);                                 /* small frames go on */
   struct ringcast_frame first = expect(reader, 0, 3 * MIB);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 0, &span), -EAGAIN); /* held */
   ck_assert_int_eq(ringcast_reader_release(reader, &first), 0);
@@ -78,8 +78,7 @@ TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_assert_int_eq(send(writer, 2, 2 * MIB), 0);
   read_one(reader, 2, 2 * MIB);
   /* The ring itself can be what is full. */
-  while (send(writer, 3, 30) == 0) {
-  }
+  while (send(writer, 3, 30) == 0) {}
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 1000000, &span), -ETIMEDOUT);
   ck_says("the ring is full");
   ringcast_reader_close(reader);
@@ -233,9 +232,7 @@ TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
 
 static uint32_t now = 1000;
-static uint32_t fake_seconds(void) {
-  return now;
-}
+static uint32_t fake_seconds(void) { return now; }
 
 static uint64_t in_place(ringcast_writer *writer) {
   struct stat file;

@@ -105,9 +105,7 @@ static void with_small_files(void *context) {
   ringcast_writer_close(writer);
 }
 
-TEST(a_limit_of_file_sizes_leaves_a_ring_without) {
-  child_must_succeed(start_child(with_small_files, NULL));
-}
+TEST(a_limit_of_file_sizes_leaves_a_ring_without) { child_must_succeed(start_child(with_small_files, NULL)); }
 
 #if !defined(__SANITIZE_ADDRESS__) /* whose shadow takes more addresses than there may be */
 static void with_few_addresses(void *context) {

@@ -68,17 +68,19 @@ START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
     snprintf(words, sizeof words, "RINGCAST_DISABLE has '%s'", unknown[i]);
     setenv("RINGCAST_DISABLE", list, 1);
     for (int who = 0; who < 3; who++) {
-      int result = who == 0 ? ringcast_writer_create(&refused)
-                 : who == 1 ? ringcast_reader_attach(ringcast_writer_handle(writer), &reader)
-                            : ringcast_tap_attach(ringcast_writer_handle(writer), &tap);
+      int result = who == 0   ? ringcast_writer_create(&refused)
+                   : who == 1 ? ringcast_reader_attach(ringcast_writer_handle(writer), &reader)
+                              : ringcast_tap_attach(ringcast_writer_handle(writer), &tap);
       ck_assert_int_eq(result, -EINVAL);
       ck_assert_ptr_nonnull(strstr(ringcast_last_error(), words));
       ck_assert_ptr_nonnull(strstr(ringcast_last_error(), "io_uring, pidfd"));
     }
     ck_assert(!refused && !reader && !tap);
   }
-  setenv("RINGCAST_DISABLE", " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
-                             "cuda,cuda_pool, cuda_register,cuda_words64", 1);
+  setenv("RINGCAST_DISABLE",
+         " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
+         "cuda,cuda_pool, cuda_register,cuda_words64",
+         1);
   ringcast_reader_close(attach(writer));
   if (retained) setenv("RINGCAST_DISABLE", retained, 1);
   free(retained);

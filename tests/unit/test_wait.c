@@ -28,7 +28,7 @@ START_TEST(the_death_of_the_peer_ends_it) {
     void (*what)(void *) = waited_for ? kill_and_wait : kill_peer;
     ck_assert_int_eq(wait_for(target, 1000), -ETIMEDOUT); /* it has just been seen alive */
     ck_assert_int_eq(wait_until_it_happens(target, RINGCAST_FOREVER, what, &peer), -EOWNERDEAD);
-      ck_assert_int_eq(wait_for(target, RINGCAST_FOREVER), -EOWNERDEAD); /* and again */
+    ck_assert_int_eq(wait_for(target, RINGCAST_FOREVER), -EOWNERDEAD); /* and again */
     if (!waited_for) ck_assert_int_eq(waitpid(peer, NULL, 0), peer);
     destroy(target);
   }
@@ -91,7 +91,7 @@ static int wake_nobody(_Atomic uint32_t *word, int count) {
 START_TEST(a_canceller_that_is_killed_on_the_way_costs_others_no_wake_up) {
   struct target *target = make(0);
   uint32_t value = rc_eventcount_prepare(&target->event); /* another waiter, asleep on this from here on */
-  rc_os.futex_wake = wake_nobody;                    /* as far as it comes */
+  rc_os.futex_wake = wake_nobody;                         /* as far as it comes */
   rc_waiter_cancel(&target->waiter);
   rc_os = real;
   ck_assert_uint_ne(target->event.word, value);

@@ -106,10 +106,8 @@ static int64_t receive(const struct cadence *cadence, ringcast_reader *reader, s
 static int64_t await_word(const struct cadence *cadence, uint32_t value, struct stamp *stamp) {
   uint32_t *word = &cadence->shared->futex;
   while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == value) {
-    if (cadence->way == FUTEX)
-      syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
-    else
-      perf_relax(cadence->oversubscribed);
+    if (cadence->way == FUTEX) syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+    else perf_relax(cadence->oversubscribed);
   }
   int64_t now = perf_now_ns();
   *stamp = cadence->shared->stamp;

@@ -190,8 +190,9 @@ struct stream *stream_make(const struct perf_options *machine, const struct stre
   stream->oversubscribed = perf_cpu_of(machine, 0, options->readers + options->taps + 1) < 0;
   strncpy(stream->shared->handle, ringcast_writer_handle(ring), sizeof stream->shared->handle - 1);
   if (options->floor)
-    window_make(&stream->window, stream->source, options->size,
-                &(struct window_wish){stream->info.capacity, stream->info.memory, options->readers, stream->oversubscribed});
+    window_make(
+        &stream->window, stream->source, options->size,
+        &(struct window_wish){stream->info.capacity, stream->info.memory, options->readers, stream->oversubscribed});
   start(stream);
   stream_run(stream, STREAM_RING, 4); /* the readers' mapping */
   if (options->floor) stream_run(stream, STREAM_FLOOR, 4);
@@ -210,9 +211,7 @@ void stream_destroy(struct stream *stream) {
 
 /* ---- Figures ---------------------------------------------------------------------------------------------------- */
 
-const struct ringcast_info *stream_info(const struct stream *stream) {
-  return &stream->info;
-}
+const struct ringcast_info *stream_info(const struct stream *stream) { return &stream->info; }
 
 uint64_t stream_stride(const struct stream *stream) {
   return (stream->options.size + HEADER + LINE - 1) & ~(uint64_t)(LINE - 1);

@@ -27,9 +27,7 @@ static void class_free(struct rc_py_class *class) {
   PyMem_Free(class);
 }
 
-static void capsule_free(PyObject *capsule) {
-  class_free(PyCapsule_GetPointer(capsule, capsule_name));
-}
+static void capsule_free(PyObject *capsule) { class_free(PyCapsule_GetPointer(capsule, capsule_name)); }
 
 /* Where the field of that name stands in an instance; -1: in no slot of its own. */
 static Py_ssize_t slot_offset(PyTypeObject *type, PyObject *name) {

@@ -35,9 +35,7 @@ static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_
   _mm_sfence();
 }
 #else
-static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) {
-  memcpy(to, from, bytes);
-}
+static inline void rc_py_copy_past_cache(uint8_t *to, const uint8_t *from, size_t bytes) { memcpy(to, from, bytes); }
 #endif
 
 /* `is_spilled`: one of the two places is in spill memory. */

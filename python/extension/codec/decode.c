@@ -5,8 +5,8 @@
  * The entries are read once, in order. Text and scalars are made on the spot; for tensors, arrays, bytes, buffers and
  * the streams of nested values the memory is allocated and the copy put on a list, and the list is worked off without
  * the GIL. Only then is the pickle loaded, from a copy too, and are the leaves filled in and the nested values made
- * (token_read.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that the
- * reader is asked whether it was evicted while all that was copied.
+ * (token_read.c): whatever code runs then finds its parts complete, and nobody can change them any more. Before that
+ * the reader is asked whether it was evicted while all that was copied.
  *
  * For a view, arrays and tensors are made over the frame's own memory, and are on no list (view.c). For one item of a
  * dict, its entries are all that is read (inspect.c).
@@ -70,8 +70,8 @@ static bool nested_add(struct rc_py_decoding *decoding, PyObject *key, const str
 
 /* Of a nested value, in the order of the entries. */
 static bool take_part(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint32_t index) {
-  bool is_part = item->kind == RINGCAST_ITEM_TENSOR || item->kind == RINGCAST_ITEM_STR ||
-                 item->kind == RINGCAST_ITEM_BYTES;
+  bool is_part =
+      item->kind == RINGCAST_ITEM_TENSOR || item->kind == RINGCAST_ITEM_STR || item->kind == RINGCAST_ITEM_BYTES;
   if (!is_part || item->flags & RINGCAST_ITEM_KEYED || decoding->nested_count == 0) {
     return rc_py_damaged(decoding, "an item that is nobody's");
   }
@@ -315,13 +315,13 @@ static void decoding_clear(struct rc_py_decoding *decoding) {
 static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame,
                                 const struct rc_py_decoder *decoder, uint32_t *tag) {
   struct rc_py_decoding decoding = {.state = state,
-                              .reader = decoder->reader,
-                              .owner = decoder->owner,
-                              .whole = frame,
-                              .classes = decoder->classes,
-                              .allow_pickle = decoder->allow_pickle,
-                              .hold = decoder->hold,
-                              .selection = decoder->selection};
+                                    .reader = decoder->reader,
+                                    .owner = decoder->owner,
+                                    .whole = frame,
+                                    .classes = decoder->classes,
+                                    .allow_pickle = decoder->allow_pickle,
+                                    .hold = decoder->hold,
+                                    .selection = decoder->selection};
   bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
   ok = ok && take_all(&decoding) && finish(&decoding);

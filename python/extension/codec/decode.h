@@ -48,10 +48,10 @@ struct rc_py_decoding {
   PyObject **classes;
   const ringcast_reader *reader; /* NULL: nobody can write to the frame */
   bool allow_pickle;
-  struct rc_py_hold *hold;                 /* see rc_py_decoder */
+  struct rc_py_hold *hold; /* see rc_py_decoder */
   const struct rc_py_selection *selection;
-  uint64_t arrays; /* bytes of those of RC_PY_RETAIN_LEAST or more */
-  PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
+  uint64_t arrays;                    /* bytes of those of RC_PY_RETAIN_LEAST or more */
+  PyObject *pickle, *buffers;         /* bytes and a list; NULL: no pickle */
   struct rc_py_reader *owner;         /* see rc_py_decoder */
   const struct ringcast_frame *whole; /* the frame, as its Reader holds it */
   struct rc_py_fetching *device;      /* NULL: nothing of it was, or is to go, on a device as yet */

@@ -148,20 +148,13 @@ PyObject *rc_py_make_value(struct rc_py_decoding *decoding, const struct ringcas
   switch (item->kind) {
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_LEAF:
-  case RINGCAST_ITEM_OBJECT:
-    return rc_py_ref(Py_None);
-  case RINGCAST_ITEM_BOOL:
-    return PyBool_FromLong(item->scalar.i != 0);
-  case RINGCAST_ITEM_INT:
-    return PyLong_FromLongLong(item->scalar.i);
-  case RINGCAST_ITEM_FLOAT:
-    return PyFloat_FromDouble(item->scalar.f);
-  case RINGCAST_ITEM_STR:
-    return rc_py_make_text(decoding, item->data, item->bytes);
-  case RINGCAST_ITEM_BYTES:
-    return rc_py_make_bytes(decoding, item);
-  case RINGCAST_ITEM_TENSOR:
-    return make_tensor(decoding, item);
+  case RINGCAST_ITEM_OBJECT: return rc_py_ref(Py_None);
+  case RINGCAST_ITEM_BOOL: return PyBool_FromLong(item->scalar.i != 0);
+  case RINGCAST_ITEM_INT: return PyLong_FromLongLong(item->scalar.i);
+  case RINGCAST_ITEM_FLOAT: return PyFloat_FromDouble(item->scalar.f);
+  case RINGCAST_ITEM_STR: return rc_py_make_text(decoding, item->data, item->bytes);
+  case RINGCAST_ITEM_BYTES: return rc_py_make_bytes(decoding, item);
+  case RINGCAST_ITEM_TENSOR: return make_tensor(decoding, item);
   default:
     rc_py_raise_text(decoding->state, EPROTO, "the frame is of another build: it holds an item of kind %d", item->kind);
     return NULL;

@@ -70,7 +70,7 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
     if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* for who reads them to say */
     if (item.kind != RINGCAST_ITEM_TENSOR || !rc_py_device_wants(decoding, &item)) continue;
     if (!(item.flags & RINGCAST_ITEM_TORCH) || item.bytes == 0 || item.bytes >= RC_PY_ARENA_LEAST) continue;
-    if (item.placement == RINGCAST_PLACEMENT_EXTERN) continue; /* each is copied from where it is */
+    if (item.placement == RINGCAST_PLACEMENT_EXTERN) continue;                 /* each is copied from where it is */
     if (item.placement == RINGCAST_PLACEMENT_POOL && decoding->hold) continue; /* to be looked at there */
     struct arena *arena = &device->arenas[source_of(&item)];
     uint64_t at = place_of(decoding, &item), end = at + item.bytes;
@@ -111,8 +111,9 @@ static bool is_torch_ready(const struct rc_py_decoding *decoding) {
     state->torch.is_built_with_cuda = is_built;
   }
   if (state->torch.is_built_with_cuda) return true;
-  rc_py_raise_text(state, ENODEV, "the torch of this process is built without CUDA: Reader(handle, "
-                                  "map_location=\"cpu\") receives it on the CPU");
+  rc_py_raise_text(state, ENODEV,
+                   "the torch of this process is built without CUDA: Reader(handle, "
+                   "map_location=\"cpu\") receives it on the CPU");
   return false;
 }
 
@@ -201,10 +202,9 @@ static int copy_frame(struct rc_py_decoding *decoding, const void *from, uint64_
   int rc;
   device->take->timeout_ns = SLICE_NS;
   for (uint64_t done = 0;; done += device->take->copied) {
-    Py_BEGIN_ALLOW_THREADS
-    rc = ringcast_gpu_copy_frame(device->reader, device->take, source + done, bytes - done, to + done);
-    Py_END_ALLOW_THREADS
-    if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
+    Py_BEGIN_ALLOW_THREADS rc =
+        ringcast_gpu_copy_frame(device->reader, device->take, source + done, bytes - done, to + done);
+    Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
     if (PyErr_CheckSignals() < 0) {
       decoding->owner->gpu->is_interrupted = true;
       return RC_PY_RAISED;
@@ -217,10 +217,9 @@ static int copy_one(struct rc_py_decoding *decoding, const struct transfer *tran
   int rc;
   if (transfer->source == FRAME)
     return copy_frame(decoding, (const uint8_t *)decoding->whole->data + transfer->at, transfer->bytes, transfer->to);
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_BEGIN_ALLOW_THREADS rc =
+      ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
+  Py_END_ALLOW_THREADS return rc;
 }
 
 static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
@@ -233,8 +232,7 @@ static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t a
 static int follow(const struct rc_py_fetching *device, void *stream, void *before) {
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_follow(device->device, stream, before);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_END_ALLOW_THREADS return rc;
 }
 
 /* Torch's memory is its own in the order of its stream alone: before the copies by another one, and after them. */
@@ -288,8 +286,7 @@ static bool make_arena(struct rc_py_decoding *decoding, int source) {
   const struct ringcast_dtype byte = {.code = 1, .bits = 8, .lanes = 1};
   PyObject *shape = Py_BuildValue("(K)", (unsigned long long)((bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT));
   if (!shape) return false;
-  arena->tensor = rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->device,
-                                       &arena->address);
+  arena->tensor = rc_py_torch_empty_on(decoding->state, rc_py_dtype_find(byte), shape, device->device, &arena->address);
   Py_DECREF(shape);
   return arena->tensor && transfer_add(decoding, source, arena->start, bytes, arena->address);
 }
@@ -310,8 +307,7 @@ static int copy_wherever(struct rc_py_decoding *decoding, const struct ringcast_
   int rc;
   if (source_of(item) == FRAME) return copy_frame(decoding, item->data, item->bytes, to);
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_END_ALLOW_THREADS return rc;
 }
 
 /* Of one item, wherever it is; at once. */
@@ -354,9 +350,7 @@ static PyObject *make_torch(struct rc_py_decoding *decoding, const struct ringca
 
 /* What CuPy or JAX make of a DeviceTensor; without them it stays one. Takes it over. */
 static PyObject *hand_on(struct rc_py_decoding *decoding, const struct ringcast_item *item, PyObject *tensor) {
-  const char *name = item->flags & RINGCAST_ITEM_CUPY  ? "as_cupy"
-                     : item->flags & RINGCAST_ITEM_JAX ? "as_jax"
-                                                       : NULL;
+  const char *name = item->flags & RINGCAST_ITEM_CUPY ? "as_cupy" : item->flags & RINGCAST_ITEM_JAX ? "as_jax" : NULL;
   if (!tensor || !name) return tensor;
   PyObject *made = rc_py_device_call(decoding->state, name, "(O)", tensor);
   Py_DECREF(tensor);
@@ -408,8 +402,7 @@ static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ring
   if (!array) return NULL;
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_to_host(device->reader, device->take, item, out);
-  Py_END_ALLOW_THREADS
-  if (rc == 0) return array;
+  Py_END_ALLOW_THREADS if (rc == 0) return array;
   Py_DECREF(array);
   return rc_py_raise(decoding->state, rc);
 }

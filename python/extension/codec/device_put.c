@@ -26,8 +26,7 @@ static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_driver *stat
   *status = (struct ringcast_gpu_driver){.size = sizeof *status};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(status);
-  Py_END_ALLOW_THREADS
-  state->device_is_ready = rc == 0 && status->ready;
+  Py_END_ALLOW_THREADS state->device_is_ready = rc == 0 && status->ready;
   return state->device_is_ready;
 }
 
@@ -42,8 +41,8 @@ static int see_to(struct rc_py_encoding *encoding, PyObject *value, struct rc_py
   }
   if (ringcast_tensor_bytes(&source->tensor, &bytes) < 0 || bytes == 0) return 1; /* nothing to copy */
   const struct rc_py_writer *writer = encoding->writer;
-  int32_t device = !writer       ? source->device
-                   : writer->gpu ? writer->gpu_device
+  int32_t device = !writer               ? source->device
+                   : writer->gpu         ? writer->gpu_device
                    : encoding->on_device ? encoding->device
                                          : source->device;
   if (source->device != device) {
@@ -70,9 +69,7 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 }
 
 /* Where the frame does not have it itself. */
-static bool goes_to_pool(const struct rc_py_part *part) {
-  return rc_py_is_on_device(part) && part->lent == 0;
-}
+static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && part->lent == 0; }
 
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out) {
   uint32_t count = 0;
@@ -134,6 +131,5 @@ static int copy_back_all(const struct rc_py_encoding *encoding) {
 int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu) {
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = gpu ? fetch_all(encoding, gpu) : copy_back_all(encoding);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_END_ALLOW_THREADS return rc;
 }

@@ -4,9 +4,9 @@
  *
  * Measure: a dict with str keys becomes one part for each item, in order; anything else is one part, the whole value.
  * Scalars, text, bytes, tensors and arrays are parts of their own; any other value that has a native form becomes a
- * stream (token_write.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled by
- * protocol 5, whose out-of-band buffers follow last. All Python code that there is to run runs here, and may do as it
- * likes: the parts hold references of their own. Then the frame's size is known to the byte.
+ * stream (token_write.c), whose tensors and long things follow as parts too. What has none goes into one list, pickled
+ * by protocol 5, whose out-of-band buffers follow last. All Python code that there is to run runs here, and may do as
+ * it likes: the parts hold references of their own. Then the frame's size is known to the byte.
  *
  * Write: see write.c.
  */
@@ -263,7 +263,8 @@ Py_ssize_t rc_py_leaf_add(struct rc_py_encoding *encoding, PyObject *value, stru
 
 /* Pickles `object` into part `index` and adds its buffers behind all that is there. `root`: the value that a list of
  * leaves is of, or NULL. DONE, RAISED, or CYCLE: it came upon a container that its leaves stand in. */
-static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object, PyObject *root) {
+static enum rc_py_token_writer add_pickle(struct rc_py_encoding *encoding, size_t index, PyObject *object,
+                                          PyObject *root) {
   struct rc_py_state *state = encoding->state;
   encoding->pickled = true;
   if (!state->dumps && !(state->dumps = rc_py_import("ringcast._pickling", "dumps"))) return RC_PY_PUT_RAISED;

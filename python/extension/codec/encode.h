@@ -23,7 +23,7 @@ struct rc_py_part {
   const void *data;           /* NULL for an OBJECT until all are written: then scalar.i is where its stream starts */
   uint64_t bytes;
   uint32_t first_part, parts; /* of an OBJECT */
-  uint32_t lent; /* of a tensor on a device: the number of the lent memory that it lies in, or 0 */
+  uint32_t lent;              /* of a tensor on a device: the number of the lent memory that it lies in, or 0 */
   void *out;                  /* where in the ring the data goes */
 };
 
@@ -43,20 +43,20 @@ struct rc_py_encoding {
   bool is_loose;                     /* ... and have to be copied before any of them goes */
   int32_t device;
   void *device_stream; /* of the first of them */
-  uint32_t hash; /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
-  PyObject *leaves;  /* a list, or NULL: none yet */
-  PyObject *holders; /* a list: containers that leaves stand in, and could lead back to */
-  uint64_t entered;  /* containers */
-  uint64_t noted;    /* of them, when `holders` was last added to, plus 1 */
+  uint32_t hash;       /* RINGCAST_ITEM_SHA256 or _XXH3: each tensor gets one; 0: none does */
+  PyObject *leaves;    /* a list, or NULL: none yet */
+  PyObject *holders;   /* a list: containers that leaves stand in, and could lead back to */
+  uint64_t entered;    /* containers */
+  uint64_t noted;      /* of them, when `holders` was last added to, plus 1 */
   /* Of token_write.c. */
   uint8_t *stream; /* the nested values, one after the other */
   size_t stream_bytes, stream_room;
   PyObject *class_cache;
   uint64_t serial; /* of the stream that is being written */
   uint32_t classes;
-  uint32_t first_text; /* number of this stream */
+  uint32_t first_text;       /* number of this stream */
   struct rc_py_texts *texts; /* NULL: no memory yet */
-  PyObject **seen; /* containers that others may hold too: a table */
+  PyObject **seen;           /* containers that others may hold too: a table */
   size_t seen_count, seen_room;
   uintptr_t stack_floor;
 };
@@ -71,8 +71,8 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
 /* The same with tensors on a device, in the pool at `lease`, or, if that is NULL, in the frame. `gpu` NULL: nobody's.
  */
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
-                                const struct ringcast_span *span, uint32_t tag,
-                                const struct ringcast_gpu_extent *lease, size_t *out_bytes);
+                                const struct ringcast_span *span, uint32_t tag, const struct ringcast_gpu_extent *lease,
+                                size_t *out_bytes);
 /* Sums up what the frame needs. False: raised. */
 bool rc_py_encoding_plan(struct rc_py_encoding *encoding);
 void rc_py_encoding_clear(struct rc_py_encoding *encoding);

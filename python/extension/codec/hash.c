@@ -35,9 +35,10 @@ bool rc_py_hash_argument(struct rc_py_state *state, PyObject *object, uint32_t *
   if (!*out) return raise_unknown(object);
 #ifndef RINGCAST_HAVE_XXHASH
   if (*out == RINGCAST_ITEM_XXH3) {
-    rc_py_raise_text(state, ENOTSUP, "this build of ringcast has no \"xxh3\": it was built without xxHash's header. "
-                                     "Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast anew, or use "
-                                     "hash=\"sha256\"");
+    rc_py_raise_text(state, ENOTSUP,
+                     "this build of ringcast has no \"xxh3\": it was built without xxHash's header. "
+                     "Install that (Debian: libxxhash-dev; 0.8 or later) and ringcast anew, or use "
+                     "hash=\"sha256\"");
     return false;
   }
 #endif
@@ -176,6 +177,5 @@ int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *ten
   if (which == RINGCAST_ITEM_SHA256) return pack_sha256(state, &pieces, out);
   if (bytes <= RC_PY_COPY_WITH_GIL) return pack_xxh3(&pieces, out);
   Py_BEGIN_ALLOW_THREADS rc = pack_xxh3(&pieces, out);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_END_ALLOW_THREADS return rc;
 }

@@ -56,8 +56,8 @@ static int open_dict(struct look *look) {
   if (look->frame.root == RINGCAST_ROOT_DICT) return 1;
   if (look->frame.count == 0) return 0;
   if (!get_entry(look, 0, &item)) return -1;
-  bool may_be = item.kind == RINGCAST_ITEM_OBJECT || item.kind == RINGCAST_ITEM_PICKLE ||
-                item.kind == RINGCAST_ITEM_ERROR;
+  bool may_be =
+      item.kind == RINGCAST_ITEM_OBJECT || item.kind == RINGCAST_ITEM_PICKLE || item.kind == RINGCAST_ITEM_ERROR;
   return may_be ? 0 : raise_no_dict("a single value");
 }
 

@@ -27,7 +27,7 @@ static PyObject *key_text(PyObject *key) {
 static PyObject *path_add(PyObject *way, const struct rc_py_step *step) {
   bool has_key = step->index == RC_PY_STEP_KEY || !step->up;
   PyObject *key = has_key ? key_text(step->key) : NULL;
-  PyObject *path = has_key ? (key ? PyUnicode_FromFormat("%U[%U]", way, key) : NULL)
+  PyObject *path = has_key                            ? (key ? PyUnicode_FromFormat("%U[%U]", way, key) : NULL)
                    : step->index == RC_PY_STEP_FIELD  ? PyUnicode_FromFormat("%U.%U", way, step->key)
                    : step->index == RC_PY_STEP_MEMBER ? PyUnicode_FromFormat("%U{...}", way)
                    : step->index == RC_PY_STEP_OF_KEY ? PyUnicode_FromFormat("a key of %U", way)

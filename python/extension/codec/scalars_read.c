@@ -40,27 +40,14 @@ PyObject *rc_py_token_read_scalar(struct rc_py_token_reader *getting, const stru
 static inline __attribute__((always_inline)) PyObject *packed_number(uint8_t kind, const uint8_t *at) {
   int64_t value = 0;
   switch (kind) {
-  case RINGCAST_PACKED_U8:
-    return PyLong_FromLong(*at);
-  case RINGCAST_PACKED_U16:
-    memcpy(&value, at, 2);
-    return PyLong_FromLong((long)value);
-  case RINGCAST_PACKED_U32:
-    memcpy(&value, at, 4);
-    return PyLong_FromLongLong(value);
-  case RINGCAST_PACKED_I8:
-    return PyLong_FromLong((int8_t)*at);
-  case RINGCAST_PACKED_I16:
-    memcpy(&value, at, 2);
-    return PyLong_FromLong((int16_t)value);
-  case RINGCAST_PACKED_I32:
-    memcpy(&value, at, 4);
-    return PyLong_FromLong((int32_t)value);
-  case RINGCAST_PACKED_I64:
-    memcpy(&value, at, 8);
-    return PyLong_FromLongLong(value);
-  default:
-    return get_float(at);
+  case RINGCAST_PACKED_U8: return PyLong_FromLong(*at);
+  case RINGCAST_PACKED_U16: memcpy(&value, at, 2); return PyLong_FromLong((long)value);
+  case RINGCAST_PACKED_U32: memcpy(&value, at, 4); return PyLong_FromLongLong(value);
+  case RINGCAST_PACKED_I8: return PyLong_FromLong((int8_t)*at);
+  case RINGCAST_PACKED_I16: memcpy(&value, at, 2); return PyLong_FromLong((int16_t)value);
+  case RINGCAST_PACKED_I32: memcpy(&value, at, 4); return PyLong_FromLong((int32_t)value);
+  case RINGCAST_PACKED_I64: memcpy(&value, at, 8); return PyLong_FromLongLong(value);
+  default: return get_float(at);
   }
 }
 
@@ -79,8 +66,7 @@ static inline __attribute__((always_inline)) bool fill_packed(PyObject **out, co
 static bool fill_packed_kind(PyObject **out, const struct ringcast_token *token) {
   switch (token->kind) {
 #define KIND(name) \
-  case name:       \
-    return fill_packed(out, token, name);
+  case name: return fill_packed(out, token, name);
     KIND(RINGCAST_PACKED_U8)
     KIND(RINGCAST_PACKED_U16)
     KIND(RINGCAST_PACKED_U32)
@@ -89,8 +75,7 @@ static bool fill_packed_kind(PyObject **out, const struct ringcast_token *token)
     KIND(RINGCAST_PACKED_I32)
     KIND(RINGCAST_PACKED_I64)
 #undef KIND
-  default:
-    return fill_packed(out, token, RINGCAST_PACKED_F64);
+  default: return fill_packed(out, token, RINGCAST_PACKED_F64);
   }
 }
 

@@ -78,24 +78,22 @@ static void narrow(uint8_t *to, const uint8_t *from, size_t count, uint8_t kind)
     memmove(to, from, count * 8);
     return;
   }
-#define NARROW(type)                                       \
-  for (size_t i = 0; i < count; i++) {                     \
-    memcpy(&value, from + 8 * i, sizeof value);            \
-    type small = (type)value;                              \
-    memcpy(to + sizeof small * i, &small, sizeof small);   \
+#define NARROW(type)                                     \
+  for (size_t i = 0; i < count; i++) {                   \
+    memcpy(&value, from + 8 * i, sizeof value);          \
+    type small = (type)value;                            \
+    memcpy(to + sizeof small * i, &small, sizeof small); \
   }
   switch (each) {
-  case 1:
-    NARROW(uint8_t) break;
-  case 2:
-    NARROW(uint16_t) break;
-  default:
-    NARROW(uint32_t) break;
+  case 1: NARROW(uint8_t) break;
+  case 2: NARROW(uint16_t) break;
+  default: NARROW(uint32_t) break;
   }
 #undef NARROW
 }
 
-static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count) {
+static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
+                                        size_t count) {
   int64_t low = INT64_MAX, high = INT64_MIN, value;
   uint8_t *at = stream_at(encoding, HEAD + 8 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
@@ -114,7 +112,8 @@ static enum rc_py_token_writer put_ints(struct rc_py_encoding *encoding, uint8_t
   return stream_end(encoding, at + count * (kind & 15));
 }
 
-static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count) {
+static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
+                                          size_t count) {
   uint8_t *at = stream_at(encoding, HEAD + 1 + 8 * count);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
@@ -130,7 +129,7 @@ static enum rc_py_token_writer put_floats(struct rc_py_encoding *encoding, uint8
 
 /* LEAF: they are no numbers of one kind, and nothing was written. */
 enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
-                                        size_t count) {
+                                                 size_t count) {
   if (PyLong_CheckExact(items[0]) && PyLong_CheckExact(items[count - 1])) return put_ints(encoding, tag, items, count);
   if (PyFloat_CheckExact(items[0])) return put_floats(encoding, tag, items, count);
   return RC_PY_PUT_LEAF;
@@ -139,7 +138,7 @@ enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding
 /* ---- Text and bytes --------------------------------------------------------------------------------------------- */
 
 static enum rc_py_token_writer put_part(struct rc_py_encoding *encoding, PyObject *value, enum ringcast_item_kind kind,
-                               const void *data, size_t bytes) {
+                                        const void *data, size_t bytes) {
   struct rc_py_part *part = rc_py_part_add(encoding, NULL, value);
   if (!part) return RC_PY_PUT_RAISED;
   part->kind = kind;
@@ -168,7 +167,8 @@ static bool is_there(const struct rc_py_encoding *encoding, size_t at, const voi
 }
 
 /* A str that others hold too, and so the value perhaps once more: with a number, or by its number. */
-static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data, size_t bytes) {
+static enum rc_py_token_writer put_shared(struct rc_py_encoding *encoding, PyObject *text, const void *data,
+                                          size_t bytes) {
   struct rc_py_texts *texts = encoding->texts;
   struct rc_py_text *known = &texts->table[((uintptr_t)text >> 4 ^ (uintptr_t)text >> 14) & (RC_PY_TEXTS - 1)];
   if (known->text == text && known->number >= encoding->first_text && known->number < texts->next &&
@@ -209,10 +209,7 @@ enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding,
 
 enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value) {
   size_t bytes = (size_t)PyByteArray_GET_SIZE(value);
-  if (bytes <= INLINE_MOST) {
-    return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes);
-  }
+  if (bytes <= INLINE_MOST) { return put_bytes(encoding, RINGCAST_TAG_BYTEARRAY, PyByteArray_AS_STRING(value), bytes); }
   if (!rc_py_part_add_buffer(encoding, value, RINGCAST_ITEM_BYTES)) return RC_PY_PUT_RAISED;
   return put_tag(encoding, RINGCAST_TAG_PART_BYTEARRAY);
 }
-

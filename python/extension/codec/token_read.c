@@ -253,8 +253,8 @@ static PyObject *get_bounds(struct rc_py_token_reader *getting, const struct rin
 /* No value: one follows, or a class again. By a loop in get_value, as a stream can have many in a row at any depth. */
 static bool take_class(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   if (getting->class_count == RINGCAST_MAX_CLASSES) return stream_damaged(getting, "it has too many classes");
-  struct rc_py_class *class = rc_py_class_find(getting->state, getting->classes, token->kind, token->data,
-                                               token->count, getting->may_import);
+  struct rc_py_class *class =
+      rc_py_class_find(getting->state, getting->classes, token->kind, token->data, token->count, getting->may_import);
   if (class) {
     getting->class[getting->class_count++] = class;
   } else if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_ValueError)) {
@@ -271,9 +271,7 @@ static PyObject *get_member(struct rc_py_token_reader *getting, const struct rc_
   }
   PyObject *members = name ? PyObject_GetAttr((PyObject *)class->type, getting->state->names._member_map_) : NULL;
   PyObject *member = NULL;
-  if (members && PyDict_CheckExact(members)) {
-    member = rc_py_ref(PyDict_GetItemWithError(members, name));
-  }
+  if (members && PyDict_CheckExact(members)) { member = rc_py_ref(PyDict_GetItemWithError(members, name)); }
   if (members && !member && !PyErr_Occurred()) {
     rc_py_raise_text(getting->state, EPROTO, "the frame holds the member %.100R of %R, and there is none here", name,
                      class->type);
@@ -329,46 +327,31 @@ static PyObject *get_container(struct rc_py_token_reader *getting, const struct 
     if (!rc_py_stack_has_room(&getting->stack_floor)) return too_deep();
   }
   switch (token->tag) {
-  case RINGCAST_TAG_LIST:
-    return get_list(getting, token->count, depth + 1);
-  case RINGCAST_TAG_TUPLE:
-    return get_tuple(getting, token->count, depth + 1);
-  case RINGCAST_TAG_DICT:
-    return get_dict(getting, token->count, depth + 1);
+  case RINGCAST_TAG_LIST: return get_list(getting, token->count, depth + 1);
+  case RINGCAST_TAG_TUPLE: return get_tuple(getting, token->count, depth + 1);
+  case RINGCAST_TAG_DICT: return get_dict(getting, token->count, depth + 1);
   case RINGCAST_TAG_SET:
-  case RINGCAST_TAG_FROZENSET:
-    return get_set(getting, token, depth + 1);
+  case RINGCAST_TAG_FROZENSET: return get_set(getting, token, depth + 1);
   case RINGCAST_TAG_RANGE:
-  case RINGCAST_TAG_SLICE:
-    return get_bounds(getting, token, depth + 1);
-  default:
-    return get_instance(getting, token, depth + 1);
+  case RINGCAST_TAG_SLICE: return get_bounds(getting, token, depth + 1);
+  default: return get_instance(getting, token, depth + 1);
   }
 }
 
 static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringcast_token *token) {
   switch (token->tag) {
-  case RINGCAST_TAG_BIGINT:
-    return rc_py_token_read_bigint(getting, token);
-  case RINGCAST_TAG_COMPLEX:
-    return rc_py_token_read_complex(token);
-  case RINGCAST_TAG_WTF8:
-    return get_text(getting, token, "surrogatepass");
+  case RINGCAST_TAG_BIGINT: return rc_py_token_read_bigint(getting, token);
+  case RINGCAST_TAG_COMPLEX: return rc_py_token_read_complex(token);
+  case RINGCAST_TAG_WTF8: return get_text(getting, token, "surrogatepass");
   case RINGCAST_TAG_BYTEARRAY:
     return PyByteArray_FromStringAndSize((const char *)token->data, (Py_ssize_t)token->count);
-  case RINGCAST_TAG_SCALAR:
-    return rc_py_token_read_scalar(getting, token);
-  case RINGCAST_TAG_DTYPE:
-    return rc_py_torch_dtype(getting->state, token->data, token->count);
-  case RINGCAST_TAG_DEVICE:
-    return rc_py_torch_device(getting->state, token->data, token->count);
-  case RINGCAST_TAG_SIZE:
-    return rc_py_token_read_size(getting, token);
+  case RINGCAST_TAG_SCALAR: return rc_py_token_read_scalar(getting, token);
+  case RINGCAST_TAG_DTYPE: return rc_py_torch_dtype(getting->state, token->data, token->count);
+  case RINGCAST_TAG_DEVICE: return rc_py_torch_device(getting->state, token->data, token->count);
+  case RINGCAST_TAG_SIZE: return rc_py_token_read_size(getting, token);
   case RINGCAST_TAG_PART:
-  case RINGCAST_TAG_PART_BYTEARRAY:
-    return get_part(getting, token);
-  default:
-    return get_leaf(getting, token->count);
+  case RINGCAST_TAG_PART_BYTEARRAY: return get_part(getting, token);
+  default: return get_leaf(getting, token->count);
   }
 }
 
@@ -381,29 +364,18 @@ static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
     if (token.tag == RINGCAST_TAG_CLASS && !take_class(getting, &token)) return NULL;
   } while (token.tag == RINGCAST_TAG_CLASS);
   switch (token.tag) {
-  case RINGCAST_TAG_INT64:
-    return PyLong_FromLongLong(token.i);
-  case RINGCAST_TAG_ASCII:
-    return get_ascii(getting, token.data, token.count);
-  case RINGCAST_TAG_UTF8:
-    return get_text(getting, &token, NULL);
-  case RINGCAST_TAG_NAMED:
-    return get_named(getting, &token);
-  case RINGCAST_TAG_AGAIN:
-    return get_again(getting, token.count);
-  case RINGCAST_TAG_NONE:
-    return rc_py_ref(Py_None);
-  case RINGCAST_TAG_FALSE:
-    return rc_py_ref(Py_False);
-  case RINGCAST_TAG_TRUE:
-    return rc_py_ref(Py_True);
-  case RINGCAST_TAG_FLOAT:
-    return get_float(token.data);
-  case RINGCAST_TAG_BYTES:
-    return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
+  case RINGCAST_TAG_INT64: return PyLong_FromLongLong(token.i);
+  case RINGCAST_TAG_ASCII: return get_ascii(getting, token.data, token.count);
+  case RINGCAST_TAG_UTF8: return get_text(getting, &token, NULL);
+  case RINGCAST_TAG_NAMED: return get_named(getting, &token);
+  case RINGCAST_TAG_AGAIN: return get_again(getting, token.count);
+  case RINGCAST_TAG_NONE: return rc_py_ref(Py_None);
+  case RINGCAST_TAG_FALSE: return rc_py_ref(Py_False);
+  case RINGCAST_TAG_TRUE: return rc_py_ref(Py_True);
+  case RINGCAST_TAG_FLOAT: return get_float(token.data);
+  case RINGCAST_TAG_BYTES: return PyBytes_FromStringAndSize((const char *)token.data, (Py_ssize_t)token.count);
   case RINGCAST_TAG_PACKED_LIST:
-  case RINGCAST_TAG_PACKED_TUPLE:
-    return rc_py_token_read_packed(&token);
+  case RINGCAST_TAG_PACKED_TUPLE: return rc_py_token_read_packed(&token);
   case RINGCAST_TAG_LIST:
   case RINGCAST_TAG_TUPLE:
   case RINGCAST_TAG_DICT:
@@ -412,10 +384,8 @@ static PyObject *get_value(struct rc_py_token_reader *getting, int depth) {
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE:
   case RINGCAST_TAG_OBJECT:
-  case RINGCAST_TAG_MEMBER:
-    return get_container(getting, &token, depth);
-  default:
-    return get_rare(getting, &token);
+  case RINGCAST_TAG_MEMBER: return get_container(getting, &token, depth);
+  default: return get_rare(getting, &token);
   }
 }
 

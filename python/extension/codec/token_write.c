@@ -73,10 +73,10 @@ static int see(struct rc_py_encoding *encoding, PyObject *container) {
   return 0;
 }
 
-/* Whether a container with more than one reference is to be written: as rc_py_token_writer. Two are its own container's and
- * put_inner's: nobody else has it. */
+/* Whether a container with more than one reference is to be written: as rc_py_token_writer. Two are its own container's
+ * and put_inner's: nobody else has it. */
 static enum rc_py_token_writer look_at_shared(struct rc_py_encoding *encoding, PyObject *container,
-                                     const struct rc_py_step *step) {
+                                              const struct rc_py_step *step) {
   if (is_on_the_way(step->up, container)) return RC_PY_PUT_CYCLE;
   int seen = see(encoding, container);
   if (seen < 0) return RC_PY_PUT_RAISED;
@@ -122,7 +122,8 @@ static inline bool small_tag(PyObject *value, uint8_t *out) {
 
 /* A value within a container, which `step` tells; takes over a reference, for Python code that runs deeper down could
  * drop the container's. One that has no kind of its own becomes a leaf. */
-static inline enum rc_py_token_writer put_inner(struct rc_py_encoding *encoding, PyObject *value, struct rc_py_step *step) {
+static inline enum rc_py_token_writer put_inner(struct rc_py_encoding *encoding, PyObject *value,
+                                                struct rc_py_step *step) {
   uint8_t tag;
   if (small_tag(value, &tag)) {
     Py_DECREF(value);
@@ -150,8 +151,8 @@ static enum rc_py_token_writer raise_too_deep(struct rc_py_step *step) {
 }
 
 /* The container as a step further down; whether it may be written at all. */
-static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding, PyObject *container, struct rc_py_step *up,
-                                       struct rc_py_step *out) {
+static inline enum rc_py_token_writer step_into(struct rc_py_encoding *encoding, PyObject *container,
+                                                struct rc_py_step *up, struct rc_py_step *out) {
   out->up = up;
   out->container = container;
   out->depth = up->depth + 1;
@@ -168,9 +169,10 @@ static enum rc_py_token_writer changed(void) {
   return RC_PY_PUT_RAISED;
 }
 
-/* As rc_py_token_write_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written once. */
+/* As rc_py_token_write_packed. Numbers hold nothing, so here is no cycle; but in a long stream they too are written
+ * once. */
 static inline enum rc_py_token_writer put_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *container,
-                                        PyObject *const *items, Py_ssize_t count) {
+                                                 PyObject *const *items, Py_ssize_t count) {
   bool is_counted = encoding->stream_bytes > REPEATED_MOST && Py_REFCNT(container) > 2;
   if (is_counted && was_seen(encoding, container)) return RC_PY_PUT_LEAF;
   enum rc_py_token_writer put = rc_py_token_write_packed(encoding, tag, items, (size_t)count);
@@ -221,7 +223,8 @@ static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObjec
     Py_INCREF(value);
     step.key = rc_py_ref(key);
     step.index = RC_PY_STEP_OF_KEY;
-    put = PyUnicode_CheckExact(key) ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), &step);
+    put =
+        PyUnicode_CheckExact(key) ? rc_py_token_write_text(encoding, key) : put_inner(encoding, rc_py_ref(key), &step);
     step.index = RC_PY_STEP_KEY;
     if (put == RC_PY_PUT_DONE) {
       put = put_inner(encoding, value, &step);
@@ -233,7 +236,8 @@ static enum rc_py_token_writer put_dict(struct rc_py_encoding *encoding, PyObjec
   return put == RC_PY_PUT_DONE && (done != count || PyDict_GET_SIZE(dict) != count) ? changed() : put;
 }
 
-static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up, uint8_t tag) {
+static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject *set, struct rc_py_step *up,
+                                       uint8_t tag) {
   struct rc_py_step step;
   PyObject *member;
   Py_ssize_t count = PySet_GET_SIZE(set), done = 0;
@@ -254,7 +258,7 @@ static enum rc_py_token_writer put_set(struct rc_py_encoding *encoding, PyObject
 
 /* range and slice. */
 static enum rc_py_token_writer put_bounds(struct rc_py_encoding *encoding, PyObject *bounds, struct rc_py_step *up,
-                                 uint8_t tag) {
+                                          uint8_t tag) {
   static const char *const names[] = {"start", "stop", "step"};
   struct rc_py_step step;
   enum rc_py_token_writer put = step_into(encoding, bounds, up, &step);
@@ -290,7 +294,7 @@ static inline enum rc_py_token_writer put_class(struct rc_py_encoding *encoding,
 /* A member of an enum, unless its class knows it by another name or none: a flag that is made of others. It has a value
  * in it, its name, and so is as deep as a container. */
 static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObject *member, struct rc_py_class *class,
-                                 const struct rc_py_step *up) {
+                                          const struct rc_py_step *up) {
   struct rc_py_state *state = encoding->state;
   if (up->depth == RINGCAST_MAX_DEPTH) return RC_PY_PUT_LEAF;
   PyObject *members = PyObject_GetAttr((PyObject *)class->type, state->names._member_map_);
@@ -307,7 +311,8 @@ static enum rc_py_token_writer put_member(struct rc_py_encoding *encoding, PyObj
   return put;
 }
 
-static enum rc_py_token_writer put_scalar(struct rc_py_encoding *encoding, PyObject *scalar, const struct rc_py_class *class) {
+static enum rc_py_token_writer put_scalar(struct rc_py_encoding *encoding, PyObject *scalar,
+                                          const struct rc_py_class *class) {
   Py_buffer view;
   if (PyObject_GetBuffer(scalar, &view, PyBUF_SIMPLE) < 0) {
     PyErr_Clear();
@@ -363,8 +368,8 @@ static bool fields_of(const struct rc_py_class *class, PyObject *instance, PyObj
 
 enum { FIELDS_AT_HAND = 32 };
 
-static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
-                                 struct rc_py_step *step, PyObject **fields) {
+static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, PyObject *instance,
+                                          struct rc_py_class *class, struct rc_py_step *step, PyObject **fields) {
   Py_ssize_t count = PyTuple_GET_SIZE(class->names);
   bool has_dict = class->kind == RINGCAST_CLASS_DATACLASS && !class->offsets;
   PyObject *dict = has_dict ? PyObject_GenericGetDict(instance, NULL) : NULL;
@@ -386,8 +391,8 @@ static enum rc_py_token_writer put_fields(struct rc_py_encoding *encoding, PyObj
   return put;
 }
 
-static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyObject *instance, struct rc_py_class *class,
-                                   struct rc_py_step *up) {
+static enum rc_py_token_writer put_instance(struct rc_py_encoding *encoding, PyObject *instance,
+                                            struct rc_py_class *class, struct rc_py_step *up) {
   struct rc_py_step step;
   PyObject *at_hand[FIELDS_AT_HAND], **fields = at_hand;
   enum rc_py_token_writer put = step_into(encoding, instance, up, &step);

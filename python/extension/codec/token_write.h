@@ -51,7 +51,8 @@ static inline enum rc_py_token_writer put_head(struct rc_py_encoding *encoding, 
   return stream_end(encoding, write_count(at, count));
 }
 
-static inline enum rc_py_token_writer put_bytes(struct rc_py_encoding *encoding, uint8_t tag, const void *data, size_t bytes) {
+static inline enum rc_py_token_writer put_bytes(struct rc_py_encoding *encoding, uint8_t tag, const void *data,
+                                                size_t bytes) {
   uint8_t *at = stream_at(encoding, HEAD + bytes);
   if (!at) return RC_PY_PUT_RAISED;
   *at++ = tag;
@@ -79,7 +80,8 @@ static inline bool int_value(PyObject *value, int64_t *out) {
   return !overflow;
 }
 
-/* ---- scalars_write.c ------------------------------------------------------------------------------------------------ */
+/* ---- scalars_write.c ------------------------------------------------------------------------------------------------
+ */
 
 enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *value);
@@ -88,6 +90,7 @@ enum rc_py_token_writer rc_py_token_write_text(struct rc_py_encoding *encoding, 
 enum rc_py_token_writer rc_py_token_write_bytes(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_bytearray(struct rc_py_encoding *encoding, PyObject *value);
 /* Three or more items of a list or tuple. LEAF: they are no numbers of one kind, and nothing was written. */
-enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items, size_t count);
+enum rc_py_token_writer rc_py_token_write_packed(struct rc_py_encoding *encoding, uint8_t tag, PyObject *const *items,
+                                                 size_t count);
 
 #endif

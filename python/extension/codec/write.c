@@ -26,13 +26,11 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   case RINGCAST_ITEM_OBJECT:
     return ringcast_build_object(builder, part->utf8, key_bytes, NULL, part->bytes, part->first_part, part->parts,
                                  &part->out);
-  case RINGCAST_ITEM_FLOAT:
-    return ringcast_build_float(builder, part->utf8, key_bytes, part->scalar.f);
+  case RINGCAST_ITEM_FLOAT: return ringcast_build_float(builder, part->utf8, key_bytes, part->scalar.f);
   case RINGCAST_ITEM_NONE:
   case RINGCAST_ITEM_BOOL:
   case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF:
-    return ringcast_build_scalar(builder, part->kind, part->utf8, key_bytes, part->scalar.i);
+  case RINGCAST_ITEM_LEAF: return ringcast_build_scalar(builder, part->kind, part->utf8, key_bytes, part->scalar.i);
   default:
     return ringcast_build_data(builder, part->kind, part->utf8, key_bytes, NULL, part->bytes, part->flags, &part->out);
   }
@@ -91,8 +89,7 @@ static int copy_all(const struct rc_py_encoding *encoding, bool is_spilled) {
   int rc;
   if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, is_spilled);
   Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, is_spilled);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_END_ALLOW_THREADS return rc;
 }
 
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,
@@ -110,8 +107,8 @@ int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_wri
 }
 
 int rc_py_encoding_write_device(struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
-                                const struct ringcast_span *span, uint32_t tag,
-                                const struct ringcast_gpu_extent *lease, size_t *out_bytes) {
+                                const struct ringcast_span *span, uint32_t tag, const struct ringcast_gpu_extent *lease,
+                                size_t *out_bytes) {
   struct ringcast_frame_builder builder;
   int rc = build(encoding, &builder, span, tag);
   if (rc == 0 && lease) rc = ringcast_build_device(&builder, lease->slot, lease->epoch, lease->generation);

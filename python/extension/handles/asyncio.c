@@ -96,8 +96,8 @@ PyObject *rc_py_writer_asend(PyObject *self, PyObject *const *args, Py_ssize_t c
   PyObject *function = coroutine(&rc_py_state_of(self)->asend, "asend"), *seconds = seconds_of(timeout_ns);
   PyObject *number = PyLong_FromUnsignedLongLong(tag), *result = NULL;
   if (function && seconds && number)
-    result = PyObject_CallFunctionObjArgs(function, self, values[0], seconds, number, values[3] ? values[3] : Py_None,
-                                          NULL);
+    result =
+        PyObject_CallFunctionObjArgs(function, self, values[0], seconds, number, values[3] ? values[3] : Py_None, NULL);
   Py_XDECREF(seconds);
   Py_XDECREF(number);
   return result;

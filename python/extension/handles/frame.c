@@ -68,9 +68,7 @@ PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object) {
   return rc_py_raise(rc_py_state_of(self), rc);
 }
 
-static bool is_current(const struct frame *self) {
-  return self->open && self->reader->reader;
-}
+static bool is_current(const struct frame *self) { return self->open && self->reader->reader; }
 
 static bool frame_check(const struct frame *self) {
   if (is_current(self)) return true;
@@ -172,9 +170,7 @@ PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
 
 /* ---- Looking into it -------------------------------------------------------------------------------------------- */
 
-const struct ringcast_frame *rc_py_frame_of(PyObject *frame) {
-  return &((struct frame *)frame)->frame;
-}
+const struct ringcast_frame *rc_py_frame_of(PyObject *frame) { return &((struct frame *)frame)->frame; }
 
 /* What it gives is known to be whole. */
 static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
@@ -182,11 +178,11 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   struct rc_py_reader *reader = self->reader;
   if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
   const struct rc_py_inspector looking = {.state = rc_py_state_of(reader),
-                                        .frame = &self->frame,
-                                        .reader = reader->reader,
-                                        .owner = reader,
-                                        .classes = &reader->classes,
-                                        .allow_pickle = reader->allow_pickle};
+                                          .frame = &self->frame,
+                                          .reader = reader->reader,
+                                          .owner = reader,
+                                          .classes = &reader->classes,
+                                          .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
   rc_py_gpu_skips_none(reader); /* who looks into a Frame is told, and goes on by himself */
   rc_py_reader_leave(reader);
@@ -210,9 +206,7 @@ static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return look(object, rc_py_inspect_keys, NULL);
 }
 
-static PyObject *frame_item(PyObject *object, PyObject *key) {
-  return look(object, rc_py_inspect_item, key);
-}
+static PyObject *frame_item(PyObject *object, PyObject *key) { return look(object, rc_py_inspect_item, key); }
 
 static int frame_contains(PyObject *object, PyObject *key) {
   return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
@@ -276,8 +270,7 @@ static PyMethodDef frame_methods[] = {
 };
 
 static PyMemberDef frame_members[] = {
-    {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY,
-     RC_DOC_Frame_position},
+    {"position", T_ULONGLONG, offsetof(struct frame, frame.position), READONLY, RC_DOC_Frame_position},
     {"kind", T_USHORT, offsetof(struct frame, frame.kind), READONLY, RC_DOC_Frame_kind},
     {"tag", T_UINT, offsetof(struct frame, tag), READONLY, RC_DOC_Frame_tag},
     {NULL, 0, 0, 0, NULL},
@@ -289,12 +282,18 @@ static PyGetSetDef frame_properties[] = {
 };
 
 static PyType_Slot frame_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Frame},      {Py_tp_methods, frame_methods},
-    {Py_tp_members, frame_members},      {Py_tp_repr, frame_repr},
-    {Py_tp_traverse, frame_traverse},    {Py_tp_dealloc, frame_dealloc},
-    {Py_bf_getbuffer, frame_get_buffer}, {Py_bf_releasebuffer, frame_release_buffer},
-    {Py_sq_length, frame_length},        {Py_sq_contains, frame_contains},
-    {Py_mp_subscript, frame_item},       {Py_tp_getset, frame_properties},
+    {Py_tp_doc, (void *)RC_DOC_Frame},
+    {Py_tp_methods, frame_methods},
+    {Py_tp_members, frame_members},
+    {Py_tp_repr, frame_repr},
+    {Py_tp_traverse, frame_traverse},
+    {Py_tp_dealloc, frame_dealloc},
+    {Py_bf_getbuffer, frame_get_buffer},
+    {Py_bf_releasebuffer, frame_release_buffer},
+    {Py_sq_length, frame_length},
+    {Py_sq_contains, frame_contains},
+    {Py_mp_subscript, frame_item},
+    {Py_tp_getset, frame_properties},
     {0, NULL},
 };
 PyType_Spec rc_py_frame_spec = {"ringcast.Frame", sizeof(struct frame), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,

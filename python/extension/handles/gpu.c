@@ -12,8 +12,9 @@ bool rc_py_device_may_start(struct rc_py_state *state) {
   bool may = captures && captures != Py_True;
   Py_XDECREF(captures);
   if (may || PyErr_Occurred()) return may;
-  rc_py_raise_text(state, EBUSY, "the stream captures a CUDA graph, which can't hold a message: send and receive "
-                                 "outside of the capture");
+  rc_py_raise_text(state, EBUSY,
+                   "the stream captures a CUDA graph, which can't hold a message: send and receive "
+                   "outside of the capture");
   return false;
 }
 
@@ -49,8 +50,7 @@ int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
                                                       .flags = self->gpu_options.lends ? RINGCAST_GPU_EXTERN : 0};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
-  Py_END_ALLOW_THREADS
-  if (rc == 0) self->gpu_device = device;
+  Py_END_ALLOW_THREADS if (rc == 0) self->gpu_device = device;
   return rc;
 }
 
@@ -114,16 +114,16 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   int rc = ringcast_gpu_commit(self->gpu, lease, encoding->device_stream, bytes);
   if (rc < 0 || !encoding->is_loose) return rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
-  Py_END_ALLOW_THREADS
-  self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
+  Py_END_ALLOW_THREADS self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
   return 0;
 }
 
 static int raise_late(struct rc_py_writer *self) {
   int rc = self->gpu_late;
   self->gpu_late = 0;
-  rc_py_raise_text(rc_py_state_of(self), -rc, "the device failed after the last frame was sent: its tensors may never "
-                                              "have come");
+  rc_py_raise_text(rc_py_state_of(self), -rc,
+                   "the device failed after the last frame was sent: its tensors may never "
+                   "have come");
   return RC_PY_RAISED;
 }
 
@@ -229,8 +229,7 @@ static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) 
   const struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = gpu->device};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_reader_open(self->reader, &options, &gpu->reader);
-  Py_END_ALLOW_THREADS
-  return rc;
+  Py_END_ALLOW_THREADS return rc;
 }
 
 static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
@@ -299,8 +298,7 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   take->is_owed = false;
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, &take->take); /* it may open the pool */
-  Py_END_ALLOW_THREADS
-  if (rc < 0) {
+  Py_END_ALLOW_THREADS if (rc < 0) {
     gpu->skips = rc == -ECONNABORTED;
     rc_py_raise(rc_py_state_of(self), rc);
     return NULL;
@@ -345,8 +343,7 @@ static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) 
   int lost = ringcast_gpu_check(gpu->reader), rc;
   gpu->has_told |= lost < 0;
   Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take); /* another thread's call of the driver may hold it up */
-  Py_END_ALLOW_THREADS
-  return rc < 0 && rc != -EBUSY ? rc : lost;
+  Py_END_ALLOW_THREADS return rc < 0 && rc != -EBUSY ? rc : lost;
 }
 
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
@@ -415,8 +412,7 @@ PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
   struct ringcast_gpu_driver status = {.size = sizeof status};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(&status);
-  Py_END_ALLOW_THREADS
-  if (rc < 0) return rc_py_raise(state, rc);
+  Py_END_ALLOW_THREADS if (rc < 0) return rc_py_raise(state, rc);
   state->device_is_ready |= status.ready;
   PyObject *why = PyUnicode_DecodeUTF8(status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
   if (!why) return NULL;

@@ -24,7 +24,7 @@ struct loan;
 
 struct rc_py_lending {
   struct rc_py_lending *next; /* of the same Writer's */
-  struct loan *loan; /* NULL: nobody has it any more */
+  struct loan *loan;          /* NULL: nobody has it any more */
   PyObject *tensor;
   uint64_t address, bytes; /* the tensor's */
   uint64_t base;           /* of its allocation, and ... */
@@ -164,11 +164,9 @@ static int lend(struct rc_py_writer *writer, int32_t device, struct rc_py_lendin
   rc_py_loans_sweep(writer);
   uint64_t bytes;
   int rc;
-  Py_BEGIN_ALLOW_THREADS
-  rc = ringcast_gpu_writer_lend(writer->gpu, out->address, &out->number);
+  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_writer_lend(writer->gpu, out->address, &out->number);
   if (rc == 0) rc = ringcast_gpu_lent_range(writer->gpu, out->number, &out->base, &bytes);
-  Py_END_ALLOW_THREADS
-  if (rc < 0 || out->bytes <= bytes - (out->address - out->base)) return rc;
+  Py_END_ALLOW_THREADS if (rc < 0 || out->bytes <= bytes - (out->address - out->base)) return rc;
   const struct taking call = {.writer = writer, .lending = out};
   if (!is_shared(&call)) ringcast_gpu_writer_unlend(writer->gpu, out->number, 0); /* nobody has been sent of it */
   PyErr_SetString(PyExc_ValueError, "the tensor does not lie in one allocation");
@@ -241,7 +239,7 @@ static PyObject *wait_for(struct loan *self, rc_py_attempt attempt, int64_t time
   call.lending->ending |= ends;
   int rc = rc_py_wait(attempt, &call, timeout_ns);
   if (rc == 0 && ends) forget(call.writer, call.lending);
-  PyObject *result = rc == 0 ? rc_py_ref(Py_None)
+  PyObject *result = rc == 0                             ? rc_py_ref(Py_None)
                      : rc == -EAGAIN || rc == -ETIMEDOUT ? raise_timeout(call.writer, ends)
                                                          : rc_py_raise(rc_py_state_of(self), rc);
   rc_py_writer_leave(call.writer);
@@ -273,9 +271,7 @@ static void drop(struct loan *self) {
   if (self->lending) self->lending->ending = self->lending->dropped = true;
 }
 
-static bool is_closed(const struct loan *self) {
-  return !self->lending || self->lending->dropped;
-}
+static bool is_closed(const struct loan *self) { return !self->lending || self->lending->dropped; }
 
 static PyObject *loan_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!is_closed((struct loan *)object)) return rc_py_ref(object);
@@ -337,7 +333,7 @@ static PyGetSetDef loan_properties[] = {
 };
 
 static PyType_Slot loan_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Loan},    {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_properties},
+    {Py_tp_doc, (void *)RC_DOC_Loan}, {Py_tp_methods, loan_methods}, {Py_tp_getset, loan_properties},
     {Py_tp_dealloc, loan_dealloc},    {Py_tp_repr, loan_repr},       {0, NULL},
 };
 PyType_Spec rc_py_loan_spec = {"ringcast.Loan", sizeof(struct loan), 0, Py_TPFLAGS_DEFAULT, loan_slots};

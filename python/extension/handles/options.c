@@ -14,9 +14,8 @@ static bool memory_number(const char *name, uint32_t *out) {
 
 /* "local", "none", "interleaved", or a node's number. */
 static bool numa_number(PyObject *object, uint32_t *numa, uint32_t *node) {
-  static const char *const names[] = {[RINGCAST_NUMA_LOCAL] = "local",
-                                      [RINGCAST_NUMA_NONE] = "none",
-                                      [RINGCAST_NUMA_INTERLEAVED] = "interleaved"};
+  static const char *const names[] = {
+      [RINGCAST_NUMA_LOCAL] = "local", [RINGCAST_NUMA_NONE] = "none", [RINGCAST_NUMA_INTERLEAVED] = "interleaved"};
   uint64_t value;
   if (!PyUnicode_Check(object)) {
     if (!rc_py_integer("numa", object, 0, UINT32_MAX, &value)) return false;

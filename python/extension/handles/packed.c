@@ -83,8 +83,7 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
   if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
   if (Py_TYPE(values[0]) == state->frame_type) return rc_py_frame_unpack(values[0], allow_pickle);
   if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
-  const struct ringcast_frame frame = {
-      .data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
+  const struct ringcast_frame frame = {.data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
   PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, allow_pickle, &tag);
   PyBuffer_Release(&view);
   return object;
@@ -104,9 +103,7 @@ static int packed_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   return PyBuffer_FillInfo(view, object, self->data, (Py_ssize_t)self->bytes, 1, flags);
 }
 
-static Py_ssize_t packed_length(PyObject *object) {
-  return (Py_ssize_t)((struct rc_py_packed *)object)->bytes;
-}
+static Py_ssize_t packed_length(PyObject *object) { return (Py_ssize_t)((struct rc_py_packed *)object)->bytes; }
 
 /* Nobody can write to it, and its maker is who looks: what is in it may be loaded, as by unpack(). */
 static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
@@ -121,9 +118,7 @@ static PyObject *packed_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return look(object, rc_py_inspect_keys, NULL);
 }
 
-static PyObject *packed_item(PyObject *object, PyObject *key) {
-  return look(object, rc_py_inspect_item, key);
-}
+static PyObject *packed_item(PyObject *object, PyObject *key) { return look(object, rc_py_inspect_item, key); }
 
 static int packed_contains(PyObject *object, PyObject *key) {
   return rc_py_is_yes(look(object, rc_py_inspect_contains, key));
@@ -160,11 +155,16 @@ static PyGetSetDef packed_properties[] = {
 };
 
 static PyType_Slot packed_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_PackedFrame},      {Py_tp_dealloc, packed_dealloc},
-    {Py_tp_methods, packed_methods},      {Py_tp_members, packed_members},
-    {Py_bf_getbuffer, packed_get_buffer}, {Py_sq_length, packed_length},
-    {Py_tp_repr, packed_repr},            {Py_tp_getset, packed_properties},
-    {Py_mp_subscript, packed_item},       {Py_sq_contains, packed_contains},
+    {Py_tp_doc, (void *)RC_DOC_PackedFrame},
+    {Py_tp_dealloc, packed_dealloc},
+    {Py_tp_methods, packed_methods},
+    {Py_tp_members, packed_members},
+    {Py_bf_getbuffer, packed_get_buffer},
+    {Py_sq_length, packed_length},
+    {Py_tp_repr, packed_repr},
+    {Py_tp_getset, packed_properties},
+    {Py_mp_subscript, packed_item},
+    {Py_sq_contains, packed_contains},
     {0, NULL},
 };
 PyType_Spec rc_py_packed_spec = {"ringcast.PackedFrame", sizeof(struct rc_py_packed), 0, Py_TPFLAGS_DEFAULT,

@@ -19,8 +19,7 @@ static int attach(struct rc_py_reader *self, const char *handle, const struct ri
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "retain", "map_location", "wait",
-                          NULL};
+  static char *names[] = {"handle", "name", "spin", "leases", "allow_pickle", "retain", "map_location", "wait", NULL};
   PyObject *handle, *spin = Py_None, *leases = NULL, *pickle = Py_None, *retain = Py_False;
   PyObject *location = Py_None;
   struct rc_py_map map;
@@ -214,9 +213,7 @@ static PyObject *reader_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return NULL;
 }
 
-static PyObject *reader_exit(PyObject *object, PyObject *Py_UNUSED(args)) {
-  return reader_close(object, NULL);
-}
+static PyObject *reader_exit(PyObject *object, PyObject *Py_UNUSED(args)) { return reader_close(object, NULL); }
 
 static PyObject *reader_repr(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
@@ -266,7 +263,7 @@ static PyMethodDef reader_methods[] = {
     {"recv_tagged", FAST(reader_recv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_recv_tagged},
     {"arecv", FAST(rc_py_reader_arecv), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_arecv},
     {"arecv_tagged", FAST(rc_py_reader_arecv_tagged), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_arecv_tagged},
-    {"_take", reader_take, METH_O,NULL},
+    {"_take", reader_take, METH_O, NULL},
     {"next", FAST(reader_next), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_next},
     {"view", FAST(reader_view), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Reader_view},
     {"check", reader_check, METH_NOARGS, RC_DOC_Reader_check},
@@ -299,14 +296,11 @@ static PyGetSetDef reader_properties[] = {
 };
 
 static PyType_Slot reader_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Reader}, {Py_tp_new, reader_new},
-    {Py_tp_dealloc, reader_dealloc}, {Py_tp_methods, reader_methods},
-    {Py_tp_members, reader_members}, {Py_tp_getset, reader_properties},
-    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, reader_iternext},
-    {Py_am_aiter, PyObject_SelfIter},   {Py_am_anext, rc_py_reader_anext},
-    {Py_tp_traverse, reader_traverse}, {Py_tp_clear, reader_clear},
-    {Py_tp_finalize, reader_finalize},
-    {Py_tp_repr, reader_repr},       {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Reader}, {Py_tp_new, reader_new},           {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_methods, reader_methods},    {Py_tp_members, reader_members},   {Py_tp_getset, reader_properties},
+    {Py_tp_iter, PyObject_SelfIter},    {Py_tp_iternext, reader_iternext}, {Py_am_aiter, PyObject_SelfIter},
+    {Py_am_anext, rc_py_reader_anext},  {Py_tp_traverse, reader_traverse}, {Py_tp_clear, reader_clear},
+    {Py_tp_finalize, reader_finalize},  {Py_tp_repr, reader_repr},         {0, NULL},
 };
 PyType_Spec rc_py_reader_spec = {"ringcast.Reader", sizeof(struct rc_py_reader), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, reader_slots};

@@ -100,8 +100,8 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t 
   rc_py_gpu_skips_none(self);
   bool retains = is_large(self, call) && is_to_be_retained(self);
   *object = retains ? decode_retained(self, call, tag) : decode(self, call, tag);
-  self->begun = !*object && !call->retained && self->gpu &&
-                (self->gpu->is_interrupted || is_captured(rc_py_state_of(self)));
+  self->begun =
+      !*object && !call->retained && self->gpu && (self->gpu->is_interrupted || is_captured(rc_py_state_of(self)));
   self->rest = call->frame;
   if (self->begun) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);

@@ -25,9 +25,7 @@ static bool enter(struct tap *self) {
   return false;
 }
 
-static void leave(struct tap *self) {
-  self->busy = false;
-}
+static void leave(struct tap *self) { self->busy = false; }
 
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
@@ -198,9 +196,7 @@ static PyObject *tap_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return NULL;
 }
 
-static PyObject *tap_exit(PyObject *object, PyObject *Py_UNUSED(args)) {
-  return tap_close(object, NULL);
-}
+static PyObject *tap_exit(PyObject *object, PyObject *Py_UNUSED(args)) { return tap_close(object, NULL); }
 
 static PyObject *tap_repr(PyObject *object) {
   struct tap *self = (struct tap *)object;
@@ -238,9 +234,10 @@ static PyGetSetDef tap_properties[] = {
 };
 
 static PyType_Slot tap_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Tap},    {Py_tp_new, tap_new},          {Py_tp_dealloc, tap_dealloc},
-    {Py_tp_methods, tap_methods},    {Py_tp_members, tap_members},  {Py_tp_getset, tap_properties},
-    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, tap_iternext}, {Py_tp_repr, tap_repr},
-    {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_Tap}, {Py_tp_new, tap_new},
+    {Py_tp_dealloc, tap_dealloc},    {Py_tp_methods, tap_methods},
+    {Py_tp_members, tap_members},    {Py_tp_getset, tap_properties},
+    {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, tap_iternext},
+    {Py_tp_repr, tap_repr},          {0, NULL},
 };
 PyType_Spec rc_py_tap_spec = {"ringcast.Tap", sizeof(struct tap), 0, Py_TPFLAGS_DEFAULT, tap_slots};

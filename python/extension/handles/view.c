@@ -117,9 +117,9 @@ static PyGetSetDef view_properties[] = {
 };
 
 static PyType_Slot view_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_View},    {Py_tp_methods, view_methods},   {Py_tp_members, view_members},
-    {Py_tp_getset, view_properties},  {Py_tp_repr, view_repr},         {Py_tp_traverse, view_traverse},
-    {Py_tp_clear, view_clear},        {Py_tp_dealloc, view_dealloc},   {0, NULL},
+    {Py_tp_doc, (void *)RC_DOC_View}, {Py_tp_methods, view_methods}, {Py_tp_members, view_members},
+    {Py_tp_getset, view_properties},  {Py_tp_repr, view_repr},       {Py_tp_traverse, view_traverse},
+    {Py_tp_clear, view_clear},        {Py_tp_dealloc, view_dealloc}, {0, NULL},
 };
 PyType_Spec rc_py_view_spec = {"ringcast.View", sizeof(struct view), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                view_slots};

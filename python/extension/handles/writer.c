@@ -226,9 +226,7 @@ static PyObject *writer_enter(PyObject *object, PyObject *Py_UNUSED(unused)) {
   return NULL;
 }
 
-static PyObject *writer_exit(PyObject *object, PyObject *Py_UNUSED(args)) {
-  return writer_close(object, NULL);
-}
+static PyObject *writer_exit(PyObject *object, PyObject *Py_UNUSED(args)) { return writer_close(object, NULL); }
 
 static PyObject *writer_repr(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
@@ -269,7 +267,7 @@ static PyMethodDef writer_methods[] = {
     {"send_bytes", FAST(rc_py_writer_send_bytes), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_bytes},
     {"send_error", FAST(rc_py_writer_send_error), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_send_error},
     {"asend", FAST(rc_py_writer_asend), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_asend},
-    {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL,NULL},
+    {"_offer", FAST(rc_py_writer_offer), METH_FASTCALL, NULL},
     {"room_fileno", rc_py_writer_room_fileno, METH_NOARGS, RC_DOC_Writer_room_fileno},
     {"reserve", FAST(writer_reserve), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_reserve},
     {"commit", FAST(writer_commit), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_commit},
@@ -293,18 +291,13 @@ static PyMethodDef writer_methods[] = {
 };
 
 static PyMemberDef writer_members[] = {
-    {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, handle), READONLY,
-     RC_DOC_Writer_handle},
+    {"handle", T_OBJECT_EX, offsetof(struct rc_py_writer, handle), READONLY, RC_DOC_Writer_handle},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_writer, info.capacity), READONLY, RC_DOC_Writer_capacity},
-    {"max_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.max_frame), READONLY,
-     RC_DOC_Writer_max_frame},
-    {"ring_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.ring_frame), READONLY,
-     RC_DOC_Writer_ring_frame},
-    {"spill_bytes", T_ULONGLONG, offsetof(struct rc_py_writer, info.spill_bytes), READONLY,
-     RC_DOC_Writer_spill_bytes},
-    {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY,
-     RC_DOC_Writer_page_size},
-    {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, allow_pickle), READONLY,NULL},
+    {"max_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.max_frame), READONLY, RC_DOC_Writer_max_frame},
+    {"ring_frame", T_ULONGLONG, offsetof(struct rc_py_writer, info.ring_frame), READONLY, RC_DOC_Writer_ring_frame},
+    {"spill_bytes", T_ULONGLONG, offsetof(struct rc_py_writer, info.spill_bytes), READONLY, RC_DOC_Writer_spill_bytes},
+    {"page_size", T_ULONGLONG, offsetof(struct rc_py_writer, info.page_size), READONLY, RC_DOC_Writer_page_size},
+    {"_allow_pickle", T_BOOL, offsetof(struct rc_py_writer, allow_pickle), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_writer, watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -317,12 +310,17 @@ static PyGetSetDef writer_properties[] = {
 };
 
 static PyType_Slot writer_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_Writer}, {Py_tp_new, writer_new},
-    {Py_tp_dealloc, writer_dealloc}, {Py_tp_methods, writer_methods},
-    {Py_tp_members, writer_members}, {Py_tp_getset, writer_properties},
-    {Py_tp_traverse, writer_traverse}, {Py_tp_clear, writer_clear},
+    {Py_tp_doc, (void *)RC_DOC_Writer},
+    {Py_tp_new, writer_new},
+    {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_methods, writer_methods},
+    {Py_tp_members, writer_members},
+    {Py_tp_getset, writer_properties},
+    {Py_tp_traverse, writer_traverse},
+    {Py_tp_clear, writer_clear},
     {Py_tp_finalize, writer_finalize},
-    {Py_tp_repr, writer_repr},       {0, NULL},
+    {Py_tp_repr, writer_repr},
+    {0, NULL},
 };
 PyType_Spec rc_py_writer_spec = {"ringcast.Writer", sizeof(struct rc_py_writer), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, writer_slots};

@@ -36,13 +36,9 @@ static struct {
   struct rc_py_block *top[CLASSES], *oldest, *newest;
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static void lock(void) {
-  pthread_mutex_lock(&pool.mutex);
-}
+static void lock(void) { pthread_mutex_lock(&pool.mutex); }
 
-static void unlock(void) {
-  pthread_mutex_unlock(&pool.mutex);
-}
+static void unlock(void) { pthread_mutex_unlock(&pool.mutex); }
 
 /* ---- Mappings --------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +54,7 @@ static void *map_huge(size_t bytes) {
   uint8_t *data = (uint8_t *)(((uintptr_t)start + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
   if (data > start) munmap(start, (size_t)(data - start));
   munmap(data + bytes, (size_t)(start + HUGE - data)); /* never nothing */
-  madvise(data, bytes, MADV_HUGEPAGE); /* a kernel without them says no, and no harm is done */
+  madvise(data, bytes, MADV_HUGEPAGE);                 /* a kernel without them says no, and no harm is done */
   return data;
 }
 
@@ -149,9 +145,7 @@ struct rc_py_block *rc_py_block_take(uint64_t bytes) {
   return block;
 }
 
-void *rc_py_block_data(const struct rc_py_block *block) {
-  return block->data;
-}
+void *rc_py_block_data(const struct rc_py_block *block) { return block->data; }
 
 void rc_py_block_give(struct rc_py_block *block) {
   lock();
@@ -205,13 +199,13 @@ static int memory_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   return PyBuffer_FillInfo(view, object, self->block->data, (Py_ssize_t)self->bytes, 0, flags);
 }
 
-static Py_ssize_t memory_length(PyObject *object) {
-  return (Py_ssize_t)((struct memory *)object)->bytes;
-}
+static Py_ssize_t memory_length(PyObject *object) { return (Py_ssize_t)((struct memory *)object)->bytes; }
 
 static PyType_Slot memory_slots[] = {
-    {Py_tp_doc, (void *)"The memory of a received array, for later arrays."},      {Py_tp_dealloc, memory_dealloc},
-    {Py_bf_getbuffer, memory_get_buffer}, {Py_sq_length, memory_length},
+    {Py_tp_doc, (void *)"The memory of a received array, for later arrays."},
+    {Py_tp_dealloc, memory_dealloc},
+    {Py_bf_getbuffer, memory_get_buffer},
+    {Py_sq_length, memory_length},
     {0, NULL},
 };
 PyType_Spec rc_py_memory_spec = {"ringcast._ringcast.Memory", sizeof(struct memory), 0, Py_TPFLAGS_DEFAULT,
@@ -263,6 +257,4 @@ int rc_py_recycle_init(void) {
   return 0;
 }
 
-void rc_py_recycle_end(void) {
-  set_limit(0);
-}
+void rc_py_recycle_end(void) { set_limit(0); }

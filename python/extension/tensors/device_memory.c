@@ -29,7 +29,7 @@ struct rc_py_device_memory {
   ringcast_gpu_hold *hold;  /* ... this says that we look at it */
   int32_t device;
   uint64_t address;
-  void *stream; /* what its bytes are ordered by */
+  void *stream;                     /* what its bytes are ordered by */
   struct user *users;               /* added by who has a DeviceTensor, and the GIL */
   struct rc_py_device_memory *next; /* in `left` */
 };
@@ -157,9 +157,7 @@ static bool memory_use(struct rc_py_device_memory *memory, void *stream) {
 
 /* ---- Capsules --------------------------------------------------------------------------------------------------- */
 
-static void give_memory(void *memory) {
-  rc_py_device_memory_drop(memory);
-}
+static void give_memory(void *memory) { rc_py_device_memory_drop(memory); }
 
 PyObject *rc_py_device_capsule(const struct ringcast_item *item, struct rc_py_device_memory *memory, bool versioned) {
   const struct rc_py_dlpack_place place = {.device_type = RC_PY_DLPACK_CUDA,
@@ -234,8 +232,7 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
   if ((is_known && wanted == memory->stream) || self->item.bytes == 0) return true;
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = follow_bytes(memory, wanted, is_known);
-  Py_END_ALLOW_THREADS
-  if (rc < 0) {
+  Py_END_ALLOW_THREADS if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
     return false;
   }
@@ -312,7 +309,7 @@ static PyObject *get_interface(PyObject *object, void *Py_UNUSED(closure)) {
   if (!name) return PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__ has no name for %s", dtype_name(self));
   const struct ringcast_dtype *dtype = &self->item.dtype;
   const char *order = dtype->bits == 8 ? "|" : "<";
-  PyObject *type = PyUnicode_FromFormat("%s%c%d", order, "iuf  cb"[dtype->code], dtype->bits / 8);
+  PyObject *type = PyUnicode_FromFormat("%s%c%d", order, "iuf  cb"[dtype->code], dtype -> bits / 8);
   if (!type) return NULL;
   unsigned long long stream = (unsigned long long)(uintptr_t)self->memory->stream;
   return Py_BuildValue("{s:O,s:N,s:(KO),s:i,s:O,s:K}", "shape", self->shape, "typestr", type, "data",
@@ -327,8 +324,9 @@ static PyObject *tensor_repr(PyObject *object) {
 }
 
 static PyObject *tensor_array(PyObject *object, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
-  return PyErr_Format(PyExc_TypeError, "a DeviceTensor is on cuda:%d, and no array of NumPy's: Reader(handle, "
-                                       "map_location=\"cpu\") receives such arrays there, as NumPy's",
+  return PyErr_Format(PyExc_TypeError,
+                      "a DeviceTensor is on cuda:%d, and no array of NumPy's: Reader(handle, "
+                      "map_location=\"cpu\") receives such arrays there, as NumPy's",
                       (int)((struct device_tensor *)object)->memory->device);
 }
 
@@ -356,8 +354,12 @@ static PyGetSetDef tensor_properties[] = {
 };
 
 static PyType_Slot tensor_slots[] = {
-    {Py_tp_doc, (void *)RC_DOC_DeviceTensor},   {Py_tp_methods, tensor_methods}, {Py_tp_members, tensor_members},
-    {Py_tp_getset, tensor_properties}, {Py_tp_repr, tensor_repr},       {Py_tp_dealloc, tensor_dealloc},
+    {Py_tp_doc, (void *)RC_DOC_DeviceTensor},
+    {Py_tp_methods, tensor_methods},
+    {Py_tp_members, tensor_members},
+    {Py_tp_getset, tensor_properties},
+    {Py_tp_repr, tensor_repr},
+    {Py_tp_dealloc, tensor_dealloc},
     {0, NULL},
 };
 PyType_Spec rc_py_device_tensor_spec = {"ringcast.DeviceTensor", sizeof(struct device_tensor), 0, Py_TPFLAGS_DEFAULT,

@@ -9,8 +9,8 @@
  * costs a thousand times what a description does, so who sends such tensors asks first what they are.
  *
  * A tensor that is made here lies in one piece of memory with all that belongs to it, data included: nothing else is
- * allocated, and nothing is kept by a tensor but its own. A large one lies in a block (buffer_pool.c). Its deleter may run
- * in any thread, with the GIL or without, in a child of a fork too.
+ * allocated, and nothing is kept by a tensor but its own. A large one lies in a block (buffer_pool.c). Its deleter may
+ * run in any thread, with the GIL or without, in a child of a fork too.
  *
  * The layouts are those of dlpack.h of dmlc/dlpack, declared anew: nothing is linked, and the version is looked at.
  */
@@ -23,9 +23,9 @@
 /* As torch's own allocator does. */
 #define ALIGNMENT 64
 
-#define READ_ONLY 1u /* a flag of a versioned one */
+#define READ_ONLY   1u /* a flag of a versioned one */
 #define UNVERSIONED "dltensor"
-#define VERSIONED "dltensor_versioned"
+#define VERSIONED   "dltensor_versioned"
 
 /* DLManagedTensorVersioned, and what belongs to one of ours. */
 struct managed {
@@ -67,7 +67,7 @@ struct rc_py_exchange {
   const struct rc_py_exchange *earlier;
   void *allocate, *managed_of; /* not used here */
   int (*make)(struct managed *tensor, void **out);
-  int (*describe)(void *object, struct rc_py_dltensor *out); /* may be NULL */
+  int (*describe)(void *object, struct rc_py_dltensor *out);       /* may be NULL */
   int (*current_stream)(int32_t type, int32_t device, void **out); /* may be NULL */
 };
 

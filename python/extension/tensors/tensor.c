@@ -11,7 +11,8 @@
 /* DLPack's codes, as in frame.h. */
 enum { INT = 0, UINT = 1, FLOAT = 2, OPAQUE = 3, BFLOAT = 4, COMPLEX = 5, BOOL = 6 };
 enum { E4M3FN = 10, E4M3FNUZ = 11, E5M2 = 12, E5M2FNUZ = 13, E8M0FNU = 14, E2M1FN = 17 };
-#define PADDED(code, bits, name) {{code, bits, 1}, name, NULL, RINGCAST_ITEM_PADDED}
+#define PADDED(code, bits, name) \
+  { {code, bits, 1}, name, NULL, RINGCAST_ITEM_PADDED }
 
 const struct rc_py_dtype rc_py_dtypes[RC_PY_DTYPES] = {
     {{BOOL, 8, 1}, "bool", "bool", 0},
@@ -66,13 +67,9 @@ static int find(struct ringcast_dtype dtype, uint32_t padded) {
   return -1;
 }
 
-int rc_py_dtype_find(struct ringcast_dtype dtype) {
-  return find(dtype, 0);
-}
+int rc_py_dtype_find(struct ringcast_dtype dtype) { return find(dtype, 0); }
 
-int rc_py_dtype_of(const struct ringcast_item *item) {
-  return find(item->dtype, item->flags & RINGCAST_ITEM_PADDED);
-}
+int rc_py_dtype_of(const struct ringcast_item *item) { return find(item->dtype, item->flags & RINGCAST_ITEM_PADDED); }
 
 PyObject *rc_py_shape(const struct ringcast_item *item) {
   PyObject *shape = PyTuple_New(item->ndim);

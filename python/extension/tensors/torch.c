@@ -65,9 +65,7 @@ bool rc_py_torch_seen(struct rc_py_state *state) {
 /* ---- To send ---------------------------------------------------------------------------------------------------- */
 
 /* An attribute's truth: 1, 0, or -1 (raised). */
-static int attribute_is_true(PyObject *object, PyObject *name) {
-  return rc_py_is_yes(PyObject_GetAttr(object, name));
-}
+static int attribute_is_true(PyObject *object, PyObject *name) { return rc_py_is_yes(PyObject_GetAttr(object, name)); }
 
 static int method_is_true(PyObject *object, PyObject *name) {
   return rc_py_is_yes(PyObject_CallMethodNoArgs(object, name));
@@ -353,9 +351,7 @@ static void note_failure(struct rc_py_torch *torch, int index) {
   if (is_for_good || ++torch->dlpack_failures[index] == MOST_FAILURES) torch->takes_no_dlpack[index] = true;
 }
 
-static void give_block(void *block) {
-  rc_py_block_give(block);
-}
+static void give_block(void *block) { rc_py_block_give(block); }
 
 static PyObject *over_block(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_block *block,
                             void **out) {

@@ -6,7 +6,8 @@
  * leaves the ring at once, and the last one that holds its memory has it unmapped. A tensor of torch's may die in any
  * thread, with the GIL or without, so a hold is counted by an atomic and is no object of Python's.
  *
- * What is kept (ringcast_reader_retain) needs no Reader: then the hold is of the frame alone, which goes with its arrays.
+ * What is kept (ringcast_reader_retain) needs no Reader: then the hold is of the frame alone, which goes with its
+ * arrays.
  */
 #include "python/extension/device.h"
 
@@ -17,7 +18,7 @@
 struct rc_py_hold {
   _Atomic uint64_t count;
   ringcast_reader *reader; /* NULL: of ... */
-  ringcast_retained *kept;     /* ... this */
+  ringcast_retained *kept; /* ... this */
 };
 
 static struct rc_py_hold *hold_new(ringcast_reader *reader, ringcast_retained *kept) {
@@ -112,21 +113,18 @@ static int lent_get_buffer(PyObject *object, Py_buffer *view, int flags) {
   return PyBuffer_FillInfo(view, object, (void *)self->data, self->bytes, !self->hold->kept, flags);
 }
 
-static Py_ssize_t lent_length(PyObject *object) {
-  return ((struct lent *)object)->bytes;
-}
+static Py_ssize_t lent_length(PyObject *object) { return ((struct lent *)object)->bytes; }
 
 static PyType_Slot lent_slots[] = {
     {Py_tp_doc, (void *)"Memory of a ring under an array, mapped as long as the array lives."},
     {Py_tp_dealloc, lent_dealloc},
-    {Py_bf_getbuffer, lent_get_buffer}, {Py_sq_length, lent_length},
+    {Py_bf_getbuffer, lent_get_buffer},
+    {Py_sq_length, lent_length},
     {0, NULL},
 };
 PyType_Spec rc_py_lent_spec = {"ringcast._ringcast.Lent", sizeof(struct lent), 0, Py_TPFLAGS_DEFAULT, lent_slots};
 
-static void give_hold(void *hold) {
-  rc_py_hold_drop(hold);
-}
+static void give_hold(void *hold) { rc_py_hold_drop(hold); }
 
 static PyObject *tensor_over(struct rc_py_state *state, const struct ringcast_item *item, struct rc_py_hold *hold) {
   PyObject *capsule = rc_py_dlpack_capsule(item, item->data, give_hold, hold_take(hold));

@@ -50,9 +50,7 @@ TENSORS: Dict[str, ways.Way] = {"ringcast": ways.ringcast_tensor_dict, "gloo": w
 PYOBJS: Dict[str, ways.Way] = {"ringcast": ways.ringcast_pyobj, "sglang": ways.gloo_pickle}
 TO_GROUPS = {"vllm": "ringcast", "vllm-group": "ringcast"}
 CASES: Dict[str, Case] = {
-    "metadata": Case(
-        cases.CASES["metadata"], {**QUEUES, **OBJECTS}, {"gloo": "ringcast-object", "vllm": "ringcast"}
-    ),
+    "metadata": Case(cases.CASES["metadata"], {**QUEUES, **OBJECTS}, {"gloo": "ringcast-object", "vllm": "ringcast"}),
     "scheduler-256": Case(cases.CASES["scheduler-256"], QUEUES, {"vllm": "ringcast"}),
     "tensor-dict": Case(cases.CASES["tensor-dict"], TENSORS, {"gloo": "ringcast"}),
     "features": Case(cases.CASES["features"], GROUPS, TO_GROUPS),

@@ -113,9 +113,10 @@ def payloads(world):
     for module in common, gen_utils:
         short = module.__name__.replace("sglang.", "")
         for name, value in PAYLOADS.items():
-            yield f"{short}: {name}", [
-                module.broadcast_pyobj(value if rank == src else [], rank, src=src) for src in range(world)
-            ]
+            yield (
+                f"{short}: {name}",
+                [module.broadcast_pyobj(value if rank == src else [], rank, src=src) for src in range(world)],
+            )
         halves = mine([group(list(range(world // 2))), group(list(range(world // 2, world)))])
         last = halves.ranks[-1]
         value = requests(3 + last) if rank == last else None
@@ -192,8 +193,9 @@ def others(world):
     yield "pi05_segment_scheduler: a dict", gen_utils.broadcast_pyobj(packet, rank, everyone.cpu_group, src=0)
     # multimodal_gen/runtime/pipelines_core/executors/parallel_executor.py
     for objects in [True, Request("batch", [1])], [False, ValueError("no batch")]:
-        yield f"parallel_executor: {objects[0]}", gen_utils.broadcast_pyobj(
-            objects if rank == 0 else [], rank=rank, dist_group=everyone.cpu_group, src=0
+        yield (
+            f"parallel_executor: {objects[0]}",
+            gen_utils.broadcast_pyobj(objects if rank == 0 else [], rank=rank, dist_group=everyone.cpu_group, src=0),
         )
     yield "hybrid_cache_controller: in a thread", prefetch(rank, group(list(range(world))))
 

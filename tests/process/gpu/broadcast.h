@@ -46,7 +46,7 @@ struct options {
 extern struct options options;
 
 struct party {
-  _Atomic uint64_t steps; /* moves on as long as it does not hang */
+  _Atomic uint64_t steps;                      /* moves on as long as it does not hang */
   _Atomic uint64_t messages, checked, corrupt; /* corrupt: messages; checked: tensors */
   _Atomic uint64_t by_pool, by_ring, released, passed, views, full, drops;
   _Atomic bool has_read; /* all, and has checked it */
@@ -67,9 +67,9 @@ extern struct party *self;
 
 /* Ends this process, and tells why. */
 _Noreturn void give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
-#define must(condition)                                                                                      \
-  do {                                                                                                       \
-    if (!(condition)) give_up("%s:%d: %s (%s)", __FILE__, __LINE__, #condition, ringcast_last_error());      \
+#define must(condition)                                                                                 \
+  do {                                                                                                  \
+    if (!(condition)) give_up("%s:%d: %s (%s)", __FILE__, __LINE__, #condition, ringcast_last_error()); \
   } while (0)
 
 void nap(uint64_t most_us); /* not to wait for anything: to be slow */
@@ -78,7 +78,7 @@ void step(void);            /* it goes on */
 struct dice {
   uint64_t state;
 };
-static inline uint64_t throw(struct dice *dice, uint64_t below) { return (mix(dice->state++) >> 11) % below; }
+static inline uint64_t throw(struct dice * dice, uint64_t below) { return (mix(dice->state++) >> 11) % below; }
 static inline bool one_of(struct dice *dice, uint64_t so_many) { return so_many != 0 && throw(dice, so_many) == 0; }
 static inline struct dice dice_of(uint64_t a, uint64_t b) {
   return (struct dice){mix(mix(options.seed * 0x10001 + a) ^ b)};
@@ -121,7 +121,7 @@ struct stage {
 };
 enum { JUNK_BYTES = 1 << 16 };
 void stage_open(struct stage *stage, uint64_t seed);
-void stage_close(struct stage *stage); /* and sees that the driver has nothing left */
+void stage_close(struct stage *stage);             /* and sees that the driver has nothing left */
 void stage_delay(struct stage *stage, int stream); /* at random */
 void stage_spoil(struct stage *stage, rc_cu_ptr memory, uint64_t bytes, rc_cu_stream stream);
 void *stage_host(struct stage *stage, uint64_t bytes); /* registered memory */

@@ -104,8 +104,7 @@ static void copy_item(struct consumer *consumer, struct check *check, struct rin
   if (item->placement == RINGCAST_PLACEMENT_POOL && one_of(&consumer->dice, 3))
     must(ringcast_gpu_copy_pool(consumer->gpu, take, item->device_offset, item->bytes, to) == 0);
   else must(ringcast_gpu_copy_out(consumer->gpu, take, item, to) == 0);
-  if (item->bytes > 0)
-    must(consumer->stage.cuda->copy_dtoh(check->host + at, to, item->bytes, take->stream) == 0);
+  if (item->bytes > 0) must(consumer->stage.cuda->copy_dtoh(check->host + at, to, item->bytes, take->stream) == 0);
   stage_spoil(&consumer->stage, to, item->bytes, take->stream);
   check->items |= 1u << index;
   check->at[index] = at;
@@ -144,7 +143,7 @@ static void take_frame(struct consumer *consumer, const struct ringcast_frame *f
                        const struct ringcast_frame_reader *opened, const struct plan *plan) {
   struct check *check = &consumer->checks[consumer->next_check++ % CHECKS];
   struct ringcast_gpu_take take;
-  int stream = (int)throw(&consumer->dice, STREAMS);
+  int stream = (int) throw(&consumer->dice, STREAMS);
   rc_cu_stream on = consumer->stage.streams[stream];
   finish_check(consumer, check);
   stage_delay(&consumer->stage, stream);
@@ -157,8 +156,8 @@ static void take_frame(struct consumer *consumer, const struct ringcast_frame *f
   }
   if (rc != 0) give_up("message %llu: begin: %d: %s", (unsigned long long)plan->message, rc, ringcast_last_error());
   if (fake_cuda()->calls("cuIpcOpenMemHandle") != opens) waits = waits_so_far(); /* to open it is to try it */
-  *check = (struct check){.busy = true, .message = plan->message, .value = check->value + 1, .device = check->device,
-                          .host = check->host};
+  *check = (struct check){
+      .busy = true, .message = plan->message, .value = check->value + 1, .device = check->device, .host = check->host};
   bool may_not_wait = read_items(consumer, check, opened, &take, plan);
   stage_mark(&consumer->stage, (uint32_t)(check - consumer->checks), check->value, on);
   if (self->dies && consumer->frames == 0) raise(SIGKILL);

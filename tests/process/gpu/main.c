@@ -45,21 +45,21 @@ static const struct {
     {"seed", &options.seed},
     {"consumers", &options.consumers},
     {"messages", &options.messages},
-    {"guests", &options.guests},           /* consumers that come and go in the middle, ... */
-    {"kills", &options.kills},             /* ... of whom so many die */
-    {"pool", &options.pool},               /* bytes; 0: none */
+    {"guests", &options.guests}, /* consumers that come and go in the middle, ... */
+    {"kills", &options.kills},   /* ... of whom so many die */
+    {"pool", &options.pool},     /* bytes; 0: none */
     {"ring", &options.ring},
     {"slots", &options.slots},
     {"inline-most", &options.inline_most},
-    {"typical", &options.typical},         /* bytes of a tensor */
+    {"typical", &options.typical}, /* bytes of a tensor */
     {"word-bits", &options.word_bits},
-    {"generation", &options.generation},   /* that the pool's words begin with */
-    {"delays", &options.delays},           /* us that a stream is held up, at most; 0: never, and no jitter either */
-    {"slow", &options.slow},               /* us that a consumer sleeps now and then, at most */
-    {"views", &options.views},             /* one tensor of so many is looked at where it lies */
-    {"releases", &options.releases},       /* one frame of so many is given back unread */
-    {"drops", &options.drops},             /* after one message of so many, a lease comes to nothing */
-    {"huge", &options.huge},               /* one message of so many fills the pool, or is too large for it */
+    {"generation", &options.generation}, /* that the pool's words begin with */
+    {"delays", &options.delays},         /* us that a stream is held up, at most; 0: never, and no jitter either */
+    {"slow", &options.slow},             /* us that a consumer sleeps now and then, at most */
+    {"views", &options.views},           /* one tensor of so many is looked at where it lies */
+    {"releases", &options.releases},     /* one frame of so many is given back unread */
+    {"drops", &options.drops},           /* after one message of so many, a lease comes to nothing */
+    {"huge", &options.huge},             /* one message of so many fills the pool, or is too large for it */
     {"unregistered", &options.unregistered},
     {"no-inline", &options.no_inline},
     {"flood", &options.flood},             /* the producer does not look whether the pool is getting full */
@@ -80,7 +80,8 @@ static void read_options(int count, char **words) {
       exit(2);
     }
   }
-  if (1 + options.consumers + options.guests > MOST_PARTICIPANTS || options.consumers == 0 || options.messages == 0) exit(2);
+  if (1 + options.consumers + options.guests > MOST_PARTICIPANTS || options.consumers == 0 || options.messages == 0)
+    exit(2);
 }
 
 void give_up(const char *format, ...) {

@@ -11,10 +11,10 @@ static const struct ringcast_dtype dtypes[] = {
 /* Any shape of about so many elements. */
 static void make_shape(struct item *item, struct dice *dice, uint64_t elements) {
   uint64_t left = elements;
-  item->tensor.ndim = 1 + (int32_t)throw(dice, MOST_DIMS);
+  item->tensor.ndim = 1 + (int32_t) throw(dice, MOST_DIMS);
   for (int32_t i = 0; i < item->tensor.ndim; i++) {
     uint64_t most = left < 8 ? left : 8;
-    item->shape[i] = i + 1 < item->tensor.ndim ? 1 + (int64_t)throw(dice, most) : (int64_t)left;
+    item->shape[i] = i + 1 < item->tensor.ndim ? 1 + (int64_t) throw(dice, most) : (int64_t)left;
     left /= (uint64_t)item->shape[i];
   }
 }
@@ -24,7 +24,7 @@ static void make_strides(struct item *item, struct dice *dice) {
   int32_t order[MOST_DIMS], dims = item->tensor.ndim;
   int64_t step = 1, first = 0;
   for (int32_t i = 0; i < dims; i++) {
-    int32_t other = (int32_t)throw(dice, (uint64_t)i + 1);
+    int32_t other = (int32_t) throw(dice, (uint64_t)i + 1);
     order[i] = order[other];
     order[other] = i;
   }
@@ -79,7 +79,7 @@ void plan_make(struct plan *plan, uint64_t message) {
   } else if (options.huge != 0 && message % options.huge == options.huge - 1) {
     make_one(plan, options.pool + (message / options.huge % 2 != 0 ? 0 : 4096)); /* it just fits, or does not */
   } else {
-    plan->count = (uint32_t)throw(&dice, MOST_TENSORS);
+    plan->count = (uint32_t) throw(&dice, MOST_TENSORS);
     for (uint32_t i = 0; i < plan->count; i++) {
       uint64_t most = one_of(&dice, 2) ? 512 : one_of(&dice, 8) ? options.typical * 8 : options.typical;
       make_item(&plan->items[i], &dice, message, i, throw(&dice, most));

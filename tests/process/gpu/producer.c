@@ -33,8 +33,7 @@ static void open_all(struct producer *producer) {
                                             .inline_most = options.inline_most};
   *producer = (struct producer){.dice = dice_of(2, 0)};
   stage_open(&producer->stage, 0);
-  for (int i = 0; i < STREAMS; i++)
-    must(producer->stage.cuda->mem_alloc(&producer->sources[i], plan_most()) == 0);
+  for (int i = 0; i < STREAMS; i++) must(producer->stage.cuda->mem_alloc(&producer->sources[i], plan_most()) == 0);
   producer->image = malloc(plan_most());
   must(ringcast_writer_create_ex(&ring, &producer->writer) == 0);
   must(ringcast_gpu_writer_open(producer->writer, &gpu, &producer->gpu) == 0);
@@ -71,7 +70,7 @@ static void lay_out(struct producer *producer, const struct plan *plan, int stre
 static void lease_and_drop(struct producer *producer) {
   struct ringcast_gpu_extent lease;
   uint64_t bytes = 1 + throw(&producer->dice, options.typical < JUNK_BYTES ? options.typical : JUNK_BYTES), offset;
-  int stream = (int)throw(&producer->dice, STREAMS);
+  int stream = (int) throw(&producer->dice, STREAMS);
   int64_t shape[1] = {(int64_t)bytes};
   struct ringcast_tensor junk = {
       .data = (const void *)(uintptr_t)producer->stage.junk, .dtype = {0, 8, 1}, .ndim = 1, .shape = shape};
@@ -108,7 +107,7 @@ static int send_somehow(struct producer *producer, const struct ringcast_gpu_ite
 static void send_one(struct producer *producer, uint64_t message) {
   struct ringcast_gpu_item items[MOST_TENSORS];
   struct plan plan;
-  int stream = (int)throw(&producer->dice, STREAMS);
+  int stream = (int) throw(&producer->dice, STREAMS);
   rc_cu_stream on = producer->stage.streams[stream];
   uint8_t *host = malloc(plan_most());
   plan_make(&plan, message);

@@ -30,15 +30,7 @@ enum { READERS = 4, PARTIES = READERS + 1, MOST_DELAYS = 1 << 16, TEXT = 256 };
 #define WRITER 0 /* the index of the writer among the parties; readers follow */
 
 /* How a party waits. */
-enum mode {
-  BY_DEFAULT,
-  ASLEEP,
-  WITHOUT_PIDFD,
-  WITHOUT_ALL,
-  SPINNING,
-  BY_DESCRIPTOR,
-  MODES
-};
+enum mode { BY_DEFAULT, ASLEEP, WITHOUT_PIDFD, WITHOUT_ALL, SPINNING, BY_DESCRIPTOR, MODES };
 extern const char *const mode_names[MODES];
 
 enum stage { STARTING, AT_WORK, TOLD, ENDED };
@@ -49,29 +41,29 @@ struct party {
   enum mode mode;
   uint32_t leases;
   bool keeps, churns, dawdles;
-  _Atomic uint32_t armed; /* a point + 1: strike yourself there, 0: nowhere ... */
+  _Atomic uint32_t armed;  /* a point + 1: strike yourself there, 0: nowhere ... */
   _Atomic uint32_t passes; /* ... once you have passed it so many times */
   _Atomic int32_t signal;
   /* The party's own. */
   _Atomic uint64_t struck_ns; /* when it was struck, by itself or by the referee */
   _Atomic uint32_t stage;
-  _Atomic bool attached;    /* surely: not while attaching, nor from the begin of closing on */
-  _Atomic uint64_t upto;    /* it has got, or could not have got, all frames up to this number */
-  _Atomic uint64_t called;  /* it has been waiting since; 0: it is not */
-  _Atomic uint64_t final;   /* the last frame's number at the ring's end, 0: none */
+  _Atomic bool attached;     /* surely: not while attaching, nor from the begin of closing on */
+  _Atomic uint64_t upto;     /* it has got, or could not have got, all frames up to this number */
+  _Atomic uint64_t called;   /* it has been waiting since; 0: it is not */
+  _Atomic uint64_t final;    /* the last frame's number at the ring's end, 0: none */
   _Atomic uint64_t timeouts; /* writer: -ETIMEDOUT for a reader that is too slow */
-  _Atomic int32_t verdict;  /* how its ring ended for it: a negative errno, 0: not yet */
-  char text[TEXT];          /* the first thing that was wrong */
+  _Atomic int32_t verdict;   /* how its ring ended for it: a negative errno, 0: not yet */
+  char text[TEXT];           /* the first thing that was wrong */
   /* The referee's own. */
-  pid_t pid;   /* 0: none, or waited for */
+  pid_t pid; /* 0: none, or waited for */
   bool stopped, dead;
 };
 
 struct counts {
   _Atomic uint64_t frames, bytes, spilled, kept;
-  _Atomic uint64_t corrupt, missing, unexpected, torn; /* torn: and told so in time */
+  _Atomic uint64_t corrupt, missing, unexpected, torn;                 /* torn: and told so in time */
   _Atomic uint64_t lives, pipe, owner_dead, stale, timed_out, refused; /* refused: -EUSERS, for a moment */
-  _Atomic uint64_t descriptors, mappings, threads; /* left by a party that ended by itself */
+  _Atomic uint64_t descriptors, mappings, threads;                     /* left by a party that ended by itself */
 };
 
 struct board {

@@ -183,8 +183,8 @@ static uint64_t summarise(const struct leaks *leaks, double seconds) {
          " kept), corrupt %" PRIu64 ", missing %" PRIu64 "\n",
          c->frames, c->bytes >> 20, c->spilled, c->kept, c->corrupt, c->missing);
   printf("  lives of readers %" PRIu64 "; -EPIPE %" PRIu64 ", -ESTALE %" PRIu64 " (%" PRIu64
-         " in a torn frame), -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64
-         ", -ETIMEDOUT %" PRIu64 "; not documented: %" PRIu64 "\n",
+         " in a torn frame), -EUSERS %" PRIu64 "; writers' -EOWNERDEAD %" PRIu64 ", -ETIMEDOUT %" PRIu64
+         "; not documented: %" PRIu64 "\n",
          c->lives, c->pipe, c->stale, c->torn, c->refused, c->owner_dead, c->timed_out, c->unexpected);
   uint64_t late = 0;
   tell_delays("readers that waited", false, &late);

@@ -184,7 +184,8 @@ static int poll_descriptor(void) {
   struct pollfd file = {.fd = ringcast_reader_fd(reader), .events = POLLIN};
   if (file.fd < 0) return unexpected("fd", file.fd);
   if (holds > 0) return poll(&file, 1, (int)(HOLDING_NS / 1000000)) == 0 ? -ETIMEDOUT : -EAGAIN;
-  while (poll(&file, 1, -1) < 0 && errno == EINTR);
+  while (poll(&file, 1, -1) < 0 && errno == EINTR)
+    ;
   return -EAGAIN;
 }
 

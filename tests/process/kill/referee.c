@@ -14,8 +14,8 @@
 #define LOOK_NS 100000 /* between two looks whether something is so */
 
 const char *const mode_names[MODES] = {
-    [BY_DEFAULT] = "default",  [ASLEEP] = "asleep",     [WITHOUT_PIDFD] = "no pidfd", [WITHOUT_ALL] = "none of them",
-    [SPINNING] = "spinning",   [BY_DESCRIPTOR] = "descriptor"};
+    [BY_DEFAULT] = "default",       [ASLEEP] = "asleep",     [WITHOUT_PIDFD] = "no pidfd",
+    [WITHOUT_ALL] = "none of them", [SPINNING] = "spinning", [BY_DESCRIPTOR] = "descriptor"};
 
 struct board *board;
 struct tally tally;
@@ -208,7 +208,9 @@ static bool is_stopped(const void *context) {
   return now == 'T' || now == 'Z'; /* it had come to its end by itself */
 }
 
-bool await_stopped(int index) { return until(is_stopped, &board->participants[index], "a party stops that was told to"); }
+bool await_stopped(int index) {
+  return until(is_stopped, &board->participants[index], "a party stops that was told to");
+}
 
 void go_on(int index) {
   board->participants[index].stopped = false;
@@ -221,8 +223,8 @@ static bool is_gone(const void *context) {
   int status;
   if (party->pid == 0 || waitpid(party->pid, &status, WNOHANG) != party->pid) return party->pid == 0;
   party->pid = 0;
-  bool fine = party->dead ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
-                          : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  bool fine =
+      party->dead ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (!fine) note_wrong(party, &board->counts.unexpected, "it ended with status 0x%x", status);
   return true;
 }

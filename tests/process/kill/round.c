@@ -55,7 +55,8 @@ static bool went_around(const void *context) {
 }
 
 static bool has_timed_out(const void *context) {
-  return atomic_load(&board->participants[WRITER].timeouts) > *(const uint64_t *)context || is_told(&board->participants[WRITER]);
+  return atomic_load(&board->participants[WRITER].timeouts) > *(const uint64_t *)context ||
+         is_told(&board->participants[WRITER]);
 }
 
 static bool is_alive(const struct party *party) { return party->pid != 0 && !party->dead && !party->stopped; }
@@ -114,7 +115,8 @@ static bool reader_died(int index, bool sure) {
 static bool writer_stopped(void) {
   let_pass(1000000 + draw(60000000));
   for (int i = WRITER + 1; i < PARTIES; i++)
-    if (is_alive(&board->participants[i]) && is_told(&board->participants[i])) wrong(i, "told of an end; the writer is stopped");
+    if (is_alive(&board->participants[i]) && is_told(&board->participants[i]))
+      wrong(i, "told of an end; the writer is stopped");
   if (draw(5) == 0) {
     strike(WRITER, SIGKILL);
     tally.killed_stopped++;
@@ -406,8 +408,9 @@ static bool finish(void) {
   for (int i = WRITER + 1; i < PARTIES; i++) {
     uint64_t found = board->participants[i].verdict == -EPIPE ? board->participants[i].final : 0;
     if (found != 0 && final != 0 && found != final)
-      note_wrong(&board->participants[i], &board->counts.missing, "frame %llu was the last one for it, and %llu for another",
-                 (unsigned long long)found, (unsigned long long)final);
+      note_wrong(&board->participants[i], &board->counts.missing,
+                 "frame %llu was the last one for it, and %llu for another", (unsigned long long)found,
+                 (unsigned long long) final);
     if (found != 0) final = found;
   }
   return true;

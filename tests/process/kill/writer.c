@@ -48,9 +48,7 @@ static int judge(int result, uint64_t called) {
       note_wrong(self, &board->counts.unexpected, "writer: -EOWNERDEAD, and none was killed, or it should go on: %s",
                  ringcast_last_error());
     return result;
-  default:
-    note_wrong(self, &board->counts.unexpected, "writer: %d: %s", result, ringcast_last_error());
-    return result;
+  default: note_wrong(self, &board->counts.unexpected, "writer: %d: %s", result, ringcast_last_error()); return result;
   }
 }
 
