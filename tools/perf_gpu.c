@@ -365,9 +365,9 @@ static void measure_copies(struct gpu *gpu, struct series *series, uint64_t byte
   uint64_t fit = gpu->pool_bytes / 2 / bytes;
   uint32_t count = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : (uint32_t)fit;
   int64_t end = perf_now_ns() + (int64_t)(gpu->options->seconds / 4 * 1e9);
+  double *pool = out->of[GPU_POOL], *plain = &out->of[GPU_DTOD][GPU_COPY], per_s = (double)bytes * count * 1e9;
   size_t round;
-  for (int way = 0; way < GPU_WAYS; way++)
-    for (int i = 0; i < 2; i++) out->ways[way].copy_bytes_per_s[i] = NAN;
+  pool[GPU_COPY_IN] = pool[GPU_COPY_OUT] = pool[GPU_COPY_RATIO] = *plain = NAN;
   if (!gpu->figures->pool || !gpu->cuda.wait_value) return;
   for (round = 0; round <= ROUNDS && (round <= LEAST_ROUNDS || perf_now_ns() < end); round++) {
     struct held held = turn_held(gpu, bytes, count);
@@ -376,21 +376,20 @@ static void measure_copies(struct gpu *gpu, struct series *series, uint64_t byte
     series->send[round - 1] = held.out;
     series->receive[round - 1] = held.plain;
   }
-  double per_s = (double)bytes * count * 1e9;
-  out->ways[GPU_POOL].copy_bytes_per_s[0] = per_s / median(series->total, round - 1);
-  out->ways[GPU_POOL].copy_bytes_per_s[1] = per_s / median(series->send, round - 1);
-  out->ways[GPU_DTOD].copy_bytes_per_s[0] = per_s / median(series->receive, round - 1);
+  pool[GPU_COPY_IN] = per_s / median(series->total, round - 1);
+  pool[GPU_COPY_OUT] = per_s / median(series->send, round - 1);
+  *plain = per_s / median(series->receive, round - 1);
+  pool[GPU_COPY_RATIO] = fmin(pool[GPU_COPY_IN], pool[GPU_COPY_OUT]) / *plain;
 }
 
 static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes, struct gpu_size_figures *out) {
   uint64_t fit = ROW_BYTES / bytes;
   uint32_t row = fit > MOST_IN_A_ROW ? MOST_IN_A_ROW : fit < 2 ? 2 : (uint32_t)fit;
   int64_t end = perf_now_ns() + (int64_t)(gpu->options->seconds * 1e9);
+  int first = gpu->figures->pool ? GPU_POOL : GPU_INLINE;
   size_t round;
-  for (int way = 0; way < GPU_WAYS; way++) out->ways[way].measured = way != GPU_POOL || gpu->figures->pool;
   for (round = 0; round <= ROUNDS && (round <= LEAST_ROUNDS || perf_now_ns() < end); round++)
-    for (int way = 0; way < GPU_WAYS; way++) {
-      if (!out->ways[way].measured) continue;
+    for (int way = first; way < GPU_WAYS; way++) {
       struct turn one = take_turn(gpu, (enum gpu_way)way, bytes, 1);
       struct turn several = take_turn(gpu, (enum gpu_way)way, bytes, row);
       if (round == 0) continue; /* memory is put in place, and code is loaded */
@@ -400,13 +399,12 @@ static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes,
       series[way].row[round - 1] = several.total_ns;
     }
   out->bytes = bytes;
-  for (int way = 0; way < GPU_WAYS; way++) {
-    if (!out->ways[way].measured) continue;
-    out->ways[way].rounds = round - 1;
-    out->ways[way].completion_us = median(series[way].total, round - 1) / 1e3;
-    out->ways[way].send_us = median(series[way].send, round - 1) / 1e3;
-    out->ways[way].receive_us = way < GPU_RINGS ? median(series[way].receive, round - 1) / 1e3 : NAN;
-    out->ways[way].bytes_per_s = (double)bytes * row / median(series[way].row, round - 1) * 1e9;
+  for (int way = first; way < GPU_WAYS; way++) {
+    out->rounds[way] = round - 1;
+    out->of[way][GPU_COMPLETION] = median(series[way].total, round - 1) / 1e3;
+    out->of[way][GPU_SEND] = median(series[way].send, round - 1) / 1e3;
+    out->of[way][GPU_RECEIVE] = way < GPU_RINGS ? median(series[way].receive, round - 1) / 1e3 : NAN;
+    out->of[way][GPU_RATE] = (double)bytes * row / median(series[way].row, round - 1) * 1e9;
   }
   measure_copies(gpu, series, bytes, out);
 }

@@ -10,19 +10,22 @@
 enum gpu_way { GPU_POOL, GPU_INLINE, GPU_DTOD, GPU_HTOD, GPU_WAYS };
 enum { GPU_RINGS = 2 /* the first two ways are ringcast's */ };
 
-struct gpu_way_figures {
-  bool measured;
-  size_t rounds;
-  double send_us, receive_us; /* the CPU's time for a tensor; of the plain copies, send_us: of the call */
-  double completion_us;       /* from the call of send until the last reader's device has the bytes */
-  double bytes_per_s;         /* several in a row, from send until the last reader has them: two copies each by POOL */
-  double copy_bytes_per_s[2]; /* each of the copies alone: into the pool, and out of it at the slowest reader; of
-                               * device_to_device, the first. Not a number: not measured */
+enum gpu_figure {
+  GPU_SEND,       /* us of the CPU for a tensor; of the plain copies, for the call */
+  GPU_RECEIVE,    /* the same, at the slowest reader */
+  GPU_COMPLETION, /* us from the call of send until the last reader's device has the bytes */
+  GPU_RATE,       /* bytes/s of several in a row, from send until the last reader has them: two copies each by POOL */
+  GPU_COPY_IN,    /* bytes/s of the copy into the pool, alone */
+  GPU_COPY_OUT,   /* the same out of the pool, at the slowest reader */
+  GPU_COPY_RATIO, /* the slower of these two, by GPU_COPY */
+  GPU_COPY,       /* bytes/s of a plain copy within the device, alone */
+  GPU_FIGURES
 };
 
 struct gpu_size_figures {
   uint64_t bytes;
-  struct gpu_way_figures ways[GPU_WAYS];
+  size_t rounds[GPU_WAYS];          /* 0: the way was not measured */
+  double of[GPU_WAYS][GPU_FIGURES]; /* not a number: not measured */
 };
 
 struct gpu_figures {
@@ -36,12 +39,6 @@ struct gpu_figures {
   int size_count;
   struct gpu_size_figures sizes[PERF_MAX_SIZES];
 };
-
-/* What share of a plain copy's bandwidth the slower of POOL's two copies has. Not a number: not measured. */
-double gpu_copy_ratio(const struct gpu_size_figures *size);
-
-/* From which size on POOL takes less time than INLINE does, there and at all larger ones; 0: it never does. */
-uint64_t gpu_crossover(const struct gpu_figures *figures);
 
 void gpu_print(const struct perf_options *options, const struct gpu_figures *figures);
 
