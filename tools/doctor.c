@@ -60,11 +60,9 @@ void doctor_mend(struct doctor *doctor, const char *format, ...) {
   va_end(arguments);
 }
 
-void doctor_fact(struct doctor *doctor, const char *key, int64_t value) {
-  struct doctor_line *line = &doctor->lines[doctor->count - 1];
-  if (line->facts == DOCTOR_FACTS) abort();
-  line->fact[line->facts].key = key;
-  line->fact[line->facts++].value = value;
+void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]) {
+  struct doctor_fact *out = doctor->lines[doctor->count - 1].facts;
+  for (int i = 0; i < DOCTOR_FACTS && facts[i].key; i++) out[i] = facts[i];
 }
 
 /* ---- The environment -------------------------------------------------------------------------------------------- */
@@ -144,7 +142,7 @@ static void print_json(const struct doctor *doctor, bool healthy) {
     json_string(&json, "found", line->found);
     json_string(&json, "mend", line->mend);
     json_open(&json, "facts", '{');
-    for (size_t f = 0; f < line->facts; f++) json_integer(&json, line->fact[f].key, line->fact[f].value);
+    for (const struct doctor_fact *fact = line->facts; fact->key; fact++) json_integer(&json, fact->key, fact->value);
     json_close(&json, '}');
     json_close(&json, '}');
   }

@@ -13,16 +13,17 @@
 enum doctor_level { DOCTOR_OK, DOCTOR_NOTE, DOCTOR_PROBLEM };
 enum { DOCTOR_LINES = 48, DOCTOR_FACTS = 8 };
 
+struct doctor_fact {
+  const char *key;
+  int64_t value; /* -1: unknown, or no limit */
+};
+
 struct doctor_line {
   const char *name;
   enum doctor_level level;
   char found[384];
-  char mend[384]; /* empty: nothing to mend */
-  size_t facts;
-  struct {
-    const char *key;
-    int64_t value; /* -1: unknown, or no limit */
-  } fact[DOCTOR_FACTS];
+  char mend[384];                             /* empty: nothing to mend */
+  struct doctor_fact facts[DOCTOR_FACTS + 1]; /* the last one has no key */
 };
 
 struct doctor {
@@ -36,7 +37,11 @@ struct doctor {
 __attribute__((format(printf, 4, 5))) void doctor_add(struct doctor *doctor, const char *name, enum doctor_level level,
                                                       const char *format, ...);
 __attribute__((format(printf, 2, 3))) void doctor_mend(struct doctor *doctor, const char *format, ...);
-void doctor_fact(struct doctor *doctor, const char *key, int64_t value);
+void doctor_facts(struct doctor *doctor, const struct doctor_fact facts[]);
+#define FACTS(...)               \
+  (const struct doctor_fact[]) { \
+    __VA_ARGS__, { NULL, 0 }     \
+  }
 
 /* The number at the start of a file; -1 for a file without a number ("max" too). */
 int64_t doctor_read_number(const char *path);

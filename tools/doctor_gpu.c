@@ -108,10 +108,8 @@ static void tell_driver(struct doctor *doctor, const struct survey *survey, cons
   else
     doctor_add(doctor, "GPU", *end ? DOCTOR_NOTE : DOCTOR_OK, "%d device%s, a driver for CUDA %d.%d%s%s",
                status->devices, status->devices == 1 ? "" : "s", major, minor, *end ? "; " : "", end);
-  doctor_fact(doctor, "ready", status->ready);
-  doctor_fact(doctor, "version", status->version);
-  doctor_fact(doctor, "devices", status->devices);
-  doctor_fact(doctor, "result", status->result);
+  doctor_facts(doctor, FACTS({"ready", status->ready}, {"version", status->version}, {"devices", status->devices},
+                             {"result", status->result}));
 }
 
 /* ": " and the reason for a negative result; else nothing. */
@@ -202,14 +200,10 @@ static void tell_device(struct doctor *doctor, struct survey *survey, int index)
   if (!survey->devices[index].mended && !room)
     doctor_mend(doctor, "a smaller RINGCAST_GPU_POOL_BYTES, or leave more free (vLLM: --gpu-memory-utilization); until "
                         "then tensors go through the ring");
-  doctor_fact(doctor, "total_bytes", (int64_t)device->total_bytes);
-  doctor_fact(doctor, "free_bytes", (int64_t)device->free_bytes);
-  doctor_fact(doctor, "words64", device->words64);
-  doctor_fact(doctor, "words32", device->words32);
-  doctor_fact(doctor, "registers", device->registers);
-  doctor_fact(doctor, "registers_read_only", device->registers_read_only);
-  doctor_fact(doctor, "exports", device->exports);
-  doctor_fact(doctor, "pool_bytes", pool);
+  doctor_facts(doctor, FACTS({"total_bytes", (int64_t)device->total_bytes}, {"free_bytes", (int64_t)device->free_bytes},
+                             {"words64", device->words64}, {"words32", device->words32},
+                             {"registers", device->registers}, {"registers_read_only", device->registers_read_only},
+                             {"exports", device->exports}, {"pool_bytes", pool}));
 }
 
 /* ---- The environment -------------------------------------------------------------------------------------------- */
@@ -426,12 +420,10 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
   } else {
     tell_inline(doctor, name, pair, mended);
   }
-  doctor_fact(doctor, "pool_frames", (int64_t)writer->pool_frames);
-  doctor_fact(doctor, "inline_frames", (int64_t)writer->inline_frames);
-  doctor_fact(doctor, "way", writer->way);
-  doctor_fact(doctor, "word_bits", writer->word_bits);
-  doctor_fact(doctor, "registered", writer->registered && reader->registered);
-  doctor_fact(doctor, "open_ns", pair->open_ns);
+  doctor_facts(doctor,
+               FACTS({"pool_frames", (int64_t)writer->pool_frames}, {"inline_frames", (int64_t)writer->inline_frames},
+                     {"way", writer->way}, {"word_bits", writer->word_bits},
+                     {"registered", writer->registered && reader->registered}, {"open_ns", pair->open_ns}));
 }
 
 static void probe_pair(struct doctor *doctor, const char *name, const struct survey *survey, int from, int to) {

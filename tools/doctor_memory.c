@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: a ring made for proof, huge pages, limits, NUMA, /dev/shm. */
+/* Memory: a ring made for proof, huge pages, limits, NUMA. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,9 +84,8 @@ static void tell_large_frames(struct doctor *doctor) {
                 : ring->spill_error == -ENOMEM ? "ulimit -v unlimited; or set RINGCAST_SPILL_BYTES to less"
                                                : "set RINGCAST_SPILL_BYTES, or make a larger ring (capacity)");
   }
-  doctor_fact(doctor, "ring_frame", (int64_t)ring->ring_frame);
-  doctor_fact(doctor, "spill_bytes", (int64_t)ring->spill_bytes);
-  doctor_fact(doctor, "spill_error", ring->spill_error);
+  doctor_facts(doctor, FACTS({"ring_frame", (int64_t)ring->ring_frame}, {"spill_bytes", (int64_t)ring->spill_bytes},
+                             {"spill_error", ring->spill_error}));
 }
 
 /* Sends a large frame to a reader of its own, which keeps it. What ringcast_reader_retain gave, or another error. */
@@ -134,7 +132,7 @@ static void probe_keeping(struct doctor *doctor) {
   if (result == -ENOTSUP && !*off)
     doctor_mend(doctor, "needs /proc with its pagemap (CONFIG_PROC_PAGE_MONITOR), pages of 4 KiB, and addresses for "
                         "the spill memory twice (ulimit -v)");
-  doctor_fact(doctor, "works", result == 0 ? 1 : result == -ENOTSUP ? 0 : -1);
+  doctor_facts(doctor, FACTS({"works", result == 0 ? 1 : result == -ENOTSUP ? 0 : -1}));
 }
 
 void doctor_probe_ring(struct doctor *doctor) {
@@ -155,12 +153,9 @@ void doctor_probe_ring(struct doctor *doctor) {
              "and spins for at most %.0f us before it sleeps",
              (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
              (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
-  doctor_fact(doctor, "capacity", (int64_t)ring->capacity);
-  doctor_fact(doctor, "max_frame", (int64_t)ring->max_frame);
-  doctor_fact(doctor, "memory", ring->memory);
-  doctor_fact(doctor, "page_size", (int64_t)ring->page_size);
-  doctor_fact(doctor, "spin_ns", ring->spin_ns);
-  doctor_fact(doctor, "files", held);
+  doctor_facts(doctor, FACTS({"capacity", (int64_t)ring->capacity}, {"max_frame", (int64_t)ring->max_frame},
+                             {"memory", ring->memory}, {"page_size", (int64_t)ring->page_size},
+                             {"spin_ns", ring->spin_ns}, {"files", held}));
   tell_large_frames(doctor);
   probe_attach(doctor, ringcast_writer_handle(writer));
   ringcast_writer_close(writer);
@@ -199,9 +194,7 @@ static void probe_pool(struct doctor *doctor) {
   int64_t overcommit = doctor_read_number(HUGE_DIR "nr_overcommit_hugepages");
   if (spare >= 0 && reserved > 0) spare -= reserved;
   tell_pool(doctor, pool, spare, doctor_is_disabled("hugetlb"));
-  doctor_fact(doctor, "pool", pool);
-  doctor_fact(doctor, "free", spare);
-  doctor_fact(doctor, "overcommit", overcommit);
+  doctor_facts(doctor, FACTS({"pool", pool}, {"free", spare}, {"overcommit", overcommit}));
 }
 
 /* "always [never] advise" -> "never". */
@@ -234,7 +227,7 @@ static void probe_transparent(struct doctor *doctor) {
   if (seen && !works && !off)
     doctor_mend(doctor, "needs Linux 6.1 with CONFIG_TRANSPARENT_HUGEPAGE, shmem_enabled other than 'deny', and free "
                         "memory that is not in pieces (echo 1 > /proc/sys/vm/compact_memory)");
-  doctor_fact(doctor, "works", seen ? works : -1);
+  doctor_facts(doctor, FACTS({"works", seen ? works : -1}));
 }
 
 void doctor_probe_huge_pages(struct doctor *doctor) {
@@ -251,16 +244,6 @@ static int64_t limit_of(int resource) {
              : (int64_t)limit.rlim_cur;
 }
 
-static void probe_locked(struct doctor *doctor) {
-  int64_t limit = limit_of(RLIMIT_MEMLOCK);
-  if (limit < 0)
-    doctor_add(doctor, "locked memory", DOCTOR_OK, "no limit (ulimit -l); a ring does not lock its memory");
-  else
-    doctor_add(doctor, "locked memory", DOCTOR_OK,
-               "%lld KiB (ulimit -l); does not matter: a ring does not lock its memory", (long long)(limit >> 10));
-  doctor_fact(doctor, "limit", limit);
-}
-
 static void probe_files(struct doctor *doctor) {
   int64_t limit = limit_of(RLIMIT_NOFILE), used = open_files();
   bool few = limit >= 0 && limit - used < 64;
@@ -269,8 +252,7 @@ static void probe_files(struct doctor *doctor) {
              "say how many)",
              (long long)limit, (long long)used);
   if (few) doctor_mend(doctor, "ulimit -n 1024");
-  doctor_fact(doctor, "limit", limit);
-  doctor_fact(doctor, "open", used);
+  doctor_facts(doctor, FACTS({"limit", limit}, {"open", used}));
 }
 
 static void probe_group_memory(struct doctor *doctor) {
@@ -294,26 +276,12 @@ static void probe_group_memory(struct doctor *doctor) {
                (long long)(limit / MIB), (long long)(used / MIB));
     if (tight) doctor_mend(doctor, "give the container more memory (docker run --memory), or make smaller rings");
   }
-  doctor_fact(doctor, "limit", limit);
-  doctor_fact(doctor, "used", used);
-}
-
-static void probe_dev_shm(struct doctor *doctor) {
-  struct statvfs shm;
-  int64_t bytes = statvfs("/dev/shm", &shm) == 0 ? (int64_t)(shm.f_blocks * shm.f_frsize) : -1;
-  if (bytes < 0) doctor_add(doctor, "/dev/shm", DOCTOR_OK, "not mounted; not used by ringcast: its memory has no name");
-  else
-    doctor_add(doctor, "/dev/shm", DOCTOR_OK,
-               "%lld MiB; not used by ringcast, its size does not matter: a ring's memory has no name (memfd)",
-               (long long)(bytes / MIB));
-  doctor_fact(doctor, "bytes", bytes);
+  doctor_facts(doctor, FACTS({"limit", limit}, {"used", used}));
 }
 
 void doctor_probe_limits(struct doctor *doctor) {
   probe_group_memory(doctor);
-  probe_locked(doctor);
   probe_files(doctor);
-  probe_dev_shm(doctor);
 }
 
 /* ---- NUMA ------------------------------------------------------------------------------------------------------- */
@@ -333,6 +301,5 @@ void doctor_probe_numa(struct doctor *doctor) {
   } else {
     doctor_add(doctor, "NUMA", DOCTOR_OK, "one node: nothing to place; %s%s", libnuma, off);
   }
-  doctor_fact(doctor, "nodes", nodes);
-  doctor_fact(doctor, "libnuma", RINGCAST_HAVE_NUMA);
+  doctor_facts(doctor, FACTS({"nodes", nodes}, {"libnuma", RINGCAST_HAVE_NUMA}));
 }

@@ -35,8 +35,7 @@ void doctor_probe_kernel(struct doctor *doctor) {
              "pages",
              name.sysname, name.release, name.machine);
   if (version < 6001) doctor_mend(doctor, "a newer kernel");
-  doctor_fact(doctor, "major", major);
-  doctor_fact(doctor, "minor", minor);
+  doctor_facts(doctor, FACTS({"major", major}, {"minor", minor}));
 }
 
 /* ---- Cores ------------------------------------------------------------------------------------------------------ */
@@ -69,9 +68,8 @@ void doctor_probe_cores(struct doctor *doctor) {
   if (least < 2)
     doctor_mend(doctor, "with one CPU every wait must sleep, some 10 us a frame; allow two or more (taskset, docker "
                         "run --cpus and --cpuset-cpus)");
-  doctor_fact(doctor, "online", online);
-  doctor_fact(doctor, "allowed", usable);
-  doctor_fact(doctor, "quota_percent", isfinite(quota) ? (int64_t)(100 * quota) : -1);
+  doctor_facts(doctor, FACTS({"online", online}, {"allowed", usable},
+                             {"quota_percent", isfinite(quota) ? (int64_t)(100 * quota) : -1}));
 }
 
 /* ---- Waiting ---------------------------------------------------------------------------------------------------- */
@@ -91,10 +89,7 @@ void doctor_probe_wait(struct doctor *doctor) {
              used  ? "use it after their first microsecond"
              : off ? "do with pauses, as RINGCAST_DISABLE asks"
                    : "do with pauses");
-  doctor_fact(doctor, "waitpkg", waitpkg);
-  doctor_fact(doctor, "monitorx", monitorx);
-  doctor_fact(doctor, "wfet", wfet);
-  doctor_fact(doctor, "used", used);
+  doctor_facts(doctor, FACTS({"waitpkg", waitpkg}, {"monitorx", monitorx}, {"wfet", wfet}, {"used", used}));
 }
 
 void doctor_probe_pidfd(struct doctor *doctor) {
@@ -104,8 +99,7 @@ void doctor_probe_pidfd(struct doctor *doctor) {
   doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: whether the other side lives %s", fd >= 0 ? "there" : strerror(error),
              off ? DOCTOR_SWITCHED_OFF : "", used ? "is told by the kernel" : "is looked up in /proc, now and then");
   if (fd < 0) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
-  doctor_fact(doctor, "available", fd >= 0);
-  doctor_fact(doctor, "used", used);
+  doctor_facts(doctor, FACTS({"available", fd >= 0}, {"used", used}));
 }
 
 /* io_uring's numbers, for headers that are older than the kernel. */
@@ -154,11 +148,8 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   if (!futex)
     doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
                         "lets io_uring_setup through");
-  doctor_fact(doctor, "available", fd >= 0);
-  doctor_fact(doctor, "futex_wait", futex);
-  doctor_fact(doctor, "disabled", disabled);
-  doctor_fact(doctor, "liburing", RINGCAST_HAVE_LIBURING);
-  doctor_fact(doctor, "used", used);
+  doctor_facts(doctor, FACTS({"available", fd >= 0}, {"futex_wait", futex}, {"disabled", disabled},
+                             {"liburing", RINGCAST_HAVE_LIBURING}, {"used", used}));
 }
 
 /* ---- Sandboxes -------------------------------------------------------------------------------------------------- */
@@ -180,22 +171,7 @@ static void probe_seccomp(struct doctor *doctor) {
   int64_t mode = status_of("Seccomp");
   doctor_add(doctor, "seccomp", DOCTOR_OK, "%s%s", mode >= 0 && mode <= 2 ? modes[mode] : "unknown",
              mode == 2 ? ": system calls are filtered, as in a container; the lines above say what came through" : "");
-  doctor_fact(doctor, "mode", mode);
-}
-
-/* Opening /proc/<pid>/fd/<n> asks for PTRACE_MODE_READ (proc(5)); Yama looks at PTRACE_MODE_ATTACH alone. */
-static void probe_yama(struct doctor *doctor) {
-  int64_t scope = doctor_read_number("/proc/sys/kernel/yama/ptrace_scope");
-  if (scope < 0)
-    doctor_add(doctor, "ptrace_scope", DOCTOR_OK,
-               "this kernel has no Yama; it would not matter: a reader opens the "
-               "writer's files, it does not trace it");
-  else
-    doctor_add(doctor, "ptrace_scope", DOCTOR_OK,
-               "%lld; does not matter: it limits tracing, and a reader only opens "
-               "the writer's files",
-               (long long)scope);
-  doctor_fact(doctor, "scope", scope);
+  doctor_facts(doctor, FACTS({"mode", mode}));
 }
 
 /* From RINGCAST_CAPACITY on they are the Python package's, which a test compares. */
@@ -233,13 +209,11 @@ static void probe_environment(struct doctor *doctor) {
     doctor_mend(doctor, "these change what is said above, or what the Python package does; unset those that are not "
                         "meant");
   else if (unknown) doctor_mend(doctor, "look how its name is written: it changes nothing");
-  doctor_fact(doctor, "variables", count);
-  doctor_fact(doctor, "unknown", unknown);
+  doctor_facts(doctor, FACTS({"variables", count}, {"unknown", unknown}));
 }
 
 void doctor_probe_sandbox(struct doctor *doctor) {
   probe_seccomp(doctor);
-  probe_yama(doctor);
   probe_environment(doctor);
 }
 
@@ -272,5 +246,5 @@ void doctor_probe_proc(struct doctor *doctor) {
     doctor_add(doctor, "/proc", DOCTOR_OK, "mounted, hidepid=%lld: %s", (long long)hidepid,
                hidepid == 0 ? "all processes are seen" : "a user sees its own processes, which is enough");
   }
-  doctor_fact(doctor, "hidepid", hidepid);
+  doctor_facts(doctor, FACTS({"hidepid", hidepid}));
 }
