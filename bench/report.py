@@ -207,7 +207,7 @@ def reasons(raw, names):
 def show_machine(raw):
     facts, first = raw["machine"], next(iter(raw["sizes"].values()))
     caches = ", ".join(f"{level} {size_of(size)}" for level, size in facts["caches"].items())
-    version = re.search(r'RINGCAST_VERSION "(.*)"', raw["version"])[1]
+    version = re.search(r'RINGCAST_VERSION +"(.*)"', raw["version"])[1]
     kind = "a virtual machine" if facts["virtual"] else "a machine"
     return (
         f"ringcast {version} on {facts['cpu']} (family {facts['family']}, model {facts['model']}), {facts['cpus']}"

@@ -22,7 +22,7 @@ PARTS = {
     "gpu": ("gpu", 5220),
     "extension": ("python/extension", 10940),
     "package": ("python/ringcast", 7980),
-    "measuring": ("tools bench python/ringcast/bench", 7640),
+    "measuring": ("tools bench python/ringcast/bench", 7700),
     "tests": ("tests", 43780),
     "tests of gpu": ("tests", 21030),
 }

@@ -21,7 +21,7 @@ class CommandLine(Case):
     def test_version_is_the_librarys(self):
         header = os.path.join(os.path.dirname(__file__), "../../include/ringcast/version.h")
         with open(header, encoding="utf-8") as file:
-            version = re.search(r'#define RINGCAST_VERSION "(.*)"', file.read())[1]
+            version = re.search(r'#define RINGCAST_VERSION +"(.*)"', file.read())[1]
         self.assertEqual(self.succeed("--version"), f"ringcast {version}\n")
 
     def test_help_names_every_command_and_gives_examples(self):
