@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sleeping and waking (ring/eventcount.h). Each signaller does its thing ROUNDS times; each sleeper wants to see the
- * first,
- * second, ... thing of all signallers. Nothing else wakes a sleeper, so a lost wake-up is an invalid end state.
+ * first, second, ... thing of all signallers. Nothing else wakes a sleeper, so a lost wake-up is an invalid end state.
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
- *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/reader.c)
+ *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/release.c)
  *   -DTIMEOUTS  a sleep may end without a signal; then the sleeper takes its announcement back
  *   -DCANCEL    another party cancels the wait, which nothing else would end (rc_eventcount_nudge)
  */
@@ -163,7 +162,7 @@ proctype sleeper(byte me) {
            if
            :: !sleeping[me]
 #ifdef TIMEOUTS
-           :: sleeping[me] && timeouts > 0 -> atomic { timeouts--; sleeping[me] = 0 }
+           :: atomic { sleeping[me] && timeouts > 0 -> timeouts--; sleeping[me] = 0 }
 #endif
            fi
         fi;
