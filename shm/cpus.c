@@ -1,31 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _GNU_SOURCE
 #include "shm/cpus.h"
 
-#include <sched.h>
-#include <stdio.h>
+#include "shm/os.h"
+#include "shm/topology.h"
+
+#define MAX_CPUS 32768u /* four times what Linux can be built for; the kernel refuses a set smaller than its own */
 
 void rc_cpus_enter(struct rc_cpus *cpus) {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  for (uint32_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
-    /* A CPU beyond the last bit shares one: then there are enough of them anyway. */
-    if (CPU_ISSET(cpu, &allowed)) rc_or_acq_rel(&cpus->cpus[cpu / 64 % RC_CPU_WORDS], (uint64_t)1 << cpu % 64);
-}
-
-/* cgroup v2, as a container sees its own: quota and period in microseconds. 0: no quota, or none to be seen. */
-static uint32_t quota_cpus(void) {
-  unsigned long quota, period;
-  FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-  if (!file) return 0;
-  int fields = fscanf(file, "%lu %lu", &quota, &period);
-  fclose(file);
-  return fields == 2 && period > 0 ? (uint32_t)((quota + period - 1) / period) : 0;
+  uint64_t allowed[MAX_CPUS / 64] = {0};
+  if (rc_os.affinity(allowed, sizeof allowed) < 0) return;
+  for (uint32_t i = 0; i < MAX_CPUS / 64; i++)
+    /* A CPU beyond the last shared bit shares a bit with another: a process that may use so many has enough. */
+    if (allowed[i] != 0) rc_or_acq_rel(&cpus->cpus[i % RC_CPU_WORDS], allowed[i]);
 }
 
 uint32_t rc_cpus_count(struct rc_cpus *cpus) {
-  uint32_t count = 0, quota = quota_cpus();
-  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) /* relaxed: bits are only ever added */
+  uint32_t count = 0, quota = rc_topology_cpu_quota();
+  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) /* relaxed: no process ever clears a bit */
     count += (uint32_t)__builtin_popcountll(rc_load_relaxed(&cpus->cpus[i]));
-  return quota > 0 && quota < count ? quota : count;
+  return quota < count ? quota : count;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether spinning can pay at all: not when there are fewer CPUs than parties, since whoever spins then keeps the one
- * it waits for from running. Which CPUs there are is told by all parties together: each adds those that it may run on,
- * so two processes pinned to two CPUs find two, and two pinned to the same one find one.
+ * Whether spinning can pay at all. With fewer CPUs than participants a spinning waiter keeps the awaited process from
+ * running, so no waiter spins. All participants together tell which CPUs there are: each process adds the CPUs of its
+ * affinity mask. Two processes pinned to two CPUs find two; two processes pinned to the same CPU find one.
  */
 #ifndef RC_SHM_CPUS_H
 #define RC_SHM_CPUS_H
@@ -11,10 +11,10 @@
 
 #include "ring/layout.h"
 
-/* Adds the CPUs that this process may run on. */
+/* Adds the CPUs of this process's affinity mask. */
 void rc_cpus_enter(struct rc_cpus *cpus);
 
-/* How many CPUs the parties have together, a container's CPU quota counted. */
+/* How many CPUs the participants have together; at most the caller's CPU quota. */
 uint32_t rc_cpus_count(struct rc_cpus *cpus);
 
 #endif

@@ -78,6 +78,8 @@ static void os_yield(void) { sched_yield(); }
 
 static int os_online_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
+static int os_affinity(uint64_t *set, size_t bytes) { return result_of(sched_getaffinity(0, bytes, (cpu_set_t *)set)); }
+
 static int os_file_limit(uint64_t *out) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return -errno;
@@ -158,6 +160,7 @@ struct rc_os rc_os = {
     .poll = os_poll,
     .yield = os_yield,
     .online_cpus = os_online_cpus,
+    .affinity = os_affinity,
     .file_limit = os_file_limit,
     .current_cpu = os_current_cpu,
     .configured = os_configured,

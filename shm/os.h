@@ -50,6 +50,7 @@ struct rc_os {
   int (*poll)(struct pollfd *files, unsigned count, int64_t timeout_ns);
   void (*yield)(void); /* sched_yield: whoever else is ready to run on this CPU runs first */
   int (*online_cpus)(void);
+  int (*affinity)(uint64_t *set, size_t bytes); /* a bit for each CPU of this thread; -EINVAL: too few bytes */
   int (*file_limit)(uint64_t *out); /* the most bytes a file may have; beyond, a signal kills (RLIMIT_FSIZE) */
   int (*current_cpu)(int *node);    /* its number, and the NUMA node it belongs to */
   long (*configured)(int name);     /* sysconf */

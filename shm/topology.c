@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All of it is text in /proc and /sys, read through rc_os. What can't be read is told as not known, never as an error:
- * a container may hide any of it.
+ * Facts about the machine are text in /proc and /sys, read through rc_os. An unreadable file makes a fact unknown and
+ * is never an error: a container may hide any file.
  *
- * Room. Memory that the kernel has promised and does not have is paid for by the OOM killer, at the first touch, with a
- * process of its choice. So room is looked at before: that of the machine (MemAvailable), and that of each memory
- * cgroup we are in, from ours to the root (version 2, or 1). Within a cgroup the page cache of files counts as free:
- * the kernel drops it first. Swap counts too. The result errs towards too much: it refuses what can't fit, and promises
- * nothing.
+ * Room. The kernel promises more memory than the machine has. At the first touch of a page that does not fit, the OOM
+ * killer ends a process of the kernel's choice. So the library reads the room beforehand: the machine's (MemAvailable),
+ * and the room of each memory cgroup from this process's cgroup up to the root (version 2, or 1). Within a cgroup the
+ * page cache of files counts as free, since the kernel drops the cache first. Swap counts as free too. The result errs
+ * towards too much: the result refuses only what can't fit, and promises nothing.
+ *
+ * CPU quota. Each cgroup from this process's cgroup up to the root may set a quota; the smallest one counts.
+ *
+ * A cgroup's path that does not exist belongs to another namespace. The root, which is then this process's own cgroup,
+ * comes last in every walk.
  */
 #define _GNU_SOURCE
 #include "shm/topology.h"
@@ -24,10 +29,10 @@
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
-/* The number at the start of a file. False if there is none ("max"). */
+/* The number at the start of a file. False if the file has none ("max", "-1"). */
 static bool read_number(const char *path, uint64_t *out) {
   char text[64], *end;
-  if (rc_os.read_file(path, text, sizeof text) <= 0) return false;
+  if (rc_os.read_file(path, text, sizeof text) <= 0 || *text == '-') return false;
   uint64_t number = strtoull(text, &end, 10);
   if (end == text) return false;
   *out = number << (*end == 'K' ? 10 : *end == 'M' ? 20 : 0);
@@ -84,10 +89,10 @@ void rc_topology_l3(struct rc_l3 *out) {
   if (bytes > 0) out->bytes = (uint64_t)bytes;
 }
 
-/* A quarter of the cache leaves room for what writer and readers work on beside the ring, and for a second ring. The
- * bounds: below 4 MiB a few frames of a usual size fill the ring and the writer waits; above 32 MiB nothing gets
- * faster, and the number is often nonsense: a virtual machine with two CPUs reports the 480 MiB of its host's whole
- * processor, shared with everybody else there. */
+/* A quarter of the cache leaves room for the working data of writer and readers, and for a second ring. Below 4 MiB a
+ * few frames of a usual size fill the ring, and the writer waits. Above 32 MiB nothing gets faster, and the number is
+ * often nonsense: a virtual machine with two CPUs reports the 480 MiB of the host's whole processor, which all other
+ * virtual machines share. */
 uint64_t rc_default_capacity(void) {
   const uint64_t least = 4 * MIB, most = 32 * MIB, unknown = 16 * MIB;
   struct rc_l3 cache;
@@ -148,79 +153,132 @@ void rc_topology_nodes(struct rc_nodes *out) {
   if (out->count == 0) rc_nodes_add(out, 0);
 }
 
+/* ---- cgroups ---------------------------------------------------------------------------------------------------- */
+
+/* Whether a list of controllers such as "cpu,cpuacct" has `controller`. Version 2's list is empty, and so is the name.
+ */
+static bool has_controller(const char *list, size_t length, const char *controller) {
+  size_t wanted = strlen(controller);
+  for (const char *end = list + length, *word = list;; word += strcspn(word, ",:") + 1) {
+    if (word > end) return false;
+    if (strcspn(word, ",:") == wanted && memcmp(word, controller, wanted) == 0) return true;
+  }
+}
+
+/* The path of this process's cgroup in the hierarchy of `controller`. False if no line of the table has one. */
+static bool find_cgroup(const char *controller, const char *table, char *path, size_t bytes) {
+  for (const char *line = table; line; line = strchr(line, '\n')) {
+    line += *line == '\n';
+    const char *list = line + strspn(line, "0123456789");
+    if (*list != ':') continue;
+    size_t length = strcspn(++list, ":\n");
+    if (list[length] != ':' || !has_controller(list, length, controller)) continue;
+    const char *start = list + length + 1;
+    int end = (int)strcspn(start, "\n");
+    return snprintf(path, bytes, "%.*s", end, start) < (int)bytes;
+  }
+  return false;
+}
+
+typedef void visit_cgroup(const char *directory, void *context);
+
+/* Visits the directories of this process's cgroup and of all above, up to the root. `controller`: "" for version 2. */
+static void walk_cgroups(const char *controller, const char *mount, visit_cgroup *visit, void *context) {
+  char table[4096], path[768], directory[832];
+  if (rc_os.read_file("/proc/self/cgroup", table, sizeof table) <= 0) return;
+  if (!find_cgroup(controller, table, path, sizeof path)) return;
+  for (char *slash = path; slash; *slash = 0) {
+    snprintf(directory, sizeof directory, "%s%s", mount, path);
+    visit(directory, context);
+    slash = strrchr(path, '/');
+    if (!slash) return;
+  }
+}
+
+static bool read_in(const char *directory, const char *name, uint64_t *out) {
+  char file[896];
+  snprintf(file, sizeof file, "%s/%s", directory, name);
+  return read_number(file, out);
+}
+
 /* ---- Room ------------------------------------------------------------------------------------------------------- */
 
 /* One version's names of the same facts. */
-struct cgroup_names {
-  const char *line; /* what follows the hierarchy's number in /proc/self/cgroup */
-  const char *mount, *limit, *usage, *cache, *slab, *shared;
+struct memory_names {
+  const char *controller, *mount, *limit, *usage, *cache, *slab, *shared;
 };
 
-static const struct cgroup_names cgroups[] = {
-    {"::", "/sys/fs/cgroup", "memory.max", "memory.current", "file ", "slab_reclaimable ", "shmem "},
-    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache ", "(none)",
+static const struct memory_names memory_names[] = {
+    {"", "/sys/fs/cgroup", "memory.max", "memory.current", "file ", "slab_reclaimable ", "shmem "},
+    {"memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache ", "(none)",
      "total_shmem "},
 };
 
-/* The room within the cgroup at `path`. False if it sets no limit. */
-static bool read_cgroup(const struct cgroup_names *names, const char *path, uint64_t *out) {
-  char file[1024], text[4096];
+struct room_walk {
+  const struct memory_names *names;
+  uint64_t swap;
+  struct rc_room *room;
+};
+
+static void narrow(struct rc_room *room, uint64_t bytes, const char *limit) {
+  if (bytes < room->bytes) *room = (struct rc_room){.bytes = bytes, .limit = limit};
+}
+
+static void narrow_by_cgroup(const char *directory, void *context) {
+  const struct room_walk *walk = context;
+  const struct memory_names *names = walk->names;
+  char file[896], text[4096];
   uint64_t limit, usage;
-  snprintf(file, sizeof file, "%s%s/%s", names->mount, path, names->limit);
-  if (!read_number(file, &limit)) return false;
-  snprintf(file, sizeof file, "%s%s/%s", names->mount, path, names->usage);
-  if (!read_number(file, &usage)) return false;
-  snprintf(file, sizeof file, "%s%s/memory.stat", names->mount, path);
+  if (!read_in(directory, names->limit, &limit) || !read_in(directory, names->usage, &usage)) return;
+  snprintf(file, sizeof file, "%s/memory.stat", directory);
   if (rc_os.read_file(file, text, sizeof text) > 0) {
     uint64_t cache = find_number(text, names->cache), shared = find_number(text, names->shared);
     uint64_t droppable = cache > shared ? cache - shared : 0; /* shared memory counts as cache, and can't be dropped */
     droppable += find_number(text, names->slab);
     usage -= droppable < usage ? droppable : usage;
   }
-  *out = limit > usage ? limit - usage : 0;
-  return true;
-}
-
-static void narrow(struct rc_room *room, uint64_t bytes, const char *limit) {
-  if (bytes < room->bytes) *room = (struct rc_room){.bytes = bytes, .limit = limit};
-}
-
-/* Where a version's hierarchy has us. False if it is not in use. */
-static bool find_cgroup(const struct cgroup_names *names, const char *table, char *path, size_t bytes) {
-  for (const char *line = table; line; line = strchr(line, '\n')) {
-    line += *line == '\n';
-    const char *after = line + strspn(line, "0123456789");
-    if (strncmp(after, names->line, strlen(names->line)) != 0) continue;
-    after += strlen(names->line);
-    int length = (int)strcspn(after, "\n");
-    return snprintf(path, bytes, "%.*s", length, after) < (int)bytes;
-  }
-  return false;
-}
-
-/* All cgroups from ours up. A path that is not there is another namespace's; its root, which is ours, comes last. */
-static void narrow_by_cgroups(const struct cgroup_names *names, const char *table, uint64_t swap,
-                              struct rc_room *room) {
-  char path[768];
-  if (!find_cgroup(names, table, path, sizeof path)) return;
-  for (;;) {
-    uint64_t bytes;
-    if (read_cgroup(names, path, &bytes)) narrow(room, bytes + swap, "the memory limit of the container");
-    char *slash = strrchr(path, '/');
-    if (!slash) return;
-    *slash = 0;
-  }
+  narrow(walk->room, (limit > usage ? limit - usage : 0) + walk->swap, "the memory limit of the container");
 }
 
 void rc_topology_room(struct rc_room *out) {
   char text[4096];
-  uint64_t swap = 0;
+  struct room_walk walk = {.room = out};
   *out = (struct rc_room){.bytes = UINT64_MAX, .limit = "nothing known"};
   if (rc_os.read_file("/proc/meminfo", text, sizeof text) > 0) {
-    swap = find_number(text, "SwapFree:") << 10;
+    walk.swap = find_number(text, "SwapFree:") << 10;
     uint64_t available = find_number(text, "MemAvailable:") << 10;
-    if (available) narrow(out, available + swap, "the machine's memory");
+    if (available) narrow(out, available + walk.swap, "the machine's memory");
   }
-  if (rc_os.read_file("/proc/self/cgroup", text, sizeof text) <= 0) return;
-  for (size_t i = 0; i < sizeof cgroups / sizeof *cgroups; i++) narrow_by_cgroups(&cgroups[i], text, swap, out);
+  for (size_t i = 0; i < sizeof memory_names / sizeof *memory_names; i++) {
+    walk.names = &memory_names[i];
+    walk_cgroups(walk.names->controller, walk.names->mount, narrow_by_cgroup, &walk);
+  }
+}
+
+/* ---- CPU quota -------------------------------------------------------------------------------------------------- */
+
+static void take_quota(uint32_t *least, uint64_t quota, uint64_t period) {
+  uint64_t cpus = period == 0 ? 0 : quota / period + (quota % period != 0);
+  if (cpus > 0 && cpus < *least) *least = (uint32_t)cpus;
+}
+
+static void take_quota_of_version_2(const char *directory, void *least) {
+  char file[896], text[64];
+  uint64_t quota, period;
+  snprintf(file, sizeof file, "%s/cpu.max", directory);
+  if (rc_os.read_file(file, text, sizeof text) <= 0) return;
+  if (sscanf(text, "%" SCNu64 " %" SCNu64, &quota, &period) == 2) take_quota(least, quota, period);
+}
+
+static void take_quota_of_version_1(const char *directory, void *least) {
+  uint64_t quota, period;
+  if (read_in(directory, "cpu.cfs_quota_us", &quota) && read_in(directory, "cpu.cfs_period_us", &period))
+    take_quota(least, quota, period);
+}
+
+uint32_t rc_topology_cpu_quota(void) {
+  uint32_t least = UINT32_MAX;
+  walk_cgroups("", "/sys/fs/cgroup", take_quota_of_version_2, &least);
+  walk_cgroups("cpu", "/sys/fs/cgroup/cpu", take_quota_of_version_1, &least);
+  return least;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts about the machine, as this process may use it: caches, NUMA nodes, free memory. Read anew at each call. */
+/* Facts about the machine, as far as this process may use the machine: caches, NUMA nodes, free memory, the CPU quota.
+ * Each call reads the facts anew. */
 #ifndef RC_SHM_TOPOLOGY_H
 #define RC_SHM_TOPOLOGY_H
 
@@ -21,26 +22,29 @@ bool rc_nodes_have(const struct rc_nodes *nodes, uint32_t node);
 /* In words: "0-1,4". */
 void rc_nodes_describe(const struct rc_nodes *nodes, char *text, size_t bytes);
 
-/* The nodes that have memory which this process may use. Node 0 where the kernel does not say. */
+/* The nodes with memory for this process. Node 0 where the kernel does not say. */
 void rc_topology_nodes(struct rc_nodes *out);
 
-/* The level 3 cache that the CPU we run on shares with others. */
+/* The level 3 cache of the calling thread's CPU. */
 struct rc_l3 {
-  uint64_t bytes; /* 0 where neither sysfs nor the C library knows it */
-  uint32_t cpus;  /* that share it; 0 if not known */
+  uint64_t bytes; /* 0: unknown to both sysfs and the C library */
+  uint32_t cpus;  /* how many CPUs share the cache; 0: unknown */
 };
 
 void rc_topology_l3(struct rc_l3 *out);
 
-/* The capacity of a ring for which none was asked. */
+/* The capacity of a ring whose options give none. */
 uint64_t rc_default_capacity(void);
 
-/* How much memory can be had before something must be killed for it, and what sets that limit. */
+/* How much memory is free before the OOM killer has to end a process, and the origin of that limit. */
 struct rc_room {
   uint64_t bytes;    /* UINT64_MAX where the kernel does not say */
   const char *limit; /* in words */
 };
 
 void rc_topology_room(struct rc_room *out);
+
+/* How many CPUs the CPU quotas of this process's cgroups leave, rounded up; UINT32_MAX: no quota. */
+uint32_t rc_topology_cpu_quota(void);
 
 #endif

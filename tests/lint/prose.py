@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALLOWED = {
     "include": (9.5, 3.3),
     "ring": (9.9, 7.1),
-    "shm": (9.4, 4.0),
+    "shm": (9.0, 3.8),
     "channel": (10.2, 9.0),
     "gpu": (12.0, 8.5),
     "python/extension": (11.8, 6.3),
@@ -33,7 +33,7 @@ ALLOWED = {
     "docs": (10.0, 4.5),
     "README.md": (7.6, 2.6),
     "CONTRIBUTING.md": (7.0, 1.7),
-    "CHANGELOG.md": (7.2, 3.2),
+    "CHANGELOG.md": (7.2, 3.0),
     "tests/unit": (12.3, 6.5),
     "tests/process": (11.8, 7.8),
     "tests/python": (12.0, 8.1),

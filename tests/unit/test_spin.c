@@ -9,6 +9,7 @@
 #include "shm/cpus.h"
 #include "shm/os.h"
 #include "shm/wait.h"
+#include "tests/support/fake_files.h"
 #include "tests/support/suite.h"
 #include "tests/support/waiter.h"
 
@@ -198,6 +199,25 @@ TEST(cpus_are_those_of_all_parties_together) {
   }
   ck_assert_uint_le(rc_cpus_count(&shared), 2);
   sched_setaffinity(0, sizeof all, &all);
+}
+
+/* A kernel for 4,096 CPUs, of which this process may use three. */
+static int affinity_of_many(uint64_t *set, size_t bytes) {
+  if (bytes < 4096 / 8) return -EINVAL;
+  memset(set, 0, bytes);
+  set[3] = 1;
+  set[1024 / 64] = 2;
+  set[4032 / 64] = 4;
+  return 0;
+}
+
+TEST(more_than_1024_possible_cpus_are_counted) {
+  static const struct fake_file no_quota[] = {{0}};
+  struct rc_cpus shared = {0};
+  use_fake_files(no_quota);
+  rc_os.affinity = affinity_of_many;
+  rc_cpus_enter(&shared);
+  ck_assert_uint_eq(rc_cpus_count(&shared), 3);
 }
 
 RUN_TESTS("spin", forget_environment, NULL)

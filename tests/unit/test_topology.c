@@ -184,6 +184,49 @@ START_TEST(cgroups_of_version_1_are_read_too) {
 }
 END_TEST
 
+/* ---- CPU quota -------------------------------------------------------------------------------------------------- */
+
+static uint32_t find_quota(const struct fake_file *files) {
+  use_fake_files(files);
+  return rc_topology_cpu_quota();
+}
+
+START_TEST(the_smallest_cpu_quota_up_to_the_root_counts) {
+  const struct fake_file own = {"/proc/self/cgroup", "0::/outer/middle/inner\n"};
+  const struct fake_file inner = {"/sys/fs/cgroup/outer/middle/inner/cpu.max", "800000 100000\n"};
+  const struct fake_file middle = {"/sys/fs/cgroup/outer/middle/cpu.max", "250000 100000\n"};
+  const struct fake_file outer = {"/sys/fs/cgroup/outer/cpu.max", "max 100000\n"};
+  const struct fake_file root = {"/sys/fs/cgroup/cpu.max", "50000 100000\n"};
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, inner, outer, {0}}), 8);
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, inner, middle, outer, {0}}), 3); /* 2.5, rounded up */
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, inner, middle, outer, root, {0}}), 1);
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, outer, {0}}), UINT32_MAX);
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, root, {0}}), 1); /* a container that sees itself as the root */
+}
+END_TEST
+
+START_TEST(a_cpu_quota_of_version_1_is_found) {
+  const struct fake_file own = {"/proc/self/cgroup", "9:cpuset:/x\n8:cpuacct,cpu:/pod/ab\n1:name=systemd:/\n0::/\n"};
+  const struct fake_file quota = {"/sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us", "150000\n"};
+  const struct fake_file period = {"/sys/fs/cgroup/cpu/pod/cpu.cfs_period_us", "50000\n"};
+  const struct fake_file none_here = {"/sys/fs/cgroup/cpu/pod/ab/cpu.cfs_quota_us", "-1\n"};
+  const struct fake_file period_here = {"/sys/fs/cgroup/cpu/pod/ab/cpu.cfs_period_us", "100000\n"};
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, {0}}), UINT32_MAX);
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, quota, period, {0}}), 3);
+}
+END_TEST
+
+START_TEST(nonsense_is_no_cpu_quota) {
+  const struct fake_file own = {"/proc/self/cgroup", "0::/\n"};
+  const char *const texts[] = {"", "\n", "max\n", "100000\n", "100000 0\n", "0 100000\n", "x y\n"};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    ck_assert_uint_eq(find_quota((struct fake_file[]){own, {"/sys/fs/cgroup/cpu.max", texts[i]}, {0}}), UINT32_MAX);
+  const char *const tables[] = {"", "\n", "0\n", "0:\n", "0::", "x::/\n", ":::\n", "1:cpu\n0:cpu,\n"};
+  for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+    find_quota((struct fake_file[]){{"/proc/self/cgroup", tables[i]}, {0}});
+}
+END_TEST
+
 /* ---- This machine ----------------------------------------------------------------------------------------------- */
 
 START_TEST(this_machine_has_a_node_and_room_and_a_capacity) {
@@ -217,6 +260,9 @@ int main(void) {
   tcase_add_test(tests, the_narrowest_cgroup_up_to_the_root_sets_the_room);
   tcase_add_test(tests, a_container_that_sees_itself_as_the_root_finds_its_limit);
   tcase_add_test(tests, cgroups_of_version_1_are_read_too);
+  tcase_add_test(tests, the_smallest_cpu_quota_up_to_the_root_counts);
+  tcase_add_test(tests, a_cpu_quota_of_version_1_is_found);
+  tcase_add_test(tests, nonsense_is_no_cpu_quota);
   tcase_add_test(tests, this_machine_has_a_node_and_room_and_a_capacity);
   return run_suite(suite);
 }
