@@ -14,7 +14,7 @@ import ringcast
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
-from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm.zmq_hub import ZmqHub  # noqa: E402
 from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 pytestmark = pytest.mark.alike
@@ -24,7 +24,7 @@ def write(ip, remote_readers, capacity=1 << 20):
     """On the writer's machine: does what it is told to, and tells who is lost."""
     told = queue.Queue()
     writer = ringcast.Writer(capacity)
-    uplink = WriterLink(writer.handle, remote_readers, ip, told.put)
+    uplink = ZmqHub(writer.handle, remote_readers, ip, told.put)
     link().send((uplink.address, uplink.ipv6, writer.handle))
     uplink.wait(WATCHDOG)
     while True:

@@ -3,6 +3,7 @@
 
 import contextlib
 import json
+import multiprocessing.util
 import os
 import re
 import socket
@@ -19,11 +20,12 @@ import ringcast
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
 import uplinks  # noqa: E402
+from queues import the_watching_thread  # noqa: E402, F401
 from uplinks import LOOPBACK, Leg, Thread  # noqa: E402
 
 from ringcast._group import relay  # noqa: E402
-from ringcast.vllm import zmq_hub, zmq_transport  # noqa: E402
-from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm import MessageQueue, zmq_hub, zmq_transport  # noqa: E402
+from ringcast.vllm.zmq_hub import ZmqHub  # noqa: E402
 from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 pytestmark = pytest.mark.alike
@@ -41,6 +43,7 @@ def peers():
 
 def call(state, address, ipv6, rank):
     state["downlink"] = ReaderLink(address, ipv6, rank)
+    multiprocessing.util.Finalize(None, state["downlink"].close, exitpriority=0)  # as a MessageQueue's
     return os.getpid()
 
 
@@ -69,7 +72,7 @@ def join(leg, peers):
 @pytest.mark.parametrize("address", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_told_by_name(address):
     with ringcast.Writer(1 << 16) as writer, pytest.raises(zmq.ZMQError, match=rf"connect_ip .*'{address}' can't be"):
-        WriterLink(writer.handle, 1, address, lambda text: None)
+        ZmqHub(writer.handle, 1, address, lambda text: None)
 
 
 @pytest.mark.parametrize("curve", ["1", "0"])
@@ -207,13 +210,13 @@ def test_a_newcomer_that_does_not_decide_is_passed_over(legs, monkeypatch):
 
 def test_who_comes_too_late_or_is_of_another_version_is_told(legs):
     leg = legs(1)
-    connection = zmq_transport.Connection(zmq_transport.parse_address(leg.uplink.address), False)
-    with contextlib.closing(connection), pytest.MonkeyPatch.context() as patch:
-        hello = json.loads(zmq_transport._pack_hello(connection.address, zmq_transport.me(8)))
+    with pytest.MonkeyPatch.context() as patch:
+        address = zmq_transport.parse_address(leg.uplink.address)
+        hello = json.loads(zmq_transport._pack_hello(address, zmq_transport.me(8)))
         hello["version"] = "0.0.0-old"
-        patch.setattr(zmq_transport, "_pack_hello", lambda address, person: json.dumps(hello).encode())
+        patch.setattr(zmq_transport, "_pack_hello", lambda *_: json.dumps(hello).encode())
         with pytest.raises(ConnectionRefusedError, match="ringcast is 0.0.0-old there, but"):
-            zmq_transport.join(connection, 8)
+            leg.downlink(8)
     leg.downlink(3)
     with pytest.raises(ConnectionRefusedError, match="all 1 remote readers have come already"):
         leg.downlink(4)
@@ -240,14 +243,14 @@ def test_an_address_that_is_none_says_what_is_wrong(legs, monkeypatch):
         ReaderLink(f"tcp://127.0.0.1:{port}#{'0' * 32}", False, 1)
     with ringcast.Writer(1 << 16) as writer:
         with pytest.raises(ValueError, match="remote_readers must be 1 or more"):
-            WriterLink(writer.handle, 0, LOOPBACK, print)
+            ZmqHub(writer.handle, 0, LOOPBACK, print)
         monkeypatch.setenv("RINGCAST_CURVE", "no")
         with pytest.raises(ValueError, match="RINGCAST_CURVE is 'no': it must be 0 or 1"):
-            WriterLink(writer.handle, 1, LOOPBACK, print)
+            ZmqHub(writer.handle, 1, LOOPBACK, print)
         monkeypatch.delenv("RINGCAST_CURVE")
         monkeypatch.setenv("RINGCAST_HEARTBEAT", "never")
         with pytest.raises(ValueError, match="RINGCAST_HEARTBEAT is 'never'"):
-            WriterLink(writer.handle, 1, LOOPBACK, print)
+            ZmqHub(writer.handle, 1, LOOPBACK, print)
 
 
 def test_by_default_it_listens_where_a_route_outwards_begins(legs):
@@ -311,7 +314,7 @@ def test_what_was_sent_arrives_though_the_end_comes_just_after_a_look_that_found
         message = take(outlet)
         if not looked.is_set():
             looked.set()
-            wait_for_the_end(leg.uplink._hub)
+            wait_for_the_end(leg.uplink)
         return message
 
     monkeypatch.setattr(relay.Outlet, "take", take_and_wait)
@@ -412,11 +415,12 @@ def ours():
 
 
 def test_what_is_dropped_ends_its_threads():
-    leg = Leg()
-    leg.downlink()
+    writer = MessageQueue(1, 0, connect_ip=LOOPBACK)
+    reader = MessageQueue.create_from_handle(writer.handle, 3)
+    writer.wait_until_ready()
+    reader.wait_until_ready()
     assert sorted(ours()) == ["ringcast-hub", "ringcast-relay"]
-    leg.writer.close()
-    del leg
+    del reader, writer
     assert ours() == []
 
 
@@ -428,7 +432,7 @@ def test_a_forked_child_leaves_its_parents_leg_alone(legs):
         code = 1
         with contextlib.suppress(BaseException):
             leg.uplink.close()
-            leg.downlinks[0]._finalizer()
+            leg.downlinks[0].close()
             code = 0
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
@@ -443,18 +447,17 @@ def test_without_pyzmq_it_is_said_what_to_install():
 
 
 EXITS = """
-import sys, ringcast
-from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
-from ringcast.vllm.zmq_transport import ReaderLink
+import pickle, sys
+from ringcast.vllm import MessageQueue
 if sys.argv[1] == "writer":
-    writer = ringcast.Writer(1 << 16)
-    uplink = WriterLink(writer.handle, 1, "127.0.0.1", print)
-    print(uplink.address, flush=True)
-    uplink.wait()
-    writer.send("last")
+    queue = MessageQueue(1, 0, connect_ip="127.0.0.1")
+    print(pickle.dumps(queue.handle).hex(), flush=True)
+    queue.wait_until_ready()
+    queue.enqueue("last")
 else:
-    downlink = ReaderLink(sys.argv[1], False, 3)
-    assert downlink.reader.recv() == "last"
+    queue = MessageQueue.create_from_handle(pickle.loads(bytes.fromhex(sys.argv[1])), 3)
+    queue.wait_until_ready()
+    assert queue.dequeue() == "last"
 """
 
 

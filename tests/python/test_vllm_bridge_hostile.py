@@ -62,14 +62,12 @@ def _wait_for_loss(connection):
 )
 def test_a_relay_that_sends_what_it_must_not_is_dropped_and_named(legs, body):
     leg = legs()
-    connection = zmq_transport.Connection(zmq_transport.parse_address(leg.uplink.address), False)
-    reader, far = zmq_transport.join(connection, 3)
+    reader = leg.downlink()
     with reader:
-        far._link.sock.send(body)  # its thread sleeps: nothing is under way
+        leg.downlinks[0]._relay._link.sock.send(body)  # its thread sleeps: nothing is under way
         assert re.match(r"rank 3 \(pid \d+ on .*\) has sent an invalid message: ", leg.lost())
         with pytest.raises(ringcast.SendError, match="has sent an invalid message"):
             reader.recv(WATCHDOG)
-    far.close()
 
 
 class Damage:

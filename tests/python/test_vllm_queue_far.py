@@ -69,7 +69,7 @@ UPLINKS = {}
 
 @pytest.fixture
 def bridge(monkeypatch):
-    module = types.SimpleNamespace(WriterLink=FakeUplink, ReaderLink=FakeDownlink)
+    module = types.SimpleNamespace(ZmqHub=FakeUplink, ReaderLink=FakeDownlink)
     for name in "zmq_hub", "zmq_transport":
         monkeypatch.setitem(sys.modules, f"ringcast.vllm.{name}", module)
     yield

@@ -12,7 +12,7 @@ import ringcast
 
 pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
-from ringcast.vllm.zmq_hub import WriterLink  # noqa: E402
+from ringcast.vllm.zmq_hub import ZmqHub  # noqa: E402
 from ringcast.vllm.zmq_transport import ReaderLink  # noqa: E402
 
 LOOPBACK = "127.0.0.1"
@@ -24,7 +24,7 @@ class Leg:
     def __init__(self, remote_readers=1, capacity=1 << 22, ip=LOOPBACK):
         self.told = queue.Queue()
         self.writer = ringcast.Writer(capacity)
-        self.uplink = WriterLink(self.writer.handle, remote_readers, ip, self.tell)
+        self.uplink = ZmqHub(self.writer.handle, remote_readers, ip, self.tell)
         self.downlinks = []
 
     def tell(self, text):

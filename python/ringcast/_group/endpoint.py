@@ -190,7 +190,7 @@ class Source(WriterEnd):
         self._unwatch()  # before the descriptor is closed
         self.ring.close()
         for link in self.links:
-            link.join()
+            link.close()
 
     def _raise_if_lost(self) -> None:
         if self.lost is not None:

@@ -65,11 +65,12 @@ class Peer:
 
 class Hub:
     """The thread of the writer's side. A transport's subclass sends and receives; the owner, which is no part of the
-    thread, can be collected, and then calls stop().
+    thread, can be collected, and then calls close().
 
     lost: called with a text that names a dead process, in a thread of its own; if a method, its object is held weakly.
     """
 
+    linger_seconds = 30.0
     _takes_newcomers = False  # else the hub ends with its last peer
     _copy: Callable[[Any], Any] = bytes
 
@@ -115,12 +116,14 @@ class Hub:
 
     # For other threads.
 
-    def stop(self, linger: float) -> None:
-        """Forward what the ring still has, wait at most `linger` seconds for the peers to have it, and end."""
+    def close(self, linger: Optional[float] = None) -> None:
+        """Forward what the ring still has, and the end; wait at most `linger` seconds (None: the transport's
+        linger_seconds) until the peers have all of it. Then each reader receives the rest, and raises WriterGone."""
         if os.getpid() != self._pid:
             return  # the thread is the parent's
         with self.changed:
             # Before all peers were there nothing was forwarded, and nothing will be.
+            linger = self.linger_seconds if linger is None else linger
             self._close_by = time.monotonic() + (linger if self.complete else 0.0)
             self.changed.notify_all()
         self._wake.set()

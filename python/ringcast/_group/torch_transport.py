@@ -168,11 +168,6 @@ class TorchHub(Hub):
         self._cut_off = False
         self._thread.start()
 
-    def join(self) -> None:
-        """For a source that has closed its ring: until all of it was forwarded."""
-        if not self.over:
-            self.stop(_LINGER_SECONDS)
-
     def _send(self, peer: Any, letter: bytes, body: bytes = b"", data: Any = None) -> None:
         self._link.send(letter, body, data or b"")
 

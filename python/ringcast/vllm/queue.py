@@ -100,7 +100,7 @@ class MessageQueue:
             self.handle.buffer_handle = end.ring.handle
         if self.n_remote_reader:
             connect_ip = connect_ip or os.environ.get("VLLM_HOST_IP") or None
-            end.link = _load("zmq_hub").WriterLink(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
+            end.link = _load("zmq_hub").ZmqHub(end.ring.handle, self.n_remote_reader, connect_ip, end.lose)
             self.handle.remote_subscribe_addr, self.handle.remote_addr_ipv6 = end.link.address, end.link.ipv6
         self._own(end)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The relay of a MessageQueue (ringcast._group.relay), over ZeroMQ.
 
-    hub = WriterLink(writer.handle, 2, None, print)   # in the writer's process; give hub.address to the readers
-    link = ReaderLink(hub.address, hub.ipv6, 3)       # on another machine, in the process of rank 3
-    hub.wait(60)                                      # until both remote readers are there
-    writer.send(...)                                  # link.reader.recv() returns it
+    hub = ZmqHub(writer.handle, 2, None, print)    # in the writer's process; give hub.address to the readers
+    link = ReaderLink(hub.address, hub.ipv6, 3)    # on another machine, in the process of rank 3
+    hub.wait(60)                                   # until both remote readers are there
+    writer.send(...)                               # link.reader.recv() returns it
 
 A machine gets each frame once, whatever the number of its readers: the first of them relays into a ring of its own, to
 which the others attach. Which processes share a machine is found out by trying: a newcomer is told the rings of the
@@ -33,7 +33,6 @@ import os
 import secrets
 import socket
 import time
-import weakref
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 import ringcast
@@ -58,8 +57,6 @@ from ringcast.vllm.zmq_transport import (
 _SMALL_BYTES = 1 << 16
 # How many messages are kept of a peer that sends more than the hub listens to; the peer waits.
 _KEPT_MESSAGES = 128
-_LINGER_SECONDS = 5.0
-_AT_EXIT_SECONDS = 1.0
 _HUB_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 
@@ -82,13 +79,28 @@ class _Process(Peer):
 
 
 class ZmqHub(Hub):
+    """Forwards what is sent on the ring of `handle`, from now on, to readers on other machines.
+
+    remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this machine to listen
+    at; None: the address that a route outwards would use. lost: as of Hub. address: for ReaderLink(). With the address
+    a process can read what is sent: pass it on like a password.
+
+    zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or RINGCAST_HEARTBEAT.
+    """
+
+    linger_seconds = 5.0
     _takes_newcomers = True
 
     @staticmethod
     def _copy(data: Any) -> Any:
         return zmq.Frame(data, copy=True)
 
-    def __init__(self, handle: str, remote_readers: int, ip: str, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, handle: str, remote_readers: int, connect_ip: Optional[str], lost: Callable[[str], None]
+    ) -> None:
+        if remote_readers < 1:
+            raise ValueError(f"remote_readers must be 1 or more, not {remote_readers}")
+        ip = connect_ip or local_ip()
         self.ipv6 = ":" in ip
         self.wanted = remote_readers
         self._processes: Dict[bytes, _Process] = {}
@@ -126,7 +138,8 @@ class ZmqHub(Hub):
             ) from None
         endpoint = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         key = z85.decode(keys[0]).hex() if keys is not None else ""
-        self.address = Address(endpoint, secrets.token_hex(16), key)
+        self._token = secrets.token_hex(16)
+        self.address = str(Address(endpoint, self._token, key))
 
     # For other threads.
 
@@ -134,7 +147,11 @@ class ZmqHub(Hub):
         relays: List[Any] = list(self._peers)
         return sorted([relay.name for relay in relays] + [one for relay in relays for one in list(relay.served)])
 
-    def wait(self, timeout: Optional[float]) -> None:
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Wait until all remote readers are connected.
+
+        TimeoutError: some are not. ringcast.ReaderDied: one has died. RuntimeError("cancelled"): close().
+        """
         with self.changed:
             self.changed.wait_for(lambda: self.complete or self.over or self.trouble or self._close_by, timeout)
             if self.complete:
@@ -145,12 +162,13 @@ class ZmqHub(Hub):
                 raise ringcast.ReaderDied(errno.EOWNERDEAD, self.trouble)
         there = self.connected()
         raise TimeoutError(
-            f"{len(there)} of {self.wanted} remote readers have connected to {self.address.endpoint} within {timeout} "
-            f"s; {self.wanted - len(there)} are missing, there are: {', '.join(map(str, there)) or 'none'}. The output "
-            "of the missing processes says why"
+            f"{len(there)} of {self.wanted} remote readers have connected to {self.address.partition('#')[0]} within "
+            f"{timeout} s; {self.wanted - len(there)} are missing, there are: {', '.join(map(str, there)) or 'none'}. "
+            "The output of the missing processes says why"
         )
 
     def describe(self) -> str:
+        """The readers that are connected, and how many bytes each machine is behind."""
         parts = [f"{relay}: {relay.sent - relay.acknowledged} bytes behind" for relay in list(self._peers)]
         if not self.complete:
             parts.append(f"{self.wanted - len(self.connected())} of {self.wanted} have not come yet")
@@ -221,7 +239,7 @@ class ZmqHub(Hub):
     # ---- Newcomers ----
 
     def _welcome(self, identity: bytes, body: bytes, descriptor: int) -> None:
-        person, why_not = _unpack_hello(body, self.address.token)
+        person, why_not = _unpack_hello(body, self._token)
         self._look_at_connections()  # or a descriptor that was closed before may be taken for this one
         if descriptor not in self._connections:
             return
@@ -313,48 +331,3 @@ def _unpack_hello(body: bytes, token: str) -> Tuple[Person, str]:
         theirs = printable(words["version"], 40)
         return person, f"ringcast is {theirs} there, but {ringcast.__version__} here: it must be the same version"
     return person, ""
-
-
-class WriterLink:
-    """The writer's side: forwards what is sent on the ring of `handle`, from now on, to readers on other machines.
-
-    remote_readers: how many will come; nothing is forwarded before. connect_ip: the address of this machine to listen
-    at; None: the address that a route outwards would use. lost: called with a text that names a dead process, in a
-    thread of its own; if a method, its object is held weakly.
-
-    zmq.ZMQError: connect_ip is no address of this machine. ValueError: an argument, or RINGCAST_HEARTBEAT.
-    """
-
-    def __init__(
-        self, handle: str, remote_readers: int, connect_ip: Optional[str], lost: Callable[[str], None]
-    ) -> None:
-        if remote_readers < 1:
-            raise ValueError(f"remote_readers must be 1 or more, not {remote_readers}")
-        self._hub = ZmqHub(handle, remote_readers, connect_ip or local_ip(), lost)
-        self._finalizer = weakref.finalize(self, self._hub.stop, _AT_EXIT_SECONDS)
-
-    @property
-    def address(self) -> str:
-        """For ReaderLink(). With it a process can read what is sent: pass it on like a password."""
-        return str(self._hub.address)
-
-    @property
-    def ipv6(self) -> bool:
-        return self._hub.ipv6
-
-    def wait(self, timeout: Optional[float] = None) -> None:
-        """Wait until all remote readers are connected.
-
-        TimeoutError: some are not. ringcast.ReaderDied: one has died. RuntimeError("cancelled"): close().
-        """
-        self._hub.wait(timeout)
-
-    def describe(self) -> str:
-        """The readers that are connected, and how many bytes each machine is behind."""
-        return self._hub.describe()
-
-    def close(self, linger: Optional[float] = None) -> None:
-        """Forward what the ring still has, and the end; wait at most `linger` seconds (None: 5) until the others have
-        it. Then each remote reader receives the rest, and raises WriterGone."""
-        self._finalizer.detach()
-        self._hub.stop(_LINGER_SECONDS if linger is None else linger)

@@ -9,7 +9,6 @@ import os
 import re
 import socket
 import time
-import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 try:
@@ -230,28 +229,6 @@ def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
     raise Malformed("a message that is no answer")
 
 
-def join(connection: Connection, rank: int) -> "Tuple[ringcast.Reader, Optional[Relay]]":
-    """This process's reader of its machine's ring, and the relay, if this process has become that."""
-    name = f"rank {rank}"
-    deadline = time.monotonic() + ANSWER_SECONDS
-    letter, words = connection.ask(b"H", _pack_hello(connection.address, me(rank)), deadline)
-    with contextlib.ExitStack() as undo:
-        while letter == b"W":
-            welcome, writer = words, None
-            reader = _attach(welcome["relays"], name)
-            if reader is None:
-                writer = undo.enter_context(_make_ring(welcome))
-                reader = ringcast.Reader(writer.handle, name=name, retain=True)
-            undo.enter_context(reader)
-            letter, words = connection.ask(b"S" if writer is None else b"R", pack_words(handle=reader.handle), deadline)
-            if letter == b"D":
-                undo.pop_all()
-                return reader, None if writer is None else _relay(connection, writer, rank, welcome)
-            undo.close()  # the relay has left meanwhile, and the hub welcomes this process again
-    why = printable(str(words.get("why")), 500)
-    raise ConnectionRefusedError(f"the writer's side, at {connection.address.endpoint}, refuses: {why}")
-
-
 def _attach(handles: Any, name: str) -> Optional[ringcast.Reader]:
     """To the ring of this machine. None: there is none."""
     for handle in handles:
@@ -281,7 +258,7 @@ def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: 
 class ReaderLink:
     """The side of a reader on another machine: `reader` receives what the writer sends.
 
-    address, ipv6: of the WriterLink. rank: the reader's name in errors.
+    address, ipv6: of the ZmqHub. rank: the reader's name in errors.
 
     ValueError: no such address. ringcast.WriterGone: no writer is there. TimeoutError: no answer.
     ConnectionRefusedError: the writer's side does not serve this process, and says why.
@@ -291,21 +268,41 @@ class ReaderLink:
     """
 
     def __init__(self, address: str, ipv6: bool, rank: int) -> None:
+        self._relay: Optional[Relay] = None  # if this process relays for its machine
         connection = Connection(parse_address(address), ipv6)
-        relay = None
         try:
-            self.reader, relay = join(connection, rank)
+            self._join(connection, rank)
         finally:
-            if relay is None:
+            if self._relay is None:
                 connection.close()
-        self._finalizer = weakref.finalize(self, relay.close if relay is not None else _nothing)
+
+    def _join(self, connection: Connection, rank: int) -> None:
+        """Attach to the ring of this machine's relay, or become the relay."""
+        name = f"rank {rank}"
+        deadline = time.monotonic() + ANSWER_SECONDS
+        letter, words = connection.ask(b"H", _pack_hello(connection.address, me(rank)), deadline)
+        with contextlib.ExitStack() as undo:
+            while letter == b"W":
+                welcome, writer = words, None
+                reader = _attach(welcome["relays"], name)
+                if reader is None:
+                    writer = undo.enter_context(_make_ring(welcome))
+                    reader = ringcast.Reader(writer.handle, name=name, retain=True)
+                undo.enter_context(reader)
+                role = b"S" if writer is None else b"R"
+                letter, words = connection.ask(role, pack_words(handle=reader.handle), deadline)
+                if letter == b"D":
+                    undo.pop_all()
+                    self.reader = reader
+                    self._relay = None if writer is None else _relay(connection, writer, rank, welcome)
+                    return
+                undo.close()  # the relay has left meanwhile, and the hub welcomes this process again
+        why = printable(str(words.get("why")), 500)
+        raise ConnectionRefusedError(f"the writer's side, at {connection.address.endpoint}, refuses: {why}")
 
     def close(self, linger: Optional[float] = None) -> None:
         """If this process relays for its machine, the others there raise SendError once they have drained. linger: as
-        of WriterLink, and without effect."""
+        of ZmqHub.close(), and without effect."""
         self.reader.close()
-        self._finalizer()
-
-
-def _nothing() -> None:
-    pass
+        if self._relay is not None:
+            self._relay.close()
