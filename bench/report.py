@@ -35,8 +35,9 @@ def say(text):
     print(f"report: {text}", file=sys.stderr, flush=True)
 
 
-def run(command):
+def run(*command):
     """The JSON of a command, or {"skipped": reason}."""
+    say(" ".join(str(word) for word in command[1:]))
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=300)
     if done.returncode == 0:
         return json.loads(done.stdout)
@@ -44,27 +45,19 @@ def run(command):
     return {"skipped": reason.removeprefix("ringcast: ")}
 
 
-def perf(name, seconds, *arguments):
-    say(f"perf {name} {' '.join(map(str, arguments))}")
-    return run([TOOL, "perf", name, "--seconds", seconds, "--format", "json", *arguments])
-
-
 def run_cases(quick):
     """Median and figures of each case of the benchmark, by name. The repetitions run in random order."""
-    say(f"bench {CASES}")
     found = run(
-        [
-            BENCH,
-            f"--benchmark_filter=^({CASES})/",
-            f"--benchmark_min_time={0.01 if quick else 0.1}",
-            f"--benchmark_repetitions={3 if quick else 7}",
-            "--benchmark_enable_random_interleaving=true",
-            "--benchmark_format=json",
-        ]
+        BENCH,
+        f"--benchmark_filter=^({CASES})/",
+        f"--benchmark_min_time={0.01 if quick else 0.1}",
+        f"--benchmark_repetitions={3 if quick else 7}",
+        "--benchmark_enable_random_interleaving=true",
+        "--benchmark_format=json",
     )
     if "skipped" in found:
         sys.exit(f"report: the benchmark failed: {found['skipped']}")
-    cases = {}
+    cases, figures = {}, {}
     for entry in found["benchmarks"]:
         name = re.sub("/(iterations:[0-9]+|manual_time|repeats:[0-9]+)", "", entry["run_name"])
         if entry.get("error_occurred") or entry.get("skipped"):
@@ -72,11 +65,9 @@ def run_cases(quick):
             cases[name] = {"skipped": reason.removeprefix("skipped: ")}
         elif entry.get("aggregate_name") == "median":
             cases[name] = {"ns": entry["real_time"]}
-        elif entry["run_type"] == "iteration":
-            for key in ("tap_lost_percent",):
-                if key in entry:
-                    cases.setdefault("figures", {}).setdefault(name, {}).setdefault(key, []).append(entry[key])
-    return cases
+        elif "tap_lost_percent" in entry:
+            figures.setdefault(name, {}).setdefault("tap_lost_percent", []).append(entry["tap_lost_percent"])
+    return {**cases, "figures": figures}
 
 
 def read(path, default=""):
@@ -108,41 +99,27 @@ def machine():
     }
 
 
-def run_steps(quick):
-    """The example with torch: a driver and its workers, beside gloo."""
-    found = {}
-    for world in (2, 4):
-        say(f"tp_workers.py --world {world}")
-        found[world] = run(
-            [
-                sys.executable,
-                ROOT / "examples/tp_workers.py",
-                "--world",
-                world,
-                "--format",
-                "json",
-                "--steps",
-                30 if quick else 300,
-            ]
-        )
-    return found
-
-
 def measure(quick):
-    raw, second = {"machine": machine(), "version": read(ROOT / "include/ringcast/version.h")}, 0.02 if quick else 1
-    cpus = raw["machine"]["cpus"]
+    second = 0.02 if quick else 1
+    raw = {"machine": machine(), "version": read(ROOT / "include/ringcast/version.h")}
+
+    def perf(name, seconds, *arguments):
+        return run(TOOL, "perf", name, "--seconds", seconds * second, "--format", "json", *arguments)
+
+    def steps(world):
+        """The example with torch: a driver and its workers, beside gloo."""
+        example = (ROOT / "examples/tp_workers.py", "--world", world, "--steps", 30 if quick else 300)
+        return run(sys.executable, *example, "--format", "json")
+
     sizes = [size for size in SIZES if not quick or size <= 1 << 24]
-    raw["sizes"] = {size: perf("throughput", 2 * second, "--size", size) for size in sizes}
-    raw["latency"] = {size: perf("latency", 4 * second, "--size", size) for size in (40, 1024, 16384)}
-    raw["wake"] = {readers: perf("wake", 4 * second, "--readers", readers) for readers in (1, CROWD)}
-    raw["cadence"] = {
-        f"{gap} ms, {readers}": perf("cadence", 2 * second, "--gap", gap, "--readers", readers)
-        for gap in (1, 5, 25)
-        for readers in (1, 4, 8)
-    }
-    raw["scale"] = perf("scale", second / 2, "--readers", max(CROWD, min(14, cpus - 1)))
+    gaps = [(gap, readers) for gap in (1, 5, 25) for readers in (1, 4, 8)]
+    raw["sizes"] = {size: perf("throughput", 2, "--size", size) for size in sizes}
+    raw["latency"] = {size: perf("latency", 4, "--size", size) for size in (40, 1024, 16384)}
+    raw["wake"] = {readers: perf("wake", 4, "--readers", readers) for readers in (1, CROWD)}
+    raw["cadence"] = {f"{gap} ms, {n}": perf("cadence", 2, "--gap", gap, "--readers", n) for gap, n in gaps}
+    raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cpus"] - 1)))
     raw["cases"] = run_cases(quick)
-    raw["steps"] = run_steps(quick)
+    raw["steps"] = {world: steps(world) for world in (2, 4)}
     return json.loads(json.dumps(raw))  # keys become strings, as they are when read from a file
 
 
@@ -153,8 +130,8 @@ def three(value):
     """Three digits: 1.23, 12.3, 123, 1,230."""
     if value == 0:
         return "0"
-    digits = max(0, 2 - int(f"{value:e}".split("e")[1]))
-    return f"{round(value, -int(f'{value:e}'.split('e')[1]) + 2):,.{digits}f}"
+    power = int(f"{value:e}".split("e")[1])
+    return f"{round(value, 2 - power):,.{max(0, 2 - power)}f}"
 
 
 def time_of(ns):
@@ -164,11 +141,14 @@ def time_of(ns):
     return f"{three(ns / 1e9)} s"
 
 
+def us(found):
+    return f"{three(found['p50'] if isinstance(found, dict) else found)} us"
+
+
 def size_of(count):
-    count = int(count)
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if count >= 1 << shift and count % (1 << shift) == 0:
-            return f"{count >> shift} {unit}"
+        if int(count) >= 1 << shift and int(count) % (1 << shift) == 0:
+            return f"{int(count) >> shift} {unit}"
     return f"{count} B"
 
 
@@ -184,24 +164,16 @@ def table(head, rows):
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
-def of(case, what="ns"):
-    """A case's figure in words."""
-    if not case or "skipped" in case:
-        return "not here"
-    return time_of(case[what]) if what == "ns" else three(case[what])
+def perf_table(head, found, cells, label=str):
+    """A row for each measurement of `perf`: its label and cells(key, figures), or the reason why there are none."""
+    rows = []
+    for key, figures in found.items():
+        none = [f"not measured: {figures.get('skipped')}", *[""] * (len(head) - 2)]
+        rows.append([label(key), *(none if "skipped" in figures else cells(key, figures))])
+    return table(head, rows)
 
 
-def ratio(case, floor, digits=2):
-    return f"{case['ns'] / floor['ns']:.{digits}f}" if "ns" in (case or {}) and "ns" in (floor or {}) else ""
-
-
-def reasons(raw, names):
-    """A line for each case that could not run."""
-    found = {raw["cases"].get(name, {}).get("skipped") for name in names} - {None}
-    return "".join(f"\n\nNot measured here: {reason}." for reason in sorted(found))
-
-
-# ---- The blocks of the page -----------------------------------------------------------------------------------------
+# ---- The blocks of the page, from `ringcast perf` -------------------------------------------------------------------
 
 
 def show_machine(raw):
@@ -217,289 +189,195 @@ def show_machine(raw):
     )
 
 
-def where(size, raw):
-    """Where a frame of this size lies."""
-    limit = int(next(iter(raw["sizes"].values()))["capacity"]) / 2
-    return "ring" if size < limit else "beside it"
-
-
 def show_sizes(raw):
-    rows = []
-    for key, found in raw["sizes"].items():
-        size = int(key)
-        if "skipped" in found:
-            rows.append([size_of(size), "not sent", "", "", "", "", "", "", ""])
-            continue
-        ns, rate = 1e9 / found["frames_per_s"], found["bytes_per_s"]
-        rows.append(
-            [
-                size_of(size),
-                time_of(ns),
-                rate_of(found["frames_per_s"]),
-                f"{rate / 1e9:.2f}",
-                f"{found['memcpy_bytes_per_s'] / 1e9:.2f}",
-                f"{found['ratio']:.2f}",
-                f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
-                " / ".join(faults_of(found[f"{side}_faults_per_frame"]) for side in ("writer", "reader")),
-                where(size, raw),
-            ]
-        )
-    head = [
-        "frame",
-        "ring, per frame",
-        "frames/s",
-        "GB/s",
-        "memcpy, read by the other",
-        "ratio",
-        "memcpy, nobody reads",
-        "page faults, writer / reader",
-        "lies in",
-    ]
-    missing = sorted({found["skipped"] for found in raw["sizes"].values() if "skipped" in found}, key=len)
-    note = f"\n\nNot sent: {missing[0]}." if missing else ""
-    return f"{table(head, rows)}{note}\n\n{show_bends(raw)}\n\n![cost per frame by size]({PICTURE})"
+    half = int(next(iter(raw["sizes"].values()))["capacity"]) / 2
+    head = ["frame", "ring, per frame", "frames/s", "GB/s", "memcpy, read by the other", "ratio"]
+    head += ["memcpy, nobody reads", "page faults, writer / reader", "lies in"]
+
+    def cells(size, found):
+        return [
+            time_of(1e9 / found["frames_per_s"]),
+            rate_of(found["frames_per_s"]),
+            f"{found['bytes_per_s'] / 1e9:.2f}",
+            f"{found['memcpy_bytes_per_s'] / 1e9:.2f}",
+            f"{found['ratio']:.2f}",
+            f"{found['memcpy_alone_bytes_per_s'] / 1e9:.1f}",
+            " / ".join(faults_of(found[f"{side}_faults_per_frame"]) for side in ("writer", "reader")),
+            "ring" if int(size) < half else "beside it",
+        ]
+
+    text = perf_table(head, raw["sizes"], cells, size_of)
+    return f"{text}\n\n{show_bends(raw)}\n\n![cost per frame by size]({PICTURE})"
 
 
 def show_bends(raw):
     """One sentence on each of the two parts of the curve."""
-    points = [
-        (int(size), 1e9 / found["frames_per_s"]) for size, found in raw["sizes"].items() if "skipped" not in found
-    ]
+    measured = {int(size): found for size, found in raw["sizes"].items() if "skipped" not in found}
+    points = [(size, 1e9 / found["frames_per_s"]) for size, found in measured.items()]
     flat = [(size, ns) for size, ns in points if ns < 2 * points[0][1]]
-    slopes = [((b[1] - a[1]) / (b[0] - a[0]) * 1024, b) for a, b in zip(points, points[1:]) if b[0] > flat[-1][0]]
-    text = (
-        f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(ns for _, ns in flat))} to "
-        f"{time_of(max(ns for _, ns in flat))}."
-    )
-    if slopes:
-        text += (
-            " Then, for each KiB more: "
-            + ", ".join(f"{time_of(slope)} (to {size_of(end[0])})" for slope, end in slopes if end[0] >= 1024)
-            + "."
-        )
-    return text
+    times = [ns for _, ns in flat]
+    slopes = [
+        f"{time_of((b[1] - a[1]) / (b[0] - a[0]) * 1024)} (to {size_of(b[0])})"
+        for a, b in zip(points, points[1:])
+        if b[0] > flat[-1][0] and b[0] >= 1024
+    ]
+    text = f"Flat: up to {size_of(flat[-1][0])} a frame takes {time_of(min(times))} to {time_of(max(times))}."
+    return f"{text} Then, for each KiB more: {', '.join(slopes)}." if slopes else text
 
 
 def show_latency(raw):
-    rows = []
-    for size, found in raw["latency"].items():
-        if "skipped" in found:
-            rows.append([size_of(size), f"not measured: {found['skipped']}", "", "", "", "", ""])
-            continue
-        one_way, floor, line = found["one_way_ns"], found["floor_ns"]["p50"], found["line_ns"]["p50"]
-        rows.append(
-            [
-                size_of(size),
-                *(time_of(one_way[key]) for key in ("p50", "p99", "p999")),
-                time_of(floor),
-                time_of(line),
-                f"{found['ratio']:.2f}" if size == "40" else "",
-                f"{found['ratio_line']:.2f}" if size == "40" else "",
-            ]
-        )
-    return table(
-        [
-            "one way",
-            "ring, p50",
-            "p99",
-            "p99.9",
-            "floor: a line each way",
-            "one line in turn",
-            "ratio to the floor",
-            "to the line",
-        ],
-        rows,
-    )
+    head = ["one way", "ring, p50", "p99", "p99.9", "floor: a line each way", "one line in turn"]
+    head += ["ratio to the floor", "to the line"]
 
+    def cells(size, found):
+        ratios = [f"{found[key]:.2f}" if size == "40" else "" for key in ("ratio", "ratio_line")]
+        one_way = [time_of(found["one_way_ns"][key]) for key in ("p50", "p99", "p999")]
+        return [*one_way, time_of(found["floor_ns"]["p50"]), time_of(found["line_ns"]["p50"]), *ratios]
 
-def show_halves(raw):
-    cases, rows = raw["cases"], []
-    for label, name in (("reserve + commit", "reserve_commit"), ("next + release", "next_release")):
-        on, off = cases.get(f"statistics/on/{name}"), cases.get(f"statistics/off/{name}")
-        rows.append([label, of(cases.get(f"alone/{name}")), of(on), of(off), ratio(on, off)])
-    return table(
-        ["40 B, one process, nobody on the other side", "linked in", "shared library", "without statistics", "ratio"],
-        rows,
-    )
+    return perf_table(head, raw["latency"], cells, size_of)
 
 
 def show_wake(raw):
-    rows = []
-    for readers, found in raw["wake"].items():
-        if "skipped" in found:
-            rows.append([readers, f"not measured: {found['skipped']}", "", "", "", ""])
-            continue
-        rows.append(
-            [
-                readers,
-                f"{three(found['wake_us']['p50'])} us",
-                f"{three(found['wake_us']['p99'])} us",
-                f"{three(found['futex_us']['p50'])} us",
-                f"{found['ratio']:.2f}",
-                f"{found['idle_cpu_percent']:.3f} %",
-            ]
-        )
-    return table(
-        ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU of a parked reader"],
-        rows,
-    )
+    head = ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU of a parked reader"]
+
+    def cells(_, found):
+        wake = found["wake_us"]
+        idle = f"{found['idle_cpu_percent']:.3f} %"
+        return [us(wake), us(wake["p99"]), us(found["futex_us"]), f"{found['ratio']:.2f}", idle]
+
+    return perf_table(head, raw["wake"], cells)
 
 
 def show_cadence(raw):
-    rows = []
-    for name, found in raw.get("cadence", {}).items():
-        if "skipped" in found:
-            rows.append([name, f"not measured: {found['skipped']}", *[""] * 8])
-            continue
-        wake = found["wake_us"]
-        rows.append(
-            [
-                name,
-                *(
-                    f"{three(value)} us"
-                    for value in (found["commit_us"]["p50"], wake["p50"], wake["p99"], found["slowest_us"]["p50"])
-                ),
-                f"{found['reader_cpu_percent']:.2f} %",
-                f"{three(found['futex_us']['p50'])} us",
-                f"{found['futex_cpu_percent']:.2f} %",
-                f"{three(found['spin_us']['p50'])} us",
-                f"{found['ratio']:.2f}",
-            ]
-        )
-        if "watts" in found:
-            rows[-1][5] += f", {three(found['watts'])} W"
-            rows[-1][7] += f", {three(found['futex_watts'])} W"
-    if not rows:
+    head = ["gap, readers", "commit, p50", "wake, p50", "p99", "slowest reader, p50", "CPU of a reader"]
+    head += ["bare futex, p50", "CPU", "endless spinning, p50", "ratio to the futex"]
+
+    def cpu(found, percent, watts):
+        return f"{found[percent]:.2f} %" + (f", {three(found[watts])} W" if watts in found else "")
+
+    def cells(_, found):
+        ring = [us(found["commit_us"]), us(found["wake_us"]), us(found["wake_us"]["p99"]), us(found["slowest_us"])]
+        futex = [us(found["futex_us"]), cpu(found, "futex_cpu_percent", "futex_watts")]
+        own = cpu(found, "reader_cpu_percent", "watts")
+        return [*ring, own, *futex, us(found["spin_us"]), f"{found['ratio']:.2f}"]
+
+    if "cadence" not in raw:
         return "Not measured yet: `make bench-docs` measures this table."
-    return table(
-        [
-            "gap, readers",
-            "commit, p50",
-            "wake, p50",
-            "p99",
-            "slowest reader, p50",
-            "CPU of a reader",
-            "bare futex, p50",
-            "CPU",
-            "endless spinning, p50",
-            "ratio to the futex",
-        ],
-        rows,
-    )
+    return perf_table(head, raw["cadence"], cells)
 
 
 def show_scale(raw):
     found = raw["scale"]
     if "skipped" in found:
         return f"Not measured: {found['skipped']}."
-    steps = [step for step in found["scale"] if step["pinned"]]
-    rows = [
-        [
-            str(step["readers"]),
-            time_of(step["writer_ns_per_frame"]),
-            f"{step['ratio']:.2f}",
-            rate_of(step["frames_per_s"]),
-        ]
-        for step in steps
-    ]
-    oversubscribed = [step for step in found["scale"] if not step["pinned"]]
-    rows += [
-        [
-            f"{step['readers']}, more than CPUs",
-            f"{time_of(step['writer_ns_per_frame'])} (CPU time)",
-            "",
-            rate_of(step["frames_per_s"]),
-        ]
-        for step in oversubscribed
-    ]
+    rows, pinned = [], 0
+    for step in found["scale"]:
+        pinned += step["pinned"]
+        time, rate = time_of(step["writer_ns_per_frame"]), rate_of(step["frames_per_s"])
+        if step["pinned"]:
+            rows.append([str(step["readers"]), time, f"{step['ratio']:.2f}", rate])
+        else:
+            rows.append([f"{step['readers']}, more than CPUs", f"{time} (CPU time)", "", rate])
     text = table(["readers", "writer, per frame", "to 1 reader", "frames/s to the slowest"], rows)
-    if len(steps) < 14:
-        text += (
-            f"\n\nWith a CPU for each: to {len(steps)} reader{'s' if len(steps) > 1 else ''} here. Up to 14 is"
-            " still to be measured on a machine with more cores: `ringcast perf scale --readers 14`."
-        )
-    return text
-
-
-def show_room(raw):
-    cases = raw["cases"]
-    floor = cases.get("full/memcpy", {})
-    rows = [
-        [label, of(cases.get(name)), ratio(cases.get(name), floor)]
-        for label, name in (
-            ("room enough (the default ring)", "full/room_enough"),
-            ("room for three frames: the writer waits for the reader", "full/room_short"),
-            ("memcpy into three places, read by the other", "full/memcpy"),
-            ("room for three, and a reader that takes 2 us for each", "full/slow_reader_2us"),
-        )
-    ]
-    return table(["1 KiB", "per frame", "to memcpy"], rows)
-
-
-def show_spill(raw):
-    cases = raw["cases"]
-    floor = cases.get("spill/memcpy", {})
-    rows = [
-        [label, of(cases.get(name)), ratio(cases.get(name), floor)]
-        for label, name in (
-            ("the largest that fits in", "spill/in_the_ring"),
-            ("4 KiB more", "spill/beside_the_ring"),
-            ("memcpy, read by the other", "spill/memcpy"),
-        )
-    ]
-    text = table(["a ring of 1 MiB", "per frame", "to memcpy"], rows)
-    return text + reasons(raw, ["spill/beside_the_ring"])
-
-
-def show_pages(raw):
-    cases, rows = raw["cases"], []
-    for kind in ("hugetlb", "shmem-huge", "small"):
-        small, large = cases.get(f"pages/{kind}/40"), cases.get(f"pages/{kind}/65536")
-        rows.append([kind, of(small), of(large), ratio(large, cases.get("pages/small/65536"))])
-    text = table(["a ring of 64 MiB of", "40 B, per frame", "64 KiB, per frame", "64 KiB, to small pages"], rows)
-    return text + reasons(raw, [f"pages/{kind}/40" for kind in ("hugetlb", "shmem-huge")])
-
-
-def show_tap(raw):
-    cases = raw["cases"]
-    lost = cases.get("figures", {}).get("tap/tap", {}).get("tap_lost_percent", [])
-    rows = [
-        [label, of(cases.get(name)), ratio(cases.get(name), cases.get("tap/nobody"))]
-        for label, name in (
-            ("nobody", "tap/nobody"),
-            ("a tap", "tap/tap"),
-            ("a reader", "tap/reader"),
-            ("a reader and a tap", "tap/reader_and_tap"),
-        )
-    ]
-    text = table(["40 B, and there looks on", "per frame", "to nobody"], rows)
-    if lost:
-        text += (
-            f"\n\nThe tap lost {three(sorted(lost)[len(lost) // 2])} % of the bytes, and knew it: nobody waits for it."
-        )
-    return text + reasons(raw, ["tap/reader_and_tap"])
+    if pinned >= 14:
+        return text
+    return (
+        f"{text}\n\nWith a CPU for each: to {pinned} reader{'s' if pinned > 1 else ''} here. Up to 14 is"
+        " still to be measured on a machine with more cores: `ringcast perf scale --readers 14`."
+    )
 
 
 def show_steps(raw):
-    rows, missing = [], ""
-    for world, found in raw["steps"].items():
-        if "skipped" in found:
-            missing = f"\n\nNot measured: {found['skipped']}."
-            continue
+    head = ["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"]
+
+    def cells(_, found):
         ring, gloo = found["ways"]["ringcast"], found["ways"]["gloo"]
-        rows.append(
-            [
-                world,
-                f"{three(ring['median_us'])} us",
-                f"{three(gloo['median_us'])} us",
-                f"{gloo['median_us'] / ring['median_us']:.1f}",
-                f"{three(ring['steps_per_s'])}",
-                f"{three(gloo['steps_per_s'])}",
-            ]
-        )
-    return (
-        table(["processes", "a step, median: ringcast", "gloo", "times", "steps/s: ringcast", "gloo"], rows) + missing
-    )
+        times = f"{gloo['median_us'] / ring['median_us']:.1f}"
+        return [
+            us(ring["median_us"]),
+            us(gloo["median_us"]),
+            times,
+            three(ring["steps_per_s"]),
+            three(gloo["steps_per_s"]),
+        ]
+
+    return perf_table(head, raw["steps"], cells)
+
+
+# ---- The blocks of the page, from Google Benchmark ------------------------------------------------------------------
+
+
+def cell(raw, name):
+    found = raw["cases"].get(name)
+    return time_of(found["ns"]) if found and "ns" in found else "not here"
+
+
+def ratio(raw, name, floor):
+    found = [raw["cases"].get(each, {}) for each in (name, floor)]
+    return f"{found[0]['ns'] / found[1]['ns']:.2f}" if all("ns" in each for each in found) else ""
+
+
+def reasons(raw, *names):
+    """A line for each case that could not run."""
+    found = {raw["cases"].get(name, {}).get("skipped") for name in names} - {None}
+    return "".join(f"\n\nNot measured here: {reason}." for reason in sorted(found))
+
+
+def case_table(raw, head, floor, labels):
+    """A row for each case: the label, the time, and the ratio to the case `floor`."""
+    rows = [[label, cell(raw, name), ratio(raw, name, floor)] for name, label in labels.items()]
+    return table(head, rows) + reasons(raw, *labels)
+
+
+def show_halves(raw):
+    rows = []
+    for label, name in (("reserve + commit", "reserve_commit"), ("next + release", "next_release")):
+        on, off = f"statistics/on/{name}", f"statistics/off/{name}"
+        rows.append([label, cell(raw, f"alone/{name}"), cell(raw, on), cell(raw, off), ratio(raw, on, off)])
+    head = ["40 B, one process, nobody on the other side", "linked in", "shared library", "without statistics", "ratio"]
+    return table(head, rows)
+
+
+def show_room(raw):
+    labels = {
+        "full/room_enough": "room enough (the default ring)",
+        "full/room_short": "room for three frames: the writer waits for the reader",
+        "full/memcpy": "memcpy into three places, read by the other",
+        "full/slow_reader_2us": "room for three, and a reader that takes 2 us for each",
+    }
+    return case_table(raw, ["1 KiB", "per frame", "to memcpy"], "full/memcpy", labels)
+
+
+def show_spill(raw):
+    labels = {
+        "spill/in_the_ring": "the largest that fits in",
+        "spill/beside_the_ring": "4 KiB more",
+        "spill/memcpy": "memcpy, read by the other",
+    }
+    return case_table(raw, ["a ring of 1 MiB", "per frame", "to memcpy"], "spill/memcpy", labels)
+
+
+def show_pages(raw):
+    rows = []
+    for kind in ("hugetlb", "shmem-huge", "small"):
+        small, large = f"pages/{kind}/40", f"pages/{kind}/65536"
+        rows.append([kind, cell(raw, small), cell(raw, large), ratio(raw, large, "pages/small/65536")])
+    text = table(["a ring of 64 MiB of", "40 B, per frame", "64 KiB, per frame", "64 KiB, to small pages"], rows)
+    return text + reasons(raw, "pages/hugetlb/40", "pages/shmem-huge/40")
+
+
+def show_tap(raw):
+    labels = {
+        "tap/nobody": "nobody",
+        "tap/tap": "a tap",
+        "tap/reader": "a reader",
+        "tap/reader_and_tap": "a reader and a tap",
+    }
+    text = case_table(raw, ["40 B, and there looks on", "per frame", "to nobody"], "tap/nobody", labels)
+    lost = sorted(raw["cases"].get("figures", {}).get("tap/tap", {}).get("tap_lost_percent", []))
+    if not lost:
+        return text
+    return f"{text}\n\nThe tap lost {three(lost[len(lost) // 2])} % of the bytes, and knew it: nobody waits for it."
 
 
 BLOCKS = {name.removeprefix("show_"): function for name, function in globals().items() if name.startswith("show_")}
@@ -524,44 +402,27 @@ def draw(raw, file):
     from matplotlib import pyplot
 
     found = {int(size): figures for size, figures in raw["sizes"].items() if "skipped" not in figures}
-    sizes = list(found)
     figure, axes = pyplot.subplots(figsize=(9, 5.4))
-    axes.loglog(
-        sizes, [1e9 / found[size]["frames_per_s"] for size in sizes], "o-", color="#c0392b", label="ring", zorder=3
-    )
-    axes.loglog(
-        sizes,
-        [size / found[size]["memcpy_bytes_per_s"] * 1e9 for size in sizes],
-        "s--",
-        color="#2c3e50",
-        label="memcpy, read by the other",
-        markersize=4,
-    )
-    axes.loglog(
-        sizes,
-        [size / found[size]["memcpy_alone_bytes_per_s"] * 1e9 for size in sizes],
-        ":",
-        color="#7f8c8d",
-        label="memcpy, nobody reads",
-    )
-    capacity = int(found[sizes[0]]["capacity"])
-    marks = {**raw["machine"]["caches"], "half the ring": capacity // 2}
+    for key, style, color, label in (
+        ("bytes_per_s", "o-", "#c0392b", "ring"),
+        ("memcpy_bytes_per_s", "s--", "#2c3e50", "memcpy, read by the other"),
+        ("memcpy_alone_bytes_per_s", ":", "#7f8c8d", "memcpy, nobody reads"),
+    ):
+        axes.loglog(list(found), [size / found[size][key] * 1e9 for size in found], style, color=color, label=label)
+    marks = {**raw["machine"]["caches"], "half the ring": int(next(iter(found.values()))["capacity"]) // 2}
     for index, (label, size) in enumerate(sorted(marks.items(), key=lambda mark: mark[1])):
         axes.axvline(size, color="#bdc3c7", linewidth=0.8, zorder=0)
-        axes.annotate(
-            f" {label}",
-            (size, 0.97 - 0.05 * (index % 2)),
-            xycoords=("data", "axes fraction"),
-            fontsize=8,
-            color="#7f8c8d",
-        )
-    ticks = [1 << power for power in range(4, 31, 4)]
+        place = (size, 0.97 - 0.05 * (index % 2))
+        axes.annotate(f" {label}", place, xycoords=("data", "axes fraction"), fontsize=8, color="#7f8c8d")
+    ticks, decades, limits = (
+        [1 << power for power in range(4, 31, 4)],
+        [10**power for power in range(10)],
+        axes.get_ylim(),
+    )
     axes.set_xticks(ticks, [size_of(tick) for tick in ticks])
     axes.set_xlim(12, 1.3 * (1 << 30))
-    decades = [10**power for power in range(10)]
-    low, high = axes.get_ylim()
     axes.set_yticks(decades, [time_of(decade) for decade in decades])
-    axes.set_ylim(low, high)
+    axes.set_ylim(*limits)
     axes.minorticks_off()
     axes.set_xlabel("payload of a frame")
     axes.set_ylabel("time of a frame")
