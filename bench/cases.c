@@ -7,13 +7,10 @@
  *                with an observer
  *   alone        the two halves of the hot path in one process: reserve and commit, next and release; no byte of
  *                payload is touched
- *   statistics   the same with and without the library's statistics, which can't be switched off: the library is built
- *                once more with RINGCAST_NO_STATS, and both libraries are loaded and called in the same way
  */
 #define _GNU_SOURCE
 #include "bench/cases.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -118,91 +115,41 @@ static void tear_down_stream(void *state) {
 
 /* ---- The two halves --------------------------------------------------------------------------------------------- */
 
-/* The measured functions of one library. */
-struct api {
-  void *library;
-  __typeof__(ringcast_writer_create_ex) *create;
-  __typeof__(ringcast_writer_handle) *handle;
-  __typeof__(ringcast_writer_close) *close_writer;
-  __typeof__(ringcast_writer_reserve) *reserve;
-  __typeof__(ringcast_writer_commit) *commit;
-  __typeof__(ringcast_reader_attach) *attach;
-  __typeof__(ringcast_reader_next) *next;
-  __typeof__(ringcast_reader_release) *release;
-  __typeof__(ringcast_reader_close) *close_reader;
-};
-
 struct alone {
-  struct api api;
   size_t size;
   ringcast_writer *writer;
   ringcast_reader *reader; /* NULL: only the writer's half is measured */
 };
 
-struct half {
-  const char *library; /* NULL: the linked library */
-  bool reads;
-};
-
-static bool load(const char *path, struct api *api) {
-  if (!path) {
-    *api = (struct api){NULL,
-                        ringcast_writer_create_ex,
-                        ringcast_writer_handle,
-                        ringcast_writer_close,
-                        ringcast_writer_reserve,
-                        ringcast_writer_commit,
-                        ringcast_reader_attach,
-                        ringcast_reader_next,
-                        ringcast_reader_release,
-                        ringcast_reader_close};
-    return true;
-  }
-  api->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!api->library) return perf_skip("%s", dlerror());
-#define FIND(field, name) *(void **)&api->field = dlsym(api->library, name)
-  FIND(create, "ringcast_writer_create_ex");
-  FIND(handle, "ringcast_writer_handle");
-  FIND(close_writer, "ringcast_writer_close");
-  FIND(reserve, "ringcast_writer_reserve");
-  FIND(commit, "ringcast_writer_commit");
-  FIND(attach, "ringcast_reader_attach");
-  FIND(next, "ringcast_reader_next");
-  FIND(release, "ringcast_reader_release");
-  FIND(close_reader, "ringcast_reader_close");
-#undef FIND
-  return true;
-}
-
 static void *set_up_alone(const struct bench_case *self) {
-  const struct half *half = self->options;
   struct ringcast_writer_options options = {.size = sizeof options, .readers = 1, .capacity = ALONE_BYTES};
   struct alone *alone = calloc(1, sizeof *alone);
   if (!alone) perf_die("no memory");
-  if (!load(half->library, &alone->api)) {
-    free(alone);
-    return NULL;
-  }
   alone->size = self->bytes;
   perf_pin(perf_cpu_of(&machine, 0, 1));
-  perf_must(alone->api.create(&options, &alone->writer), "can't make a ring");
-  if (half->reads) perf_must(alone->api.attach(alone->api.handle(alone->writer), &alone->reader), "can't attach");
+  perf_must(ringcast_writer_create_ex(&options, &alone->writer), "can't make a ring");
+  return alone;
+}
+
+static void *set_up_reader(const struct bench_case *self) {
+  struct alone *alone = set_up_alone(self);
+  perf_must(ringcast_reader_attach(ringcast_writer_handle(alone->writer), &alone->reader), "can't attach");
   return alone;
 }
 
 static void write_frames(const struct alone *alone, uint64_t frames) {
   struct ringcast_span span;
   while (frames-- > 0) {
-    perf_must(alone->api.reserve(alone->writer, alone->size, RINGCAST_FOREVER, &span), "can't reserve");
-    perf_must(alone->api.commit(alone->writer, alone->size, RINGCAST_KIND_BYTES), "can't commit");
+    perf_must(ringcast_writer_reserve(alone->writer, alone->size, RINGCAST_FOREVER, &span), "can't reserve");
+    perf_must(ringcast_writer_commit(alone->writer, alone->size, RINGCAST_KIND_BYTES), "can't commit");
   }
 }
 
 static void read_frames(const struct alone *alone, uint64_t frames) {
   struct ringcast_frame frame;
   while (frames-- > 0) {
-    perf_must(alone->api.next(alone->reader, RINGCAST_FOREVER, &frame), "can't receive");
-    perf_must(alone->api.release(alone->reader, &frame), "can't release");
+    perf_must(ringcast_reader_next(alone->reader, RINGCAST_FOREVER, &frame), "can't receive");
+    perf_must(ringcast_reader_release(alone->reader, &frame), "can't release");
   }
 }
 
@@ -223,17 +170,13 @@ static double run_reader(void *state, uint64_t iterations) {
 static void tear_down_alone(void *state) {
   struct alone *alone = state;
   perf_unpin(&machine);
-  alone->api.close_reader(alone->reader);
-  alone->api.close_writer(alone->writer);
-  free(alone); /* the library stays loaded: it watches forks */
+  ringcast_reader_close(alone->reader);
+  ringcast_writer_close(alone->writer);
+  free(alone);
 }
 
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
-#define WRITER(name, library) \
-  { name, 40, set_up_alone, run_writer, tear_down_alone, &(const struct half){library, false}, 1000 }
-#define READER(name, library) \
-  { name, 40, set_up_alone, run_reader, tear_down_alone, &(const struct half){library, true}, 1000 }
 #define STREAM(name, bytes, kind, batch, ...) \
   { name, bytes, set_up_stream, run_stream, tear_down_stream, &(const struct stream_case){{__VA_ARGS__}, kind}, batch }
 #define SIZE(text, bytes)                                           \
@@ -250,12 +193,8 @@ static void tear_down_alone(void *state) {
 enum { IN_RING = MI / 2 - 2 * 64 /* of payload: half the ring, less two headers' lines */ };
 
 const struct bench_case bench_cases[] = {
-    WRITER("alone/reserve_commit", NULL),
-    READER("alone/next_release", NULL),
-    WRITER("statistics/on/reserve_commit", BENCH_LIBRARY),
-    WRITER("statistics/off/reserve_commit", BENCH_LIBRARY_WITHOUT_STATISTICS),
-    READER("statistics/on/next_release", BENCH_LIBRARY),
-    READER("statistics/off/next_release", BENCH_LIBRARY_WITHOUT_STATISTICS),
+    {"alone/reserve_commit", 40, set_up_alone, run_writer, tear_down_alone, NULL, 1000},
+    {"alone/next_release", 40, set_up_reader, run_reader, tear_down_alone, NULL, 1000},
     SIZE("16", 16),
     SIZE("40", 40),
     SIZE("64", 64),

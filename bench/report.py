@@ -24,7 +24,7 @@ PAGE = ROOT / "docs/benchmarks.md"
 PICTURE = "cost_per_frame.svg"
 
 SIZES = [16, 40, 64, 256, *(4**power << 10 for power in range(11))]  # 1 KiB to 1 GiB
-CASES = "alone|statistics|tap|pages|full|spill"
+CASES = "alone|tap|pages|full|spill"
 CROWD = 8
 
 
@@ -120,7 +120,7 @@ def measure(quick):
     raw["scale"] = perf("scale", 0.5, "--readers", max(CROWD, min(14, raw["machine"]["cpus"] - 1)))
     raw["cases"] = run_cases(quick)
     raw["steps"] = {world: steps(world) for world in (2, 4)}
-    return json.loads(json.dumps(raw))  # keys become strings, as they are when read from a file
+    return json.loads(json.dumps(raw))  # keys become strings, as in a file
 
 
 # ---- Words and numbers ----------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def table(head, rows):
 
 
 def perf_table(head, found, cells, label=str):
-    """A row for each measurement of `perf`: its label and cells(key, figures), or the reason why there are none."""
+    """A row for each measurement of `perf`: a label and cells(key, figures), or the reason why figures are missing."""
     rows = []
     for key, figures in found.items():
         none = [f"not measured: {figures.get('skipped')}", *[""] * (len(head) - 2)]
@@ -330,12 +330,9 @@ def case_table(raw, head, floor, labels):
 
 
 def show_halves(raw):
-    rows = []
-    for label, name in (("reserve + commit", "reserve_commit"), ("next + release", "next_release")):
-        on, off = f"statistics/on/{name}", f"statistics/off/{name}"
-        rows.append([label, cell(raw, f"alone/{name}"), cell(raw, on), cell(raw, off), ratio(raw, on, off)])
-    head = ["40 B, one process, nobody on the other side", "linked in", "shared library", "without statistics", "ratio"]
-    return table(head, rows)
+    halves = {"reserve + commit": "alone/reserve_commit", "next + release": "alone/next_release"}
+    rows = [[label, cell(raw, name)] for label, name in halves.items()]
+    return table(["40 B, one process, nobody on the other side", "time"], rows)
 
 
 def show_room(raw):

@@ -132,12 +132,8 @@ static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
 /* A frame was committed, or released. The counts lie on the line of the tail, or of the cursor,
  * which is this CPU's anyway. */
 static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
-#ifndef RINGCAST_NO_STATS /* bench/ only: what these cost */
   rc_count(&counts->frames, 1);
   rc_count(&counts->bytes, bytes);
-#else
-  (void)counts, (void)bytes;
-#endif
 }
 
 /* Waits, and keeps the shared counts and histogram of the waiting party up to date. */
