@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "shm/cpus.h"
+#include "shm/environment.h"
 #include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
@@ -16,30 +17,21 @@
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
-/* RINGCAST_MEMORY speaks for those who can't touch the code. It fills in for AUTO only. */
+/* RINGCAST_MEMORY fills in for AUTO only. */
 static int memory_from_environment(uint32_t *memory) {
-  const char *name = getenv("RINGCAST_MEMORY");
-  if (*memory != RINGCAST_MEMORY_AUTO || !name || !*name) return 0;
-  for (uint32_t i = 0; ringcast_memory_name(i); i++)
-    if (strcmp(name, ringcast_memory_name(i)) == 0) {
-      *memory = i;
-      return 0;
-    }
-  return rc_fail(-EINVAL, "RINGCAST_MEMORY is '%.40s': it must be auto, hugetlb, shmem-huge or pages", name);
+  const char *names[RINGCAST_MEMORY_PAGES + 1];
+  if (*memory != RINGCAST_MEMORY_AUTO) return 0;
+  for (uint32_t i = 0; i <= RINGCAST_MEMORY_PAGES; i++) names[i] = ringcast_memory_name(i);
+  int result = rc_environment_choice("RINGCAST_MEMORY", names, RINGCAST_MEMORY_PAGES + 1, memory);
+  return result < 0 ? result : 0;
 }
 
-/* RINGCAST_SPILL_BYTES, too. It fills in for the default only; 0 there is none. */
+/* RINGCAST_SPILL_BYTES fills in for the default only. */
 static int spill_from_environment(uint64_t *bytes) {
-  const char *text = getenv("RINGCAST_SPILL_BYTES");
-  if (*bytes != 0 || !text || !*text) return 0;
-  char *end;
-  errno = 0;
-  unsigned long long number = strtoull(text, &end, 10);
-  if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > RC_MAX_BYTES)
-    return rc_fail(-EINVAL, "RINGCAST_SPILL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu",
-                   text, (unsigned long long)RC_MAX_BYTES);
-  *bytes = number != 0 ? number : RINGCAST_NO_SPILL;
-  return 0;
+  if (*bytes != 0) return 0;
+  int result = rc_environment_number("RINGCAST_SPILL_BYTES", RC_MAX_BYTES, "bytes", "none", bytes);
+  if (result == 1 && *bytes == 0) *bytes = RINGCAST_NO_SPILL;
+  return result < 0 ? result : 0;
 }
 
 /* By default as much as does no harm: it is only a bound, and none of it is taken before a frame needs it. */

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "ring/point.h"
+#include "shm/environment.h"
 #include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
@@ -28,20 +29,12 @@
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
-/* RINGCAST_GPU_POOL_BYTES speaks for those who can't touch the code. It fills in for the default only. 0: none. */
+/* RINGCAST_GPU_POOL_BYTES fills in for the default only. 0: no pool. */
 static int pool_from_environment(uint64_t *bytes) {
-  const char *text = getenv("RINGCAST_GPU_POOL_BYTES");
   if (*bytes != 0) return 0;
   *bytes = DEFAULT_POOL;
-  if (!text || !*text) return 0;
-  char *end;
-  errno = 0;
-  unsigned long long number = strtoull(text, &end, 10);
-  if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > RC_GPU_MAX_POOL)
-    return rc_fail(-EINVAL, "RINGCAST_GPU_POOL_BYTES is '%.40s': it must be a whole number of bytes, 0 (none) to %llu",
-                   text, (unsigned long long)RC_GPU_MAX_POOL);
-  *bytes = number;
-  return 0;
+  int result = rc_environment_number("RINGCAST_GPU_POOL_BYTES", RC_GPU_MAX_POOL, "bytes", "none", bytes);
+  return result < 0 ? result : 0;
 }
 
 static int resolve_options(const struct ringcast_gpu_writer_options *given, struct ringcast_gpu_writer_options *out) {

@@ -7,8 +7,6 @@
 #ifndef RC_SHM_CPUS_H
 #define RC_SHM_CPUS_H
 
-#include <stdbool.h>
-
 #include "ring/layout.h"
 
 /* Adds the CPUs of this process's affinity mask. */

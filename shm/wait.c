@@ -23,13 +23,12 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "ring/point.h"
 #include "ringcast/ringcast.h"
 #include "shm/cpus.h"
+#include "shm/environment.h"
 #include "shm/features.h"
 #include "shm/error.h"
 #include "shm/os.h"
@@ -55,30 +54,18 @@ int64_t rc_now_ns(void) {
 
 /* ---- Whether to spin -------------------------------------------------------------------------------------------- */
 
-/* RINGCAST_SPIN_US speaks for those who can't touch the code. *out stays where it says nothing. */
+/* *out keeps its value where RINGCAST_SPIN_US says nothing. */
 static int spin_from_environment(int64_t *out) {
-  const char *text = getenv("RINGCAST_SPIN_US");
-  if (!text || !*text) return 0;
-  char *end;
-  errno = 0;
-  long long microseconds = strtoll(text, &end, 10);
-  if (errno != 0 || *end != '\0' || microseconds < 0 || microseconds > 1000000)
-    return rc_fail(
-        -EINVAL, "RINGCAST_SPIN_US is '%.40s': it must be a whole number of microseconds, 0 (never) to 1000000", text);
-  *out = microseconds > 0 ? microseconds * 1000 : -1;
-  return 0;
+  uint64_t microseconds;
+  int result = rc_environment_number("RINGCAST_SPIN_US", 1000000, "microseconds", "never", &microseconds);
+  if (result == 1) *out = microseconds > 0 ? (int64_t)microseconds * 1000 : -1;
+  return result < 0 ? result : 0;
 }
 
 static int mode_from_environment(uint32_t *mode) {
   static const char *const names[] = {"balanced", "latency", "power"};
-  const char *text = getenv("RINGCAST_WAIT");
-  if (!text || !*text) return 0;
-  for (uint32_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (strcmp(text, names[i]) == 0) {
-      *mode = i;
-      return 0;
-    }
-  return rc_fail(-EINVAL, "RINGCAST_WAIT is '%.40s': it must be latency, balanced or power", text);
+  int result = rc_environment_choice("RINGCAST_WAIT", names, sizeof names / sizeof *names, mode);
+  return result < 0 ? result : 0;
 }
 
 int rc_waiter_init(struct rc_waiter *waiter, struct rc_eventcount *event, struct rc_cpus *cpus, int64_t spin_ns,

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "shm/environment.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/error.h"
+
+int rc_environment_number(const char *name, uint64_t most, const char *unit, const char *zero, uint64_t *out) {
+  const char *text = getenv(name);
+  char *end;
+  if (!text || !*text) return 0;
+  errno = 0;
+  unsigned long long number = strtoull(text, &end, 10); /* takes blanks and signs too */
+  if (errno != 0 || *end != '\0' || *text < '0' || *text > '9' || number > most)
+    return rc_fail(-EINVAL, "%s is '%.40s': it must be a whole number of %s, 0 (%s) to %llu", name, text, unit, zero,
+                   (unsigned long long)most);
+  *out = number;
+  return 1;
+}
+
+int rc_environment_choice(const char *name, const char *const *names, uint32_t count, uint32_t *out) {
+  const char *text = getenv(name);
+  char list[128] = "";
+  if (!text || !*text) return 0;
+  for (uint32_t i = 0; i < count; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *out = i;
+      return 1;
+    }
+    const char *before = i == 0 ? "" : i == count - 1 ? " or " : ", ";
+    size_t used = strlen(list);
+    snprintf(list + used, sizeof list - used, "%s%s", before, names[i]);
+  }
+  return rc_fail(-EINVAL, "%s is '%.40s': it must be %s", name, text, list);
+}
