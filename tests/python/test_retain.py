@@ -411,6 +411,6 @@ def test_frames_with_any_bytes_changed_do_no_harm(pair):
     assert min(outcomes.values()) > 20 and is_free(reader)
 
 
-def test_keep_is_true_or_false():
+def test_retain_is_true_or_false():
     with ringcast.Writer(1 << 16) as writer, pytest.raises(TypeError, match="retain must be True or False, not str"):
-        ringcast.Reader(writer.handle, keep="no")
+        ringcast.Reader(writer.handle, retain="no")
