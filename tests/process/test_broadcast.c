@@ -72,16 +72,14 @@ static void broadcast(uint32_t readers, uint64_t capacity, uint64_t frames, int6
   for (uint32_t i = 0; i < readers; i++) child_must_succeed(children[i]);
 }
 
-START_TEST(a_million_frames_reach_1_to_8_processes) {
+LOOP_TEST(a_million_frames_reach_1_to_8_processes, 1, 9) {
   broadcast((uint32_t)_i, 64 * 1024, (uint64_t)share_of(_i == 8 ? MANY : SOME), 0);
 }
-END_TEST
 
-START_TEST(rings_of_all_sizes_and_both_ways_of_waiting) {
+LOOP_TEST(rings_of_all_sizes_and_both_ways_of_waiting, 0, 8) {
   const uint64_t capacities[] = {4096, 16 * 1024, 1 << 20, 16 << 20};
   broadcast(3, capacities[_i / 2], (uint64_t)share_of(SOME / 4), _i % 2 ? -1 : 0);
 }
-END_TEST
 
 /* ---- Coming and going while frames fly -------------------------------------------------------------------------- */
 
@@ -110,7 +108,7 @@ static void visit(void *context) {
   }
 }
 
-START_TEST(readers_come_and_go_in_mid_stream) {
+TEST(readers_come_and_go_in_mid_stream) {
   enum { VISITORS = 3 };
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 16 * 1024};
   ringcast_writer *writer;
@@ -136,13 +134,5 @@ START_TEST(readers_come_and_go_in_mid_stream) {
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("broadcast");
-  TCase *tests = add_case(suite, "broadcast");
-  tcase_add_loop_test(tests, a_million_frames_reach_1_to_8_processes, 1, 9);
-  tcase_add_loop_test(tests, rings_of_all_sizes_and_both_ways_of_waiting, 0, 8);
-  tcase_add_test(tests, readers_come_and_go_in_mid_stream);
-  return run_suite(suite);
-}
+RUN_TESTS("broadcast", NULL, NULL)

@@ -55,7 +55,7 @@ static void be_a_writer_that_stops_halfway(void *context) {
   gate_wait(&party->gate);
 }
 
-START_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end) {
+LOOP_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 2) {
   struct party party = make_party(NULL);
   ringcast_reader *reader;
   struct ringcast_frame frame;
@@ -80,7 +80,6 @@ START_TEST(a_killed_writers_whole_frames_are_read_and_then_its_end) {
   ck_assert_int_eq(ringcast_reader_attach(party.handle, &reader), -ENOENT);
   free_party(&party);
 }
-END_TEST
 
 static void be_a_writer_that_sends_nothing(void *context) {
   struct party *party = context;
@@ -112,7 +111,7 @@ static void await_sleepers(ringcast_tap *tap, uint32_t count) {
   } while (asleep < count);
 }
 
-START_TEST(readers_asleep_when_the_writer_is_killed_are_told) {
+TEST(readers_asleep_when_the_writer_is_killed_are_told) {
   enum { READERS = 5 };
   struct party party = make_party(NULL);
   pid_t readers[READERS];
@@ -130,7 +129,6 @@ START_TEST(readers_asleep_when_the_writer_is_killed_are_told) {
   ck_assert_int_eq(waitpid(writer, NULL, 0), writer);
   free_party(&party);
 }
-END_TEST
 
 /* ---- A reader goes ---------------------------------------------------------------------------------------------- */
 
@@ -149,7 +147,7 @@ static void fill(ringcast_writer *writer) {
   ck_assert_int_eq(result, -EAGAIN);
 }
 
-START_TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
+TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
   ringcast_writer *writer = make_writer(4096);
   struct party party = make_party(writer);
   struct ringcast_peer peer = {.size = sizeof peer};
@@ -172,7 +170,6 @@ START_TEST(a_dead_reader_that_holds_the_ring_back_is_named) {
   free_party(&party);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
 
@@ -186,7 +183,7 @@ static void kill_once_it_sleeps(void *context) {
   child_must(kill(killing->victim, SIGKILL) == 0);
 }
 
-START_TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
+TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
   ringcast_writer *writer = make_writer(4096);
   struct party party = make_party(writer);
   struct ringcast_span span;
@@ -216,9 +213,8 @@ START_TEST(a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told) {
   free_party(&party);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_reader_that_leaves_frees_a_writer_that_is_blocked) {
+TEST(a_reader_that_leaves_frees_a_writer_that_is_blocked) {
   ringcast_writer *writer = make_writer(4096);
   struct party party = make_party(writer);
   struct ringcast_span span;
@@ -232,9 +228,8 @@ START_TEST(a_reader_that_leaves_frees_a_writer_that_is_blocked) {
   free_party(&party);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_stopped_reader_is_slow_and_not_dead) {
+TEST(a_stopped_reader_is_slow_and_not_dead) {
   ringcast_writer *writer = make_writer(4096);
   struct party party = make_party(writer);
   struct ringcast_span span;
@@ -250,7 +245,6 @@ START_TEST(a_stopped_reader_is_slow_and_not_dead) {
   free_party(&party);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Signals ---------------------------------------------------------------------------------------------------- */
 
@@ -262,7 +256,7 @@ static void interrupt_parent(void *context) {
   for (;;) kill(getppid(), SIGUSR1);
 }
 
-START_TEST(a_signal_ends_a_wait_and_loses_nothing) {
+TEST(a_signal_ends_a_wait_and_loses_nothing) {
   ringcast_writer *writer = make_writer(4096);
   ringcast_reader *reader;
   struct ringcast_frame frame;
@@ -280,7 +274,6 @@ START_TEST(a_signal_ends_a_wait_and_loses_nothing) {
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1900, RINGCAST_FOREVER, &span), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Rights ----------------------------------------------------------------------------------------------------- */
 
@@ -292,7 +285,7 @@ static void attach_as_nobody(void *context) {
   child_must(strstr(ringcast_last_error(), "same user"));
 }
 
-START_TEST(another_users_ring_is_refused) {
+TEST(another_users_ring_is_refused) {
   if (geteuid() != 0) {
     tell_skipped("another_users_ring_is_refused", "only root can become another user");
     return;
@@ -303,7 +296,6 @@ START_TEST(another_users_ring_is_refused) {
   free_party(&party);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void try_to_write(void *context) {
   struct party *party = context;
@@ -328,7 +320,7 @@ static void try_to_write(void *context) {
   ringcast_reader_close(reader);
 }
 
-START_TEST(a_reader_cannot_get_at_the_data_to_write_it) {
+TEST(a_reader_cannot_get_at_the_data_to_write_it) {
   ringcast_writer *writer = make_writer(4096);
   struct party party = make_party(writer);
   pid_t pid = start_child(try_to_write, &party);
@@ -338,7 +330,6 @@ START_TEST(a_reader_cannot_get_at_the_data_to_write_it) {
   free_party(&party);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
@@ -362,7 +353,7 @@ static void be_a_big_writer_for_ever(void *context) {
   for (;;) pause();
 }
 
-START_TEST(the_memory_goes_with_the_last_process_however_they_die) {
+TEST(the_memory_goes_with_the_last_process_however_they_die) {
   if (cannot_under("qemu", __func__, "qemu passes no advice about memory on to the kernel")) return;
   long before = shared_memory_in_use();
   for (int order = 0; order < 2; order++) {
@@ -378,9 +369,8 @@ START_TEST(the_memory_goes_with_the_last_process_however_they_die) {
     free_party(&party);
   }
 }
-END_TEST
 
-START_TEST(a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping) {
+TEST(a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping) {
   int descriptors = open_descriptors(), mappings = ring_mappings();
   for (int i = 0; i < 1000; i++) {
     ringcast_writer *writer = make_writer(4096);
@@ -393,21 +383,5 @@ START_TEST(a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping) {
   ck_assert_int_eq(open_descriptors(), descriptors);
   ck_assert_int_eq(ring_mappings(), mappings);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("lifecycle");
-  TCase *tests = add_case(suite, "lifecycle");
-  tcase_add_loop_test(tests, a_killed_writers_whole_frames_are_read_and_then_its_end, 0, 2); /* asleep, and spinning */
-  tcase_add_test(tests, readers_asleep_when_the_writer_is_killed_are_told);
-  tcase_add_test(tests, a_writer_asleep_when_the_reader_in_its_way_is_killed_is_told);
-  tcase_add_test(tests, a_dead_reader_that_holds_the_ring_back_is_named);
-  tcase_add_test(tests, a_reader_that_leaves_frees_a_writer_that_is_blocked);
-  tcase_add_test(tests, a_stopped_reader_is_slow_and_not_dead);
-  tcase_add_test(tests, a_signal_ends_a_wait_and_loses_nothing);
-  tcase_add_test(tests, another_users_ring_is_refused);
-  tcase_add_test(tests, a_reader_cannot_get_at_the_data_to_write_it);
-  tcase_add_test(tests, the_memory_goes_with_the_last_process_however_they_die);
-  tcase_add_test(tests, a_thousand_rings_and_readers_leave_no_descriptor_and_no_mapping);
-  return run_suite(suite);
-}
+RUN_TESTS("lifecycle", NULL, NULL)

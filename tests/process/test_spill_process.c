@@ -56,7 +56,7 @@ static void read_a_gibibyte(void *handle) {
   child_must(open_descriptors() == descriptors);
 }
 
-START_TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
+TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
   if (cannot_under("qemu", __func__, "qemu keeps a note of each page, so rings have less spill memory there")) return;
   struct rc_room room;
   struct ringcast_span span;
@@ -75,7 +75,6 @@ START_TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
   ringcast_writer_close(writer);
   for (int i = 0; i < 2; i++) child_must_succeed(children[i]);
 }
-END_TEST
 
 /* ---- All sizes -------------------------------------------------------------------------------------------------- */
 
@@ -135,7 +134,7 @@ static void tap_mixed(void *handle) {
   ringcast_tap_close(tap);
 }
 
-START_TEST(large_and_small_frames_reach_all_in_order) {
+LOOP_TEST(large_and_small_frames_reach_all_in_order, 0, 2) {
   enum { READERS = 3 };
   ringcast_writer *writer = make_writer(65536, _i == 0 ? 20 * MIB : 256 * MIB); /* waits often, and seldom */
   pid_t children[READERS + 1];
@@ -159,7 +158,6 @@ START_TEST(large_and_small_frames_reach_all_in_order) {
   ringcast_writer_close(writer);
   for (int i = 0; i <= READERS; i++) child_must_succeed(children[i]);
 }
-END_TEST
 
 /* ---- Deaths ----------------------------------------------------------------------------------------------------- */
 
@@ -194,7 +192,7 @@ static pid_t send_to_holder(ringcast_writer *writer, struct party *party) {
   return pid;
 }
 
-START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted) {
+TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted) {
   ringcast_writer *writer = make_writer(65536, 8 * MIB);
   struct party party = {.gate = gate_make(), .done = gate_make()};
   struct ringcast_span span;
@@ -210,11 +208,10 @@ START_TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_w
   gate_free(&party.done);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
 
-START_TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
+TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
   ringcast_writer *writer = make_writer(65536, 8 * MIB);
   struct party party = {.gate = gate_make(), .done = gate_make()};
   struct ringcast_span span;
@@ -228,7 +225,6 @@ START_TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
   gate_free(&party.done);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 enum { LEFT = 3 };
 
@@ -251,7 +247,7 @@ static void write_and_stop(void *context) {
   gate_wait(&party->gate);
 }
 
-START_TEST(what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet) {
+TEST(what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet) {
   struct party party = {.gate = gate_make(), .done = gate_make()};
   ringcast_reader *reader;
   struct ringcast_frame frame;
@@ -271,7 +267,6 @@ START_TEST(what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_ye
   gate_free(&party.gate);
   gate_free(&party.done);
 }
-END_TEST
 
 /* ---- Nothing stays ---------------------------------------------------------------------------------------------- */
 
@@ -335,7 +330,7 @@ static void attach_and_stop(void *context) {
   for (;;) pause();
 }
 
-START_TEST(spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead) {
+TEST(spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead) {
   for (int order = 0; order < 2; order++) {
     struct party party = {.gate = gate_make(), .done = gate_make()};
     pid_t writer = start_child(spill_and_stop, &party);
@@ -353,16 +348,5 @@ START_TEST(spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_
     gate_free(&party.done);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("spill_process");
-  TCase *tests = add_case(suite, "spill_process");
-  tcase_add_test(tests, a_gibibyte_reaches_two_readers_byte_for_byte);
-  tcase_add_loop_test(tests, large_and_small_frames_reach_all_in_order, 0, 2);
-  tcase_add_test(tests, a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted);
-  tcase_add_test(tests, a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory);
-  tcase_add_test(tests, what_a_killed_writer_committed_is_read_by_who_had_not_looked_at_it_yet);
-  tcase_add_test(tests, spill_memory_is_held_by_those_who_use_it_and_by_nobody_when_they_are_dead);
-  return run_suite(suite);
-}
+RUN_TESTS("spill_process", NULL, NULL)

@@ -34,13 +34,6 @@ struct board {
 
 static struct board *board;
 
-static void make_board(void) {
-  unsetenv("RINGCAST_SPIN_US");
-  board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ck_assert_ptr_ne(board, MAP_FAILED);
-  board->caught[0] = board->caught[1] = -1;
-}
-
 static ringcast_writer *make_writer(uint64_t capacity) {
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = capacity, .spin_ns = board->spin_ns};
   ringcast_writer *writer;
@@ -153,11 +146,9 @@ static void frames_fly_without_calls(const char *test, const struct way *chosen)
   ck_assert_uint_eq(board->read, way->frames);
 }
 
-START_TEST(while_nobody_waits_no_frame_costs_a_system_call) { frames_fly_without_calls(__func__, &strictly); }
-END_TEST
+TEST(while_nobody_waits_no_frame_costs_a_system_call) { frames_fly_without_calls(__func__, &strictly); }
 
-START_TEST(who_spins_makes_no_call_to_sleep_or_to_wake) { frames_fly_without_calls(__func__, &spinning); }
-END_TEST
+TEST(who_spins_makes_no_call_to_sleep_or_to_wake) { frames_fly_without_calls(__func__, &spinning); }
 
 /* ---- Who sleeps is woken by one call, however many they are ----------------------------------------------------- */
 
@@ -167,13 +158,6 @@ static int (*real_wake)(_Atomic uint32_t *, int);
 static int count_wakes(_Atomic uint32_t *word, int count) {
   wakes++;
   return real_wake(word, count);
-}
-
-static void count_from_here(void) {
-  make_board();
-  board->spin_ns = -1;
-  real_wake = rc_os.futex_wake;
-  rc_os.futex_wake = count_wakes;
 }
 
 /* Whether the kernel has it asleep. Between two slices of a sleep it is not, for a moment. */
@@ -211,7 +195,7 @@ static void await(int index, uint64_t value) {
   while (rc_load_acquire(&board->got[index]) != value) sched_yield();
 }
 
-START_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody) {
+LOOP_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody, 0, 3) {
   static const int counts[] = {1, 3, MOST_READERS};
   int readers = counts[_i], rounds = share_of(50);
   struct party participants[MOST_READERS];
@@ -245,7 +229,6 @@ START_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody) 
   }
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Fills the ring with small frames, then waits for the room of many, again and again. */
 static void write_through_the_gate(void *context) {
@@ -270,7 +253,7 @@ static void read_one(ringcast_reader *reader) {
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
 }
 
-START_TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
+TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   struct party party = {.gate = gate_make()};
   pid_t pid = start_child(write_through_the_gate, &party);
   while (rc_load_acquire(&board->sent) == 0) sched_yield();
@@ -301,7 +284,6 @@ START_TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   gate_free(&party.gate);
   ringcast_reader_close(reader);
 }
-END_TEST
 
 /* ---- Who waits long --------------------------------------------------------------------------------------------- */
 
@@ -354,7 +336,7 @@ static int trace_calls(pid_t pid) {
 
 /* In each sleep: the sleep itself, and the look whether the other side lives (at its pidfd, or in /proc: open, read,
  * close). To this come what the verdict at the end takes, and the exit. */
-START_TEST(who_waits_long_makes_a_few_calls_a_sleep) {
+LOOP_TEST(who_waits_long_makes_a_few_calls_a_sleep, 0, 2) {
   static void (*const wait_in_vain[])(void *) = {wait_for_a_frame, wait_for_room};
   if (_i == 0) writer = make_writer(4096);
   int calls = trace_calls(start_child(wait_in_vain[_i], NULL));
@@ -365,18 +347,15 @@ START_TEST(who_waits_long_makes_a_few_calls_a_sleep) {
   int sleeps = SLICES + 1, a_sleep = has_pidfds() ? 2 : 4;
   ck_assert_msg(calls > 0 && calls <= a_sleep * sleeps + 25, "%d calls in %d sleeps", calls, sleeps);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("system calls");
-  TCase *tests = add_case(suite, "nobody sleeps");
-  tcase_add_checked_fixture(tests, make_board, NULL);
-  tcase_add_test(tests, while_nobody_waits_no_frame_costs_a_system_call);
-  tcase_add_test(tests, who_spins_makes_no_call_to_sleep_or_to_wake);
-  tests = add_case(suite, "some sleep");
-  tcase_add_checked_fixture(tests, count_from_here, NULL);
-  tcase_add_loop_test(tests, one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody, 0, 3);
-  tcase_add_test(tests, one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants);
-  tcase_add_loop_test(tests, who_waits_long_makes_a_few_calls_a_sleep, 0, 2);
-  return run_suite(suite);
+static void prepare(void) {
+  unsetenv("RINGCAST_SPIN_US");
+  board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ck_assert_ptr_ne(board, MAP_FAILED);
+  board->caught[0] = board->caught[1] = -1;
+  board->spin_ns = -1;
+  real_wake = rc_os.futex_wake;
+  rc_os.futex_wake = count_wakes;
 }
+
+RUN_TESTS("system calls", prepare, NULL)

@@ -9,7 +9,7 @@
 /* Frames enough in so many pauses. */
 static uint32_t worth(uint32_t pauses) { return pauses / RC_BACKOFF_WORTH + 1; }
 
-START_TEST(while_it_pays_one_stays_away_for_longer) {
+TEST(while_it_pays_one_stays_away_for_longer) {
   struct rc_backoff backoff = {0};
   rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH));
   ck_assert_uint_eq(backoff.away, 2 * RC_BACKOFF_STRETCH);
@@ -20,9 +20,8 @@ START_TEST(while_it_pays_one_stays_away_for_longer) {
   }
   ck_assert_uint_eq(backoff.away, RC_BACKOFF_MOST);
 }
-END_TEST
 
-START_TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
+TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
   struct rc_backoff backoff = {.away = RC_BACKOFF_MOST, .probe = 5, .seldom = RC_BACKOFF_OFTEN};
   for (uint32_t before = RC_BACKOFF_MOST; before / 2 >= RC_BACKOFF_STRETCH; before /= 2) {
     rc_backoff_learn(&backoff, before, worth(before) - 1);
@@ -34,23 +33,20 @@ START_TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
   ck_assert_uint_eq(backoff.probe, 5); /* it was no try */
   ck_assert_uint_eq(backoff.seldom, RC_BACKOFF_OFTEN);
 }
-END_TEST
 
-START_TEST(where_nothing_came_one_stays_no_longer) {
+TEST(where_nothing_came_one_stays_no_longer) {
   struct rc_backoff backoff = {.away = RC_BACKOFF_MOST, .probe = 5, .seldom = RC_BACKOFF_OFTEN};
   rc_backoff_learn(&backoff, RC_BACKOFF_MOST, 0);
   ck_assert_uint_eq(backoff.away, 0);
 }
-END_TEST
 
-START_TEST(a_try_that_brings_too_few_frames_is_given_up) {
+TEST(a_try_that_brings_too_few_frames_is_given_up) {
   for (uint32_t frames = 0; frames < worth(RC_BACKOFF_STRETCH); frames++) {
     struct rc_backoff backoff = {0};
     rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, frames);
     ck_assert_uint_eq(backoff.away, 0);
   }
 }
-END_TEST
 
 static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
   uint32_t waits = 0;
@@ -58,7 +54,7 @@ static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
   return waits;
 }
 
-START_TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent) {
+TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent) {
   struct rc_backoff backoff = {0};
   ck_assert_uint_eq(waits_before_a_try(&backoff), 0); /* a reader that has just attached tries in its first wait */
   rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
@@ -78,16 +74,14 @@ START_TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_fr
   }
   ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_OFTEN);
 }
-END_TEST
 
-START_TEST(while_one_stays_away_no_wait_is_counted) {
+TEST(while_one_stays_away_no_wait_is_counted) {
   struct rc_backoff backoff = {.away = RC_BACKOFF_STRETCH, .probe = 2};
   for (int i = 0; i < 5; i++) ck_assert(rc_backoff_is_active(&backoff));
   ck_assert_uint_eq(backoff.probe, 2);
   backoff.away = 0;
   ck_assert_uint_eq(waits_before_a_try(&backoff), 2);
 }
-END_TEST
 
 /* ---- With a ring ------------------------------------------------------------------------------------------------ */
 
@@ -95,7 +89,7 @@ static void send_many(uint64_t count) {
   for (uint64_t i = 0; i < count; i++) ck_assert_int_eq(send(i, 40), 0);
 }
 
-START_TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
+TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
   struct rc_ring_reader reader = join();
   struct rc_backoff backoff = {0}, less = {0};
   send_many(worth(RC_BACKOFF_STRETCH) - 1); /* one less than enough */
@@ -107,10 +101,9 @@ START_TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
   ck_assert_uint_eq(rc_ring_held(&reader), 0); /* it only looks */
   ck_assert_uint_eq(reader.next, 0);
 }
-END_TEST
 
 /* Nobody writes here meanwhile: after the first stretch nothing more comes. */
-START_TEST(a_burst_is_no_stream_however_long) {
+TEST(a_burst_is_no_stream_however_long) {
   struct rc_ring_reader reader = join();
   send_many(worth(RC_BACKOFF_MOST));
   struct rc_backoff backoff = {.away = RC_BACKOFF_MOST};
@@ -120,9 +113,8 @@ START_TEST(a_burst_is_no_stream_however_long) {
   }
   ck_assert_uint_eq(backoff.away, RC_BACKOFF_STRETCH);
 }
-END_TEST
 
-START_TEST(with_one_frame_there_one_stays_away_for_less) {
+TEST(with_one_frame_there_one_stays_away_for_less) {
   struct rc_ring_reader reader = join();
   struct rc_backoff backoff = {0}, away = {.away = RC_BACKOFF_MOST};
   send_many(1);
@@ -131,7 +123,6 @@ START_TEST(with_one_frame_there_one_stays_away_for_less) {
   rc_backoff_pause(&away, &reader);
   ck_assert_uint_eq(away.away, RC_BACKOFF_MOST / 2);
 }
-END_TEST
 
 static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
   uint64_t position = reader->next;
@@ -140,7 +131,7 @@ static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
   return frames;
 }
 
-START_TEST(frames_are_counted_to_the_most_or_to_the_end) {
+TEST(frames_are_counted_to_the_most_or_to_the_end) {
   struct rc_ring_reader reader = join();
   struct rc_ring_frame frame;
   ck_assert_uint_eq(count(&reader, 10), 0);
@@ -152,9 +143,8 @@ START_TEST(frames_are_counted_to_the_most_or_to_the_end) {
   ck_assert_int_eq(rc_ring_next(&reader, &frame), 0); /* what is held is not to be read any more */
   ck_assert_uint_eq(count(&reader, UINT32_MAX), 6);
 }
-END_TEST
 
-START_TEST(frames_are_counted_to_one_that_is_damaged) {
+TEST(frames_are_counted_to_one_that_is_damaged) {
   struct rc_ring_reader reader = join();
   struct rc_frame_header *third = rc_frame_at(&ring, 2 * rc_frame_lines(40));
   send_many(7);
@@ -168,16 +158,14 @@ START_TEST(frames_are_counted_to_one_that_is_damaged) {
   third->flags = 2;
   ck_assert_uint_eq(count(&reader, 10), 2);
 }
-END_TEST
 
-START_TEST(counting_ends_in_a_full_ring_too) {
+TEST(counting_ends_in_a_full_ring_too) {
   struct rc_ring_reader reader = join();
   uint64_t sent = 0;
   while (send(sent, 40) == 0) sent++;
   ck_assert_uint_ge(sent, ring.capacity / rc_frame_lines(40) - 1);
   ck_assert_uint_eq(count(&reader, UINT32_MAX), sent);
 }
-END_TEST
 
 /* ---- By the public API ------------------------------------------------------------------------------------------ */
 
@@ -206,7 +194,7 @@ static void expect_backoff(uint32_t away, uint32_t probe, uint32_t seldom) {
 }
 
 /* Staying away would change how long it stays away the next time: never is that the same again. */
-START_TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
+TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
   const int64_t timeouts[] = {0, 1, 1000000000, RINGCAST_FOREVER};
   struct ringcast_frame frame;
   open_channel(RC_DEFAULT_SPIN_NS);
@@ -223,9 +211,8 @@ START_TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
   expect_backoff(0, 7, RC_BACKOFF_OFTEN); /* it did, for nothing */
   close_channel();
 }
-END_TEST
 
-START_TEST(who_waits_tries_at_once_and_then_seldom) {
+TEST(who_waits_tries_at_once_and_then_seldom) {
   struct ringcast_frame frame;
   open_channel(RC_DEFAULT_SPIN_NS);
   ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
@@ -238,9 +225,8 @@ START_TEST(who_waits_tries_at_once_and_then_seldom) {
   expect_backoff(0, 2 * RC_BACKOFF_OFTEN, 2 * RC_BACKOFF_OFTEN);
   close_channel();
 }
-END_TEST
 
-START_TEST(who_has_no_time_or_no_room_does_not_stay_away) {
+TEST(who_has_no_time_or_no_room_does_not_stay_away) {
   struct ringcast_frame frame, other;
   const struct rc_backoff backoff = {.away = 128, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
   open_channel(RC_DEFAULT_SPIN_NS);
@@ -258,10 +244,9 @@ START_TEST(who_has_no_time_or_no_room_does_not_stay_away) {
   expect_backoff(128, 7, RC_BACKOFF_OFTEN);
   close_channel();
 }
-END_TEST
 
 /* Staying away is spinning. */
-START_TEST(who_never_spins_does_not_stay_away) {
+TEST(who_never_spins_does_not_stay_away) {
   struct ringcast_frame frame;
   open_channel(-1);
   receiver->backoff = (struct rc_backoff){.away = 100, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
@@ -269,31 +254,7 @@ START_TEST(who_never_spins_does_not_stay_away) {
   expect_backoff(100, 7, RC_BACKOFF_OFTEN);
   close_channel();
 }
-END_TEST
 
 static void make_large_ring(void) { make_ring_of(32768); }
 
-int main(void) {
-  Suite *suite = suite_create("pace");
-  TCase *learning = add_case(suite, "learning");
-  tcase_add_test(learning, while_it_pays_one_stays_away_for_longer);
-  tcase_add_test(learning, what_brings_too_few_frames_is_halved_and_then_given_up);
-  tcase_add_test(learning, where_nothing_came_one_stays_no_longer);
-  tcase_add_test(learning, a_try_that_brings_too_few_frames_is_given_up);
-  tcase_add_test(learning, tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent);
-  tcase_add_test(learning, while_one_stays_away_no_wait_is_counted);
-  TCase *counting = add_case(suite, "a ring");
-  tcase_add_checked_fixture(counting, make_large_ring, free_ring);
-  tcase_add_test(counting, a_first_stretch_that_brings_enough_frames_is_doubled);
-  tcase_add_test(counting, a_burst_is_no_stream_however_long);
-  tcase_add_test(counting, with_one_frame_there_one_stays_away_for_less);
-  tcase_add_test(counting, frames_are_counted_to_the_most_or_to_the_end);
-  tcase_add_test(counting, frames_are_counted_to_one_that_is_damaged);
-  tcase_add_test(counting, counting_ends_in_a_full_ring_too);
-  TCase *waiting = add_case(suite, "waiting");
-  tcase_add_test(waiting, who_only_looks_or_finds_a_frame_does_not_stay_away);
-  tcase_add_test(waiting, who_waits_tries_at_once_and_then_seldom);
-  tcase_add_test(waiting, who_has_no_time_or_no_room_does_not_stay_away);
-  tcase_add_test(waiting, who_never_spins_does_not_stay_away);
-  return run_suite(suite);
-}
+RUN_TESTS("backoff", make_large_ring, free_ring)

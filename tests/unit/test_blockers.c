@@ -43,7 +43,7 @@ static int try(ringcast_writer *writer, size_t bytes) {
 
 static uint32_t peers_of(ringcast_writer *writer) { return (uint32_t)ringcast_writer_peers(writer, NULL, 0); }
 
-START_TEST(a_dead_reader_is_found_behind_one_that_lives) {
+TEST(a_dead_reader_is_found_behind_one_that_lives) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   for (int i = 0; i < 2; i++) {
     ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
@@ -65,7 +65,6 @@ START_TEST(a_dead_reader_is_found_behind_one_that_lives) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
 static pid_t victim;
 
@@ -73,7 +72,7 @@ static void kill_in_second(int number) {
   if (number == 2) kill_child(victim);
 }
 
-START_TEST(so_is_one_that_dies_while_the_writer_sleeps) {
+TEST(so_is_one_that_dies_while_the_writer_sleeps) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
   victim = start_reader(writer);
@@ -86,10 +85,9 @@ START_TEST(so_is_one_that_dies_while_the_writer_sleeps) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* It holds nobody back, but the one that does may be waiting for it. */
-START_TEST(so_is_one_that_has_read_all) {
+TEST(so_is_one_that_has_read_all) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   for (int i = 0; i < 2; i++) {
     ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
@@ -104,9 +102,8 @@ START_TEST(so_is_one_that_has_read_all) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-START_TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
+TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   pid_t pids[4];
   for (int i = 0; i < 4; i++) pids[i] = start_reader(writer);
@@ -117,7 +114,6 @@ START_TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
   ck_assert_uint_eq(peers_of(writer), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Whose time it is ------------------------------------------------------------------------------------------- */
 
@@ -128,7 +124,7 @@ static void read_in_first(int number) {
 }
 
 /* In one and the same wait it is first the ring that lacks room, and then spill memory. */
-START_TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
+TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
   static uint8_t large[3 << 20];
   struct ringcast_writer_options options = {.size = sizeof options,
                                             .capacity = 4096,
@@ -148,10 +144,9 @@ START_TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
   ringcast_reader_close(slow);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* It was in the way of a small frame for long, and is in that of a larger one since just now. */
-START_TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
+TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -164,10 +159,9 @@ START_TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Neither is one evicted who was in the way of a large frame, and is not in that of the small one tried instead. */
-START_TEST(only_who_is_still_in_the_way_is_too_slow) {
+TEST(only_who_is_still_in_the_way_is_too_slow) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
   ringcast_reader *first = attach(writer), *second = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -182,9 +176,8 @@ START_TEST(only_who_is_still_in_the_way_is_too_slow) {
   ringcast_reader_close(second);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
+TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
   ringcast_reader *reader = attach(writer);
   struct ringcast_span span;
@@ -201,9 +194,8 @@ START_TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
+TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND / 50);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -214,7 +206,6 @@ START_TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Against the rules ------------------------------------------------------------------------------------------ */
 
@@ -225,7 +216,7 @@ static void break_and_read(int number) {
   else if (number == 2) read_one(slow);
 }
 
-START_TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
+TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   struct ringcast_stats stats = {.size = sizeof stats};
   broken = attach(writer);
@@ -240,10 +231,9 @@ START_TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
   ringcast_reader_close(slow);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* The slot may have gone to another since its cursor was read. */
-START_TEST(nobody_is_expelled_whose_cursor_is_right) {
+TEST(nobody_is_expelled_whose_cursor_is_right) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
   writer->ring.blocker = reader->ring.slot;
@@ -252,10 +242,9 @@ START_TEST(nobody_is_expelled_whose_cursor_is_right) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Late is late, but a death is told as one, and evicting the slow does not bury the dead. */
-START_TEST(who_is_late_and_dead_is_dead) {
+TEST(who_is_late_and_dead_is_dead) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   for (int i = 0; i < 2; i++) {
     ringcast_writer *writer = make(policies[i], policies[!i], 1);
@@ -271,23 +260,5 @@ START_TEST(who_is_late_and_dead_is_dead) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("in the way");
-  TCase *tests = add_case(suite, "in the way");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, a_dead_reader_is_found_behind_one_that_lives);
-  tcase_add_test(tests, so_is_one_that_dies_while_the_writer_sleeps);
-  tcase_add_test(tests, so_is_one_that_has_read_all);
-  tcase_add_test(tests, the_slots_of_all_that_died_evicted_are_free_after_a_few_looks);
-  tcase_add_test(tests, who_holds_spill_memory_is_evicted_though_the_ring_was_full_first);
-  tcase_add_test(tests, the_time_begins_anew_for_another_who_is_in_the_way);
-  tcase_add_test(tests, only_who_is_still_in_the_way_is_too_slow);
-  tcase_add_test(tests, a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed);
-  tcase_add_test(tests, no_sleep_is_longer_than_somebody_may_be_in_the_way);
-  tcase_add_test(tests, one_wait_is_enough_to_expel_somebody_and_wait_for_another);
-  tcase_add_test(tests, nobody_is_expelled_whose_cursor_is_right);
-  tcase_add_test(tests, who_is_late_and_dead_is_dead);
-  return run_suite(suite);
-}
+RUN_TESTS("blockers", remember, nothing_is_left)

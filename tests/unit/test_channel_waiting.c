@@ -10,7 +10,7 @@
 #include "tests/support/channel.h"
 #include "tests/support/switches.h"
 
-START_TEST(waiting_for_readers_in_vain_says_how_many_came) {
+TEST(waiting_for_readers_in_vain_says_how_many_came) {
   ringcast_writer *writer = make_writer(4096, 4);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 1000000), -ETIMEDOUT);
@@ -19,14 +19,13 @@ START_TEST(waiting_for_readers_in_vain_says_how_many_came) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static bool is_readable(int fd, int timeout_ms) {
   return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, timeout_ms) == 1;
 }
 
 /* By io_uring where it is to be had, and by a thread. */
-START_TEST(a_descriptor_tells_when_to_look) {
+LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   if (_i == 1) disable_too("io_uring");
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
@@ -52,9 +51,8 @@ START_TEST(a_descriptor_tells_when_to_look) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
   ringcast_reader_close(reader);
 }
-END_TEST
 
-START_TEST(what_was_done_is_counted) {
+TEST(what_was_done_is_counted) {
   ringcast_writer *writer;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1}; /* so it sleeps */
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
@@ -87,9 +85,8 @@ START_TEST(what_was_done_is_counted) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_cancelled_handle_waits_no_more) {
+TEST(a_cancelled_handle_waits_no_more) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
@@ -108,9 +105,8 @@ START_TEST(a_cancelled_handle_waits_no_more) {
   ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
+TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
   ringcast_writer *writer = make_writer(4096, 2), *other = NULL;
   ringcast_reader *reader = attach(writer), *never = NULL;
   struct ringcast_frame frame;
@@ -126,14 +122,13 @@ START_TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void *wait_for_ever(void *context) {
   struct ringcast_frame frame;
   return (void *)(intptr_t)ringcast_reader_next(context, RINGCAST_FOREVER, &frame);
 }
 
-START_TEST(a_second_thread_in_a_wait_is_told) {
+TEST(a_second_thread_in_a_wait_is_told) {
   ringcast_writer *writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
@@ -150,7 +145,6 @@ START_TEST(a_second_thread_in_a_wait_is_told) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Who leaves a wait in the middle ---------------------------------------------------------------------------- */
 
@@ -182,7 +176,7 @@ static void must_only_close(ringcast_writer *writer, ringcast_reader *reader) {
   ringcast_writer_close(writer);
 }
 
-START_TEST(a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close) {
+TEST(a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close) {
   ringcast_writer *writer = make_writer(4096, 1);
   struct ringcast_frame frame;
   asleep = attach(writer);
@@ -191,9 +185,8 @@ START_TEST(a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close) {
   ck_assert_int_eq(told, -EDEADLK);
   must_only_close(writer, asleep);
 }
-END_TEST
 
-START_TEST(a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close) {
+TEST(a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close) {
 #if defined(__SANITIZE_ADDRESS__)
   tell_skipped(__func__, "AddressSanitizer does not know that a cancelled thread leaves its stack");
   return;
@@ -208,19 +201,5 @@ START_TEST(a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close) {
   ck_assert_ptr_eq(result, PTHREAD_CANCELED);
   must_only_close(writer, reader);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("channel, waiting");
-  TCase *tests = add_case(suite, "channel, waiting");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, waiting_for_readers_in_vain_says_how_many_came);
-  tcase_add_loop_test(tests, a_descriptor_tells_when_to_look, 0, 2);
-  tcase_add_test(tests, what_was_done_is_counted);
-  tcase_add_test(tests, a_cancelled_handle_waits_no_more);
-  tcase_add_test(tests, a_second_thread_in_a_wait_is_told);
-  tcase_add_test(tests, a_wait_that_is_left_by_longjmp_leaves_a_handle_to_close);
-  tcase_add_test(tests, a_wait_whose_thread_is_cancelled_leaves_a_handle_to_close);
-  tcase_add_test(tests, a_timeout_that_is_negative_by_mistake_is_refused);
-  return run_suite(suite);
-}
+RUN_TESTS("channel, waiting", remember, nothing_is_left)

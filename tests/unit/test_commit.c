@@ -63,7 +63,7 @@ static int advise_counted(void *address, size_t bytes, int advice) {
   return counts && fails != 0 ? fails : real.advise(address, bytes, advice);
 }
 
-START_TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
+TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
   rc_os.advise = advise_counted;
   ck_in_place(0);
   ck_assert_int_eq(rc_commit_provide(&commit, CHUNK + 5, 10), 0);
@@ -80,9 +80,8 @@ START_TEST(making_it_takes_no_memory_and_a_part_is_put_in_place_once) {
   memset(memory.base + 60 * CHUNK, 1, 4 * CHUNK);
   ck_in_place(8);
 }
-END_TEST
 
-START_TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
+TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
   const struct { int kernel, told; } cases[] = {{-ENOMEM, -ENOMEM}, {-EFAULT, -ENOMEM}, {-ENOSPC, -ENOSPC}};
   ck_assert_int_eq(rc_commit_provide(&commit, 0, CHUNK), 0);
   rc_os.advise = advise_counted;
@@ -96,7 +95,6 @@ START_TEST(memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing) {
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
   ck_in_place(10);
 }
-END_TEST
 
 static int advise_half(void *address, size_t bytes, int advice) {
   if (advice != MADV_POPULATE_WRITE || bytes < CHUNK) return real.advise(address, bytes, advice);
@@ -104,14 +102,13 @@ static int advise_half(void *address, size_t bytes, int advice) {
   return -ENOMEM;
 }
 
-START_TEST(what_was_put_in_place_before_the_memory_ran_out_goes_back) {
+TEST(what_was_put_in_place_before_the_memory_ran_out_goes_back) {
   ck_assert_int_eq(rc_commit_provide(&commit, 0, CHUNK), 0);
   rc_os.advise = advise_half;
   memory.huge = false;
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), -ENOMEM);
   ck_in_place(1);
 }
-END_TEST
 
 static int allocations, allocate_result;
 
@@ -120,7 +117,7 @@ static int allocate_counted(int fd, uint64_t offset, uint64_t bytes) {
   return allocate_result != 0 ? allocate_result : real.allocate(fd, offset, bytes);
 }
 
-START_TEST(an_older_kernel_allocates_the_part_and_touches_it) {
+TEST(an_older_kernel_allocates_the_part_and_touches_it) {
   rc_os.advise = advise_counted;
   rc_os.allocate = allocate_counted;
   fails = -EINVAL;
@@ -135,9 +132,8 @@ START_TEST(an_older_kernel_allocates_the_part_and_touches_it) {
   ck_assert_int_eq(rc_commit_view_check(&view, 7 * CHUNK, 10, 0), 0); /* pages are mapped as they are read */
   rc_commit_view_free(&view);
 }
-END_TEST
 
-START_TEST(what_the_machine_has_no_room_for_is_not_begun) {
+TEST(what_the_machine_has_no_room_for_is_not_begun) {
   const struct fake_file machine[] = {{"/proc/meminfo", "MemAvailable: 4096 kB\n"}, {0}};
   use_fake_files(machine);
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 2 * CHUNK), 0);
@@ -145,7 +141,6 @@ START_TEST(what_the_machine_has_no_room_for_is_not_begun) {
   ck_assert_ptr_nonnull(strstr(rc_error_text(), "the machine's memory has room for 4194304"));
   ck_in_place(2);
 }
-END_TEST
 
 static int collapses, collapse_result;
 
@@ -155,7 +150,7 @@ static int advise_collapse(void *address, size_t bytes, int advice) {
   return collapse_result != 0 ? collapse_result : real.advise(address, bytes, advice);
 }
 
-START_TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
+TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
   const struct { int result, calls; /* for two parts */ } cases[] = {{-ENOMEM, 2}, {-EAGAIN, 6}, {-EINVAL, 1}};
   rc_os.advise = advise_collapse;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -178,11 +173,10 @@ START_TEST(huge_pages_are_tried_and_all_is_in_place_without_them_too) {
   ck_assert_int_eq(collapses, 0);
   ck_in_place(2);
 }
-END_TEST
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
 
-START_TEST(what_lies_idle_above_the_mark_goes_back_after_ten_seconds) {
+TEST(what_lies_idle_above_the_mark_goes_back_after_ten_seconds) {
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
   ck_assert_uint_eq(commit.excess, 6 * CHUNK);
   now += 9;
@@ -203,9 +197,8 @@ START_TEST(what_lies_idle_above_the_mark_goes_back_after_ten_seconds) {
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
   ck_in_place(10);
 }
-END_TEST
 
-START_TEST(what_is_in_flight_or_open_is_not_idle) {
+TEST(what_is_in_flight_or_open_is_not_idle) {
   spill.count = 1;
   spill.regions[0] = (struct rc_spill_region){.offset = 6 * CHUNK, .bytes = CHUNK + RC_SPILL_UNIT, .end = 64};
   spill.is_open = true;
@@ -223,9 +216,8 @@ START_TEST(what_is_in_flight_or_open_is_not_idle) {
   ck_assert(rc_commit_trim(&commit, &spill));
   ck_in_place(4);
 }
-END_TEST
 
-START_TEST(what_an_observer_brought_back_goes_with_the_rest) {
+TEST(what_an_observer_brought_back_goes_with_the_rest) {
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
   memory.base[20 * CHUNK] = 1; /* as by a load from a hole */
   ck_assert_uint_gt(bytes_in_place(), commit.in_place);
@@ -233,25 +225,23 @@ START_TEST(what_an_observer_brought_back_goes_with_the_rest) {
   ck_assert(rc_commit_trim(&commit, &spill));
   ck_in_place(4);
 }
-END_TEST
 
 static int no_punch(int fd, uint64_t offset, uint64_t bytes) {
   (void)fd, (void)offset, (void)bytes;
   return -EOPNOTSUPP;
 }
 
-START_TEST(where_nothing_can_be_given_back_all_goes_on) {
+TEST(where_nothing_can_be_given_back_all_goes_on) {
   rc_os.punch = no_punch;
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
   now += 50;
   ck_assert(!rc_commit_trim(&commit, &spill));
   ck_in_place(10);
 }
-END_TEST
 
 /* ---- The reader's side ------------------------------------------------------------------------------------------ */
 
-START_TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
+TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   struct rc_memory mapped;
   struct rc_commit_view view;
   char path[64];
@@ -281,7 +271,6 @@ START_TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   rc_commit_view_free(&view);
   rc_memory_destroy(&mapped);
 }
-END_TEST
 
 static void open_it_for_writing(void *context) {
   const char *path = context;
@@ -299,11 +288,10 @@ static void open_it_for_writing(void *context) {
   child_must(fcntl(own.fd, F_ADD_SEALS, F_SEAL_WRITE) == -1);
 }
 
-START_TEST(its_size_is_sealed_and_it_opens_for_reading_only) {
+TEST(its_size_is_sealed_and_it_opens_for_reading_only) {
   if (access("/proc/self/fd", R_OK) != 0) tell_skipped("its_size_is_sealed_and_it_opens_for_reading_only", "no /proc");
   else child_must_succeed(start_child(open_it_for_writing, "/proc/self/fd/%d"));
 }
-END_TEST
 
 /* mlockall(MCL_FUTURE) puts in place what is mapped from then on: here it must not. */
 static void with_all_locked(void *context) {
@@ -323,7 +311,7 @@ static void with_all_locked(void *context) {
   child_must(locked << 10 < own.bytes); /* nor does it count against the limit */
 }
 
-START_TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
+TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
   int status;
   pid_t pid = start_child(with_all_locked, NULL);
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -332,9 +320,8 @@ START_TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
     tell_skipped("a_process_that_locks_all_its_memory_does_not_get_all_of_it", "no right to lock so much (ulimit -l)");
   else ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
-END_TEST
 
-START_TEST(a_file_that_is_not_sealed_is_refused) {
+TEST(a_file_that_is_not_sealed_is_refused) {
   struct rc_memory out = {.base = NULL};
   int fd = memfd_create("ringcast.test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ck_assert_int_eq(ftruncate(fd, (off_t)CHUNK), 0);
@@ -344,25 +331,5 @@ START_TEST(a_file_that_is_not_sealed_is_refused) {
   ck_assert_ptr_null(out.base);
   close(fd);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("arena");
-  TCase *tests = add_case(suite, "arena");
-  tcase_add_checked_fixture(tests, make_arena, free_arena);
-  tcase_add_test(tests, making_it_takes_no_memory_and_a_part_is_put_in_place_once);
-  tcase_add_test(tests, memory_that_is_not_to_be_had_is_an_error_that_leaves_nothing);
-  tcase_add_test(tests, what_was_put_in_place_before_the_memory_ran_out_goes_back);
-  tcase_add_test(tests, an_older_kernel_allocates_the_part_and_touches_it);
-  tcase_add_test(tests, what_the_machine_has_no_room_for_is_not_begun);
-  tcase_add_test(tests, huge_pages_are_tried_and_all_is_in_place_without_them_too);
-  tcase_add_test(tests, what_lies_idle_above_the_mark_goes_back_after_ten_seconds);
-  tcase_add_test(tests, what_is_in_flight_or_open_is_not_idle);
-  tcase_add_test(tests, what_an_observer_brought_back_goes_with_the_rest);
-  tcase_add_test(tests, where_nothing_can_be_given_back_all_goes_on);
-  tcase_add_test(tests, a_reader_makes_sure_of_a_chunk_once_in_an_epoch);
-  tcase_add_test(tests, its_size_is_sealed_and_it_opens_for_reading_only);
-  tcase_add_test(tests, a_process_that_locks_all_its_memory_does_not_get_all_of_it);
-  tcase_add_test(tests, a_file_that_is_not_sealed_is_refused);
-  return run_suite(suite);
-}
+RUN_TESTS("commit", make_arena, free_arena)

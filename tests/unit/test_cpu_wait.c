@@ -38,35 +38,28 @@ static const struct machine machines[] = {
     {"extended leaves unknown, high bits set", 0x20, 0xffffffff, 0, 1u << 29, RC_CPU_PAUSE},
 };
 
-START_TEST(what_the_cpu_has_is_taken_and_nothing_else) {
+LOOP_TEST(what_the_cpu_has_is_taken_and_nothing_else, 0, sizeof machines / sizeof *machines) {
   machine = &machines[_i];
   ck_assert_msg(rc_cpu_wait_of(fake_cpuid) == machine->expected, "%s", machine->name);
 }
-END_TEST
-
-enum { MACHINES = sizeof machines / sizeof *machines };
 
 #else
 
-START_TEST(what_the_cpu_has_is_taken_and_nothing_else) {
+TEST(what_the_cpu_has_is_taken_and_nothing_else) {
   (void)machine, (void)fake_cpuid;
   tell_skipped(__func__, "CPUID is x86's");
 }
-END_TEST
-
-enum { MACHINES = 1 };
 
 #endif
 
-START_TEST(the_environment_switches_it_off) {
+TEST(the_environment_switches_it_off) {
   unsetenv("RINGCAST_DISABLE");
   if (rc_cpu_wait_choose() == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU has nothing to switch off");
   setenv("RINGCAST_DISABLE", "cpu_wait", 1);
   ck_assert_int_eq(rc_cpu_wait_choose(), RC_CPU_PAUSE);
 }
-END_TEST
 
-START_TEST(a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only) {
+TEST(a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only) {
   unsetenv("RINGCAST_DISABLE");
   enum rc_cpu_wait how = rc_cpu_wait_choose();
   if (how == RC_CPU_PAUSE) {
@@ -79,13 +72,5 @@ START_TEST(a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only) {
     rc_cpu_wait(how);
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("cpu_wait");
-  TCase *tests = add_case(suite, "cpu_wait");
-  tcase_add_loop_test(tests, what_the_cpu_has_is_taken_and_nothing_else, 0, MACHINES);
-  tcase_add_test(tests, the_environment_switches_it_off);
-  tcase_add_test(tests, a_wait_in_the_cpu_ends_by_itself_and_reads_the_word_only);
-  return run_suite(suite);
-}
+RUN_TESTS("cpu_wait", NULL, NULL)

@@ -178,15 +178,14 @@ static size_t file_read(const struct vector *vector, const char *suffix, void *o
   return bytes;
 }
 
-START_TEST(the_same_content_gives_the_stored_bytes) {
+LOOP_TEST(the_same_content_gives_the_stored_bytes, 0, VECTOR_COUNT) {
   static uint8_t built[MAX_BYTES], stored[MAX_BYTES];
   size_t bytes = vector_build(&VECTORS[_i], built);
   ck_assert_uint_eq(file_read(&VECTORS[_i], ".bin", stored), bytes);
   ck_assert_mem_eq(stored, built, bytes);
 }
-END_TEST
 
-START_TEST(the_json_says_what_the_frame_means) {
+LOOP_TEST(the_json_says_what_the_frame_means, 0, VECTOR_COUNT) {
   static char stored[MAX_BYTES];
   char *expected = NULL;
   size_t bytes = 0;
@@ -197,7 +196,6 @@ START_TEST(the_json_says_what_the_frame_means) {
   ck_assert_mem_eq(stored, expected, bytes);
   free(expected);
 }
-END_TEST
 
 /* The library's reader of tokens says of it what the table does. */
 static void object_compare(const struct ringcast_item *item, const struct entry *entry) {
@@ -258,7 +256,7 @@ static int entry_read(const struct ringcast_frame_reader *reader, uint32_t index
   return rc == 0 && out->kind == RINGCAST_ITEM_OBJECT ? object_check(reader, out) : rc;
 }
 
-START_TEST(the_stored_frame_means_the_same) {
+LOOP_TEST(the_stored_frame_means_the_same, 0, VECTOR_COUNT) {
   static uint8_t stored[MAX_BYTES];
   const struct vector *vector = &VECTORS[_i];
   struct ringcast_frame_reader reader;
@@ -288,7 +286,6 @@ START_TEST(the_stored_frame_means_the_same) {
     item_compare(&item, &vector->entries[i]);
   }
 }
-END_TEST
 
 static void vectors_write(void) {
   static uint8_t built[MAX_BYTES];
@@ -311,12 +308,5 @@ int main(int argc, char **argv) {
     vectors_write();
     return EXIT_SUCCESS;
   }
-  Suite *suite = suite_create("frame vectors");
-  TCase *tests = tcase_create("vectors");
-  tcase_set_timeout(tests, 60);
-  tcase_add_loop_test(tests, the_same_content_gives_the_stored_bytes, 0, VECTOR_COUNT);
-  tcase_add_loop_test(tests, the_json_says_what_the_frame_means, 0, VECTOR_COUNT);
-  tcase_add_loop_test(tests, the_stored_frame_means_the_same, 0, VECTOR_COUNT);
-  suite_add_tcase(suite, tests);
-  return run_suite(suite);
+  return run_tests("frame vectors", NULL, NULL);
 }

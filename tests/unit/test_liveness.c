@@ -15,7 +15,7 @@ static bool is_readable(int fd, int timeout_ms) {
 
 /* ---- Slow ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_slow_reader_is_evicted_and_told) {
+TEST(a_slow_reader_is_evicted_and_told) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame, next;
@@ -42,9 +42,8 @@ START_TEST(a_slow_reader_is_evicted_and_told) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
+TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *first = attach(writer), *second = attach(writer), *quick = attach(writer);
   struct ringcast_frame frame;
@@ -64,9 +63,8 @@ START_TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
   ringcast_reader_close(quick);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(slow_can_be_an_error_instead) {
+TEST(slow_can_be_an_error_instead) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 1);
   ringcast_reader *reader = attach(writer);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
@@ -81,10 +79,9 @@ START_TEST(slow_can_be_an_error_instead) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Who asks with timeout 0, again and again, has waited too. */
-START_TEST(the_time_is_counted_over_calls) {
+TEST(the_time_is_counted_over_calls) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND / 2);
   ringcast_reader *reader = attach(writer);
   int result = -EAGAIN;
@@ -96,7 +93,6 @@ START_TEST(the_time_is_counted_over_calls) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Holds a frame and sleeps until the next one comes. */
 static void hold_and_sleep(void *context) {
@@ -116,7 +112,7 @@ static void hold_and_sleep(void *context) {
   ringcast_reader_close(reader);
 }
 
-START_TEST(one_that_sleeps_is_woken_to_be_told) {
+TEST(one_that_sleeps_is_woken_to_be_told) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 2 * SECOND);
   struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
   pid_t pid = start_child(hold_and_sleep, &party);
@@ -128,11 +124,10 @@ START_TEST(one_that_sleeps_is_woken_to_be_told) {
   gate_free(&party.there);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Dead ------------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_dead_reader_is_found_without_being_in_the_way) {
+TEST(a_dead_reader_is_found_without_being_in_the_way) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   for (int i = 0; i < 2; i++) {
     ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
@@ -158,9 +153,8 @@ START_TEST(a_dead_reader_is_found_without_being_in_the_way) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-START_TEST(a_wait_goes_on_without_the_dead) {
+TEST(a_wait_goes_on_without_the_dead) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   pid_t first = start_reader(writer), second = start_reader(writer);
   kill_child(first);
@@ -173,9 +167,8 @@ START_TEST(a_wait_goes_on_without_the_dead) {
   ck_all_well(writer);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
+TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
   for (int asked_before = 0; asked_before < 2; asked_before++) {
     ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_EVICT, 1);
     ringcast_reader *reader = attach(writer);
@@ -197,9 +190,8 @@ START_TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
-START_TEST(one_that_leaves_and_then_exits_is_not_told_of) {
+TEST(one_that_leaves_and_then_exits_is_not_told_of) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
   int fd = ringcast_writer_fd(writer);
@@ -212,9 +204,8 @@ START_TEST(one_that_leaves_and_then_exits_is_not_told_of) {
   ck_assert(is_readable(fd, 60000)); /* still, or again */
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(one_that_dies_evicted_gives_its_slot_back) {
+TEST(one_that_dies_evicted_gives_its_slot_back) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *readers[3];
   pid_t pid = start_reader(writer);
@@ -227,11 +218,10 @@ START_TEST(one_that_dies_evicted_gives_its_slot_back) {
   ringcast_reader_close(last);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Stopped, stuck, broken ------------------------------------------------------------------------------------- */
 
-START_TEST(a_stopped_reader_is_said_to_be_stopped) {
+TEST(a_stopped_reader_is_said_to_be_stopped) {
   ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   pid_t pid = start_reader(writer);
   ck_assert_int_eq(kill(pid, SIGSTOP), 0);
@@ -248,10 +238,9 @@ START_TEST(a_stopped_reader_is_said_to_be_stopped) {
   kill_child(pid);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* As if it were stopped between claim and activation. */
-START_TEST(who_is_stuck_in_joining_holds_nobody_up) {
+TEST(who_is_stuck_in_joining_holds_nobody_up) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   const struct rc_ring *ring = &writer->ring.ring;
   struct rc_ring_reader reader;
@@ -265,9 +254,8 @@ START_TEST(who_is_stuck_in_joining_holds_nobody_up) {
   ck_all_well(writer); /* it has lost nothing */
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
+TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
   static const uint32_t policies[] = {RINGCAST_FAIL, RINGCAST_EVICT};
   for (int i = 0; i < 2; i++) {
     ringcast_writer *writer = make(policies[i], RINGCAST_FAIL, 0);
@@ -280,11 +268,10 @@ START_TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
     ringcast_writer_close(writer);
   }
 }
-END_TEST
 
 static uint64_t another_namespace(void) { return 1; }
 
-START_TEST(another_pid_namespace_is_refused) {
+TEST(another_pid_namespace_is_refused) {
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = NULL;
   rc_os.pid_namespace = another_namespace;
@@ -292,11 +279,10 @@ START_TEST(another_pid_namespace_is_refused) {
   ck_says("PID namespace");
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Options ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(policies_that_make_no_sense_are_refused) {
+TEST(policies_that_make_no_sense_are_refused) {
   static const struct ringcast_writer_options bad[] = {
       {.size = sizeof *bad, .on_death = 2},
       {.size = sizeof *bad, .on_slow = 2, .slow_ns = 1},
@@ -309,26 +295,5 @@ START_TEST(policies_that_make_no_sense_are_refused) {
     ck_says(bad[i].slow_ns < 0 || i == 3 ? "slow_ns" : "policy");
   }
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("lost readers");
-  TCase *tests = add_case(suite, "lost readers");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, a_slow_reader_is_evicted_and_told);
-  tcase_add_test(tests, all_that_are_too_slow_go_at_once_and_the_others_stay);
-  tcase_add_test(tests, slow_can_be_an_error_instead);
-  tcase_add_test(tests, the_time_is_counted_over_calls);
-  tcase_add_test(tests, one_that_sleeps_is_woken_to_be_told);
-  tcase_add_test(tests, a_dead_reader_is_found_without_being_in_the_way);
-  tcase_add_test(tests, a_wait_goes_on_without_the_dead);
-  tcase_add_test(tests, the_descriptor_calls_until_all_that_a_wait_lost_are_told_of);
-  tcase_add_test(tests, one_that_leaves_and_then_exits_is_not_told_of);
-  tcase_add_test(tests, one_that_dies_evicted_gives_its_slot_back);
-  tcase_add_test(tests, a_stopped_reader_is_said_to_be_stopped);
-  tcase_add_test(tests, who_is_stuck_in_joining_holds_nobody_up);
-  tcase_add_test(tests, a_reader_whose_cursor_can_not_be_right_is_expelled_or_named);
-  tcase_add_test(tests, another_pid_namespace_is_refused);
-  tcase_add_test(tests, policies_that_make_no_sense_are_refused);
-  return run_suite(suite);
-}
+RUN_TESTS("liveness", remember, nothing_is_left)

@@ -18,7 +18,7 @@ static uint64_t have(const char *kind) {
 
 /* ---- What is kept ----------------------------------------------------------------------------------------------- */
 
-START_TEST(what_is_kept_is_the_readers_own) {
+TEST(what_is_kept_is_the_readers_own) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach(writer, 1), *first = attach_retainer(writer), *second = attach_retainer(writer);
   ck_assert_int_eq(send(writer, 1, MIB + 5), 0);
@@ -42,13 +42,12 @@ START_TEST(what_is_kept_is_the_readers_own) {
   ringcast_reader_close(second);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static int silent_pagemap(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 /* A few bytes are written to some of its pages, or now and then to all, or to none. The second time nothing tells which
  * they are: each then counts as written to in every page, and fewer are kept. */
-START_TEST(where_something_was_kept_the_next_frame_is_seen) {
+LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 2) {
   enum { MOST = 40 };
   const uint64_t rounds = _i == 0 ? MOST : 9;
   if (_i == 1) rc_os.pagemap = silent_pagemap;
@@ -73,14 +72,13 @@ START_TEST(where_something_was_kept_the_next_frame_is_seen) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void *drop_there(void *retained) {
   drop(retained);
   return NULL;
 }
 
-START_TEST(it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread) {
+LOOP_TEST(it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread, 0, 2) {
   ringcast_writer *writer = make_writer(16 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct retained retained[3];
@@ -103,12 +101,11 @@ START_TEST(it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread) {
   write_to(&retained[1]);
   drop(&retained[1]);
 }
-END_TEST
 
 /* ---- When it is better not to ----------------------------------------------------------------------------------- */
 
 /* Of 257 pages that a frame of 1 MiB has, behind its first 16 bytes: a quarter, and one more. */
-START_TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
+TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   const struct {
@@ -128,7 +125,6 @@ START_TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void close_both(bool writer_first) {
   ringcast_writer *writer = make_writer(32 * MIB);
@@ -154,10 +150,9 @@ static void close_reader_first(void *context) {
 }
 
 /* Nobody will write there any more. */
-START_TEST(closing_copies_nothing_once_the_writer_has_closed) {
+LOOP_TEST(closing_copies_nothing_once_the_writer_has_closed, 0, 2) {
   child_must_succeed(start_child(_i == 0 ? close_writer_first : close_reader_first, NULL));
 }
-END_TEST
 
 /* ---- Forks and locked memory ------------------------------------------------------------------------------------ */
 
@@ -190,7 +185,7 @@ static void look_in_child(void *context) {
   child_must(open_descriptors() == descriptors);
 }
 
-START_TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
+TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   struct family family = {.writer = make_writer(16 * MIB), .overwritten = gate_make()};
   family.reader = attach_retainer(family.writer);
   for (uint64_t i = 0; i < 3; i++) {
@@ -215,7 +210,6 @@ START_TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   ringcast_reader_close(family.reader);
   ringcast_writer_close(family.writer);
 }
-END_TEST
 
 /* What mlockall(MCL_CURRENT) does to the mapping of what is kept, which is the child's own then, all of it, with what
  * the file had there; and not to the rest, for a sanitizer's shadow is larger than any machine. (AddressSanitizer makes
@@ -256,27 +250,16 @@ static void lock_what_will_be(void *context) {
   drop(&retained);
 }
 
-START_TEST(a_process_that_locks_its_memory_sees_the_right_bytes_and_does_not_get_all_of_them) {
+LOOP_TEST(a_process_that_locks_its_memory_sees_the_right_bytes_and_does_not_get_all_of_them, 0, 2) {
   int status;
   pid_t pid = start_child(_i == 0 ? lock_what_is_there : lock_what_will_be, NULL);
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 2) tell_skipped(__func__, "no right to lock so much (ulimit -l)");
   else ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x", status);
 }
-END_TEST
 
 int main(void) {
   if (!can_retain("test_retain")) return EXIT_SUCCESS;
-  Suite *suite = suite_create("keep");
-  TCase *tests = add_case(suite, "keep");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, what_is_kept_is_the_readers_own);
-  tcase_add_loop_test(tests, where_something_was_kept_the_next_frame_is_seen, 0, 2);
-  tcase_add_loop_test(tests, it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread, 0, 2);
-  tcase_add_test(tests, who_writes_to_most_of_it_gets_copies_for_a_while);
-  tcase_add_loop_test(tests, closing_copies_nothing_once_the_writer_has_closed, 0, 2);
-  tcase_add_test(tests, a_forked_child_has_what_was_kept_whatever_becomes_of_it);
-  tcase_add_loop_test(tests, a_process_that_locks_its_memory_sees_the_right_bytes_and_does_not_get_all_of_them, 0, 2);
-  return run_suite(suite);
+  return run_tests("retain", remember, nothing_is_left);
 }

@@ -26,7 +26,7 @@ static void must_be_copied(ringcast_reader *reader, uint64_t number, size_t byte
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
 }
 
-START_TEST(what_lies_in_the_ring_is_to_be_copied_and_says_nothing_of_what_does_not) {
+TEST(what_lies_in_the_ring_is_to_be_copied_and_says_nothing_of_what_does_not) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   size_t most = (size_t)info_of(writer).ring_frame;
@@ -38,9 +38,8 @@ START_TEST(what_lies_in_the_ring_is_to_be_copied_and_says_nothing_of_what_does_n
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
+TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   ck_assert_int_eq(send(writer, 1, MIB + 1), 0);
@@ -54,10 +53,9 @@ START_TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* What was dropped counts, too, until the reader's next call; and what has become the reader's own does not. */
-START_TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
+TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct retained retained[3];
@@ -87,9 +85,8 @@ START_TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(so_many_are_kept_at_once_and_no_more) {
+TEST(so_many_are_kept_at_once_and_no_more) {
   ringcast_writer *writer = make_writer(16 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct retained retained[RC_MAX_RETAINED], last;
@@ -115,7 +112,6 @@ START_TEST(so_many_are_kept_at_once_and_no_more) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Sends a frame of 4 KiB whose note says whatever a hostile writer likes. */
 static struct rc_spilled *lie(ringcast_writer *writer, uint64_t offset, uint64_t bytes) {
@@ -125,7 +121,7 @@ static struct rc_spilled *lie(ringcast_writer *writer, uint64_t offset, uint64_t
   return out;
 }
 
-START_TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
+TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
   ringcast_writer *writer = make_writer(16 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct ringcast_frame frame;
@@ -153,9 +149,8 @@ START_TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_note_that_changes_after_it_was_read_harms_nobody) {
+TEST(a_note_that_changes_after_it_was_read_harms_nobody) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct ringcast_frame frame;
@@ -180,9 +175,8 @@ START_TEST(a_note_that_changes_after_it_was_read_harms_nobody) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
+TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   ringcast_retained *retained;
@@ -208,10 +202,9 @@ START_TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Not for being slow, as then nothing is kept: its cursor can't be right, so it is as good as dead. */
-START_TEST(who_was_evicted_keeps_nothing_more) {
+TEST(who_was_evicted_keeps_nothing_more) {
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 65536, .spill_bytes = 4 * MIB, .on_death = RINGCAST_EVICT};
   ringcast_writer *writer;
@@ -230,10 +223,9 @@ START_TEST(who_was_evicted_keeps_nothing_more) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* An hour: nobody is evicted here. What would be overwritten as soon as its reader is must not be kept at all. */
-START_TEST(where_the_slow_are_evicted_all_is_to_be_copied) {
+LOOP_TEST(where_the_slow_are_evicted_all_is_to_be_copied, 0, 2) {
   struct ringcast_writer_options options = {.size = sizeof options,
                                             .capacity = 65536,
                                             .spill_bytes = 4 * MIB,
@@ -254,7 +246,6 @@ START_TEST(where_the_slow_are_evicted_all_is_to_be_copied) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- Where it can't be had -------------------------------------------------------------------------------------- */
 
@@ -268,7 +259,7 @@ static int map_nothing_private(void *address, size_t bytes, int protection, int 
 
 enum { SWITCHED_OFF, NO_PAGEMAP, NO_MAPPING, NOT_ASKED_FOR, NO_SPILL_MEMORY, LACKS };
 
-START_TEST(where_it_cannot_be_had_all_is_to_be_copied) {
+LOOP_TEST(where_it_cannot_be_had_all_is_to_be_copied, 0, LACKS) {
   real = rc_os;
   ringcast_writer *writer = make_writer(_i == NO_SPILL_MEMORY ? RINGCAST_NO_SPILL : 4 * MIB);
   size_t bytes = _i == NO_SPILL_MEMORY ? 20000 : MIB;
@@ -283,13 +274,12 @@ START_TEST(where_it_cannot_be_had_all_is_to_be_copied) {
   ringcast_writer_close(writer);
   rc_os = real;
 }
-END_TEST
 
 static int drop_nothing(void *address, size_t bytes, int advice) {
   return advice == MADV_DONTNEED ? -EINVAL : real.advise(address, bytes, advice);
 }
 
-START_TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
+TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   real = rc_os;
@@ -308,24 +298,9 @@ START_TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
   ringcast_writer_close(writer);
   rc_os = real;
 }
-END_TEST
 
 int main(void) {
   if (!can_retain("test_retain_refusals")) return EXIT_SUCCESS;
-  Suite *suite = suite_create("keep_refusals");
-  TCase *tests = add_case(suite, "keep_refusals");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, what_lies_in_the_ring_is_to_be_copied_and_says_nothing_of_what_does_not);
-  tcase_add_test(tests, a_quarter_of_the_memory_is_kept_and_no_more);
-  tcase_add_test(tests, two_that_fit_into_a_quarter_are_kept_and_the_third_is_not);
-  tcase_add_test(tests, so_many_are_kept_at_once_and_no_more);
-  tcase_add_test(tests, what_overlaps_with_what_is_kept_is_to_be_copied);
-  tcase_add_test(tests, a_note_that_changes_after_it_was_read_harms_nobody);
-  tcase_add_test(tests, what_is_not_held_is_not_kept_and_what_is_kept_is_not_released);
-  tcase_add_test(tests, who_was_evicted_keeps_nothing_more);
-  tcase_add_loop_test(tests, where_the_slow_are_evicted_all_is_to_be_copied, 0, 2);
-  tcase_add_loop_test(tests, where_it_cannot_be_had_all_is_to_be_copied, 0, LACKS);
-  tcase_add_test(tests, where_pages_cannot_be_dropped_nothing_more_is_kept);
-  return run_suite(suite);
+  return run_tests("retain_refusals", remember, nothing_is_left);
 }

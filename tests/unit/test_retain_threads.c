@@ -116,7 +116,7 @@ static void *read_all(void *context) {
   return NULL;
 }
 
-START_TEST(all_bytes_are_right_whoever_drops_them_and_when) {
+TEST(all_bytes_are_right_whoever_drops_them_and_when) {
   frames = share_of(4000);
 #if defined(__SANITIZE_THREAD__)
   frames /= 5;
@@ -152,14 +152,9 @@ START_TEST(all_bytes_are_right_whoever_drops_them_and_when) {
     pthread_mutex_destroy(&participants[i].mutex);
   }
 }
-END_TEST
 
 int main(void) {
   if (!can_retain("test_retain_threads")) return EXIT_SUCCESS;
-  Suite *suite = suite_create("keep_threads");
-  TCase *tests = add_case(suite, "keep_threads");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_test(tests, all_bytes_are_right_whoever_drops_them_and_when);
-  return run_suite(suite);
+  return run_tests("retain_threads", remember, nothing_is_left);
 }

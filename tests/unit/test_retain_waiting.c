@@ -27,7 +27,7 @@ static int advise_nothing(void *address, size_t bytes, int advice) {
 enum { BY_SMALL_FRAMES, BY_LARGE_FRAMES, BY_HAND, LAPS };
 
 /* BY_HAND: without MADV_POPULATE_WRITE (Linux 5.14), each page is made private by a write. */
-START_TEST(what_is_kept_stays_for_as_long_as_one_likes) {
+LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   uint64_t n = 0;
@@ -61,9 +61,8 @@ START_TEST(what_is_kept_stays_for_as_long_as_one_likes) {
   ringcast_writer_close(writer);
   rc_os = real;
 }
-END_TEST
 
-START_TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
+TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   uint64_t n = 0;
@@ -95,7 +94,6 @@ START_TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static void keep_for_long(ringcast_writer *writer, ringcast_reader *reader) {
   ck_assert_int_eq(ringcast_reader_retains(reader), 1);
@@ -106,7 +104,7 @@ static void keep_for_long(ringcast_writer *writer, ringcast_reader *reader) {
   drop(&retained);
 }
 
-START_TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time) {
+TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   for (int round = 0; round < 2; round++) {
@@ -124,7 +122,6 @@ START_TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_ti
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* Called while a frame becomes the reader's own. */
 static ringcast_retained *dropped_meanwhile;
@@ -138,7 +135,7 @@ static int advise_and_drop(void *address, size_t bytes, int advice) {
 }
 
 /* What is dropped is that frame, or one that is the reader's own already. */
-START_TEST(who_drops_does_not_wait_until_another_frame_is_copied) {
+LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
   ringcast_writer *writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct retained retained[2];
@@ -167,7 +164,6 @@ START_TEST(who_drops_does_not_wait_until_another_frame_is_copied) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* ---- The writer waits ------------------------------------------------------------------------------------------- */
 
@@ -243,7 +239,7 @@ static struct asleep make_asleep(void) {
   return asleep;
 }
 
-START_TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
+TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
   sleep_without_slices();
   struct asleep asleep = make_asleep();
   pthread_t thread;
@@ -258,9 +254,8 @@ START_TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
   ringcast_reader_close(asleep.reader);
   ringcast_writer_close(asleep.writer);
 }
-END_TEST
 
-START_TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
+TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
   sleep_without_slices();
   struct asleep asleep = make_asleep();
   pid_t pid = start_child(read_in_process, &asleep);
@@ -273,7 +268,6 @@ START_TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
   child_must_succeed(pid);
   ringcast_writer_close(asleep.writer);
 }
-END_TEST
 
 static void *reserve_all(void *writer) {
   struct ringcast_span span;
@@ -286,7 +280,7 @@ static void must_become_readable(int fd) {
 }
 
 /* The reader polls its descriptor, and the writer waits in a thread, or polls its own one. */
-START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls) {
+LOOP_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4) {
   bool polls = _i >= 2;
   if (!choose(_i % 2, __func__)) return;
   ringcast_writer *writer = make_writer(8 * MIB);
@@ -316,10 +310,9 @@ START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* It never sleeps, and is not woken: it looks before each frame that is there already. */
-START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
+TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct ringcast_span span;
@@ -336,9 +329,8 @@ START_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
+TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct ringcast_span span;
@@ -352,10 +344,9 @@ START_TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
-START_TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
+TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ringcast_writer *writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach_retainer(writer);
   struct rc_eventcount *data = &writer->ring.ring.control->not_empty;
@@ -379,24 +370,10 @@ START_TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 int main(void) {
   if (!can_retain("test_retain_waiting")) return EXIT_SUCCESS;
   uring_result = rc_uring_probe();
-  Suite *suite = suite_create("keep_waiting");
-  TCase *tests = add_case(suite, "keep_waiting");
   unsetenv("RINGCAST_SPILL_BYTES");
-  tcase_add_checked_fixture(tests, remember, nothing_is_left);
-  tcase_add_loop_test(tests, what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS);
-  tcase_add_test(tests, where_something_has_become_ones_own_the_next_frame_is_copied);
-  tcase_add_test(tests, a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time);
-  tcase_add_loop_test(tests, who_drops_does_not_wait_until_another_frame_is_copied, 0, 2);
-  tcase_add_test(tests, a_writer_that_waits_gets_what_a_sleeping_thread_has_kept);
-  tcase_add_test(tests, a_writer_that_waits_gets_what_a_sleeping_process_has_kept);
-  tcase_add_loop_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4);
-  tcase_add_test(tests, a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read);
-  tcase_add_test(tests, a_reserve_that_gave_up_asks_readers_for_nothing);
-  tcase_add_test(tests, a_writer_that_has_room_wakes_nobody_for_what_is_kept);
-  return run_suite(suite);
+  return run_tests("retain_waiting", remember, nothing_is_left);
 }

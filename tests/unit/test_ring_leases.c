@@ -165,11 +165,12 @@ static void agree(void) {
   merged += rc_ring_held(&reader) < model.count;
 }
 
-START_TEST(what_is_held_agrees_with_a_simple_model) {
+LOOP_TEST(what_is_held_agrees_with_a_simple_model, 0, share_of(RC_MAX_LEASES)) {
+  const int leases = 1 + _i * (RC_MAX_LEASES / share_of(RC_MAX_LEASES));
   reader = join();
-  reader.leases = model.leases = (uint32_t)_i;
+  reader.leases = model.leases = (uint32_t)leases;
   for (uint64_t step = 0; step < STEPS; step++) {
-    uint64_t random = mix(step + (uint64_t)_i * STEPS);
+    uint64_t random = mix(step + (uint64_t)leases * STEPS);
     uint64_t eagerness = step / 250 % 2 ? 2 : 6; /* more and more are held, then fewer */
     send_next();
     if (random % 16 == 0) put_newest_back(random >> 8);
@@ -182,9 +183,8 @@ START_TEST(what_is_held_agrees_with_a_simple_model) {
   ck_assert_uint_gt(busy, 0);
   ck_assert_uint_gt(returned, 0);
   ck_assert_uint_gt(outlived, 0);
-  if (_i > 1 && _i <= 16) ck_assert_uint_gt(merged, 0); /* with more of them the ring is full first */
+  if (leases > 1 && leases <= 16) ck_assert_uint_gt(merged, 0); /* with more of them the ring is full first */
 }
-END_TEST
 
 static uint64_t take(void) {
   struct rc_ring_frame frame;
@@ -194,7 +194,7 @@ static uint64_t take(void) {
 }
 
 /* As few can be held as may be, and hundreds behind one of them are taken and released. */
-START_TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going) {
+TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going) {
   enum { OTHERS = 400 };
   uint64_t first, before = 0;
   reader = join();
@@ -213,10 +213,9 @@ START_TEST(one_that_is_held_for_long_does_not_keep_others_from_coming_and_going)
   ck_assert_uint_eq(reader.cursor, reader.next);
   ck_assert_uint_eq(rc_ring_held(&reader), 0);
 }
-END_TEST
 
 /* The most of both, and between each two one that is released: what the queue must have room for. */
-START_TEST(as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them) {
+TEST(as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them) {
   enum { MANY = RC_MAX_LEASES + RC_MAX_PINNED };
   uint64_t positions[MANY];
   struct rc_ring_frame frame;
@@ -239,9 +238,8 @@ START_TEST(as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them) {
   for (uint32_t i = RC_MAX_PINNED; i < MANY; i++)
     ck_assert_int_eq(rc_ring_release(&reader, positions[i]), i == MANY / 2 ? -EINVAL : 0);
 }
-END_TEST
 
-START_TEST(a_pin_that_outlives_its_lease_holds_the_cursor) {
+TEST(a_pin_that_outlives_its_lease_holds_the_cursor) {
   struct rc_ring_frame frame;
   reader = join();
   for (uint64_t i = 0; i < 4; i++) ck_assert_int_eq(send(i, 8), 0);
@@ -263,19 +261,7 @@ START_TEST(a_pin_that_outlives_its_lease_holds_the_cursor) {
   ck_assert_uint_eq(rc_ring_held(&reader), 0);
   ck_assert(rc_ring_next_plain(&reader, &frame) && rc_ring_release_only(&reader, frame.position));
 }
-END_TEST
 
 static void make_large_ring(void) { make_ring_of(LARGE); }
 
-int main(void) {
-  Suite *suite = suite_create("ring, leases");
-  TCase *tests = add_case(suite, "ring, leases");
-  tcase_add_checked_fixture(tests, make_large_ring, free_ring);
-  tcase_add_test(tests, one_that_is_held_for_long_does_not_keep_others_from_coming_and_going);
-  tcase_add_test(tests, a_pin_that_outlives_its_lease_holds_the_cursor);
-  tcase_add_test(tests, as_many_as_may_be_are_leased_and_pinned_whatever_lies_between_them);
-  const int most = RC_MAX_LEASES;
-  for (int leases = 1; leases <= most; leases += most / share_of(most))
-    tcase_add_loop_test(tests, what_is_held_agrees_with_a_simple_model, leases, leases + 1);
-  return run_suite(suite);
-}
+RUN_TESTS("ring, leases", make_large_ring, free_ring)

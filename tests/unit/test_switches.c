@@ -43,7 +43,7 @@ static ringcast_reader *attach(ringcast_writer *writer) {
   return reader;
 }
 
-START_TEST(each_name_is_one_that_the_library_knows) {
+TEST(each_name_is_one_that_the_library_knows) {
   static const char known[] = ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,cow,dlpack_api,cuda,"
                               "cuda_pool,cuda_register,cuda_words64,";
   const char *list = getenv("RINGCAST_DISABLE");
@@ -54,9 +54,8 @@ START_TEST(each_name_is_one_that_the_library_knows) {
     ck_assert_msg(strstr(known, word), "RINGCAST_DISABLE has '%s', which switches nothing off", name);
   }
 }
-END_TEST
 
-START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
+TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
   static const char *const unknown[] = {"io-uring", "foo", "io_urin", "spins", "SPIN", "hugetlb;numa"};
   ringcast_writer *writer = make_writer(4096), *refused = NULL;
   ringcast_reader *reader = NULL;
@@ -86,10 +85,9 @@ START_TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
   free(retained);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* RINGCAST_TEST_MEMORY says what it must be, for runs on a machine that was made to have it. */
-START_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
+TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
   static const uint32_t kinds[] = {RINGCAST_MEMORY_SHMEM_HUGE, RINGCAST_MEMORY_HUGETLB};
   const char *expected = getenv("RINGCAST_TEST_MEMORY");
   uint32_t best = RINGCAST_MEMORY_PAGES;
@@ -112,7 +110,6 @@ START_TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
   if (expected) ck_assert_str_eq(ringcast_memory_name(info.memory), expected);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static int count_places(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
   (void)address, (void)bytes, (void)nodes, (void)count, (void)interleaved;
@@ -120,7 +117,7 @@ static int count_places(void *address, size_t bytes, const unsigned long *nodes,
   return 0;
 }
 
-START_TEST(a_node_is_asked_for_unless_switched_off) {
+TEST(a_node_is_asked_for_unless_switched_off) {
   static const struct fake_file two_nodes[] = {
       {"/sys/devices/system/node/has_memory", "0-1\n"}, {"/proc/self/status", "\nMems_allowed_list:\t0-1\n"}, {0}};
   use_fake_files(two_nodes);
@@ -135,9 +132,8 @@ START_TEST(a_node_is_asked_for_unless_switched_off) {
   ck_assert_int_eq(info.numa_error, rc_feature_disabled("numa") ? -ENOSYS : 0);
   ringcast_writer_close(writer);
 }
-END_TEST
 
-START_TEST(the_environment_names_what_is_switched_off) {
+TEST(the_environment_names_what_is_switched_off) {
   const char *with[] = {"io_uring", "numa,io_uring", "io_uring,numa", " numa , io_uring ", ",,io_uring,"};
   const char *without[] = {"", ",", "io", "io_uring2", "xio_uring", "numa,spin", "io,_uring", "IO_URING"};
   unsetenv("RINGCAST_DISABLE");
@@ -151,9 +147,8 @@ START_TEST(the_environment_names_what_is_switched_off) {
     ck_assert_msg(!rc_feature_disabled("io_uring"), "\"%s\"", without[i]);
   }
 }
-END_TEST
 
-START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
+TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
   bool off = rc_feature_disabled("io_uring");
   if (!off && uring_result != 0) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
@@ -166,7 +161,6 @@ START_TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static int count_pidfds(int32_t pid) {
   calls++;
@@ -174,7 +168,7 @@ static int count_pidfds(int32_t pid) {
 }
 
 /* Each side is kept waiting by the other, and looks whether that lives. */
-START_TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
+TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
   rc_os.pidfd_open = count_pidfds;
   struct ringcast_frame frame;
   struct ringcast_span span;
@@ -189,7 +183,6 @@ START_TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 /* What this CPU has, whatever is switched off. */
 static enum rc_cpu_wait best_cpu_wait(void) {
@@ -202,7 +195,7 @@ static enum rc_cpu_wait best_cpu_wait(void) {
   return best;
 }
 
-START_TEST(waits_are_left_to_the_cpu_unless_switched_off) {
+TEST(waits_are_left_to_the_cpu_unless_switched_off) {
   enum rc_cpu_wait best = best_cpu_wait(), expected = rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
   if (best == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
   ringcast_writer *writer = make_writer(4096);
@@ -212,11 +205,10 @@ START_TEST(waits_are_left_to_the_cpu_unless_switched_off) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static int pretended_cpus(void) { return 2; }
 
-START_TEST(waits_spin_unless_switched_off) {
+TEST(waits_spin_unless_switched_off) {
   rc_os.online_cpus = pretended_cpus;
   struct ringcast_info of_writer = {.size = sizeof of_writer}, of_reader = {.size = sizeof of_reader};
   ringcast_writer *writer = make_writer(4096);
@@ -228,14 +220,13 @@ START_TEST(waits_spin_unless_switched_off) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 static int count_pagemaps(void) {
   calls++;
   return real.pagemap();
 }
 
-START_TEST(large_frames_are_kept_unless_switched_off) {
+TEST(large_frames_are_kept_unless_switched_off) {
   enum { LARGE = 1 << 20 };
   rc_os.pagemap = count_pagemaps;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 65536, .spill_bytes = 4 * LARGE};
@@ -264,22 +255,8 @@ START_TEST(large_frames_are_kept_unless_switched_off) {
   ringcast_reader_close(reader);
   ringcast_writer_close(writer);
 }
-END_TEST
 
 int main(void) {
   uring_result = rc_uring_probe();
-  Suite *suite = suite_create("switches");
-  TCase *tests = add_case(suite, "switches");
-  tcase_add_checked_fixture(tests, prepare, NULL);
-  tcase_add_test(tests, each_name_is_one_that_the_library_knows);
-  tcase_add_test(tests, a_name_that_the_library_does_not_know_is_refused_in_words);
-  tcase_add_test(tests, a_ring_is_of_the_best_memory_that_is_not_switched_off);
-  tcase_add_test(tests, a_node_is_asked_for_unless_switched_off);
-  tcase_add_test(tests, the_environment_names_what_is_switched_off);
-  tcase_add_test(tests, a_descriptor_is_served_by_io_uring_unless_switched_off);
-  tcase_add_test(tests, who_waits_asks_for_a_pidfd_unless_switched_off);
-  tcase_add_test(tests, waits_are_left_to_the_cpu_unless_switched_off);
-  tcase_add_test(tests, waits_spin_unless_switched_off);
-  tcase_add_test(tests, large_frames_are_kept_unless_switched_off);
-  return run_suite(suite);
+  return run_tests("switches", prepare, NULL);
 }
