@@ -22,7 +22,8 @@ from values import assert_same
 
 import ringcast
 from ringcast import _plugin
-from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, pyobj, uninstall
+from ringcast._group import apart
+from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, uninstall
 
 pytestmark = pytest.mark.alike
 
@@ -218,7 +219,7 @@ def ranks_with_tensor_dicts() -> None:
         assert_same(got, tensors())
         assert rank != 2 or got is sent
     # As if they were on a device whose own collective is gloo's.
-    pyobj._is_elsewhere = lambda tensor: tensor.dtype is torch.float32
+    apart.travels_apart = lambda tensor: tensor.dtype is torch.float32
     sent = tensors() if rank == 1 else None
     got = broadcast_tensor_dict(sent, 1)
     assert_same(got, tensors())

@@ -21,8 +21,8 @@ from values import assert_same, scribble
 
 import ringcast
 from ringcast import sglang
+from ringcast._group import apart as travelling
 from ringcast._group import p2p
-from ringcast.vllm import group as groups
 from ringcast.vllm.group import Group
 
 pytestmark = pytest.mark.alike
@@ -56,7 +56,7 @@ def group_of_all(apart: bool) -> Iterator[Group]:
     """With `apart`, what is of float32 travels so."""
     with pytest.MonkeyPatch.context() as patch:
         if apart:
-            patch.setattr(groups, "travels_apart", lambda tensor: tensor.dtype == torch.float32)
+            patch.setattr(travelling, "travels_apart", lambda tensor: tensor.dtype == torch.float32)
         yield Group(dist.group.WORLD, dist.new_group() if apart else None)
 
 

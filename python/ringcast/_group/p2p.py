@@ -159,14 +159,14 @@ class Sender:
         way. Not once it is known that the receiver is on another machine."""
         return not self._gpu_is_off and not self.ring.closed
 
-    def isend(self, group: Any, value: Any, operation: int, kind: Any = object) -> Handle:
+    def isend(self, group: Any, value: Any, operation: int) -> Handle:
         with self._lock:
             tag = operation << CALL_BITS | self._call
             try:
-                if not isinstance(value, kind):
-                    raise TypeError(f"{_OPERATIONS[operation]} needs a dict, not {type(value).__name__}")
-                if kind is dict and type(value) is not dict:
-                    value = dict(value)  # a class of the caller's, which perhaps nothing can send
+                if operation == TENSOR_DICT:
+                    if not isinstance(value, dict):
+                        raise TypeError(f"{_OPERATIONS[operation]} needs a dict, not {type(value).__name__}")
+                    value = value if type(value) is dict else dict(value)  # a subclass may have no form in a frame
                 try:
                     handle = self._isend(group, value, tag)
                 except TypeError:

@@ -3,7 +3,7 @@
 
 import pickle
 import sys
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import ringcast
 
@@ -21,10 +21,9 @@ def pack(value: Any, hash: Optional[str] = None) -> ringcast.PackedFrame:
         return ringcast.pack(pickled)
 
 
-def may_pack(frame: Any) -> bool:
-    """Whether those that are stood in for pickle what a dict was refused for: anything inside of its values, but no
-    tensor that is one of them. The frame is the dict, or begins with it."""
-    tensor_dict = frame[0] if isinstance(frame, tuple) else frame
+def may_pack(tensor_dict: Dict[Any, Any]) -> bool:
+    """Whether the original functions pickle what the dict was refused for: anything inside its values, but no tensor
+    that is a value itself."""
     torch = sys.modules["torch"]
     return not any(
         isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda") for value in tensor_dict.values()

@@ -3,15 +3,13 @@
 
 import contextlib
 from collections.abc import Sized
-from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
-import torch
 import torch.distributed as dist
 
 import ringcast
 import ringcast.torch
-from ringcast._group import devices
+from ringcast._group.apart import put_back, take_out
 from ringcast._group.endpoint import PYOBJ, TENSOR_DICT, Source
 from ringcast._group.rings import end_of
 
@@ -104,56 +102,16 @@ def broadcast_tensor_dict(
     ring = end_of(group, src, metadata_group)
     if ring is None:
         return tensor_dict
-    elsewhere: List[torch.Tensor] = []
     if isinstance(ring, Source):
-        # What is no dict, or can't be taken apart, is for send() to refuse, so that the others hear of it.
-        parts = _take_out(tensor_dict, elsewhere, ring) if isinstance(tensor_dict, dict) else tensor_dict
-        ring.send(parts, TENSOR_DICT, dict, inside=True)
+        # send() refuses what is no dict, so that the others hear of it.
+        frame, tensors = take_out(tensor_dict, ring, True) if isinstance(tensor_dict, dict) else (tensor_dict, [])
+        ring.send(frame, TENSOR_DICT, dict, inside=True)
     else:
-        tensor_dict = _put_back(ring.receive(TENSOR_DICT), elsewhere)
-    if elsewhere:
+        tensor_dict = ring.receive(TENSOR_DICT)
+        tensors = put_back(tensor_dict, True)
+    if tensors:
         source = src if group is None else dist.get_global_rank(group, src)
-        works = [dist.broadcast(tensor, source, group, async_op=True) for tensor in elsewhere if tensor.numel()]
-        for work in works:
+        whole = [tensor.detach().contiguous() for _, tensor in tensors if tensor.numel()]
+        for work in [dist.broadcast(tensor, source, group, async_op=True) for tensor in whole]:
             work.wait()
     return tensor_dict
-
-
-@dataclass
-class _Elsewhere:
-    """Stands where a tensor on another device is; its type only: the index is the receiver's own."""
-
-    device: str
-    dtype: str
-    shape: List[int]
-
-
-def _is_elsewhere(tensor: torch.Tensor) -> bool:
-    return tensor.device.type != "cpu"
-
-
-def _take_out(tensors: Dict[Any, Any], elsewhere: List[torch.Tensor], ring: Source) -> Dict[Any, Any]:
-    """The dict itself, if the ring carries all that is in it."""
-    parts = tensors
-    for key, value in tensors.items():
-        part = value
-        if isinstance(value, torch.Tensor) and _is_elsewhere(value) and not devices.carries(ring, value):
-            elsewhere.append(value.detach().contiguous())
-            part = _Elsewhere(value.device.type, str(value.dtype), list(value.shape))
-        elif type(value) is dict:
-            part = _take_out(value, elsewhere, ring)
-        if part is not value:
-            parts = dict(tensors) if parts is tensors else parts
-            parts[key] = part
-    return parts
-
-
-def _put_back(parts: Dict[Any, Any], elsewhere: List[torch.Tensor]) -> Dict[Any, Any]:
-    for key, part in parts.items():
-        if type(part) is _Elsewhere:
-            dtype = getattr(torch, part.dtype.rpartition(".")[2])
-            parts[key] = torch.empty(part.shape, dtype=dtype, device=part.device)
-            elsewhere.append(parts[key])
-        elif type(part) is dict:
-            _put_back(part, elsewhere)
-    return parts

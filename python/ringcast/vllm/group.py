@@ -30,62 +30,24 @@ import torch
 import torch.distributed as dist
 
 import ringcast.torch as _broadcasts
-from ringcast._group import devices as _devices
+from ringcast._group import apart as _apart
 from ringcast._group import p2p as _p2p
 from ringcast._group.endpoint import TENSOR, TENSOR_DICT, Source
 from ringcast._group.p2p import Handle
 from ringcast._group.rings import end_of
 
-__all__ = ["Group", "GroupOperations", "Handle", "travels_apart"]
-
-# A tensor that travels apart, as the frame has it: key, device type, dtype, shape.
-_Meta = Tuple[Any, str, str, List[int]]
+__all__ = ["Group", "GroupOperations", "Handle"]
 
 
-def travels_apart(tensor: Any) -> bool:
-    """Whether a tensor goes by the device group where the ring carries none of CUDA's: it is not on the CPU."""
-    return not tensor.is_cpu
+# ---- Tensors that travel apart ---------------------------------------------------------------------------------------
 
 
-def _goes_apart(tensor: Any, end: Any) -> bool:
-    return travels_apart(tensor) and not _devices.carries(end, tensor)
-
-
-# ---- Dicts, with and without tensors that travel apart ---------------------------------------------------------------
-
-
-def _split(tensor_dict: Any, device_group: Any, end: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
-    """What goes into the frame of `end`, the sender's, and the tensors that don't, by key.
-
-    The frame is the dict itself, or (the dict with None for these, what they are). Without a device group all go into
-    the frame, and what it has no form for is refused there, by its place. Nested tensors are part of their value.
-    """
-    if not isinstance(tensor_dict, dict) or device_group is None:
+def _take_out(tensor_dict: Any, group: Any, end: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
+    """Without a device group all go into the frame, and what it has no form for is refused there, by its place. Nested
+    tensors are part of their value."""
+    if not isinstance(tensor_dict, dict) or group.device_group is None:
         return tensor_dict, []
-    apart = [
-        (key, value)
-        for key, value in tensor_dict.items()
-        if isinstance(value, torch.Tensor) and _goes_apart(value, end)
-    ]
-    if not apart:
-        return tensor_dict, apart
-    rest = dict(tensor_dict)
-    metas: List[_Meta] = []
-    for key, tensor in apart:
-        rest[key] = None
-        # The type of the device without its index: where it is put is the receiver's business.
-        metas.append((key, tensor.device.type, str(tensor.dtype), list(tensor.shape)))
-    return (rest, metas), apart
-
-
-def _join(frame: Any) -> Tuple[Dict[Any, Any], List[Tuple[Any, Any]]]:
-    """The dict, with memory for the tensors that travel apart in their places, and these, by key."""
-    if isinstance(frame, dict):
-        return frame, []
-    tensor_dict, metas = frame
-    for key, device, dtype, shape in metas:
-        tensor_dict[key] = torch.empty(shape, dtype=getattr(torch, dtype.rpartition(".")[2]), device=device)
-    return tensor_dict, [(meta[0], tensor_dict[meta[0]]) for meta in metas]
+    return _apart.take_out(tensor_dict, end, False)
 
 
 class _Work(Handle):
@@ -163,7 +125,7 @@ class GroupOperations:
         _check_src(self, src)
         if self.world_size == 1:
             return input_
-        is_apart = isinstance(input_, torch.Tensor) and travels_apart(input_) and self.device_group is not None
+        is_apart = isinstance(input_, torch.Tensor) and _apart.travels_apart(input_) and self.device_group is not None
         if is_apart and (not input_.is_cuda or torch.cuda.is_current_stream_capturing()):
             return _broadcast_apart(self, input_, src)
         ring = end_of(self.cpu_group, src)
@@ -172,7 +134,7 @@ class GroupOperations:
         if is_apart and not ring.carries_cuda:
             return _broadcast_apart(self, input_, src)
         if isinstance(ring, Source):
-            if is_apart and _goes_apart(input_, ring):  # which the others can't know
+            if is_apart and _apart.goes_apart(input_, ring):  # which the others can't know
                 ring.send(None, TENSOR)
                 return _broadcast_apart(self, input_, src)
             ring.send(input_, TENSOR, torch.Tensor)
@@ -219,15 +181,16 @@ class GroupOperations:
         if ring is None:
             return tensor_dict
         if isinstance(ring, Source):
-            frame, apart = _split(tensor_dict, self.device_group, ring)
+            frame, apart = _take_out(tensor_dict, self, ring)
             try:
-                ring.send(frame, TENSOR_DICT, tuple if apart else dict, inside=True)
+                ring.send(frame, TENSOR_DICT, dict, inside=True)
             except TypeError:
                 if isinstance(tensor_dict, dict):
                     raise
                 raise AssertionError(f"Expecting a dictionary, got {type(tensor_dict)}") from None
         else:
-            tensor_dict, apart = _join(ring.receive(TENSOR_DICT))
+            tensor_dict = ring.receive(TENSOR_DICT)
+            apart = _apart.put_back(tensor_dict, False)
         works = []
         for _, tensor in apart:
             if tensor.numel():
@@ -334,8 +297,8 @@ def _isend_tensor_dict(
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
     _check_peer(group, dst, "destination")
     sender = _sender(group, dst)
-    frame, apart = _split(tensor_dict, group.device_group, sender)
-    handles = [sender.isend(group.cpu_group, frame, _p2p.TENSOR_DICT, tuple if apart else dict)]
+    frame, apart = _take_out(tensor_dict, group, sender)
+    handles = [sender.isend(group.cpu_group, frame, _p2p.TENSOR_DICT)]
     _forget_completed(sender.beside)
     for key, tensor in apart:
         if tensor.numel() == 0:
@@ -359,11 +322,10 @@ def _irecv_tensor_dict(
 ) -> Tuple[Dict[Any, Any], List[Handle], List[Callable[[], None]]]:
     src = (group.rank_in_group - 1) % group.world_size if src is None else src
     _check_peer(group, src, "source")
-    frame = _receiver(group, src).recv(group.cpu_group, _p2p.TENSOR_DICT)
-    tensor_dict, apart = _join(frame)
+    tensor_dict = _receiver(group, src).recv(group.cpu_group, _p2p.TENSOR_DICT)
     handles: List[Handle] = []
     postprocess: List[Callable[[], None]] = []
-    for key, tensor in apart:
+    for key, tensor in _apart.put_back(tensor_dict, False):
         if tensor.numel() == 0:
             continue
         if _is_gathered(key, tensor.numel(), all_gather_group, all_gather_tensors):
@@ -409,7 +371,7 @@ class Group(GroupOperations):
         """The tensors of all ranks, one after another along `dim`: what a Group is asked for as an all_gather_group."""
         if self.world_size == 1:
             return input_
-        group = self.device_group if self.device_group is not None and travels_apart(input_) else self.cpu_group
+        group = self.device_group if self.device_group is not None and _apart.travels_apart(input_) else self.cpu_group
         parts = [torch.empty_like(input_) for _ in self.ranks]
         dist.all_gather(parts, input_.contiguous(), group=group)
         return torch.cat(parts, dim)
