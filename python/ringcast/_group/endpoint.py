@@ -138,7 +138,7 @@ class Source(WriterEnd):
         self,
         value: Any,
         operation: int,
-        kind: type = object,
+        kind: Any = object,
         hash: Optional[str] = None,
         timeout: Optional[float] = None,
         inside: bool = False,

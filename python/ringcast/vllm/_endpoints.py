@@ -374,7 +374,8 @@ class NoReaders:
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         pack(obj)  # raises what sending the object would
 
-    dequeue = Sender.dequeue
+    def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
+        raise RuntimeError("Only readers can dequeue")
 
     def wait_until_ready(self) -> None:
         pass
