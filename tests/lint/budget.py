@@ -22,7 +22,7 @@ PARTS = {
     "gpu": ("gpu", 5220),
     "extension": ("python/extension", 10860),
     "package": ("python/ringcast", 7900),
-    "measuring": ("tools bench python/ringcast/bench", 7480),
+    "measuring": ("tools bench python/ringcast/bench", 7440),
     "tests": ("tests", 44000),
     "tests of gpu": ("tests", 21030),
 }

@@ -8,7 +8,7 @@ The classes are at the top level of this module, where a reader finds them by na
 import dataclasses
 import enum
 import random
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict
 
 import numpy as np
 
@@ -25,92 +25,56 @@ class LeftOut(Exception):
 # ---- The message of each step to an engine's workers, in vLLM V1's shape (August 2026) -------------------------------
 
 
+def record(name: str, fields: str, **defaults: Any) -> Any:
+    """A dataclass at the top level of this module; its defaults: values, or the types of empty containers."""
+    optional = [
+        (key, Any, dataclasses.field(default_factory=value) if isinstance(value, type) else value)
+        for key, value in defaults.items()
+    ]
+    made = dataclasses.make_dataclass(name, [*((field, Any) for field in fields.split()), *optional])
+    made.__module__ = __name__
+    return made
+
+
 class OutputKind(enum.Enum):
     CUMULATIVE = 0
     DELTA = 1
     FINAL_ONLY = 2
 
 
-@dataclasses.dataclass
-class SamplingParams:
-    n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 0.7
-    top_p: float = 0.95
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: Optional[int] = None
-    stop: List[str] = dataclasses.field(default_factory=list)
-    stop_token_ids: List[int] = dataclasses.field(default_factory=list)
-    ignore_eos: bool = False
-    max_tokens: Optional[int] = 1024
-    min_tokens: int = 0
-    logprobs: Optional[int] = None
-    prompt_logprobs: Optional[int] = None
-    skip_special_tokens: bool = True
-    output_kind: OutputKind = OutputKind.DELTA
-
-
-@dataclasses.dataclass
-class NewRequestData:
-    req_id: str
-    prompt_token_ids: Optional[List[int]]
-    mm_features: List[Any]
-    sampling_params: Optional[SamplingParams]
-    pooling_params: Optional[Any]
-    block_ids: Tuple[List[int], ...]
-    num_computed_tokens: int
-    lora_request: Optional[Any]
-    prompt_embeds: Optional[Any] = None
-    prompt_is_token_ids: Optional[List[bool]] = None
-    prefill_token_ids: Optional[List[int]] = None
-
-
-@dataclasses.dataclass
-class CachedRequestData:
-    req_ids: List[str]
-    resumed_req_ids: Set[str]
-    new_token_ids: List[List[int]]
-    all_token_ids: Dict[str, List[int]]
-    new_block_ids: List[Optional[Tuple[List[int], ...]]]
-    num_computed_tokens: List[int]
-    num_output_tokens: List[int]
-
-
-@dataclasses.dataclass
-class SchedulerOutput:
-    scheduled_new_reqs: List[NewRequestData]
-    scheduled_cached_reqs: CachedRequestData
-    num_scheduled_tokens: Dict[str, int]
-    total_num_scheduled_tokens: int
-    scheduled_spec_decode_tokens: Dict[str, List[int]]
-    scheduled_encoder_inputs: Dict[str, List[int]]
-    num_common_prefix_blocks: List[int]
-    finished_req_ids: Set[str]
-    free_encoder_mm_hashes: List[str]
-    scheduled_encoder_input_stats: Optional[Any] = None
-    preempted_req_ids: Optional[Set[str]] = None
-    has_structured_output_requests: bool = False
-    pending_structured_output_tokens: bool = False
-    num_invalid_spec_tokens: Optional[Dict[str, int]] = None
-    num_output_placeholders: Dict[str, int] = dataclasses.field(default_factory=dict)
-    kv_connector_metadata: Optional[Any] = None
-    ec_connector_metadata: Optional[Any] = None
-    ec_manager_metadata: Optional[Any] = None
-    new_block_ids_to_zero: Optional[Dict[int, List[int]]] = None
-    kv_cache_block_copies: Optional[List[Any]] = None
-    block_table_updates: Optional[Dict[str, Tuple[List[int], ...]]] = None
-    partial_tail_offloads: Optional[Dict[str, List[Tuple[int, int, int]]]] = None
-    num_spec_tokens_to_schedule: int = 0
+SamplingParams = record(
+    "SamplingParams", "", n=1, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0, temperature=0.7,
+    top_p=0.95, top_k=0, min_p=0.0, seed=None, stop=list, stop_token_ids=list, ignore_eos=False, max_tokens=1024,
+    min_tokens=0, logprobs=None, prompt_logprobs=None, skip_special_tokens=True, output_kind=OutputKind.DELTA,
+)  # fmt: skip
+NewRequestData = record(
+    "NewRequestData",
+    "req_id prompt_token_ids mm_features sampling_params pooling_params block_ids num_computed_tokens lora_request",
+    prompt_embeds=None,
+    prompt_is_token_ids=None,
+    prefill_token_ids=None,
+)
+CachedRequestData = record(
+    "CachedRequestData",
+    "req_ids resumed_req_ids new_token_ids all_token_ids new_block_ids num_computed_tokens num_output_tokens",
+)
+SchedulerOutput = record(
+    "SchedulerOutput",
+    "scheduled_new_reqs scheduled_cached_reqs num_scheduled_tokens total_num_scheduled_tokens "
+    "scheduled_spec_decode_tokens scheduled_encoder_inputs num_common_prefix_blocks finished_req_ids "
+    "free_encoder_mm_hashes",
+    scheduled_encoder_input_stats=None, preempted_req_ids=None, has_structured_output_requests=False,
+    pending_structured_output_tokens=False, num_invalid_spec_tokens=None, num_output_placeholders=dict,
+    kv_connector_metadata=None, ec_connector_metadata=None, ec_manager_metadata=None, new_block_ids_to_zero=None,
+    kv_cache_block_copies=None, block_table_updates=None, partial_tail_offloads=None, num_spec_tokens_to_schedule=0,
+)  # fmt: skip
 
 
 def request_id(chance: random.Random) -> str:
     return f"cmpl-{chance.getrandbits(64):016x}"
 
 
-def new_request(chance: random.Random, prompt: int) -> NewRequestData:
+def new_request(chance: random.Random, prompt: int) -> Any:
     return NewRequestData(
         req_id=request_id(chance),
         prompt_token_ids=[chance.randrange(VOCABULARY) for _ in range(prompt)],
@@ -123,7 +87,7 @@ def new_request(chance: random.Random, prompt: int) -> NewRequestData:
     )
 
 
-def scheduler_output(new: int, cached: int, prompt: int) -> SchedulerOutput:
+def scheduler_output(new: int, cached: int, prompt: int) -> Any:
     """A step that computes the prompts of `new` requests, and one token for each of `cached` requests. As many requests
     as are new have just finished. The parts share the strings of the ids, as an engine's do."""
     chance = random.Random(new + cached)
@@ -152,7 +116,7 @@ def scheduler_output(new: int, cached: int, prompt: int) -> SchedulerOutput:
     )
 
 
-def decode_step(requests: int) -> SchedulerOutput:
+def decode_step(requests: int) -> Any:
     new = requests // NEW_EVERY
     return scheduler_output(new, requests - new, NEW_PROMPT)
 

@@ -6,7 +6,6 @@ other process holds an exception that names the victim; a source calls every mil
 """
 
 import importlib
-import multiprocessing
 import os
 import signal
 import statistics
@@ -14,84 +13,67 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
+from ringcast.bench import ways
 from ringcast.bench.harness import Processes
+from ringcast.bench.ways import Member
 
-WATCHDOG = 60.0  # seconds
 PAUSE = 0.001  # seconds between the calls of a source
 WARM_UP = 20  # calls; the first few of a pair go by another way
 
 # Each process calls the way once, with its rank, and then calls the result until an exception.
-Way = Callable[[int, int, Any], Callable[[], Any]]
+Way = Callable[[Member], Callable[[], Any]]
 
 
-def queue(rank: int, world: int, handles: Any) -> Callable[[], Any]:
-    """vLLM's MessageQueue: the source enqueues, the others dequeue."""
-    from ringcast.vllm import MessageQueue
+def calls(way: ways.Way, value: Any) -> Way:
+    """One of the ways that `dropin` measures, with this value."""
 
-    if rank == 0:
-        writer = MessageQueue(world - 1, world - 1)
-        for _ in range(world - 1):
-            handles.put(writer.export_handle())
-        writer.wait_until_ready()
-        return lambda: writer.enqueue({"step": 1}, timeout=WATCHDOG)
-    reader = MessageQueue.create_from_handle(handles.get(), rank - 1)
-    reader.wait_until_ready()
-    return lambda: reader.dequeue(timeout=WATCHDOG)
+    def made(me: Member) -> Callable[[], Any]:
+        call = way(me)
+        return call if me.rank else lambda: call(value)
+
+    return made
 
 
-def object_(rank: int, world: int, _: Any) -> Callable[[], Any]:
+def object_(me: Member) -> Callable[[], Any]:
     import ringcast.torch
 
-    return lambda: ringcast.torch.broadcast_object({"step": 1} if rank == 0 else None)
+    return lambda: ringcast.torch.broadcast_object({"step": 1} if me.rank == 0 else None)
 
 
-def tensor_dict(rank: int, world: int, _: Any) -> Callable[[], Any]:
+def tensor_dict(me: Member) -> Callable[[], Any]:
     import torch
 
     import ringcast.torch
 
-    given = {"ids": torch.arange(64), "step": 1} if rank == 0 else None
+    given = {"ids": torch.arange(64), "step": 1} if me.rank == 0 else None
     return lambda: ringcast.torch.broadcast_tensor_dict(given)
 
 
-def pyobj(rank: int, world: int, _: Any) -> Callable[[], Any]:
-    from ringcast.sglang import broadcast_pyobj
-
-    return lambda: broadcast_pyobj([{"step": 1}] if rank == 0 else [], rank)
-
-
-def pairs(rank: int, world: int, _: Any) -> Callable[[], Any]:
+def pairs(me: Member) -> Callable[[], Any]:
     """Point to point, from rank 0 to the last rank."""
-    import torch.distributed as dist
-
     from ringcast.vllm import Group
 
-    group = Group(dist.group.WORLD)
-    if rank == 0:
-        return lambda: group.send_object({"step": 1}, world - 1)
-    if rank == world - 1:
-        return lambda: group.recv_object(0)
-    return lambda: group.broadcast_object({"step": 1} if rank == 0 else None)
+    group = Group(me.group)
+    return (lambda: group.recv_object(0)) if me.rank else (lambda: group.send_object({"step": 1}, me.ranks - 1))
 
 
 # The way, the number of processes, and the module that the way needs.
 WAYS: Dict[str, Tuple[Way, int, str]] = {
-    "MessageQueue": (queue, 4, "ringcast.vllm"),
+    "MessageQueue": (calls(ways.ringcast_queue, {"step": 1}), 4, "ringcast.vllm"),
     "broadcast_object": (object_, 4, "ringcast.torch"),
     "broadcast_tensor_dict": (tensor_dict, 4, "ringcast.torch"),
-    "broadcast_pyobj": (pyobj, 4, "ringcast.sglang"),
+    "broadcast_pyobj": (calls(ways.ringcast_pyobj, [{"step": 1}]), 4, "ringcast.sglang"),
     "send_object": (pairs, 2, "ringcast.vllm"),
 }
 
 
-def work(rank: int, pipe: Any, way: Way, world: int, store: str, handles: Any) -> None:
+def work(rank: int, pipe: Any, way: Way, world: int, store: str) -> None:
     """In a process of its own: answers with the error that the process caught, and when."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    if way is not queue:
-        import torch.distributed as dist
+    import torch.distributed as dist
 
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    call = way(rank, world, handles)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    call = way(Member(rank, world, dist.group.WORLD, None))
     for _ in range(WARM_UP):
         call()
     pipe.send(os.getpid())
@@ -107,10 +89,8 @@ def work(rank: int, pipe: Any, way: Way, world: int, store: str, handles: Any) -
 
 def once(way: Way, world: int, victim: int) -> Dict[str, Any]:
     """The figures of one kill."""
-    handles = multiprocessing.get_context("fork").Queue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (way, world, os.path.join(folder, "store"), handles)
-        with Processes(world, work, *arguments, method="fork") as processes:
+        with Processes(world, work, way, world, os.path.join(folder, "store"), method="fork") as processes:
             pids = processes.hear()
             start = time.monotonic_ns()
             os.kill(pids[victim], signal.SIGKILL)
@@ -127,6 +107,7 @@ def run(rounds: int) -> Dict[str, Any]:
     found: Dict[str, Any] = {"ways": {}, "left_out": {}}
     for name, (way, world, module) in WAYS.items():
         try:
+            importlib.import_module("torch.distributed")
             importlib.import_module(module)
         except ImportError as error:
             found["left_out"][name] = str(error)
