@@ -61,3 +61,10 @@ void json_boolean(struct json *json, const char *key, bool value) {
   begin(json, key);
   fputs(value ? "true" : "false", json->out);
 }
+
+void json_percentiles(struct json *json, const char *key, double p50, double p99) {
+  json_open(json, key, '{');
+  json_number(json, "p50", p50);
+  if (!isnan(p99)) json_number(json, "p99", p99);
+  json_close(json, '}');
+}

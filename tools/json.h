@@ -19,5 +19,6 @@ void json_string(struct json *json, const char *key, const char *value);
 void json_integer(struct json *json, const char *key, int64_t value);
 void json_number(struct json *json, const char *key, double value); /* four digits; not a number: null */
 void json_boolean(struct json *json, const char *key, bool value);
+void json_percentiles(struct json *json, const char *key, double p50, double p99); /* p99: NAN: not measured */
 
 #endif

@@ -301,7 +301,9 @@ struct cluster {
   double p50[KINDS];
 };
 
-static double median_where(const struct findings *findings, int kind, double low, double high, size_t *count) {
+/* A quantile of a kind's medians, for blocks with a floor from `low` on and below `high`. */
+static double quantile_where(const struct findings *findings, int kind, double low, double high, double share,
+                             size_t *count) {
   double *chosen = malloc(findings->blocks * sizeof *chosen);
   if (!chosen) perf_die("no memory for the figures");
   *count = 0;
@@ -309,19 +311,14 @@ static double median_where(const struct findings *findings, int kind, double low
     if (findings->medians[FLOOR][i] >= low && findings->medians[FLOOR][i] < high)
       chosen[(*count)++] = findings->medians[kind][i];
   perf_sort(chosen, *count);
-  double median = perf_quantile(chosen, *count, 0.5);
+  double value = perf_quantile(chosen, *count, share);
   free(chosen);
-  return median;
+  return value;
 }
 
 static double spread(const struct findings *findings, int kind, double share) {
-  double *sorted = malloc(findings->blocks * sizeof *sorted);
-  if (!sorted) perf_die("no memory for the figures");
-  memcpy(sorted, findings->medians[kind], findings->blocks * sizeof *sorted);
-  perf_sort(sorted, findings->blocks);
-  double value = perf_quantile(sorted, findings->blocks, share);
-  free(sorted);
-  return value;
+  size_t count;
+  return quantile_where(findings, kind, 0, INFINITY, share, &count);
 }
 
 /* The floor shows the distance of the cores; the line does not, since the time of a line depends on ownership too.
@@ -333,7 +330,8 @@ static size_t find_clusters(const struct findings *findings, struct cluster clus
     size_t count = 0;
     clusters[i].name = i == 0 ? "near" : "far";
     for (int kind = 0; kind < KINDS; kind++)
-      clusters[i].p50[kind] = median_where(findings, kind, i == 0 ? 0 : middle, i == 0 ? middle : INFINITY, &count);
+      clusters[i].p50[kind] =
+          quantile_where(findings, kind, i == 0 ? 0 : middle, i == 0 ? middle : INFINITY, 0.5, &count);
     clusters[i].share = (double)count / (double)findings->blocks;
   }
   return 2;
@@ -374,12 +372,9 @@ static void print_json(struct json *json, const struct findings *findings) {
   json_close(json, ']');
   if (findings->cold[RING].count > 0) {
     json_open(json, "cold", '{');
-    for (int kind = 0; kind < KINDS; kind++) {
-      json_open(json, keys[kind], '{');
-      json_number(json, "p50", histogram_percentile(&findings->cold[kind], 0.5) / 1000);
-      json_number(json, "p99", histogram_percentile(&findings->cold[kind], 0.99) / 1000);
-      json_close(json, '}');
-    }
+    for (int kind = 0; kind < KINDS; kind++)
+      json_percentiles(json, keys[kind], histogram_percentile(&findings->cold[kind], 0.5) / 1000,
+                       histogram_percentile(&findings->cold[kind], 0.99) / 1000);
     json_integer(json, "round_trips", (int64_t)findings->cold[RING].count);
     json_close(json, '}');
   }

@@ -344,20 +344,13 @@ static double calls_per_message(const struct cadence *cadence) {
   return (double)figures->calls / (double)figures->messages / cadence->options->readers;
 }
 
-static void percentiles(struct json *json, const char *key, double p50, double p99) {
-  json_open(json, key, '{');
-  json_number(json, "p50", p50);
-  if (!isnan(p99)) json_number(json, "p99", p99);
-  json_close(json, '}');
-}
-
 static void print_json(struct json *json, const struct cadence *cadence, const struct row rows[WAYS]) {
   json_number(json, "gap_ms", cadence->options->gap_ms);
   json_number(json, "jitter", cadence->options->jitter);
   json_boolean(json, "cold", cadence->walk.bytes > 0);
-  percentiles(json, "commit_us", rows[RING].commit, NAN);
-  percentiles(json, "wake_us", rows[RING].wake, rows[RING].wake99);
-  percentiles(json, "slowest_us", rows[RING].slowest, NAN);
+  json_percentiles(json, "commit_us", rows[RING].commit, NAN);
+  json_percentiles(json, "wake_us", rows[RING].wake, rows[RING].wake99);
+  json_percentiles(json, "slowest_us", rows[RING].slowest, NAN);
   json_number(json, "reader_cpu_percent", rows[RING].cpu);
   json_number(json, "system_calls_per_message", calls_per_message(cadence));
   if (!isnan(rows[RING].watts)) json_number(json, "watts", rows[RING].watts);
@@ -365,9 +358,9 @@ static void print_json(struct json *json, const struct cadence *cadence, const s
     static const char *const keys[][5] = {
         [FUTEX] = {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
         [SPIN] = {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
-    percentiles(json, keys[way][0], rows[way].wake, rows[way].wake99);
-    percentiles(json, keys[way][1], rows[way].commit, NAN);
-    percentiles(json, keys[way][2], rows[way].slowest, NAN);
+    json_percentiles(json, keys[way][0], rows[way].wake, rows[way].wake99);
+    json_percentiles(json, keys[way][1], rows[way].commit, NAN);
+    json_percentiles(json, keys[way][2], rows[way].slowest, NAN);
     json_number(json, keys[way][3], rows[way].cpu);
     if (!isnan(rows[way].watts)) json_number(json, keys[way][4], rows[way].watts);
   }
@@ -468,8 +461,8 @@ int perf_wake(const struct perf_options *asked) {
   double ratio = rows[RING].wake / rows[FUTEX].wake;
   perf_print_head(&json, &options, &cadence.info, options.readers + 1);
   if (options.json) {
-    percentiles(&json, "wake_us", rows[RING].wake, rows[RING].wake99);
-    percentiles(&json, "futex_us", rows[FUTEX].wake, rows[FUTEX].wake99);
+    json_percentiles(&json, "wake_us", rows[RING].wake, rows[RING].wake99);
+    json_percentiles(&json, "futex_us", rows[FUTEX].wake, rows[FUTEX].wake99);
     json_number(&json, "ratio", ratio);
     json_number(&json, "idle_cpu_percent", cadence.idle_percent);
     json_integer(&json, "wakes", wakes);
