@@ -23,18 +23,7 @@ A group's rings go when it is destroyed, or by close(). In a forked child they r
 None of the calls takes a timeout: a rank that is stopped, or a source that skips a call, blocks those who wait for it,
 as in any collective.
 
-Environment, looked at by the source when it makes a ring: RINGCAST_CAPACITY, its bytes (default: the Writer's);
-RINGCAST_MEMORY, the kind of its memory (hugetlb, shmem-huge or pages; default: the first that can be had);
-RINGCAST_SPILL_BYTES, the most memory for what is too large for the ring (0: none; default: the Writer's). In a group
-that spans machines the first rank of each other machine looks at its own when it makes the ring of that machine. Looked
-at by every rank: RINGCAST_ALLOW_PICKLE; 0 refuses what needs a pickle, on the source as what can't be sent, elsewhere
-by raising ringcast.PickleRefused, after which the next call works. (The exchanges of the first call are
-torch.distributed's own.) RINGCAST_GPU; 0 keeps tensors on a CUDA device from the way on the device: they go through the
-ring. RINGCAST_GPU_POOL_BYTES, of the source: what of its device's memory that way takes.
-
-RINGCAST_ON_DEATH, looked at by the source when it makes a ring: what becomes of the broadcasts when another rank has
-died. "fail" (the default): this and all later calls raise ringcast.ReaderDied on all ranks; "evict": the source warns
-once, and goes on without that rank. A thread of the source's process hears of it at once, whatever the source does.
+The environment, such as RINGCAST_CAPACITY and RINGCAST_ON_DEATH, is in docs/torch.md.
 """
 
 from typing import Any, Dict, List, Optional, Union

@@ -8,7 +8,7 @@ from ringcast.vllm.group import Group
 
 
 def end_to(group: Group, dst: int) -> p2p.Sender:
-    return p2p._made[group.cpu_group][True, dst]
+    return p2p._made[group.cpu_group][p2p.Sender, dst]
 
 
 def send_some(group: Group, count: int = 3) -> None:

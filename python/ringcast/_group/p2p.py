@@ -439,42 +439,35 @@ class Receiver:
 
 # ---- Finding them ----------------------------------------------------------------------------------------------------
 
-# Group -> whether it sends, the other's rank in the group -> end. A group's entry goes with the group.
-_made: "weakref.WeakKeyDictionary[Any, Dict[Tuple[bool, int], Union[Sender, Receiver]]]" = weakref.WeakKeyDictionary()
+# Group -> the end's class, the other's rank in the group -> end. A group's entry goes with the group.
+_made: "weakref.WeakKeyDictionary[Any, Dict[Tuple[type, int], Any]]" = weakref.WeakKeyDictionary()
 _leftovers: "weakref.WeakKeyDictionary[Any, List[Any]]" = weakref.WeakKeyDictionary()
 
 
 def sender(group: Any, ranks: List[int], me: int, peer: int) -> Sender:
     """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` what these are globally."""
-    made = _made.get(group)
-    end = made.get((True, peer)) if made else None
-    if end is None:
-        end = Sender(ranks[me], ranks[peer], peer)
-        _of(group)[True, peer] = end
-    assert isinstance(end, Sender)
+    end: Sender = _find(Sender, group, ranks, me, peer)
     return end
 
 
 def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
     """This rank's end of what `peer` sends."""
-    made = _made.get(group)
-    end = made.get((False, peer)) if made else None
-    if end is None:
-        end = Receiver(ranks[me], ranks[peer], peer)
-        _of(group)[False, peer] = end
-    assert isinstance(end, Receiver)
+    end: Receiver = _find(Receiver, group, ranks, me, peer)
     return end
 
 
-def _of(group: Any) -> Dict[Tuple[bool, int], Union[Sender, Receiver]]:
+def _find(kind: type, group: Any, ranks: List[int], me: int, peer: int) -> Any:
     ends = _made.get(group)
     if ends is None:
         ends = _made[group] = {}
         weakref.finalize(group, _close, ends).atexit = False
-    return ends
+    end = ends.get((kind, peer))
+    if end is None:
+        end = ends[kind, peer] = kind(ranks[me], ranks[peer], peer)
+    return end
 
 
-def _close(ends: Dict[Tuple[bool, int], Union[Sender, Receiver]]) -> None:
+def _close(ends: Dict[Tuple[type, int], Any]) -> None:
     for end in ends.values():
         end.close()
     ends.clear()

@@ -276,7 +276,7 @@ class ZmqHub(Hub):
         else:
             raise Malformed("a message out of turn")
 
-    def _count(self, process: _Process, letter: bytes, handle: str) -> None:
+    def _count(self, process: Any, letter: bytes, handle: str) -> None:
         relays: List[Any] = self._peers
         by_handle = {relay.handle: relay for relay in relays}
         if letter == b"S" and handle not in by_handle:

@@ -12,8 +12,8 @@ import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 try:
-    import zmq
-    from zmq.utils import z85
+    import zmq as zmq
+    from zmq.utils import z85 as z85
     from zmq.utils.monitor import recv_monitor_message
 except ImportError as error:
     raise ImportError("a MessageQueue with readers on other machines needs pyzmq: pip install pyzmq") from error
