@@ -238,12 +238,10 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   void *data = NULL;
   struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
   result = poll_room(&wait);
-  if (result == -EAGAIN) {
-    result = wait_for_room(&wait, timeout_ns);
-    /* The writer waits no more. After -EAGAIN the caller is expected to ask again: readers that have kept frames go on
-     * making room. Relaxed: as in `want`. */
-    if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, 0);
-  }
+  if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
+  /* The writer waits no more. After -EAGAIN the caller asks again, so readers with retained frames go on making room.
+   * Relaxed: as in `want`. */
+  if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, 0);
   if (result != 0) return fail_to_reserve(writer, result, bytes);
   writer->liveness.since = 0;
   *out = (struct ringcast_span){.data = data, .bytes = bytes};

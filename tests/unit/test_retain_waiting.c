@@ -345,6 +345,23 @@ TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
   ringcast_writer_close(writer);
 }
 
+/* After -EAGAIN a caller may as well send a smaller frame. */
+TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
+  ringcast_writer *writer = make_writer(8 * MIB);
+  ringcast_reader *reader = attach_retainer(writer);
+  struct ringcast_span span;
+  ck_assert_int_eq(send(writer, 0, MIB), 0);
+  struct retained retained = keep(reader, 0, MIB);
+  ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
+  ck_assert_int_eq(send(writer, 1, MIB), 0);
+  read_one(reader, 1, MIB);
+  settle(reader);
+  ck_assert_uint_eq(reader->retained, 1);
+  drop(&retained);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+
 /* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
 TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   ringcast_writer *writer = make_writer(8 * MIB);
