@@ -248,7 +248,7 @@ static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *fr
   int result = rc_commit_view_check(&reader->view, frame->offset, frame->bytes, epoch);
   RC_POINT(SPILL_CHECKED);
   if (result == 0) return 0;
-  rc_ring_put_back(&reader->ring, frame->position);
+  rc_ring_unread(&reader->ring, frame->position);
   return rc_fail(result, "can't read the frame at position %llu, %llu bytes of spill memory: %s",
                  (unsigned long long)frame->position, (unsigned long long)frame->bytes, strerror(-result));
 }
@@ -291,13 +291,13 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 
 /* The first microsecond or two of a wait: looks, and little else. */
 static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
-  if (rc_ring_is_there(&reader->ring)) return true;
+  if (rc_ring_is_available(&reader->ring)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
     rc_backoff_pause(&reader->backoff, &reader->ring);
   for (int i = 0; i < RC_LOOKS; i++) {
     rc_relax();
-    if (rc_ring_is_there(&reader->ring)) return true;
+    if (rc_ring_is_available(&reader->ring)) return true;
   }
   return false;
 }

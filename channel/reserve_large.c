@@ -57,7 +57,7 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
   writer->spill_lacks = false;
   int result = grow ? rc_ring_grow(ring, NOTE, &in_ring) : rc_ring_reserve(ring, NOTE, &in_ring);
   if (result != 0) return result;
-  RC_POINT(NOTE_ROOM);
+  RC_POINT(DESCRIPTOR_ROOM);
   if (!grow) result = move_to_spill(writer, bytes, false, NULL, 0, out);
   else if (writer->spill.is_open)
     result =

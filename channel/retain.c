@@ -259,7 +259,7 @@ int ringcast_reader_retain(ringcast_reader *reader, const struct ringcast_frame 
   rc_ring_pin(&reader->ring, frame->position);
   rc_ring_release(&reader->ring, frame->position); /* -ESTALE is for the next call to tell */
   show(reader, reader->retained + 1);
-  RC_POINT(KEPT);
+  RC_POINT(RETAINED);
   *out = retained;
   *data = retainer->private_map.memory.base + found.offset;
   return 0;
@@ -301,11 +301,11 @@ static void own(ringcast_reader *reader, struct ringcast_retained *retained, uin
   struct ringcast_frame frame = retained->frame;
   uint32_t state = HELD;
   bool changes = rc_load_acquire(&reader->ring.ring.control->closed) == 0; /* C1 <- C0: else nobody writes any more */
-  RC_POINT(OWN);
+  RC_POINT(UNSHARE);
   if (changes) rc_private_map_unshare(&retained->retainer->private_map, retained->offset, retained->bytes);
   /* Release: who drops it from here on frees it. -> the load in drop */
   if (!rc_cas_strong_acq_rel(&retained->state, &state, OWN)) return; /* it was dropped meanwhile */
-  RC_POINT(OWNED);
+  RC_POINT(UNSHARED);
   if (wanted != UINT64_MAX) learn(reader->retainer, false);
   release(reader, &frame);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* C11 atomics with the order in the name. There is no plain load or store here on purpose:
- * each use says what it needs. */
+/* C11 atomics with the order in the name. A load or store without a named order is missing on purpose: each use names
+ * the order that the algorithm needs. */
 #ifndef RC_RING_ATOMICS_H
 #define RC_RING_ATOMICS_H
 
@@ -19,25 +19,26 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared
 #define rc_or_acq_rel(p, v)    atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
 #define rc_and_acq_rel(p, v)   atomic_fetch_and_explicit((p), (v), memory_order_acq_rel)
 
-/* Weak: may fail for no reason, so it belongs in a loop. On failure *expected is what was found. */
+/* Weak: may fail without cause, so call the macro in a loop. On failure *expected is the value found. */
 #define rc_cas_acq_rel(p, expected, v) \
   atomic_compare_exchange_weak_explicit((p), (expected), (v), memory_order_acq_rel, memory_order_relaxed)
 
-/* Strong: fails only if something else was found. */
+/* Strong: fails only if the value found is not *expected. */
 #define rc_cas_strong_acq_rel(p, expected, v) \
   atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acq_rel, memory_order_relaxed)
 
-/* Stores before it become visible before any store after it. */
+/* Stores before the fence become visible before any store after the fence. */
 static inline void rc_fence_release(void) { atomic_thread_fence(memory_order_release); }
 
-/* Loads before it are done before anything after it. */
+/* Loads before the fence are done before any access after the fence. */
 static inline void rc_fence_acquire(void) { atomic_thread_fence(memory_order_acquire); }
 
-/* Keeps the compiler, and not the CPU, from moving anything across. Of use where the other side sees to the CPU. */
+/* The compiler moves no access across this fence; the CPU may. For a pair of sides of which the other side's fence also
+ * orders this CPU. */
 static inline void rc_fence_light(void) { atomic_signal_fence(memory_order_seq_cst); }
 
-/* Orders a store before a later load: between two sides that each store one word and then load the other's, at least
- * one sees the other's store. */
+/* Orders a store before a later load. If two sides each store a word, fence, and load the other side's word, at least
+ * one side sees the other's store. */
 static inline void rc_fence_full(void) { atomic_thread_fence(memory_order_seq_cst); }
 
 #endif

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A bound on the sizes to come, which a few big frames do not move.
+ * A bound on the next sizes that a few big frames do not raise.
  *
- * The estimate is the THIRD largest of the last 32 to 64 sizes, and a sixteenth more. What comes once or twice may be
- * an accident; what comes a third time within that many frames is expected again, so it rises then. It sinks when large
- * frames have not come for that long. Of sizes that may come in any order, whatever their distribution, 3 in n + 1
- * exceed the third largest of n: 5 to 9 in a hundred, without the sixteenth; sizes that vary by less than that never
- * do. The first or second largest would be exceeded less often, but a prompt in every fifty steps would have a
- * scheduler reserve several times what it writes, at every step; and who reserved too little grows in place, copying
- * nothing. Until 32 sizes are known the largest counts, since few can't tell what is an accident.
+ * The estimate is the THIRD largest of the last 32 to 64 sizes, plus a sixteenth. A size that occurs once or twice may
+ * be an accident. A size that occurs a third time within the window is expected again, and the estimate rises. If large
+ * frames are absent for a window, the estimate falls.
  *
- * The window is two epochs, this one and the one before it; each keeps its three largest sizes, and nothing else.
+ * If n sizes are exchangeable, then whatever the distribution, 3 in n + 1 exceed the third largest of n. Without the
+ * sixteenth this is 5 to 9 in a hundred; sizes that vary by less than a sixteenth never exceed the estimate. The first
+ * or second largest would be exceeded less often. But a prompt in every fifty steps would then make a scheduler reserve
+ * several times the bytes written, at every step. A reservation that is too small grows in place and copies nothing.
+ * Until 32 sizes are known, the estimate follows the largest, since few sizes cannot show which of them is an accident.
+ *
+ * The window is two epochs, the current and the previous. Each epoch stores its three largest sizes only.
  */
 #include "ring/estimate.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What runs once a frame, to be inlined where it is called; a call each way would cost as much as the work. What W0-W3,
- * R1, R2 and A1 mean, and all that is done less often, stands in ring.c.
+ * The functions that run once a frame. They are inline because a call would cost as much as the work. ring.c explains
+ * W0-W3, R1, R2 and A1, and holds the functions that run less often.
  */
 #ifndef RC_RING_FASTPATH_H
 #define RC_RING_FASTPATH_H
@@ -14,7 +14,7 @@
 
 #define rc_likely(x)   __builtin_expect(!!(x), 1)
 #define rc_unlikely(x) __builtin_expect(!!(x), 0)
-/* What is seldom called, as the last thing: then the caller needs to save no registers, each of which is a store. */
+/* For a rarely called function in tail position: the caller then saves no registers, each of which is a store. */
 #define rc_slow __attribute__((noinline, cold))
 
 static inline struct rc_frame_header *rc_frame_at(const struct rc_ring *ring, uint64_t position) {
@@ -29,45 +29,45 @@ static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) 
   return rc_frame_at(&writer->ring, writer->tail) + 1;
 }
 
-/* Whether `bytes`, which a frame can have, can be reserved now without a look at the readers. */
+/* Whether `bytes`, a valid frame size, can be reserved without reading the cursors. */
 static inline bool rc_ring_has_room(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t room = writer->limit - writer->tail; /* at most half the ring */
   return !writer->open && bytes < room && rc_frame_lines(bytes) + RC_FRAME_ALIGN <= room;
 }
 
 static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
-  /* What fits in half a ring is not too large either, but for rings of more than 8 GiB. */
+  /* A frame that fits in half a ring is not too large, except in rings of more than 8 GiB. */
   if (rc_unlikely(bytes > UINT32_MAX || !rc_ring_has_room(writer, bytes)))
     return rc_ring_reserve_slowly(writer, bytes, out);
   *out = rc_ring_open(writer, bytes);
   return 0;
 }
 
-#define FETCH_AHEAD (12 * RC_LINE) /* a line takes as long to come as some 12 small frames take */
+#define FETCH_AHEAD (12 * RC_LINE) /* fetching a line takes about as long as writing 12 small frames */
 
-/* Closes the reservation with what stands in its place. */
+/* Commits the first `bytes` of the open reservation. */
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
   struct rc_ring *ring = &writer->ring;
   struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail + lines;
   RC_POINT(PUBLISH);
-  /* Else it is done: zeroed ahead, and no byte of the reservation lies there. */
+  /* Otherwise the word at `end` was zeroed ahead, and no byte of the reservation lies there. */
   if (rc_unlikely(lines != writer->zeroed || lines != rc_frame_lines(writer->reserved))) {
     rc_store_relaxed(&rc_frame_at(ring, end)->commit, 0); /* W0: relaxed, W2 orders it */
     writer->zeroed = lines;
   }
   RC_POINT(W0_DONE);
-  /* A line that is left out now and then costs more than one that is written for nothing: the CPU does not see any more
-   * which lines come next. Relaxed: it is the frame's own, behind its payload. */
+  /* Skipping a line now and then costs more than a useless store: the CPU's prefetcher loses the sequence of lines.
+   * Relaxed: the word belongs to this frame, after the payload. */
   if (lines > RC_FRAME_ALIGN && lines - sizeof *frame - bytes >= RC_LINE)
     rc_store_relaxed(&rc_frame_at(ring, end - RC_LINE)->commit, 0);
-  rc_store_relaxed(&frame->about, rc_about_make((uint32_t)bytes, kind, flags)); /* W1: relaxed, W2 publishes it */
+  rc_store_relaxed(&frame->meta, rc_meta_make((uint32_t)bytes, kind, flags)); /* W1: relaxed, W2 publishes it */
   RC_POINT(W1_DONE);
   rc_store_release(&frame->commit, end); /* W2 -> R1 */
   RC_POINT(W2_DONE);
   if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit)) {
-    rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* W0 of the next frame, if it is as long */
-    /* A later frame's line is fetched now, so that the signaller's fence (E5) does not wait for each line alone. */
+    rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* W0 of the next frame, if the length is equal */
+    /* Prefetch a later frame's line, so that the signaller's fence (E5) does not wait for each line in turn. */
     __builtin_prefetch(rc_frame_at(ring, end + FETCH_AHEAD), 1);
   } else {
     writer->zeroed = 0;
@@ -88,34 +88,32 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
 
 /* ---- Reader ----------------------------------------------------------------------------------------------------- */
 
-/* Whether anything is committed where the next frame starts. */
-static inline bool rc_ring_is_there(const struct rc_ring_reader *reader) {
+/* Whether the next frame is committed. */
+static inline bool rc_ring_is_available(const struct rc_ring_reader *reader) {
   return rc_load_acquire(&rc_frame_at(&reader->ring, reader->next)->commit) != 0; /* R1 <- W2 */
 }
 
-/* A frame that is there, in the ring and as it should be, while none is held. False: whatever else it is, rc_ring_next
- * says. */
+/* The usual case of rc_ring_next: the next frame is committed, valid and not spilled, and the reader holds no frame.
+ * False: call rc_ring_next, which handles all other cases. */
 static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   assert(rc_ring_reader_is_valid(reader));
   const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0 || rc_unlikely(reader->cursor != reader->next)) return false;
-  uint64_t about = rc_load_acquire(&frame->about); /* R2: once, so that what was checked is what is used. -> R3 */
-  uint32_t bytes = rc_about_bytes(about);
+  uint64_t meta = rc_load_acquire(&frame->meta); /* R2: loaded once, so the checked value is the used value. -> R3 */
+  uint32_t bytes = rc_meta_bytes(meta);
   RC_POINT(R2_DONE);
   if (rc_unlikely(rc_load_relaxed(&reader->own->owner) != reader->owner)) return false; /* R3 <- V1: evicted */
-  if (rc_unlikely(rc_about_flags(about) != 0 || end - reader->next != rc_frame_lines(bytes) ||
-                  bytes > reader->max_frame))
+  if (rc_unlikely(rc_meta_flags(meta) != 0 || end - reader->next != rc_frame_lines(bytes) || bytes > reader->max_frame))
     return false;
-  /* Callers keep it in registers, if they give its address to nobody: what is lent costs no round
-   * trip through memory. */
+  /* If the caller does not pass on the address of *out, the compiler keeps *out in registers. */
   *out =
-      (struct rc_ring_frame){.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = rc_about_kind(about)};
+      (struct rc_ring_frame){.data = frame + 1, .position = reader->next, .bytes = bytes, .kind = rc_meta_kind(meta)};
   reader->next = end;
   return true;
 }
 
-/* Releases the frame at `position`, if it is the only one that is held, and has no pin. */
+/* Releases the frame at `position` if that frame has no pin and the reader holds no other. */
 static inline bool rc_ring_release_only(struct rc_ring_reader *reader, uint64_t position) {
   if (rc_unlikely((reader->older | reader->newest.pins) != 0 || position != reader->cursor || position == reader->next))
     return false;

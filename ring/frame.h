@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where things stand in a frame: what its builder and its reader share. The layout is told in ringcast/frame.h. */
+/* The offsets in a frame, shared by the builder and the reader. ringcast/frame.h describes the layout. */
 #ifndef RC_RING_FRAME_H
 #define RC_RING_FRAME_H
 
@@ -7,11 +7,11 @@
 
 #include "ringcast/frame.h"
 
-#define RC_FRAME_OLDEST 1 /* the oldest version that is read, and what a frame is unless it needs a later one */
+#define RC_FRAME_OLDEST 1 /* the oldest readable version; a frame has a later version only if its content needs one */
 #define RC_FRAME_LINE   64
 #define RC_FRAME_PHASE  16 /* a frame's payload starts this far into a line */
 #define RC_FRAME_ALIGN  8  /* dimensions, and data other than tensors */
-/* What is empty has offset 0 in the entry; who reads it is given this place, which is on a line. */
+/* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on a line. */
 #define RC_FRAME_NOWHERE (RC_FRAME_LINE - RC_FRAME_PHASE)
 
 #define RC_ITEM_FLAGS                                                                              \
@@ -19,7 +19,7 @@
    RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY | RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES)
 /* Of TENSOR, from version 3 on. */
 #define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
-#define RC_ITEM_HASHES  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* which the builder sets apart */
+#define RC_ITEM_HASHES  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
 
@@ -51,7 +51,7 @@ _Static_assert(offsetof(struct ringcast_frame_entry, scalar) == 40, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, hash) == 48, "entry");
 _Static_assert(offsetof(struct ringcast_frame_entry, lent) == 56, "entry");
 
-/* Sums stop at UINT64_MAX, which no memory can hold. */
+/* Sums saturate at UINT64_MAX, which no memory can hold. */
 static inline uint64_t rc_add(uint64_t a, uint64_t b) {
   uint64_t sum;
   return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
@@ -62,7 +62,7 @@ static inline uint64_t rc_align(uint64_t offset, uint64_t alignment) {
   return up == UINT64_MAX ? UINT64_MAX : up & ~(alignment - 1);
 }
 
-/* The first offset on a line, at `offset` or after it. */
+/* The first offset on a line, not below `offset`. */
 static inline uint64_t rc_frame_line(uint64_t offset) {
   uint64_t up = rc_align(rc_add(offset, RC_FRAME_PHASE), RC_FRAME_LINE);
   return up == UINT64_MAX ? UINT64_MAX : up - RC_FRAME_PHASE;
@@ -72,7 +72,7 @@ static inline uint64_t rc_frame_meta(uint32_t count) {
   return sizeof(struct ringcast_frame_header) + (uint64_t)count * sizeof(struct ringcast_frame_entry);
 }
 
-/* Of a tensor that is not INLINE: whether there are bytes, and they end somewhere. */
+/* Whether the bytes of a tensor that is not INLINE are a valid range: not empty, and without overflow. */
 static inline bool rc_frame_device_range(const struct ringcast_frame_entry *entry) {
   return entry->bytes > 0 && entry->offset <= UINT64_MAX - entry->bytes;
 }

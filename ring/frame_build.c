@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Building a frame: front to back, in one pass over three regions.
+ * Builds a frame front to back, in one pass over three regions: entries, then meta (keys and dimensions), then data.
  *
- * The plan has counted the entries, so the places of all three are known at the start: entries, then meta (keys and
- * dimensions), then data. Each call appends to each of them, in the same order and with the same rounding as the plan
- * did, so the two end at the same byte. Every byte is written: gaps get zeros, since the memory may hold what an
- * earlier frame left there, and the same content has to give the same bytes.
+ * The plan has counted the entries, so the offsets of all three regions are known at the start. Each call appends to
+ * the regions in the same order and with the same rounding as the plan, so the plan and the frame end at the same byte.
+ * The builder writes every byte and fills gaps with zeros: the memory may hold bytes of an earlier frame, and equal
+ * content must give equal bytes.
  */
 #include "ring/frame.h"
 
@@ -22,7 +22,7 @@ static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint
 
 void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim, uint64_t data_bytes) {
   plan->meta = rc_add(plan->meta, key_bytes);
-  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM) plan->meta = UINT64_MAX; /* no frame can hold it */
+  if (ndim < 0 || ndim > RINGCAST_MAX_NDIM) plan->meta = UINT64_MAX; /* no frame has so many dimensions */
   else if (ndim > 0) plan->meta = rc_add(rc_align(plan->meta, RC_FRAME_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
   plan_add(plan, data_bytes, RC_FRAME_LINE);
 }
@@ -56,7 +56,7 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
                                          .tag = tag,
                                          .count = plan->count,
                                          .meta_bytes = plan->meta};
-  memcpy(memory, &header, sizeof header); /* `bytes` stays 0, which no reader accepts, until the frame is whole */
+  memcpy(memory, &header, sizeof header); /* until the frame is complete, `bytes` is 0, and readers refuse the frame */
   *builder = (struct ringcast_frame_builder){.base = memory,
                                              .capacity = need,
                                              .count = plan->count,
@@ -72,7 +72,7 @@ static bool root_is_dict(const struct ringcast_frame_builder *builder) {
   return root == RINGCAST_ROOT_DICT;
 }
 
-/* Raises the version that the frame asks of its readers. */
+/* Raises the version that a reader must support. */
 static void need_version(struct ringcast_frame_builder *builder, uint16_t version) {
   uint16_t now;
   uint8_t *place = builder->base + offsetof(struct ringcast_frame_header, version);
@@ -80,7 +80,7 @@ static void need_version(struct ringcast_frame_builder *builder, uint16_t versio
   if (now < version) memcpy(place, &version, sizeof version);
 }
 
-/* Where data of this kind goes next. The first begins a line, whatever it is. */
+/* The offset of the next data of `kind`. The first data of a frame starts on a line, whatever the kind. */
 static uint64_t data_place(const struct ringcast_frame_builder *builder, uint16_t kind) {
   if (kind == RINGCAST_ITEM_TENSOR || builder->data == builder->meta_end) return rc_frame_line(builder->data);
   return rc_align(builder->data, RC_FRAME_ALIGN);
@@ -90,12 +90,12 @@ static void zero(struct ringcast_frame_builder *builder, uint64_t from, uint64_t
   memset(builder->base + from, 0, to - from);
 }
 
-/* Whether its data is in the frame. */
+/* Whether the entry's data is in the frame. */
 static bool has_data(const struct ringcast_frame_entry *entry) {
   return entry->bytes > 0 && entry->placement == RINGCAST_PLACEMENT_INLINE;
 }
 
-/* `entry` says how large key, dimensions and data are and gets their offsets. What is empty has none. */
+/* Sets the entry's offsets of key, dimensions and data from their sizes. An empty part has offset 0. */
 static int entry_place(const struct ringcast_frame_builder *builder, struct ringcast_frame_entry *entry) {
   uint64_t key = builder->meta, dims = key + entry->key_bytes, end = dims;
   if (entry->ndim > 0) {
@@ -112,15 +112,15 @@ static int entry_place(const struct ringcast_frame_builder *builder, struct ring
   return 0;
 }
 
-/* Appends an entry that has its kind, flags, dtype, ndim, bytes and scalar; gives the place of its data. On an error
- * nothing has changed. The shape has been checked. */
+/* Appends an entry with the given kind, flags, dtype, ndim, bytes and scalar, and sets *out to the place of the data.
+ * An error changes nothing. The caller has checked the shape. */
 static int entry_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes, const int64_t *shape,
                      struct ringcast_frame_entry entry, uint8_t **out) {
   if ((entry.flags & ~RC_ITEM_FLAGS) || (entry.flags & RINGCAST_ITEM_KEYED)) return -EINVAL;
   uint32_t of_tensors = entry.flags & (RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES);
   if (of_tensors && entry.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
   if ((of_tensors & RC_ITEM_DEVICES) && !(of_tensors & RINGCAST_ITEM_CUDA)) return -EINVAL;
-  if ((of_tensors & RC_ITEM_DEVICES) == RC_ITEM_DEVICES) return -EINVAL; /* of two libraries */
+  if ((of_tensors & RC_ITEM_DEVICES) == RC_ITEM_DEVICES) return -EINVAL; /* two libraries */
   if (key ? !root_is_dict(builder) : key_bytes > 0) return -EINVAL;
   if (key_bytes > UINT32_MAX) return -ENOSPC;
   if (key) entry.flags |= RINGCAST_ITEM_KEYED;
@@ -149,7 +149,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   return 0;
 }
 
-/* Adds a tensor's entry; `*entry` says what is no property of the tensor, and gets its bytes. */
+/* Appends a tensor's entry. The caller sets the placement in `*entry`; the function sets the rest. */
 static int tensor_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
@@ -282,7 +282,7 @@ int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, 
   return 0;
 }
 
-/* Whether a tensor is elsewhere, and nothing says when it is there. */
+/* Whether a tensor's data is on a device and the header names no words that signal its completion. */
 static bool lacks_words(const struct ringcast_frame_builder *builder) {
   struct ringcast_frame_header header;
   struct ringcast_frame_entry entry;
@@ -297,7 +297,7 @@ static bool lacks_words(const struct ringcast_frame_builder *builder) {
 
 int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes) {
   if (builder->next != builder->count || lacks_words(builder)) return -EINVAL;
-  zero(builder, builder->meta, builder->meta_end); /* what the plan counted and nobody used */
+  zero(builder, builder->meta, builder->meta_end); /* planned but unused bytes */
   builder->meta = builder->meta_end;
   uint64_t bytes = builder->data;
   memcpy(builder->base + offsetof(struct ringcast_frame_header, bytes), &bytes, sizeof bytes);

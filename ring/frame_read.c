@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading a frame that somebody else wrote, and may be writing still.
+ * Reads a frame that another process wrote and may still be changing.
  *
- * What is decided on is copied out of the frame first, once, and only the copy is looked at: the header in open, an
- * entry and its dimensions in item. So a check and the use of what it checked can't see two different values. Offsets
- * are compared by subtracting within known bounds and never summed. Whatever an entry of its kind has no use for must
- * be zero, so that a later version may give it a meaning.
+ * A check and the use of the checked value never see two different values: the reader copies the header (in open) and
+ * an entry with its dimensions (in item) out of the frame once, and uses only the copy. Offsets are compared by
+ * subtracting within known bounds, and never summed. A field that the entry's kind does not use must be zero, so that a
+ * later version may give the field a meaning.
  */
 #include "ring/frame.h"
 
@@ -15,8 +15,7 @@
 
 #include "ring/tensor.h"
 
-/* Copies from memory that may change. After the barrier the compiler has to take `to` as it is; else it may read `from`
- * again in its place. */
+/* Copies from memory that may change. Without the barrier, the compiler may read `from` again instead of `to`. */
 static inline void copy_once(void *to, const void *from, size_t bytes) {
   memcpy(to, from, bytes);
   __asm__ volatile("" : : "r"(to) : "memory");
@@ -26,7 +25,8 @@ static bool lies_within(uint64_t offset, uint64_t bytes, uint64_t from, uint64_t
   return offset >= from && offset <= to && bytes <= to - offset;
 }
 
-/* Which words say when the tensors of devices are there: all of it or nothing, since version 3. */
+/* The fields that name the words which signal the completion of device tensors: all set or all zero, since version 3.
+ */
 static bool device_check(const struct ringcast_frame_header *header) {
   if (header->device_epoch == 0) return header->device_slot == 0 && header->device_generation == 0;
   return header->version >= 3 && header->device_generation != 0;
@@ -86,7 +86,7 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
   return 0;
 }
 
-/* Of another placement: bytes that are not in the frame. */
+/* Checks the entry of a tensor whose bytes are on a device. */
 static int device_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
   if (!is_lent && entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
@@ -95,7 +95,7 @@ static int device_data(const struct ringcast_frame_reader *reader, const struct 
   return (entry->lent != 0) == is_lent ? 0 : -EPROTO;
 }
 
-/* NULL in `*out`: its bytes are not in the frame. */
+/* NULL in `*out`: the entry's bytes are not in the frame. */
 static int entry_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
                       const void **out) {
   uint64_t offset = entry->offset;
@@ -116,7 +116,7 @@ static int entry_data(const struct ringcast_frame_reader *reader, const struct r
   return 0;
 }
 
-/* Bytes from the first element to the end of the last. There is one, and it is whole bytes long. */
+/* The bytes from the first element to the end of the last. The tensor is not empty, and an element has whole bytes. */
 static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *strides, int64_t item, uint64_t *out) {
   int64_t last = 0, step;
   for (int32_t i = 0; i < ndim; i++)
@@ -127,7 +127,7 @@ static int tensor_extent(int32_t ndim, const int64_t *shape, const int64_t *stri
   return 0;
 }
 
-/* The data must be as long as shape and strides make it: no element lies outside, no byte is without a meaning. */
+/* The data must have exactly the bytes of the shape and strides: no element lies outside, and no byte is unused. */
 static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t *shape, const int64_t *strides) {
   uint32_t bits = rc_element_bits(entry->dtype, entry->flags);
   uint64_t packed, extent;
@@ -139,7 +139,7 @@ static int tensor_check(const struct ringcast_frame_entry *entry, const int64_t 
   if (rc_strides_are_c(entry->ndim, shape, strides)) return entry->bytes == packed ? 0 : -EPROTO;
   if (bits % 8 != 0) return -EPROTO;
   if (tensor_extent(entry->ndim, shape, strides, bits / 8, &extent) < 0) return -EPROTO;
-  /* A stride of 0 could make 2^60 bytes of one: nobody who packs it shall have to allocate more than has been sent. */
+  /* With a stride of 0, one byte could describe 2^60: a packed copy must not need more memory than was sent. */
   return entry->bytes == extent && packed <= extent ? 0 : -EPROTO;
 }
 
@@ -166,14 +166,14 @@ static int item_tensor(const struct ringcast_frame_reader *reader, const struct 
   return 0;
 }
 
-/* An object's parts are entries, and there are such as it says. */
+/* The parts of an object are entries of the same frame. */
 static int object_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   uint32_t first = (uint32_t)entry->scalar, parts = (uint32_t)(entry->scalar >> 32);
   if (reader->version < 2 || entry->bytes == 0) return -EPROTO;
   return lies_within(first, parts, 0, reader->count) ? 0 : -EPROTO;
 }
 
-/* What an entry without dimensions may hold. */
+/* Checks the fields of an entry without dimensions. */
 static int plain_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   if (entry->ndim || entry->dims_offset) return -EPROTO;
   if (entry->dtype.code || entry->dtype.bits || entry->dtype.lanes) return -EPROTO;
@@ -193,7 +193,7 @@ static int plain_check(const struct ringcast_frame_reader *reader, const struct 
   }
 }
 
-/* A tensor may have one hash, since version 2. What it is of is for whoever wants it to find out. */
+/* A tensor may have one hash, since version 2. The caller compares the hash with the data. */
 static int hash_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   uint32_t which = entry->flags & RC_ITEM_HASHES;
   if (which == 0) return entry->hash ? -EPROTO : 0;
@@ -201,7 +201,7 @@ static int hash_check(const struct ringcast_frame_reader *reader, const struct r
   return 0;
 }
 
-/* What was on a device is a tensor, of one library at most. */
+/* Only tensors have device flags, and at most one library's. */
 static int device_flags_check(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
   uint32_t devices = entry->flags & RC_ITEM_DEVICES;
   if (devices == 0) return 0;

@@ -12,7 +12,7 @@ static bool is_free(const struct rc_held *held) { return !held->leased && held->
 bool rc_ring_queue_is_valid(const struct rc_ring_reader *reader) {
   if (rc_ring_held(reader) == 0) return reader->newest.leased && reader->newest.pins == 0;
   if (reader->older == 0) return !is_free(&reader->newest);
-  /* The oldest frame is in use, and each entry is at least a line long. */
+  /* The oldest frame is in use, and each entry covers at least RC_FRAME_ALIGN bytes. */
   return !is_free(&reader->queue[reader->first]) &&
          reader->next - reader->cursor >= (uint64_t)RC_FRAME_ALIGN * (reader->older + 1);
 }
@@ -46,7 +46,7 @@ void rc_ring_hold(struct rc_ring_reader *reader, uint64_t end) {
   reader->next = end;
 }
 
-/* Makes one entry of each run of free ones. */
+/* Replaces each run of free entries by one entry. */
 static void merge(struct rc_ring_reader *reader) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < reader->older; i++) {
@@ -65,7 +65,7 @@ bool rc_ring_may_hold(struct rc_ring_reader *reader) {
   return leased < reader->leases;
 }
 
-/* The entry of the frame that starts at `position`. NULL: no held frame starts there. */
+/* The entry of the frame that starts at `position`. NULL: no held frame starts at `position`. */
 static struct rc_held *find(struct rc_ring_reader *reader, uint64_t position) {
   uint64_t start = reader->cursor;
   if (rc_ring_held(reader) == 0) return NULL;
@@ -81,7 +81,7 @@ static struct rc_held *find_leased(struct rc_ring_reader *reader, uint64_t posit
 
 bool rc_ring_holds(struct rc_ring_reader *reader, uint64_t position) { return find_leased(reader, position) != NULL; }
 
-void rc_ring_put_back(struct rc_ring_reader *reader, uint64_t position) {
+void rc_ring_unread(struct rc_ring_reader *reader, uint64_t position) {
   assert(rc_ring_held(reader) > 0 && position < reader->next && reader->newest.pins == 0);
   reader->next = position;
   reader->newest = (struct rc_held){.leased = true};
@@ -110,5 +110,5 @@ void rc_ring_unpin(struct rc_ring_reader *reader, uint64_t position) {
   struct rc_held *held = find(reader, position);
   assert(held && held->pins > 0);
   held->pins--;
-  settle(reader); /* no look at the owner word: nobody looks at the cursor of an evicted slot */
+  settle(reader); /* without a check for eviction: the writer ignores the cursor of an evicted slot */
 }

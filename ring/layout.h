@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every byte that processes share, but for a frame's payload (ringcast/frame.h).
+ * Every byte that processes share, except a frame's payload (ringcast/frame.h).
  *
- * Three segments. CONTROL is mapped read-write by all. DATA is the writer's: readers map it read-only. SPILL, which a
- * ring may lack, is the writer's too: frames that are too large for DATA lie there. All hold numbers and offsets, never
- * pointers; each field that changes says who writes it. No line has two regular writers.
+ * A ring has up to three segments. All processes map CONTROL read-write. The writer fills DATA, and readers map DATA
+ * read-only. SPILL is optional: the writer puts payloads there that are too large for DATA. The segments hold numbers
+ * and offsets, never pointers. The comment on a field that changes names the writing process. No line has two regular
+ * writers.
  *
  * Glossary
- *   position  bytes since the ring was made; only grows; position mod capacity is the place in DATA
- *   line      64 bytes; frames start on every second one
+ *   frame     one message: a header and a payload in DATA
+ *   position  bytes since the ring was made; only grows; position mod capacity is the offset in DATA
+ *   line      64 bytes, a cache line; frames start at even lines
+ *   lap       one capacity of positions: a frame and the frame one lap later share their bytes of DATA
  *   tail      the position after the last committed frame
- *   limit     the writer may fill up to here; below limit - capacity, bytes may be overwritten at any moment
- *   cursor    a reader has released everything below it
- *   slot      one reader's place in CONTROL
- *   spilled   of a frame: its payload lies in SPILL, and a note in DATA says where
+ *   limit     the writer may fill positions up to the limit and overwrite bytes below limit - capacity at any moment
+ *   cursor    the position below which a reader has released all frames
+ *   lease     the caller's right to read a frame, from next to release
+ *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with a lease or a pin
+ *   slot      one reader's entry in CONTROL
+ *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and the length
  */
 #ifndef RC_RING_LAYOUT_H
 #define RC_RING_LAYOUT_H
@@ -29,15 +34,15 @@
 #define RC_MAX_SLOTS    1024u
 #define RC_MIN_BYTES    4096u /* the smallest and the largest ring */
 #define RC_MAX_BYTES    ((uint64_t)1 << 40)
-#define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above it can't be right; sums do not overflow */
+#define RC_MAX_POSITION ((uint64_t)1 << 62) /* never reached: a tail above is invalid; sums do not overflow */
 #define RC_NAME_MAX     32u
 
-/* At the start of each frame, in DATA. The writer writes it; commit last. */
+/* At the start of each frame, in DATA. The writer stores the fields, commit last. */
 struct rc_frame_header {
-  _Atomic uint64_t commit; /* 0: not committed. Else the position after this frame */
+  _Atomic uint64_t commit; /* 0: not committed. Otherwise the position after the frame */
   union {
-    _Atomic uint64_t about; /* all three, in one store: a frame costs as many cache misses at once as the CPU's store
-                             * buffer has room for, so each store less is worth as much as an instruction less */
+    _Atomic uint64_t meta; /* bytes, kind and flags in one store: the CPU's store buffer bounds how many cache misses
+                            * overlap, so saving a store is worth as much as saving an instruction */
     struct {
       _Atomic uint32_t bytes; /* of the payload, which follows */
       _Atomic uint16_t kind;  /* enum ringcast_kind */
@@ -46,43 +51,43 @@ struct rc_frame_header {
   };
 };
 
-static inline uint64_t rc_about_make(uint32_t bytes, uint16_t kind, uint16_t flags) {
+static inline uint64_t rc_meta_make(uint32_t bytes, uint16_t kind, uint16_t flags) {
   return bytes | (uint64_t)kind << 32 | (uint64_t)flags << 48;
 }
-static inline uint32_t rc_about_bytes(uint64_t about) { return (uint32_t)about; }
-static inline uint16_t rc_about_kind(uint64_t about) { return (uint16_t)(about >> 32); }
-static inline uint16_t rc_about_flags(uint64_t about) { return (uint16_t)(about >> 48); }
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "about's fields lie as these functions say");
+static inline uint32_t rc_meta_bytes(uint64_t meta) { return (uint32_t)meta; }
+static inline uint16_t rc_meta_kind(uint64_t meta) { return (uint16_t)(meta >> 32); }
+static inline uint16_t rc_meta_flags(uint64_t meta) { return (uint16_t)(meta >> 48); }
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rc_meta_bytes, _kind and _flags match the fields");
 
-/* The payload of a spilled frame, its note: where the payload lies in SPILL, 16 bytes into a line as in DATA. */
+/* The descriptor of a spilled frame: the payload's place in SPILL, 16 bytes into a line as in DATA. */
 #define RC_FRAME_SPILLED 1u
 struct rc_spilled {
   _Atomic uint64_t offset, bytes;
 };
 
-/* Who made this ring, and how. Written once, before ready; never again. */
+/* The writer's process and the ring's sizes. The writer stores them once, before ready. */
 struct rc_identity {
   uint64_t magic;
   uint32_t layout;        /* RC_LAYOUT of the writer's build */
   _Atomic uint32_t ready; /* RC_READY, stored last */
-  uint64_t token[2];      /* random; the handle holds the same */
+  uint64_t token[2];      /* random; the handle holds the same number */
   uint64_t capacity;      /* bytes of DATA */
   uint64_t page_size;
-  uint64_t writer_start; /* in clock ticks since boot: tells the writer from a later process with its pid */
+  uint64_t writer_start; /* in clock ticks since boot: a later process with the writer's pid has another */
   int32_t writer_pid;
   uint32_t slots;
   uint32_t memory;          /* enum ringcast_memory */
   int32_t spill_fd;         /* SPILL's descriptor in the writer's process */
-  uint64_t data_inode;      /* of DATA's file: tells it from one that took its descriptor's number later */
-  uint32_t numa, numa_node; /* enum ringcast_numa; both to look at only */
+  uint64_t data_inode;      /* of DATA's file: a later file with the same descriptor number has another */
+  uint32_t numa, numa_node; /* enum ringcast_numa; both for information only */
   int32_t numa_error;
-  int32_t spill_error;               /* to look at only */
-  uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: there is none */
-  uint64_t pid_namespace;            /* inode of the writer's; 0: not known */
+  int32_t spill_error;               /* for information only */
+  uint64_t spill_bytes, spill_inode; /* of SPILL; 0 bytes: the ring has no SPILL */
+  uint64_t pid_namespace;            /* inode of the writer's namespace; 0: not known */
   uint64_t reserved;
 };
 
-/* A word to sleep on, and how many do; see ring/eventcount.h. */
+/* A word to sleep on and the number of sleepers; see ring/eventcount.h. */
 struct rc_eventcount {
   union {
     _Atomic uint64_t state; /* the count in the high half */
@@ -92,88 +97,88 @@ struct rc_eventcount {
 _Static_assert(sizeof(struct rc_eventcount) == 8 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the word is the low half");
 
-/* Who shares the CPUs; see shm/cpus.h. */
+/* The processes that share the CPUs. */
 #define RC_CPU_WORDS 15u
 struct rc_cpus {
-  _Atomic uint32_t participants; /* the writer and the readers attached; whoever counted last */
+  _Atomic uint32_t participants; /* the writer and the attached readers; any of these may store a new count */
   uint32_t reserved;
-  _Atomic uint64_t cpus[RC_CPU_WORDS]; /* a bit for each CPU that any of them may run on */
+  _Atomic uint64_t cpus[RC_CPU_WORDS]; /* a bit for each CPU that a participant may run on */
 };
 
-/* Where the writer's device words are (gpu/layout.h), a file of its own. The writer writes it: first epoch 0, then the
- * others, then the epoch; who reads it looks at the epoch once more afterwards. */
+/* The file of the writer's device words. The writer stores epoch 0, then the other fields, then the epoch. A reader
+ * loads the epoch before and after the other fields. */
 struct rc_device_place {
-  _Atomic uint32_t epoch; /* 0: there is none. Each pool of this ring has another */
+  _Atomic uint32_t epoch; /* 0: no pool. Each pool of this ring has an epoch of its own */
   _Atomic int32_t fd;     /* in the writer's process */
   _Atomic uint64_t inode, bytes;
-  _Atomic uint64_t position; /* of the ring, when it was made: from here on no frame names an earlier pool */
+  _Atomic uint64_t position; /* the ring's, when the pool was made: frames from here on name no earlier pool */
 };
 
-/* What one party has done so far; written by it alone, read by anybody. */
+/* The counts of one participant. Only the participant stores them; every process may read them. */
 struct rc_counts {
   _Atomic uint64_t frames, bytes; /* committed, or released */
-  _Atomic uint64_t waits;         /* times that it had to wait */
-  _Atomic uint64_t sleeps, wakes; /* times that it slept, or woke others by a system call */
+  _Atomic uint64_t waits;         /* calls that had to wait */
+  _Atomic uint64_t sleeps, wakes; /* sleeps, and wake-ups of others, each a system call */
   _Atomic uint64_t waited_ns;
 };
 
-/* How long waits took: the i-th counts those below 2^i us, and not below 2^(i-1); the last one all that took longer. */
+/* Waits by duration: bucket i counts waits from 2^(i-1) up to 2^i us; the last bucket counts all longer waits. */
 #define RC_BUCKETS 16u
 struct rc_histogram {
   _Atomic uint32_t counts[RC_BUCKETS];
 };
 
-/* One reader. Its states, and who moves it between them, are told atop ring/slot.c. */
+/* One reader's entry. The essay atop ring/slot.c describes the states. */
 struct rc_slot {
   _Alignas(RC_LINE) _Atomic uint64_t cursor;   /* the reader */
   struct rc_counts counts;                     /* the reader */
   _Alignas(RC_LINE) _Atomic uint64_t owner;    /* see ring/slot.h */
   char name[RC_NAME_MAX];                      /* the reader, while joining */
-  _Atomic uint64_t stalls;                     /* the writer: times that it waited for this reader */
+  _Atomic uint64_t stalls;                     /* the writer: how often the writer waited for this reader */
   _Atomic uint32_t retains;                    /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
-  _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: a cursor shares none with another reader */
+  _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: two readers' cursors share no pair */
 };
 
 struct rc_control {
   struct rc_identity id;
   _Alignas(RC_LINE) _Atomic uint64_t tail;   /* the writer */
   struct rc_counts counts;                   /* the writer */
-  _Alignas(RC_LINE) _Atomic uint32_t closed; /* the writer, once, or who finds it dead: 1 = no more will come */
-  _Atomic uint32_t spill_epoch;              /* the writer: times that it gave memory of SPILL back to the machine */
+  _Alignas(RC_LINE) _Atomic uint32_t closed; /* 1: no more frames. The writer, once, or a reader after its death */
+  _Atomic uint32_t spill_epoch;              /* the writer: how often memory of SPILL was decommitted */
   _Atomic uint64_t spill_floor;              /* the writer: spilled frames below this position may be overwritten */
-  _Atomic uint64_t spill_used;               /* the writer: bytes of SPILL that are in place, to look at only */
-  _Atomic uint32_t evicts;                   /* the writer, at first: 1 = it goes on without readers that are slow */
-  _Atomic uint64_t limit;                    /* the writer, seldom: apart from tail, which each frame moves */
+  _Atomic uint64_t spill_used;               /* the writer: committed bytes of SPILL, for information only */
+  _Atomic uint32_t evicts;                   /* the writer, at creation. 1: the writer evicts slow readers */
+  _Atomic uint64_t limit;                    /* the writer, rarely: not on tail's line, which each frame changes */
   _Alignas(RC_LINE) struct rc_eventcount not_empty; /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
-  _Atomic uint64_t wanted;                          /* the writer: it can go on once no cursor is below this */
-  _Alignas(RC_LINE) struct rc_cpus cpus;            /* all, seldom */
+  _Atomic uint64_t wanted;                          /* the writer: a grant succeeds once no cursor is below this */
+  _Alignas(RC_LINE) struct rc_cpus cpus;            /* all, rarely */
   _Alignas(RC_LINE) struct rc_histogram waits;      /* the writer */
-  _Alignas(RC_LINE) struct rc_device_place device;  /* the writer, seldom */
+  _Alignas(RC_LINE) struct rc_device_place device;  /* the writer, rarely */
   struct rc_slot slots[];
 };
 
 #define RC_READY 1u
 
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
-_Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "about");
-_Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's note");
+_Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "meta");
+_Static_assert(sizeof(struct rc_spilled) == 16, "a spilled frame's descriptor");
 _Static_assert(sizeof(struct rc_identity) == 128, "identity: two lines");
 _Static_assert(sizeof(struct rc_slot) == 256, "slot: two pairs of lines");
 _Static_assert(sizeof(struct rc_counts) == 48 && sizeof(struct rc_histogram) == 64, "counts");
 _Static_assert(offsetof(struct rc_slot, owner) == 64, "the cursor has a line of its own");
 _Static_assert(offsetof(struct rc_control, tail) == 128, "tail");
 _Static_assert(offsetof(struct rc_control, closed) == 192, "closed");
-_Static_assert(offsetof(struct rc_control, not_empty) == 256, "data");
-_Static_assert(offsetof(struct rc_control, not_full) == 320, "room");
-_Static_assert(sizeof(struct rc_cpus) == 128, "crowd: two lines");
-_Static_assert(offsetof(struct rc_control, cpus) == 384, "crowd");
+_Static_assert(offsetof(struct rc_control, not_empty) == 256, "not_empty");
+_Static_assert(offsetof(struct rc_control, not_full) == 320, "not_full");
+_Static_assert(sizeof(struct rc_cpus) == 128, "cpus: two lines");
+_Static_assert(offsetof(struct rc_control, cpus) == 384, "cpus");
 _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of lines");
 
-/* Tells builds apart that lay memory out differently. Raise RC_LAYOUT_REVISION when a field changes its meaning. */
+/* Builds with different layouts have different fingerprints. Raise RC_LAYOUT_REVISION if a field's meaning changes. */
 #define RC_LAYOUT_REVISION 17u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a stream of tokens is one whole value.
+ * Checks that a stream of tokens is exactly one complete value.
  *
- * A walk with a stack of its own: how many values each open container still lacks. A value that comes is taken off the
- * innermost; a container that lacks nothing any more is closed, and was a value itself, taken off before. An open one
- * lacks at least one, so nothing is taken off 0.
+ * The walk has its own stack: the number of values that each open container still lacks. Each value lowers the number
+ * of the innermost container by one. A container that lacks no more values is closed; the container itself was counted
+ * as a value when the container opened. An open container lacks at least one value, so the number never falls below 0.
  *
- * No sum can wrap around: a token's count of values is no more than the bytes that are left, a class has no more fields
- * than its names have bytes, and each token is a byte or more, so there are no more values than bytes.
+ * No sum can wrap around. A token's count of values is at most the number of bytes left, a class has at most as many
+ * fields as its names have bytes, and each token has at least one byte. So there are at most as many values as bytes.
  */
 #include "ringcast/object.h"
 
@@ -26,14 +26,14 @@ static int class_define(struct walk *walk, const struct ringcast_token *token) {
   if (walk->needs.classes == RINGCAST_MAX_CLASSES) return -EPROTO;
   uint64_t ends = 0;
   for (uint64_t i = 0; i < token->count; i++) ends += token->data[i] == 0;
-  /* Module and name, or those and the fields. */
+  /* Module and name, then the fields if any. */
   if (ends < 1 || (token->kind == RINGCAST_CLASS_ENUM && ends > 1)) return -EPROTO;
   walk->kinds[walk->needs.classes] = token->kind;
   walk->fields[walk->needs.classes++] = ends - 1;
   return 0;
 }
 
-/* 1: a container, and how many values have to follow; 0: it is whole by itself. */
+/* 1: the token opens a container, and *out values must follow. 0: the token is a complete value. */
 static int token_lacks(struct walk *walk, const struct ringcast_token *token, uint64_t *out) {
   switch (token->tag) {
   case RINGCAST_TAG_LIST:
@@ -41,7 +41,7 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
   case RINGCAST_TAG_SET:
   case RINGCAST_TAG_FROZENSET: *out = token->count; return 1;
   case RINGCAST_TAG_DICT:
-    *out = 2 * token->count; /* at most the bytes that were left, as ringcast_token_read has seen to */
+    *out = 2 * token->count; /* at most the bytes left: ringcast_token_read has checked the count */
     return 1;
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE: *out = 3; return 1;
@@ -66,7 +66,7 @@ static int token_lacks(struct walk *walk, const struct ringcast_token *token, ui
   }
 }
 
-/* 1: the root is whole; 0: go on. */
+/* 1: the root is complete. 0: more tokens must follow. */
 static int take(struct walk *walk, const struct ringcast_token *token) {
   uint64_t lacks = 0;
   if (token->tag == RINGCAST_TAG_CLASS) return class_define(walk, token);

@@ -2,9 +2,8 @@
 /*
  * How frames pass from one writer to many readers without a lock, and why none is torn, lost or read twice.
  *
- * Publishing. Positions only grow; a frame at position p starts with a commit word, which is 0 until the frame is
- * complete and the position after it, e, from then on. Before the writer commits p the word at e, where the next frame
- * will start, is zero:
+ * Publishing. Positions only grow. A frame at position p starts with a commit word: 0 until the frame is complete, then
+ * e, the position after the frame. The next frame will start at e. Before the writer commits p, the word at e is zero:
  *
  *     writer                                          reader at r
  *     W0  commit[e] = 0                               R1  load-acquire commit[r]; 0: nothing yet
@@ -12,44 +11,48 @@
  *     W2  store-release commit[p] = e   -> R1         A1  store-release cursor = e   -> G2
  *     W3  store-release tail = e        -> J3
  *
- * W2 -> R1: who sees e also sees the payload (W1) and the zero at e (W0). So a reader that has arrived at e by way of p
- * finds either that zero or e's own commit, never what an earlier lap left there. The first word of all, at 0, is zero
- * because memory starts so. A small frame and its commit word share one line: that line is all that moves.
+ * W2 -> R1: a reader that sees e also sees the payload (W1) and the zero at e (W0). A reader that has moved from p to e
+ * therefore finds either the zero or the commit of the frame at e, never a stale word of an earlier lap. The very first
+ * word, at 0, is zero because new memory is zero. A small frame and its commit word share one line, and only this line
+ * moves between the CPUs.
  *
- * W0 is done ahead, just after the commit before, for a frame as long as that: then it does not stand in the way of W2
- * (stores become visible in order, and this one has to fetch its line), and the line is the writer's already when the
- * next frame is written. A trip takes a quarter less. A frame of another length, or whose reservation reached over that
- * word, has its W0 done before W2. In either case it comes before W2 in program order, which is all that counts.
+ * The writer does W0 ahead, directly after the previous commit, as if the next frame had the same length. A trip then
+ * takes a quarter less: W0 has to fetch a line, stores become visible in order, and W2 would wait behind W0. The line
+ * also belongs to the writer's CPU already when the writer fills the next frame. If the next frame has another length,
+ * or if its reservation reached over the word, W0 is done before W2. In both cases W0 precedes W2 in program order, and
+ * the proof needs nothing more.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
- * so nothing above any cursor is overwritten, and below limit - capacity lies all that an observer who holds nobody
- * back must not trust. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's
- * stores over it. "need" covers the next frame's header, since W0 writes there. By the same look at the cursors,
- * rc_ring_lowest, spill memory becomes free again.
+ * The writer therefore overwrites no byte above any cursor. An observer without a slot must trust no byte below
+ * limit - capacity. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's
+ * stores over the frame. "need" covers the next frame's header, because W0 writes there. The same pass over the
+ * cursors, rc_ring_lowest, also frees spill memory.
  *
- * Joining. A reader must start at a position that the writer will not have overwritten by the time it looks:
+ * Joining. A reader must start at a position that the writer does not overwrite before the reader's first look:
  *
  *     writer's grant                                  joining reader
  *     (W3 tail, earlier)                              J1  owner: FREE -> JOINING
  *     G0  full fence                                  J2  full fence
  *     G1  load-acquire owner of every slot            J3  load-acquire tail; cursor = tail
- *     G2  load-acquire cursor of those ACTIVE         J4  owner: JOINING -> ACTIVE, release   -> G1
+ *     G2  load-acquire cursor of ACTIVE slots         J4  owner: JOINING -> ACTIVE, release   -> G1
  *
- * G0 and J2 pair: either G1 sees JOINING, and then the writer grants itself nothing until that has passed; or J3 sees a
- * tail at least as new as the grant's, and then limit <= tail + capacity / 2 keeps the reader's start safe. J4 -> G1:
- * who sees ACTIVE sees the cursor that belongs to it. If the slot changes hands between G1 and G2 the cursor read
- * belongs to a later owner, which started at some tail of its own: the grant then counts it as if it had joined just
- * before.
+ * G0 and J2 pair, so one of two cases holds. Either G1 sees JOINING, and the writer grants itself nothing while a slot
+ * is JOINING. Or J3 sees a tail at least as new as the grant's tail, and limit <= tail + capacity / 2 keeps the
+ * reader's start safe. J4 -> G1: a writer that sees ACTIVE also sees the cursor of the same owner. If the slot changes
+ * hands between G1 and G2, the cursor read belongs to a later owner, which started at a tail of its own: the grant then
+ * counts the later owner as if that reader had joined just before.
  *
- * Between W2 and W3 the tail is one frame behind. Who reads that frame, leaves and joins again in this gap must not get
- * it twice; so J3 looks at the commit word at the tail too, and starts after a frame that is there already.
+ * Between W2 and W3 the tail is one frame behind. A process could read the last frame, leave and join again in this
+ * gap, and must not get the frame twice. J3 therefore also loads the commit word at the tail, and the reader starts
+ * after a frame that is committed already.
  *
- * Leaving is an exchange for FREE, whose release pairs with G1 as A1 does with G2. A reader that is too slow can be
- * evicted: slot.c tells how it finds out, and what becomes of slots whose owner is dead.
+ * Leaving is an exchange to FREE. The release of this exchange pairs with G1 as A1 does with G2. The writer can evict a
+ * reader that is too slow: slot.c explains how the reader learns of the eviction, and how the slots of dead processes
+ * become free.
  *
- * What comes from the other side is checked before use: a commit word must lie ahead of its frame by the frame's own
- * length, on a frame's place, within one lap; a cursor must lie within one lap behind the tail.
+ * Each process checks a peer's values before use. A commit word must lie ahead of the frame by exactly the frame's
+ * length, aligned and within one lap. A cursor must lie within one lap behind the tail.
  */
 #include "ring/fastpath.h"
 
@@ -65,8 +68,8 @@ void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring) {
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
   uint64_t capacity = writer->ring.capacity;
   bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 && writer->tail % RC_FRAME_ALIGN == 0;
-  /* The header at the tail is ours to zero, and no more than half a ring is ever granted. The limit is 0 before the
-   * first grant. */
+  /* The writer may zero the header at the tail, and a grant is at most half a ring. The limit is 0 before the first
+   * grant. */
   bool room = writer->limit == 0
                   ? writer->tail == 0
                   : writer->tail + RC_FRAME_ALIGN <= writer->limit && writer->limit - writer->tail <= capacity / 2;
@@ -98,7 +101,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
   return 0;
 }
 
-/* Sets the limit anew. */
+/* Sets a new limit. */
 static int grant(struct rc_ring_writer *writer) {
   const struct rc_ring *ring = &writer->ring;
   uint64_t lowest;
@@ -106,10 +109,10 @@ static int grant(struct rc_ring_writer *writer) {
   if (result != 0) return result;
   uint64_t limit = lowest + ring->capacity, half = writer->tail + ring->capacity / 2;
   if (half < limit) limit = half;
-  if (limit > writer->limit) writer->limit = limit; /* never back: a reader whose cursor went back is to blame itself */
+  if (limit > writer->limit) writer->limit = limit; /* never lower: only an invalid cursor moves backwards */
   RC_POINT(GRANT);
-  /* Relaxed, with a fence after it: an observer that saw a byte written from here on must find this limit
-   * or a later. */
+  /* Relaxed, because the fence L1 follows: an observer that saw a byte stored after L1 must find this limit or a later
+   * one. */
   rc_store_relaxed(&ring->control->limit, writer->limit); /* L0 -> T3 */
   RC_POINT(L0_DONE);
   rc_fence_release(); /* L1 -> T2, A0 */
@@ -125,7 +128,7 @@ uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes) {
   return end > writer->ring.capacity ? end - writer->ring.capacity : 0;
 }
 
-/* Makes sure that `bytes` of payload may be written at the tail. */
+/* Ensures that the writer may write `bytes` of payload at the tail. */
 static int ensure(struct rc_ring_writer *writer, uint64_t bytes) {
   if (bytes > rc_ring_max_frame(writer->ring.capacity)) return -EMSGSIZE;
   if (writer->tail + need_of(bytes) <= writer->limit) return 0;
@@ -153,13 +156,13 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
 }
 
 int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind) {
-  struct rc_spilled *note = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
-  if (!writer->open || writer->reserved < sizeof *note) return -EINVAL;
-  rc_store_relaxed(&note->offset, offset); /* W1: relaxed, W2 publishes it */
-  rc_store_relaxed(&note->bytes, bytes);   /* W1 */
-  RC_POINT(NOTE_WRITTEN);
-  rc_ring_publish(writer, sizeof *note, kind, RC_FRAME_SPILLED);
-  RC_POINT(NOTE_PUBLISHED);
+  struct rc_spilled *descriptor = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
+  if (!writer->open || writer->reserved < sizeof *descriptor) return -EINVAL;
+  rc_store_relaxed(&descriptor->offset, offset); /* W1: relaxed, W2 publishes the store */
+  rc_store_relaxed(&descriptor->bytes, bytes);   /* W1 */
+  RC_POINT(DESCRIPTOR_WRITTEN);
+  rc_ring_publish(writer, sizeof *descriptor, kind, RC_FRAME_SPILLED);
+  RC_POINT(DESCRIPTOR_PUBLISHED);
   return 0;
 }
 
@@ -167,7 +170,7 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
   if (!writer->open) return -EINVAL;
   writer->open = false;
   writer->reserved = 0;
-  writer->zeroed = 0; /* what was written into the reservation may lie there */
+  writer->zeroed = 0; /* the caller may have written over the zeroed word */
   RC_POINT(ABORTED);
   return 0;
 }
@@ -181,11 +184,11 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
          reader->slot < reader->ring.slots;
 }
 
-int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *note,
+int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *descriptor,
                     struct rc_ring_frame *frame) {
-  if (frame_bytes != sizeof *note) return -EPROTO;
-  /* Relaxed: W2 published them; once, so that what was checked is what is used. */
-  uint64_t at = rc_load_relaxed(&note->offset), length = rc_load_relaxed(&note->bytes);
+  if (frame_bytes != sizeof *descriptor) return -EPROTO;
+  /* Relaxed: W2 published both. Loaded once, so the checked value is the used value. */
+  uint64_t at = rc_load_relaxed(&descriptor->offset), length = rc_load_relaxed(&descriptor->bytes);
   if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at)
     return -EPROTO;
   frame->spilled = true;
@@ -194,15 +197,15 @@ int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const stru
   return 0;
 }
 
-/* What is committed at `position`, and the position after it. Sets `out` on success. */
+/* Reads the frame at `position`. Sets `out` and `after`, the position after the frame, on success only. */
 static inline int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out,
                              uint64_t *after) {
   const struct rc_frame_header *frame = rc_frame_at(ring, position);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0) return -EAGAIN;
-  uint64_t about = rc_load_relaxed(&frame->about); /* R2: once, so that what was checked is what is used */
-  uint32_t bytes = rc_about_bytes(about);
-  uint16_t flags = rc_about_flags(about);
+  uint64_t meta = rc_load_relaxed(&frame->meta); /* R2: loaded once, so the checked value is the used value */
+  uint32_t bytes = rc_meta_bytes(meta);
+  uint16_t flags = rc_meta_flags(meta);
   if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
   *after = end;
   if (flags == 0) {
@@ -215,7 +218,7 @@ static inline int read_frame(const struct rc_ring *ring, uint64_t position, stru
     out->data = ring->spill + out->offset;
   }
   out->position = position;
-  out->kind = rc_about_kind(about);
+  out->kind = rc_meta_kind(meta);
   return 0;
 }
 
@@ -226,7 +229,7 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   int result = read_frame(&reader->ring, reader->next, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result != 0) return result;
-  if (end - reader->cursor > reader->ring.capacity) return -EPROTO; /* the frames held reach over a whole lap */
+  if (end - reader->cursor > reader->ring.capacity) return -EPROTO; /* the held frames exceed a lap */
   rc_ring_hold(reader, end);
   return 0;
 }
@@ -243,5 +246,5 @@ int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_rin
   if (!rc_ring_holds(reader, position)) return -EINVAL;
   int result = read_frame(&reader->ring, position, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
-  return result == -EAGAIN ? -EPROTO : result;    /* it was there before */
+  return result == -EAGAIN ? -EPROTO : result;    /* a held frame was committed before */
 }

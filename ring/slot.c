@@ -15,7 +15,7 @@
  * in the middle of reading, so the writer can't wait for it to be told; it finds out for itself:
  *
  *     writer                                          reader
- *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire about
+ *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire meta
  *     L0, L1  the next grant: limit, release fence    R3  load owner: not its own word? then -ESTALE
  *     W1  stores over what the evicted one holds      ... reads the payload in place
  *                                                     A0  acquire fence, load owner: not its own? then -ESTALE

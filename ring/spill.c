@@ -2,28 +2,28 @@
 /*
  * Frames beside the ring.
  *
- * A frame that is too large for the ring goes through SPILL: the writer takes a region of it, fills it, and commits a
- * small frame to the ring, the note, which says where the payload lies. So all of the ring's order and publishing holds
- * for it: W2 -> R1 covers the payload as it covers the note.
+ * A frame that is too large for the ring goes through SPILL. The writer takes a region of SPILL and fills the region.
+ * The writer then commits a small frame to the ring, the descriptor, which names the payload's offset and length. The
+ * ring's publishing therefore covers the payload as well: W2 -> R1 orders the payload as it orders the descriptor.
  *
- * Whose is it? A region belongs to its frame's readers until all cursors are past the note, and only the writer needs
- * to know which regions there are. They stand in a queue in the order of their frames, so they become free in that
- * order, by the same look at the cursors as for room in the ring (rc_ring_lowest, G0 to G2 in ring.c): a region whose
- * `end` is not above the lowest cursor is needed by nobody. That also holds for who joins: either the look sees it
- * joining and gives nothing, or it starts at a tail not older than the look's, which is above every `end` that is
- * freed.
+ * Ownership. A region belongs to the readers of its frame until all cursors are past the descriptor. Only the writer
+ * needs the list of regions. The regions stand in a queue in the order of their frames, so they become free in this
+ * order, by the same pass over the cursors as room in the ring (rc_ring_lowest, G0 to G2 in ring.c). If a region's
+ * `end` is not above the lowest cursor, no reader needs the region. The rule also covers a joining reader: either the
+ * pass sees JOINING and frees nothing, or the reader starts at a tail not older than the tail of the pass, which is not
+ * below any freed `end`.
  *
- * Where? First fit from the lowest offset on: memory that was used lately is in place and in the cache, and the upper
- * end falls idle, so that it can be given back. All regions free at last, so a frame that fits SPILL at all finds room
- * once the readers have passed; a reservation that grows may even move over itself.
+ * Placement. First fit from the lowest offset: recently used memory is committed and in the cache, and the upper end
+ * falls idle and can be decommitted. All regions become free in the end, so a frame that fits SPILL at all finds room
+ * once the readers have passed. A reservation that grows may even move to a region that overlaps the old region.
  *
- * Observers hold nobody back. Before a region is used again, or its memory is given back to the machine,
+ * Observers do not block the writer. Before the writer reuses a region or decommits the memory,
  *
- *     S0  store floor = its end                -> T6 (ring/tap.h)
+ *     S0  store floor = the region's end       -> T6 (ring/tap.h)
  *     S1  release fence                        -> T5
- *     S2  write to it, or give it back
+ *     S2  write to the region, or decommit it
  *
- * and who has copied any of S2's bytes finds a floor above its frame's position.
+ * and an observer that has copied any byte of S2 finds a floor above its frame's position.
  */
 #include "ring/spill.h"
 
@@ -42,14 +42,14 @@ bool rc_spill_is_valid(const struct rc_spill *spill) {
   uint64_t position = spill->floor, offset = 0;
   for (uint32_t i = 0; i < spill->count; i++) {
     uint64_t end = spill->regions[(spill->first + i) % RC_SPILL_REGIONS].end;
-    if (end <= position) return false; /* the queue is in the order of the frames, and none of it is gone */
+    if (end <= position) return false; /* the queue is in the order of the frames, all above the floor */
     position = end;
   }
   for (uint32_t i = 0; i < spill->count; i++) {
     const struct rc_spill_region *region = &spill->regions[spill->order[i]];
     if ((spill->order[i] + RC_SPILL_REGIONS - spill->first) % RC_SPILL_REGIONS >= spill->count) return false;
     if (region->offset < offset || region->bytes == 0 || (region->offset | region->bytes) % RC_SPILL_UNIT != 0)
-      return false; /* by offset, and none over another */
+      return false; /* by offset, without overlap */
     offset = region->offset + region->bytes;
     if (spill->is_open && region->offset < spill->open.offset + spill->open.bytes && spill->open.offset < offset)
       return false;
@@ -79,7 +79,7 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
   if (floor == spill->floor) return 0;
   spill->floor = floor;
   RC_POINT(RECLAIM);
-  rc_store_relaxed(&ring->ring.control->spill_floor, floor); /* S0 -> T6: relaxed, the fence after it orders it */
+  rc_store_relaxed(&ring->ring.control->spill_floor, floor); /* S0 -> T6: relaxed, because the fence S1 follows */
   RC_POINT(S0_DONE);
   rc_fence_release(); /* S1 -> T5, A0 */
   RC_POINT(S1_DONE);
@@ -89,7 +89,7 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
 
 /* ---- Finding ---------------------------------------------------------------------------------------------------- */
 
-/* The lowest gap of `room` bytes between the regions in flight, without the `passed` oldest. */
+/* The lowest gap of `room` bytes between the regions in flight, ignoring the `passed` oldest regions. */
 static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t room, uint64_t *offset) {
   uint64_t at = 0;
   if (room > spill->bytes) return false;
@@ -99,13 +99,13 @@ static bool find_gap(const struct rc_spill *spill, uint32_t passed, uint64_t roo
     if (region->offset - at >= room) break;
     at = region->offset + region->bytes;
   }
-  /* Behind a gap that was found there is more than that, so this holds of it, too. */
+  /* After a break, the rest of SPILL is at least the found gap, so the same check accepts the gap. */
   if (spill->bytes - at < room) return false;
   *offset = at;
   return true;
 }
 
-/* Whether the open region can have `room` bytes where it is. */
+/* Whether the open region can grow to `room` bytes in place. */
 static bool fits_in_place(const struct rc_spill *spill, uint64_t room) {
   uint64_t until = spill->bytes;
   for (uint32_t i = spill->count; i > 0; i--) {
@@ -130,7 +130,7 @@ int rc_spill_find(const struct rc_spill *spill, uint64_t bytes, bool grows, uint
 
 uint64_t rc_spill_wanted(const struct rc_spill *spill, uint64_t bytes) {
   uint64_t room = rc_spill_room(bytes), offset;
-  uint32_t few = 0, enough = spill->count; /* to be passed by all; with more of them gone there is no less room */
+  uint32_t few = 0, enough = spill->count; /* oldest regions to free; freeing more never leaves less room */
   if (enough == 0) return 0;
   while (enough - few > 1) {
     uint32_t middle = few + (enough - few) / 2;
@@ -157,7 +157,7 @@ static void enqueue(struct rc_spill *spill, struct rc_spill_region region) {
   spill->order[i] = (uint16_t)index;
 }
 
-static void close_it(struct rc_spill *spill) {
+static void close_region(struct rc_spill *spill) {
   spill->is_open = false;
   spill->open = (struct rc_spill_region){0};
   spill->reserved = 0;
@@ -169,9 +169,9 @@ int rc_spill_commit(struct rc_spill *spill, struct rc_ring_writer *ring, uint64_
   if (result != 0) return result;
   enqueue(spill,
           (struct rc_spill_region){.offset = spill->open.offset, .bytes = rc_spill_room(bytes), .end = ring->tail});
-  close_it(spill);
+  close_region(spill);
   assert(rc_spill_is_valid(spill));
   return 0;
 }
 
-void rc_spill_abort(struct rc_spill *spill) { close_it(spill); }
+void rc_spill_abort(struct rc_spill *spill) { close_region(spill); }

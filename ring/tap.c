@@ -5,19 +5,19 @@
 #include <string.h>
 
 void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
-  uint64_t tail = rc_load_acquire(&ring->control->tail); /* <- W3: the header at the tail is zero, or committed since */
+  uint64_t tail = rc_load_acquire(&ring->control->tail); /* <- W3: the word at the tail is 0, or committed since */
   *tap = (struct rc_ring_tap){.ring = *ring, .next = tail & ~(uint64_t)(RC_FRAME_ALIGN - 1)};
 }
 
-/* Whether all that was read from `next` on, up to now, was still what had been committed there. */
+/* Whether the bytes that the tap has loaded from `next` on are the committed bytes. */
 static bool is_whole(const struct rc_ring_tap *tap) {
   rc_fence_acquire(); /* T2 <- L1 */
-  /* T3: acquire for skip: G0 is a full fence, so who sees this limit finds a tail as new as its grant's, or newer. */
+  /* T3: acquire, for skip. G0 is a full fence, so a tap that sees this limit finds the tail of its grant or a newer. */
   uint64_t limit = rc_load_acquire(&tap->ring.control->limit);
   return limit <= tap->next + tap->ring.capacity;
 }
 
-/* Goes on at the tail. False if that is no place to go on from. */
+/* Moves the tap to the tail. False: the tail is invalid. */
 static bool skip(struct rc_ring_tap *tap) {
   uint64_t tail = rc_load_acquire(&tap->ring.control->tail); /* <- W3 */
   if (tail % RC_FRAME_ALIGN != 0 || tail <= tap->next || tail > RC_MAX_POSITION) return false;
@@ -27,7 +27,7 @@ static bool skip(struct rc_ring_tap *tap) {
   return true;
 }
 
-/* The writer may be at work on the very bytes: that is what is_whole is for, and no race to be told of. */
+/* The writer may store to the same bytes. ThreadSanitizer need not report this race: is_whole discards such a copy. */
 __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *from, uint64_t bytes) {
 #if defined(__SANITIZE_THREAD__)
   for (uint64_t i = 0; i < bytes; i++) ((uint8_t *)to)[i] = ((const uint8_t *)from)[i];
@@ -36,13 +36,13 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 #endif
 }
 
-#define PIECE ((uint64_t)1 << 20) /* of a spilled payload, copied between two looks at the floor */
+#define PIECE ((uint64_t)1 << 20) /* bytes of a spilled payload to copy between two loads of the floor */
 
-/* Copies a spilled payload. -ESTALE: it has been overwritten, or may have been. */
+/* Copies a spilled payload. -ESTALE: the payload may have been overwritten. */
 static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
   for (uint64_t done = 0;;) {
     rc_fence_acquire();                                                /* T5 <- S1 */
-    uint64_t floor = rc_load_relaxed(&tap->ring.control->spill_floor); /* T6: relaxed, the fence before it orders it */
+    uint64_t floor = rc_load_relaxed(&tap->ring.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
     if (floor > frame->position) return -ESTALE;
     if (done == frame->bytes) return 0;
     uint64_t piece = frame->bytes - done < PIECE ? frame->bytes - done : PIECE;
@@ -52,14 +52,14 @@ static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *fram
   }
 }
 
-/* Goes on behind the frame at `next`, whose payload alone was lost. */
+/* Skips the frame at `next` after the loss of its payload alone. */
 static void pass(struct rc_ring_tap *tap, uint64_t end) {
   tap->lost_bytes += end - tap->next;
   tap->gaps++;
   tap->next = end;
 }
 
-/* No more than a lap in one call: a hostile writer could make a tap skip lost frames for ever. */
+/* At most a lap in one call. Otherwise a hostile writer could make a tap skip lost frames without end. */
 static bool may_pass(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
   *passed += end - tap->next;
   return *passed <= tap->ring.capacity;
@@ -68,18 +68,18 @@ static bool may_pass(const struct rc_ring_tap *tap, uint64_t end, uint64_t *pass
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out) {
   const struct rc_ring *ring = &tap->ring;
   uint64_t passed = 0;
-  for (int tries = 0; tries < 3;) { /* a writer that laps us each time leaves us nothing to say for now */
+  for (int tries = 0; tries < 3;) { /* if the writer laps the tap each time, give up for now */
     const struct rc_frame_header *frame =
         (const struct rc_frame_header *)(ring->data + (tap->next & (ring->capacity - 1)));
     uint64_t end = rc_load_acquire(&frame->commit); /* T1 <- W2 */
     uint32_t bytes = rc_load_relaxed(&frame->bytes);
     struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes};
     uint16_t flags = rc_load_relaxed(&frame->flags);
-    /* What it says is believed only once the note is known to be whole. */
-    int note = flags == 0 ? 0
-               : flags == RC_FRAME_SPILLED
-                   ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
-                   : -EPROTO;
+    /* Used only after is_whole has found the descriptor intact. */
+    int descriptor = flags == 0 ? 0
+                     : flags == RC_FRAME_SPILLED
+                         ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
+                         : -EPROTO;
     copy(&found.kind, &frame->kind, sizeof found.kind);
     if (!is_whole(tap)) {
       if (!skip(tap)) return -EPROTO;
@@ -87,7 +87,7 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
       continue;
     }
     if (end == 0) return -EAGAIN;
-    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || note != 0)
+    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || descriptor != 0)
       return -EPROTO;
     *out = found;
     if (found.bytes > room) return -EMSGSIZE;

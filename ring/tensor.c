@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors: how many bytes they are, and how they are packed into C order.
+ * The sizes of tensors, and packing into C order.
  *
- * Packing copies blocks. The axes are first coalesced: those of size 1 go, and two neighbours become one where the
- * outer's stride continues the inner's. If the innermost axis that is left has no gaps, all of it is one block, else an
- * element is. What remains is a walk over the other axes, one block at a time. A tensor in C order ends up as a single
- * block, a slice of rows as one block per row, a transposed tensor as one block per element; blocks as large as the
- * common elements are copied by loops of their own. Strides are only ever multiplied by an index within the shape, so
- * zero and negative ones need no case.
+ * Packing copies blocks. First the axes are coalesced: axes of size 1 are dropped, and two neighbours become one axis
+ * if the outer stride continues the inner axis. If the innermost remaining axis has no gaps, the whole axis is one
+ * block; otherwise each element is a block. The rest is a walk over the other axes, one block at a time. A tensor in C
+ * order becomes a single block, a slice of rows one block per row, a transposed tensor one block per element. Blocks of
+ * the common element sizes have copy loops with a constant size. A stride is only ever multiplied by an index within
+ * the shape, so zero and negative strides need no special case.
  */
 #include "ring/tensor.h"
 
@@ -17,7 +17,7 @@
 
 #define DTYPE_CODE_MAX 17 /* DLPack 1.1: kDLFloat4_e2m1fn */
 
-/* A dimension as the copy sees it: bytes from one block to the next, not elements. */
+/* A dimension for the copy: `step` is in bytes, not in elements. */
 struct axis {
   int64_t count, step;
 };
@@ -44,7 +44,7 @@ int rc_shape_layout(int32_t ndim, const int64_t *shape, int64_t *strides, int64_
 }
 
 int rc_packed_bytes(uint32_t bits, int64_t count, uint64_t *out) {
-  /* Eight elements are exactly `bits` bytes, so the bits of all of them need not fit in 64. */
+  /* Eight elements have exactly `bits` bytes, so the total number of bits need not fit in 64 bits. */
   uint64_t eights = (uint64_t)count / 8, rest = ((uint64_t)count % 8 * bits + 7) / 8, bytes;
   if (__builtin_mul_overflow(eights, bits, &bytes) || __builtin_add_overflow(bytes, rest, &bytes)) return -EINVAL;
   if (bytes > INT64_MAX) return -EINVAL;
@@ -56,7 +56,7 @@ bool rc_strides_are_c(int32_t ndim, const int64_t *shape, const int64_t *strides
   bool chained = true;
   int64_t expected = 1;
   for (int32_t i = ndim; i-- > 0;) {
-    if (shape[i] == 0) return true; /* no element is anywhere */
+    if (shape[i] == 0) return true; /* no elements */
     if (shape[i] == 1) continue;
     if (strides[i] != expected) chained = false;
     expected *= shape[i];
@@ -71,16 +71,16 @@ int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out) {
   int rc = rc_shape_layout(tensor->ndim, tensor->shape, NULL, &count);
   if (rc < 0) return rc;
   if (bits % 8 != 0 && tensor->strides && !rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides))
-    return -EINVAL; /* an element has no address of its own */
+    return -EINVAL; /* an element has no byte address */
   return rc_packed_bytes(bits, count, out);
 }
 
-/* Innermost first; returns how many are left, or -EINVAL. The tensor has elements. */
+/* Fills in the coalesced axes, innermost first. Returns the number of axes, or -EINVAL. The tensor is not empty. */
 static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, struct axis *axes) {
   int n = 0;
   for (int32_t i = tensor->ndim; i-- > 0;) {
     int64_t step, continued;
-    if (tensor->shape[i] == 1) continue; /* its stride may be anything */
+    if (tensor->shape[i] == 1) continue; /* the stride has no meaning */
     if (__builtin_mul_overflow(tensor->strides[i], item, &step)) return -EINVAL;
     if (n > 0 && !__builtin_mul_overflow(axes[n - 1].count, axes[n - 1].step, &continued) && continued == step)
       axes[n - 1].count *= tensor->shape[i];
@@ -89,7 +89,7 @@ static int axes_coalesce(const struct ringcast_tensor *tensor, int64_t item, str
   return n;
 }
 
-/* memcpy of a constant size is a load and a store that need no alignment. */
+/* memcpy of a constant size compiles to an unaligned load and store. */
 #define COPY_FIXED(size) \
   for (int64_t i = 0; i < axis.count; i++) memcpy(out + i * (size), in + i * axis.step, (size))
 
@@ -131,15 +131,15 @@ int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out) {
     return 0;
   }
   struct axis storage[RINGCAST_MAX_NDIM], *axes = storage;
-  storage[0] = (struct axis){0}; /* for compilers that do not see that n > 0 below */
-  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) / 8; /* whole bytes: less is in C order */
+  storage[0] = (struct axis){0};                                     /* for compilers that cannot prove n > 0 below */
+  int64_t block = rc_element_bits(tensor->dtype, tensor->flags) / 8; /* smaller elements are in C order: packed above */
   int n = axes_coalesce(tensor, block, axes);
   if (n < 0) return n;
   if (axes[0].step == block) {
     block *= axes[0].count;
     axes++, n--;
   }
-  assert(n > 0); /* else it were in C order */
+  assert(n > 0); /* with no axis left, the tensor would be in C order */
   axes_copy(axes, n, (size_t)block, tensor->data, out);
   return 0;
 }

@@ -146,7 +146,7 @@ static void forge(struct input *input) {
   struct rc_frame_header *frame = (struct rc_frame_header *)(void *)(ring.data + position);
   struct rc_spilled *note = (struct rc_spilled *)(frame + 1);
   fuzzed_frames++;
-  rc_store_relaxed(&frame->about, rc_about_make((uint32_t)bytes, RINGCAST_KIND_TENSORS, how & 1));
+  rc_store_relaxed(&frame->meta, rc_meta_make((uint32_t)bytes, RINGCAST_KIND_TENSORS, how & 1));
   if (how & 1) {
     rc_store_relaxed(&note->offset, take(input, 3) << 4);
     rc_store_relaxed(&note->bytes, how & 2 ? value_of(input, SPILL) : take(input, 3));

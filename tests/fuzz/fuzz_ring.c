@@ -168,9 +168,9 @@ static void look(struct party *party, uint64_t how) {
   require(rc_ring_count(&party->reader.ring, &position, 100) <= 100);
 }
 
-static void put_back(struct party *party) {
+static void unread(struct party *party) {
   if (!party->joined || next(party) != 0) return;
-  rc_ring_put_back(&party->reader, party->positions[--party->held]);
+  rc_ring_unread(&party->reader, party->positions[--party->held]);
 }
 
 static void tap(void) {
@@ -204,7 +204,7 @@ static uint64_t value_of(struct input *input, uint64_t before) {
   case 0: return take(input, 8);
   case 1: return take(input, 1);
   case 2: return position_of(take(input, 1)) + (uint64_t)(int8_t)take(input, 1) * RC_FRAME_ALIGN;
-  case 3: return rc_about_make((uint32_t)take(input, 2), (uint16_t)take(input, 1), how >> 4 & 1);
+  case 3: return rc_meta_make((uint32_t)take(input, 2), (uint16_t)take(input, 1), how >> 4 & 1);
   case 4: return rc_owner_make((uint32_t)take(input, 1), 7, how >> 6, (enum rc_slot_state)(how >> 4 & 3));
   case 5: return before ^ (uint64_t)1 << (how >> 3 & 31);
   case 6: return position_of(take(input, 1)) + world.capacity * (uint64_t)(int8_t)take(input, 1);
@@ -263,7 +263,7 @@ static void forge(struct input *input) {
   uint64_t bytes = how & 1 ? sizeof(struct rc_spilled) : take(input, 2) % world.capacity;
   uint8_t *frame = world.data + (position & (world.capacity - 1));
   store(frame, position + rc_frame_lines(bytes));
-  store(frame + 8, rc_about_make((uint32_t)bytes, (uint16_t)how, how & 1));
+  store(frame + 8, rc_meta_make((uint32_t)bytes, (uint16_t)how, how & 1));
   if (!(how & 1)) return;
   store(frame + 16, take(input, 2) * 16);
   store(frame + 24, how & 8 ? value_of(input, 0) : take(input, 1));
@@ -306,7 +306,7 @@ static void step(struct input *input) {
   case 6: next(party); break;
   case 7: release(party, (uint32_t)take(input, 1)); break;
   case 8: look(party, take(input, 1)); break;
-  case 9: put_back(party); break;
+  case 9: unread(party); break;
   case 10: tap(); break;
   case 11: watch_tap(); break;
   case 12: stream(input); break;

@@ -16,7 +16,7 @@ static int fetch_and_be_robbed(void *context, uint64_t offset, void *to, uint64_
   struct rc_spilled *note = (struct rc_spilled *)(next + 1);
   rc_store_relaxed(&note->offset, RC_SPILL_PHASE);
   rc_store_relaxed(&note->bytes, 100);
-  rc_store_relaxed(&next->about, rc_about_make(sizeof *note, 0, RC_FRAME_SPILLED));
+  rc_store_relaxed(&next->meta, rc_meta_make(sizeof *note, 0, RC_FRAME_SPILLED));
   rc_store_release(&next->commit, tap.next + 2 * RC_FRAME_ALIGN);
   rc_store_relaxed(&control->spill_floor, tap.next + 1);
   return fetches < 100 * FRAMES ? 0 : -EIO;

@@ -150,7 +150,7 @@ static void put_newest_back(uint64_t random) {
   model.count--;
   model.next = model.held[model.count].position;
   model.read = model.held[model.count].number;
-  rc_ring_put_back(&reader, model.next);
+  rc_ring_unread(&reader, model.next);
   returned++;
 }
 

@@ -11,7 +11,7 @@ static void forge(void *out, size_t bytes, uint64_t position) {
     uint64_t at = position + sizeof(struct rc_frame_header) + i;
     uint64_t word = UINT64_MAX;
     if (at % RC_FRAME_ALIGN == 0) word = at + RC_FRAME_ALIGN;
-    if (at % RC_FRAME_ALIGN == 8) word = rc_about_make(8, FORGED, 0);
+    if (at % RC_FRAME_ALIGN == 8) word = rc_meta_make(8, FORGED, 0);
     memcpy((uint8_t *)out + i, &word, 8);
   }
 }
@@ -33,7 +33,7 @@ static void expect_only(struct rc_ring_reader *reader, size_t bytes) {
   ck_assert_uint_eq(frame.kind, SENT);
   ck_assert_uint_eq(frame.bytes, bytes);
   ck_assert_int_eq(rc_ring_release(reader, frame.position), 0);
-  ck_assert(!rc_ring_is_there(reader));
+  ck_assert(!rc_ring_is_available(reader));
   ck_assert(!rc_ring_next_plain(reader, &frame));
   expect_nothing(reader);
 }

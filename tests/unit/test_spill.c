@@ -222,7 +222,7 @@ TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
       ck_assert_uint_eq(frame.bytes, cases[i].bytes);
       ck_assert_ptr_eq(frame.data, memory + cases[i].offset);
     }
-    rc_ring_put_back(&reader, frame.position);
+    rc_ring_unread(&reader, frame.position);
     ck_assert(rc_ring_reader_is_valid(&reader));
   }
   header->flags = RC_FRAME_SPILLED;

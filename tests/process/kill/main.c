@@ -50,7 +50,7 @@ static uint64_t texts; /* of things that were wrong, told so far */
 /* No party passes some points where copy-on-write can't be had. */
 static bool is_on_the_way(int point) {
   if (options.only >= 0 && point != options.only) return false;
-  return options.keeps || (point != RC_POINT_KEPT && point != RC_POINT_OWN && point != RC_POINT_OWNED);
+  return options.keeps || (point != RC_POINT_RETAINED && point != RC_POINT_UNSHARE && point != RC_POINT_UNSHARED);
 }
 
 static void look_for_copy_on_write(void) {
@@ -58,7 +58,8 @@ static void look_for_copy_on_write(void) {
   options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_feature_disabled("cow");
   if (pagemap >= 0) close(pagemap);
   if (!options.keeps)
-    fprintf(stderr, "SKIPPED kill: the points KEPT, OWN and OWNED: frames can't be kept here without a copy\n");
+    fprintf(stderr,
+            "SKIPPED kill: the points RETAINED, UNSHARE and UNSHARED: frames can't be kept here without a copy\n");
 }
 
 static void shuffle_tasks(void) {

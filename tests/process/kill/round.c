@@ -326,7 +326,7 @@ static bool strike_once(struct strike *what) {
 static void suit(int point) {
   struct party *party = &board->participants[SUITED];
   suited_for = point;
-  if (point >= RC_POINT_NOTE_ROOM && point <= RC_POINT_EPOCH_DONE) board->large = true;
+  if (point >= RC_POINT_DESCRIPTOR_ROOM && point <= RC_POINT_EPOCH_DONE) board->large = true;
   switch (point) {
   case RC_POINT_PROVIDE:
   case RC_POINT_PROVIDED:
@@ -335,9 +335,9 @@ static void suit(int point) {
   case RC_POINT_EPOCH_DONE: board->trims = true; break;
   case RC_POINT_SETTLED: party->leases = 3; break;
   case RC_POINT_SPILL_CHECKED: board->large = true; break;
-  case RC_POINT_KEPT:
-  case RC_POINT_OWN:
-  case RC_POINT_OWNED:
+  case RC_POINT_RETAINED:
+  case RC_POINT_UNSHARE:
+  case RC_POINT_UNSHARED:
     party->keeps = board->large = true;
     board->on_slow = RINGCAST_FAIL; /* else nothing is kept */
     break;
