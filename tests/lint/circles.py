@@ -2,7 +2,8 @@
 """
 The calls between files, by the symbols of the objects: no file of ring/, shm/, channel/ or gpu/ uses a symbol of a
 higher folder, the files of ring/, shm/ and channel/ do not call each other in a circle, and rc_ring_, rc_slot_ and
-rc_spill_ are names of ring/.
+rc_spill_ are names of ring/. No comment in a folder names a file of a higher folder. Each function of ring/ or shm/ is
+declared in the header of its own file, or, if public, in include/; each function of channel/ in a header of channel/.
 
     circles.py OBJECTS [NM]    the folder that holds ring/ring.c.o, and what lists symbols
 """
@@ -18,6 +19,37 @@ STRAIGHT = ["ring", "shm", "channel"]  # without circles
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
 # A name of ring/ that a higher folder defines. This list only gets shorter.
 KNOWN = {"rc_ring_frame"}
+
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+NAMED = re.compile(r"\b(ring|shm|channel|gpu)/(\w+\.[ch])\b")
+
+
+def named_upwards():
+    """A complaint for each comment that names a file of a higher folder."""
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).glob("*.[ch]")):
+            for comment in COMMENT.findall(path.read_text(encoding="utf-8")):
+                for other, file in NAMED.findall(comment):
+                    if FOLDERS.index(other) > FOLDERS.index(folder):
+                        yield f"{folder}/{path.name}: a comment names {other}/{file}, of a higher folder"
+
+
+def declared(header, symbol):
+    """Whether the header, without its comments, declares the symbol."""
+    return header.exists() and re.search(rf"\b{symbol}\b", COMMENT.sub(" ", header.read_text(encoding="utf-8")))
+
+
+def undeclared(home):
+    """A complaint for each symbol that no header of its own file declares."""
+    for symbol, file in sorted(home.items()):
+        path = ROOT / file
+        if not file.startswith(tuple(folder + "/" for folder in STRAIGHT)):
+            continue
+        headers = [path.with_suffix(".h"), *sorted((ROOT / "include/ringcast").glob("*.h"))]
+        if file.startswith("channel/"):
+            headers += sorted(path.parent.glob("*.h"))
+        if not any(declared(header, symbol) for header in headers):
+            yield f"{file} defines {symbol}, which {path.stem}.h does not declare"
 
 
 def symbols(objects, nm):
@@ -75,6 +107,7 @@ def main():
     for symbol, file in sorted(home.items()):
         if OF_RING.match(symbol) and not file.startswith("ring/") and symbol not in KNOWN:
             complaints.append(f"{file} defines {symbol}: such names are for ring/")
+    complaints += [*named_upwards(), *undeclared(home)]
     complaints += [f"KNOWN names {symbol}, which is gone" for symbol in sorted(KNOWN - set(home))]
     for complaint in complaints:
         print(complaint)
