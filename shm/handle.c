@@ -12,7 +12,7 @@ void rc_handle_format(const struct rc_handle *handle, char out[RC_HANDLE_MAX]) {
            handle->token[1]);
 }
 
-/* Reads a number up to `most` and the `end` that follows it. False on anything else, leading zeros included. */
+/* Reads a number up to `most` and the following `end`. False: the text differs, or the number has leading zeros. */
 static bool take_decimal(const char **text, char end, uint64_t most, uint64_t *out) {
   const char *p = *text;
   uint64_t value = 0;

@@ -15,7 +15,8 @@ struct rc_handle {
 
 void rc_handle_format(const struct rc_handle *handle, char out[RC_HANDLE_MAX]);
 
-/* -EINVAL: not a handle. Takes exactly what rc_handle_format makes; reads at most RC_HANDLE_MAX bytes of `text`. */
+/* Accepts exactly the output of rc_handle_format, and reads at most RC_HANDLE_MAX bytes of `text`. -EINVAL: not a
+ * handle. */
 int rc_handle_parse(const char *text, struct rc_handle *out);
 
 #endif

@@ -1,41 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Why memory is taken as it is here.
+ * How ringcast takes memory from the kernel, and why.
  *
- * Anonymous files (memfd) have no name in any file system: nothing can be left behind, and the size of /dev/shm does
- * not limit them. All of it is touched at creation, by MADV_POPULATE_WRITE (Linux 5.14), which reports a lack of memory
- * as an error where a plain store would be killed by SIGBUS; before that kernel, fallocate takes the pages and stores
- * only map them. The mirror is mapped at once too, and what a reader attaches, so that the first lap does not stop at
- * page faults.
+ * Anonymous files (memfd) have no name in any file system. A dead process therefore leaves no file behind, and the size
+ * of /dev/shm is no limit. A lack of memory must be an error at creation, where a plain store would end in SIGBUS. So
+ * creation commits all pages by MADV_POPULATE_WRITE (Linux 5.14), which reports the error. On older kernels, fallocate
+ * commits the pages and stores map them. The mirror and a reader's mapping are populated at once too, so that the first
+ * lap has no page faults.
  *
- * Mirror. The file is mapped twice in a row, so what runs over the end of the first mapping goes on at the file's start
- * in the second. The address space is reserved first and then overlaid, so nothing can slip in between.
+ * Mirror. The file is mapped twice in a row, so a frame that reaches over the end of the first mapping continues at the
+ * file's start in the second. The address space is reserved first and then overlaid, so no other mapping can slip in.
  *
- * Seals. SHRINK and GROW keep the size: nobody can cut the file under a reader, which would be SIGBUS again.
- * FUTURE_WRITE (Linux 5.1) leaves the writer's own mapping as it is and refuses any later writable one, and writing by
- * file descriptor. SEAL keeps the seals. They hold on huge pages too.
+ * Seals. SHRINK and GROW fix the size: no process can truncate the file under a reader, which would cause SIGBUS.
+ * FUTURE_WRITE (Linux 5.1) keeps the writer's mapping, and refuses later writable mappings and writes through a file
+ * descriptor. SEAL fixes the set of seals. The seals also work on huge pages.
  *
- * Spill memory is different: most of it is not there. The file is as large as it may ever get, and a part is put in
- * place when a frame needs it (shm/commit.c), in the same ways as the rest. Huge pages are what makes that bearable: a
- * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, where small pages took 41 ms and 8 ms. It has no
- * FUTURE_WRITE seal, because the kernel then refuses to punch holes, and what was once used could never go back to the
- * machine. In its place the file's mode is 0400 and readers open it for reading: that keeps out accidents, and not a
- * process of the same user (or root) that means harm, which could as well trace the writer. It is left out of core
- * dumps. A process that has called mlockall(MCL_FUTURE) would get all of it put in place by mapping it; so it is mapped
- * without access, unlocked, and then made accessible.
+ * Spill memory is different: most pages are not committed. The file has its maximum size from the start, and the writer
+ * commits a part when a frame needs the part (shm/commit.c), by the calls above. Huge pages make this cheap enough: a
+ * collapse clears 32 MiB in 6 ms and a reader maps them in 25 us, against 41 ms and 8 ms with small pages.
+ *   - Spill memory has no FUTURE_WRITE seal, because the kernel would then refuse to punch holes and used pages could
+ *     never return to the machine. Instead the file's mode is 0400 and readers open the file for reading. This prevents
+ *     accidents. It does not stop a hostile process of the same user (or root), which could trace the writer anyway.
+ *   - Spill memory is left out of core dumps.
+ *   - After mlockall(MCL_FUTURE), a plain mapping would commit all pages. So the file is mapped without access,
+ *     unlocked, and then made accessible.
  *
- * Huge pages. A hugetlb file succeeds and its mapping fails when the pool is empty, so it is tried by mapping. For
- * transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the proof: it succeeds only if all of the range is huge after
- * it. It works where shmem_enabled is "never", which is the usual setting, and not where it is "deny". One small page
- * of each huge one is touched before it: it needs something to collapse, and copying 512 small pages into a huge one
- * costs more than clearing it. Where the touch got a huge page already, it only looks. Readers then map huge pages too.
+ * Huge pages. If the pool is empty, creating a hugetlb file succeeds and mapping the file fails; so the test is to map.
+ * For transparent huge pages, MADV_COLLAPSE (Linux 6.1) is the test: the call succeeds only if the whole range is huge
+ * afterwards. MADV_COLLAPSE works if shmem_enabled is "never", the usual setting, and fails if the setting is "deny".
+ * One small page of each huge page is touched first: a collapse needs a page to start from, and copying 512 small pages
+ * costs more than clearing a huge one. If the touch already got a huge page, the collapse only checks. Readers then map
+ * huge pages too.
  *
- * NUMA. The policy is set on the mapping before any page is there. The kernel keeps it with the file, so it holds for
- * whoever touches. A page that is collapsed lies where the one was that was touched: for an interleaved ring, it is
- * picked so that the kernel's turns, which go by small pages, come out as turns of huge ones.
+ * NUMA. The policy is set on the mapping before any page is committed. The kernel stores the policy with the file, so
+ * the policy holds for every process that touches a page. A collapsed page stays on the node of the touched small page.
+ * The kernel interleaves by small pages; touch_seeds chooses the small pages so that the huge pages interleave as well.
  *
- * Limits. What the kernel would answer with a signal is looked at before: RLIMIT_FSIZE (SIGXFSZ), and want of memory in
- * the machine or its cgroups (the OOM killer). The latter may change in between; no call can hold it.
+ * Limits. Before a call that the kernel would answer with a signal, ringcast checks RLIMIT_FSIZE (SIGXFSZ) and the free
+ * memory of the machine and its cgroups (the OOM killer). The free memory may change after the check, and no call can
+ * reserve it.
  */
 #define _GNU_SOURCE
 #include "shm/memory.h"
@@ -71,26 +74,26 @@ const char *ringcast_memory_name(uint32_t memory) {
 
 /* ---- Mapping ---------------------------------------------------------------------------------------------------- */
 
-/* Maps the file once, at `at`. */
+/* Maps the file once, at the address `at`. */
 static int map_once(const struct rc_memory *memory, uint8_t *at, int protection) {
   void *mapped;
   int flags = (memory->private_map ? MAP_PRIVATE : MAP_SHARED) | MAP_FIXED;
   if (!memory->sparse) return rc_os.map(at, memory->bytes, protection, flags, memory->fd, &mapped);
   int result = rc_os.map(at, memory->bytes, PROT_NONE, flags | MAP_NORESERVE, memory->fd, &mapped);
-  if (result == 0) munlock(at, memory->bytes); /* can't fail for want of anything: it is one mapping */
+  if (result == 0) munlock(at, memory->bytes); /* cannot fail: the range is one mapping */
   if (result == 0) result = rc_os.protect(at, memory->bytes, protection);
   if (result == 0) rc_os.advise(at, memory->bytes, MADV_DONTDUMP);
   return result;
 }
 
-/* Reserves mappings * bytes of addresses, aligned for the pages that come there, and overlays them with the file. */
+/* Reserves mappings * bytes of address space, aligned for the pages, and overlays the range with the file. */
 static int map_file(struct rc_memory *memory, int protection) {
   uint64_t alignment = memory->bytes >= RC_HUGE_PAGE ? RC_HUGE_PAGE : memory->page_size;
   uint64_t wanted = memory->bytes * memory->mappings;
   void *reserved;
   int result =
       rc_os.map(NULL, wanted + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, &reserved);
-  if (result == -EAGAIN) return -ENOMEM; /* mlockall, and its limit reached; elsewhere -EAGAIN is "try later" */
+  if (result == -EAGAIN) return -ENOMEM; /* mlockall's limit is reached; elsewhere -EAGAIN means "try later" */
   if (result != 0) return result;
   uint8_t *start = reserved;
   uint8_t *base = (uint8_t *)(((uintptr_t)start + alignment - 1) & ~(uintptr_t)(alignment - 1));
@@ -111,13 +114,13 @@ void rc_memory_destroy(struct rc_memory *memory) {
   memory->fd = -1;
 }
 
-/* ---- Where it shall lie ----------------------------------------------------------------------------------------- */
+/* ---- Placement -------------------------------------------------------------------------------------------------- */
 
-/* What making needs to know beyond the kind. */
+/* The parameters of creation besides the kind. */
 struct plan {
   uint32_t numa, node;
   int numa_error;
-  struct rc_nodes nodes; /* to ask for; empty: nothing to ask */
+  struct rc_nodes nodes; /* requested nodes; empty: no request */
   struct rc_room room;
 };
 
@@ -128,7 +131,7 @@ static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
   rc_nodes_describe(&nodes, names, sizeof names);
   if (wish->numa > RINGCAST_NUMA_NODE) return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
   if (wish->numa == RINGCAST_NUMA_NODE && !rc_nodes_have(&nodes, wish->node))
-    return rc_fail(-EINVAL, "there is no memory on NUMA node %u for this process; it may use: %s", wish->node, names);
+    return rc_fail(-EINVAL, "this process may not use memory on NUMA node %u: choose one of %s", wish->node, names);
   *plan = (struct plan){.numa = RINGCAST_NUMA_NONE};
   if (wish->numa == RINGCAST_NUMA_NONE || nodes.count < 2) return 0;
   if (rc_feature_disabled("numa")) {
@@ -160,11 +163,11 @@ static void place(const struct plan *plan, struct rc_memory *memory) {
 
 /* ---- Making ----------------------------------------------------------------------------------------------------- */
 
-/* Puts every page of a part in place, in both mappings where the part is all of it. */
+/* Commits every page of a range, and populates both mappings if the range is the whole file. */
 static int touch_part(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   uint8_t *start = memory->base + offset;
   int result = rc_os.advise(start, bytes * memory->mappings, MADV_POPULATE_WRITE);
-  if (result == -EFAULT) return -ENOMEM; /* what would have been SIGBUS */
+  if (result == -EFAULT) return -ENOMEM; /* a store would be SIGBUS */
   if (result != -EINVAL && result != -ENOSYS) return result;
   result = rc_os.allocate(memory->fd, offset, bytes);
   for (uint64_t i = 0; result == 0 && i < bytes; i += memory->page_size) start[i] = 0;
@@ -190,8 +193,8 @@ static int make_hugetlb(struct rc_memory *memory, const struct plan *plan) {
   return result != 0 ? result : touch(memory);
 }
 
-/* One small page of each huge one: number p of huge page i, with (512 i + p) mod nodes = i mod nodes, as 512 small
- * pages make a huge one (fewer where they are larger). */
+/* Touches one small page of each huge page: page p of huge page i, with (512 i + p) mod nodes = i mod nodes. A huge
+ * page has 512 small pages, or fewer if the small pages are larger than 4 KiB. */
 static int touch_seeds(const struct rc_memory *memory, uint64_t first, uint64_t end, uint64_t nodes) {
   uint64_t page = rc_small_page(), pages = RC_HUGE_PAGE / page;
   int result = 0;
@@ -238,7 +241,8 @@ static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, str
     if (rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
     if (bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
   }
-  if (kind != RINGCAST_MEMORY_HUGETLB && bytes > plan->room.bytes) return -ENOMEM; /* those of hugetlb are reserved */
+  if (kind != RINGCAST_MEMORY_HUGETLB && bytes > plan->room.bytes)
+    return -ENOMEM; /* hugetlb pages are reserved already */
   struct rc_memory memory = {.bytes = bytes, .fd = -1, .memory = kind, .mappings = 2};
   int result = make[kind](&memory, plan);
   if (result != 0) rc_memory_destroy(&memory);
@@ -248,18 +252,18 @@ static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, str
 
 static const char *hint_for(int code, uint32_t kind) {
   static const char *const hints[] = {
-      [RINGCAST_MEMORY_HUGETLB] = "reserve 2 MiB pages with /proc/sys/vm/nr_hugepages, or let the memory be chosen",
+      [RINGCAST_MEMORY_HUGETLB] = "reserve 2 MiB pages with /proc/sys/vm/nr_hugepages, or ask for memory \"auto\"",
       [RINGCAST_MEMORY_SHMEM_HUGE] =
           "transparent huge pages need Linux 6.1, free memory, and a shmem_enabled other than "
-          "\"deny\" in /sys/kernel/mm/transparent_hugepage; or let the memory be chosen",
+          "\"deny\" in /sys/kernel/mm/transparent_hugepage; provide these, or ask for memory \"auto\"",
       [RINGCAST_MEMORY_PAGES] =
           "free memory, raise the limit (ulimit -v, ulimit -l, the container's memory), or ask for "
           "less",
   };
-  if (code == -EFBIG) return "raise the limit of file sizes (ulimit -f), which holds for shared memory too";
+  if (code == -EFBIG) return "raise the limit of file sizes (ulimit -f), which applies to shared memory too";
   if (code == -EMFILE) return "raise the limit of open files (ulimit -n)";
   if (code == -ENOSYS && kind != RINGCAST_MEMORY_PAGES && rc_feature_disabled(ringcast_memory_name(kind)))
-    return "RINGCAST_DISABLE in the environment forbids it";
+    return "RINGCAST_DISABLE in the environment disables this kind: remove it there, or ask for another kind";
   return hints[kind];
 }
 
@@ -320,10 +324,10 @@ int rc_memory_create_device(uint64_t bytes, struct rc_memory *out) {
   return create_small(bytes, "ringcast.device", "device", out);
 }
 
-/* A wish for what was got. */
+/* The wish that leads to the place of `data`. */
 static struct rc_memory_wish wish_for_same_place(const struct rc_memory *data) {
   struct rc_memory_wish wish = {.numa = data->numa, .node = data->node};
-  if (wish.numa == RINGCAST_NUMA_LOCAL) wish.numa = RINGCAST_NUMA_NODE; /* this CPU may be of another node by now */
+  if (wish.numa == RINGCAST_NUMA_LOCAL) wish.numa = RINGCAST_NUMA_NODE; /* the thread may run on another node by now */
   return wish;
 }
 
@@ -341,38 +345,38 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
                                      : hint_for(result, RINGCAST_MEMORY_PAGES));
   }
   memory.huge = !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
-  if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* of use where shmem_enabled lets it */
+  if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* has effect if shmem_enabled is "advise" */
   *out = memory;
   return seal(out, SIZE_SEALS, "spill");
 }
 
-/* As make_shmem_huge, but what can't be huge stays as it is. */
+/* As make_shmem_huge, but on an error the range keeps its small pages. */
 static void try_huge(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   struct rc_nodes nodes = {.count = 1};
   if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_topology_nodes(&nodes);
   int result = touch_seeds(memory, offset / RC_HUGE_PAGE, (offset + bytes) / RC_HUGE_PAGE, nodes.count);
   if (result == 0) result = collapse(memory->base + offset, bytes);
-  if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* not by this kernel, or not as it is set */
+  if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* this kernel or its settings forbid it */
 }
 
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   if (memory->huge) try_huge(memory, offset, bytes);
   int result = touch_part(memory, offset, bytes);
-  if (result != 0) rc_os.punch(memory->fd, offset, bytes); /* what has been put there so far */
+  if (result != 0) rc_os.punch(memory->fd, offset, bytes); /* decommit the pages committed so far */
   return result;
 }
 
 /* ---- Attaching -------------------------------------------------------------------------------------------------- */
 
-/* Seals first, then the size: until that is sealed the file can be cut short, and to read what was cut off would be
+/* Checks the seals before the size: an unsealed file can be truncated after the check, and a load beyond its end is
  * SIGBUS. */
 static int check_sealed(int fd, int seals, uint64_t bytes, const char *what) {
   struct stat file;
   int found = rc_os.seals(fd);
   if (found < 0 || (found & seals) != seals)
-    return rc_fail(-EPROTO, "the %s is not sealed as ringcast seals it: whoever made it is not to be trusted", what);
+    return rc_fail(-EPROTO, "the %s is not sealed as ringcast seals it: do not trust the process that made it", what);
   if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes)
-    return rc_fail(-EPROTO, "the %s has changed its size meanwhile: whoever made it is not to be trusted", what);
+    return rc_fail(-EPROTO, "the %s has changed its size: do not trust the process that made it", what);
   return 0;
 }
 
@@ -381,7 +385,8 @@ static int map_sealed(struct rc_memory memory, int seals, int protection, struct
   if (result != 0) return result;
   result = map_file(&memory, protection);
   if (result != 0)
-    return rc_fail(result, "can't map %llu bytes of the ring: %s", (unsigned long long)memory.bytes, strerror(-result));
+    return rc_fail(result, "can't map %llu bytes of the ring: %s; raise the limit (ulimit -v, ulimit -l)",
+                   (unsigned long long)memory.bytes, strerror(-result));
   memory.fd = -1;
   *out = memory;
   return 0;
@@ -392,9 +397,10 @@ int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_mem
   struct rc_memory mapped;
   int result = map_sealed(memory, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE, PROT_READ, &mapped);
   if (result != 0) return result;
-  /* A writer puts all of it in place. One that means harm may not, and then a load could be SIGBUS; this tells. */
+  /* A correct writer has committed all pages. A hostile writer may have left holes, where a load could be SIGBUS;
+   * MADV_POPULATE_READ reports such holes. */
   result = rc_os.advise(mapped.base, bytes * mapped.mappings, MADV_POPULATE_READ);
-  if (result == 0 || result == -EINVAL || result == -ENOSYS) { /* an older kernel maps pages as they are read */
+  if (result == 0 || result == -EINVAL || result == -ENOSYS) { /* an older kernel maps each page at its first load */
     *out = mapped;
     return 0;
   }
@@ -421,7 +427,7 @@ static int map_spill(struct rc_memory *memory, int protection) {
                    "make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
                    (unsigned long long)memory->bytes, strerror(-result));
   if (!rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
-    rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE); /* maps huge pages that the writer got as such */
+    rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE); /* maps the writer's huge pages as huge pages */
   memory->fd = -1;
   return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory: anonymous files of the largest pages to be had; a ring's data is mapped twice in a row. */
+/* Shared memory: anonymous files of the largest pages available. A ring's data is mapped twice in a row. */
 #ifndef RC_SHM_MEMORY_H
 #define RC_SHM_MEMORY_H
 
@@ -11,58 +11,61 @@
 
 #define RC_HUGE_PAGE ((uint64_t)2 << 20)
 
-/* What is asked for. */
+/* The requested kind and place of memory. */
 struct rc_memory_wish {
   uint32_t memory; /* enum ringcast_memory */
   uint32_t numa;   /* enum ringcast_numa */
   uint32_t node;   /* for RINGCAST_NUMA_NODE */
 };
 
-/* `bytes` of an anonymous file, mapped at base and, if mirrored, again at base + bytes. */
+/* `bytes` of an anonymous file, mapped at base and, if mirrored, also at base + bytes. */
 struct rc_memory {
   uint8_t *base;
   uint64_t bytes;
   uint64_t page_size;
-  int fd; /* -1 where only the mapping is kept */
-  /* From here on, what was got; mapping somebody's file leaves it to the caller, but for `mappings`. */
+  int fd; /* -1: only the mapping is kept */
+  /* The functions that create memory set the fields below. The functions that map a peer's file set only `mappings`,
+   * `sparse` and `private_map`; the caller sets the others. */
   uint32_t memory;    /* enum ringcast_memory */
   uint32_t mappings;  /* 1, or 2 if mirrored */
-  bool sparse;        /* spill memory: mapping it must put no page in place */
+  bool sparse;        /* spill memory: mapping must commit no page */
   bool private_map;   /* mapped copy-on-write */
-  bool huge;          /* of it, huge pages are worth a try */
-  uint32_t numa;      /* enum ringcast_numa: what the kernel took on; NONE also where one node leaves nothing to
-                       * choose */
+  bool huge;          /* spill memory: try huge pages */
+  uint32_t numa;      /* enum ringcast_numa: the policy in force; NONE also on a machine with one node */
   uint32_t node;      /* for LOCAL and NODE */
-  int32_t numa_error; /* why NUMA is NONE although more was asked for, or 0: -ENOSYS no libnuma or switched off,
-                       * -EPERM forbidden, as in many containers, others as the kernel gives them */
+  int32_t numa_error; /* the reason why `numa` is NONE despite the request, or 0. -ENOSYS: no libnuma, or disabled.
+                       * -EPERM: forbidden, as in many containers. Other errors come from the kernel */
 };
 
-/* Makes a ring's data: at least `bytes` (a power of two) of memory of the kind asked for, mirrored, writable here,
- * zero, with every page in place, and sealed: its size is fixed, and nobody can map it writable any more.
- * AUTO: hugetlb -> shmem-huge -> pages; the first two only from 2 MiB on, and not if RINGCAST_DISABLE names them.
- * A place that can't be had is no error and told in `out`; a node that does not exist is -EINVAL. -ENOMEM also where
- * the machine or a container would kill for want of memory; -EFBIG where RLIMIT_FSIZE would. Sets the error text. */
+/* Creates a ring's data: at least `bytes` (a power of two) of the requested kind, mirrored, zero, all pages committed.
+ * The memory is writable here and sealed: the size is fixed, and no process can map the file writable later.
+ *
+ * AUTO tries hugetlb, shmem-huge and pages in this order; the first two only from 2 MiB on, and not if RINGCAST_DISABLE
+ * names them. If the NUMA policy is not available, the call succeeds and `out` holds the reason.
+ *
+ * -EINVAL: the node does not exist. -ENOMEM: also if the OOM killer of the machine or container would act. -EFBIG: the
+ * file exceeds RLIMIT_FSIZE. Sets the error text. */
 int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, struct rc_memory *out);
 
-/* Makes a control segment: plain pages, once, writable here and for those who are given it, its size sealed. */
+/* Creates a control segment of plain pages, mapped once. All processes with the file may write; the size is sealed. */
 int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
-int rc_memory_create_device(uint64_t bytes, struct rc_memory *out); /* the same for device words, by another name */
+int rc_memory_create_device(uint64_t bytes, struct rc_memory *out); /* the same under another name, for device words */
 
-/* Makes spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, of which nothing is in place yet
- * (shm/commit.h), on the same node as `data`. Its size is sealed. */
+/* Creates spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, on the same node as `data`. No
+ * page is committed yet (shm/commit.h). The size is sealed. */
 int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct rc_memory *out);
 
-/* Puts a part of it in place, in whole huge pages of which nothing is there yet: writing to it can't fail from then on.
- * -ENOMEM, -ENOSPC and others of the kernel; then nothing is there again. */
+/* Commits a range of whole, uncommitted huge pages: later writes cannot fail. On -ENOMEM, -ENOSPC and other errors of
+ * the kernel, no page of the range is committed. */
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes);
 
-/* Maps somebody's sealed file of `bytes`, which must be a multiple of page_size. Takes no ownership of fd. */
+/* Maps a peer's sealed file of `bytes`, a multiple of page_size. The caller keeps fd. */
 int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out); /* mirrored, read-only */
 int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);                  /* once, read-write */
 int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out);                    /* once, read-only */
 int rc_memory_map_spill_cow(int fd, uint64_t bytes, struct rc_memory *out);                /* once, copy-on-write */
 
-/* 0, or -EPROTO if a file of spill memory is not sealed, or not as large, as it should be. */
+/* -EPROTO: the file of spill memory lacks the seals, or has another size. */
 int rc_memory_check_spill(int fd, uint64_t bytes);
 
 void rc_memory_destroy(struct rc_memory *memory);

@@ -59,7 +59,7 @@ static int os_futex_wake(_Atomic uint32_t *word, int count) {
   return result_of(syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0));
 }
 
-/* Close-on-exec by itself. */
+/* The kernel sets close-on-exec. */
 static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); }
 
 static bool os_is_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
@@ -111,11 +111,11 @@ static int os_read_file(const char *path, char *text, size_t bytes) {
   return result;
 }
 
-/* PREFERRED, not BIND: a node that is full hands over to its neighbours, where BIND would call the OOM killer. */
+/* PREFERRED, not BIND: if the node is full, PREFERRED takes memory of its neighbours and BIND calls the OOM killer. */
 static int os_place(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
 #if RINGCAST_HAVE_NUMA
   if (numa_available() < 0) return -ENOSYS;
-  /* The kernel takes one bit less than it is told of. */
+  /* The kernel uses one bit less than the argument. */
   return result_of(mbind(address, bytes, interleaved ? MPOL_INTERLEAVE : MPOL_PREFERRED, nodes, count + 1ul, 0));
 #else
   (void)address, (void)bytes, (void)nodes, (void)count, (void)interleaved;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The boundary to the kernel: every system call that can be missing, refused or fail for want of something is made
- * here, once. Tests put their own functions into the table to force each failure and each fallback.
+ * The boundary to the kernel. Each system call that can be missing, refused or short of resources is wrapped here once.
+ * Tests replace functions in the table to force each failure and each fallback.
  *
- * All return 0 or a result >= 0, or a negative errno; none touches errno for its caller. Memory results
- * come by pointer.
+ * The functions return 0 or a result >= 0, or a negative errno, and callers do not use errno. Pointers are returned
+ * through `out`.
  */
 #ifndef RC_SHM_OS_H
 #define RC_SHM_OS_H
@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
-/* Advice that older headers do not know. */
+/* Advice that older headers lack. */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
@@ -31,38 +31,39 @@ struct pollfd;
 struct rc_os {
   int (*memfd_create)(const char *name, unsigned flags);
   int (*truncate)(int fd, uint64_t bytes);
-  int (*allocate)(int fd, uint64_t offset, uint64_t bytes); /* reserves that part of the file's memory */
-  int (*punch)(int fd, uint64_t offset, uint64_t bytes);    /* gives it back: it reads as zero from then on */
+  int (*allocate)(int fd, uint64_t offset, uint64_t bytes); /* reserves memory for a range of the file */
+  int (*punch)(int fd, uint64_t offset, uint64_t bytes);    /* frees a range, which then reads as zero */
   int (*map)(void *address, size_t bytes, int protection, int flags, int fd, void **out);
   int (*advise)(void *address, size_t bytes, int advice);
   int (*protect)(void *address, size_t bytes, int protection);
   int (*seal)(int fd, int seals);
-  int (*seals)(int fd); /* those that are set */
-  /* Sleeps until woken, while *word == value, at most timeout_ns. 0, or -EAGAIN (another value), -ETIMEDOUT, -EINTR.
-   * Works across processes. */
+  int (*seals)(int fd); /* the seals of the file */
+  /* If *word == value, sleeps until a wake, at most timeout_ns. 0, -EAGAIN (another value), -ETIMEDOUT, -EINTR. Works
+   * across processes. */
   int (*futex_wait)(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
   int (*futex_wake)(_Atomic uint32_t *word, int count);
   int (*pidfd_open)(int32_t pid);
-  bool (*is_pidfd)(int fd);        /* false: it is something else by now */
-  uint64_t (*pid_namespace)(void); /* the inode of this process's; 0: that can't be found out */
-  /* As ppoll, with nanoseconds; how many are ready, 0 when the time is up, -EINTR after a signal handler. Being stopped
-   * and continued, or traced, does not end it. */
+  bool (*is_pidfd)(int fd);        /* false: the descriptor number was reused */
+  uint64_t (*pid_namespace)(void); /* the inode of this process's namespace; 0: unknown */
+  /* As ppoll, in nanoseconds. Returns the number of ready files, 0 after the timeout, -EINTR after a signal handler.
+   * Stopping and continuing, or tracing, the process does not end the call. */
   int (*poll)(struct pollfd *files, unsigned count, int64_t timeout_ns);
-  void (*yield)(void); /* sched_yield: whoever else is ready to run on this CPU runs first */
+  void (*yield)(void); /* sched_yield: the CPU's other runnable threads run first */
   int (*online_cpus)(void);
   int (*affinity)(uint64_t *set, size_t bytes); /* a bit for each CPU of this thread; -EINVAL: too few bytes */
-  int (*file_limit)(uint64_t *out); /* the most bytes a file may have; beyond, a signal kills (RLIMIT_FSIZE) */
-  int (*current_cpu)(int *node);    /* its number, and the NUMA node it belongs to */
-  long (*configured)(int name);     /* sysconf */
-  int (*read_file)(const char *path, char *text, size_t bytes); /* its start, with a 0 after it; returns the length */
-  /* Asks for memory of these NUMA nodes for pages that are not there yet: in turns if interleaved, else of the first.
-   * -ENOSYS without libnuma or without NUMA, -EPERM where it is forbidden (containers), -EINVAL for a missing node. */
+  int (*file_limit)(uint64_t *out);             /* RLIMIT_FSIZE: the kernel kills a process that makes a larger file */
+  int (*current_cpu)(int *node);                /* the number of the CPU, and its NUMA node */
+  long (*configured)(int name);                 /* sysconf */
+  int (*read_file)(const char *path, char *text, size_t bytes); /* the file's start and a 0; returns the length */
+  /* Requests NUMA nodes for uncommitted pages: in turns if interleaved, otherwise the first node. -ENOSYS: no libnuma
+   * or no NUMA. -EPERM: forbidden (containers). -EINVAL: a node is missing. */
   int (*place)(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved);
-  /* Locks that are an open file's, and end with it, which nobody else can end: of one byte, for reading. */
-  int (*lock)(int fd, uint64_t byte, bool on); /* -EAGAIN: somebody keeps it from that */
+  /* Read locks of one byte, owned by an open file description: no other process can end them, and closing the file
+   * does. */
+  int (*lock)(int fd, uint64_t byte, bool on); /* -EAGAIN: another open file has a conflicting lock */
   int (*is_locked)(int fd, uint64_t byte);     /* 1: by another open file */
   int (*pagemap)(void);                        /* a descriptor of this process's /proc/self/pagemap */
-  uint32_t (*seconds)(void);                   /* of some clock that only goes on */
+  uint32_t (*seconds)(void);                   /* of a monotonic clock */
 };
 
 extern struct rc_os rc_os;

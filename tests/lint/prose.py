@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALLOWED = {
     "include": (9.5, 3.3),
     "ring": (4.7, 1.6),
-    "shm": (9.0, 3.8),
+    "shm": (7.7, 2.7),
     "channel": (10.2, 9.0),
     "gpu": (12.0, 8.5),
     "python/extension": (11.8, 6.3),
@@ -40,7 +40,7 @@ ALLOWED = {
     "tests/support": (10.9, 3.7),
     "tests/fuzz": (14.5, 10.5),
     "tests/tools": (11.0, 0.0),
-    "tests/lint": (16.0, 17.5),
+    "tests/lint": (15.3, 16.1),
     "tests/fake_cuda": (13.6, 6.8),
     "tests/gpu": (11.7, 3.6),
     "tests/compat": (11.7, 3.1),
