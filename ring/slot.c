@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A slot's life, and who moves it on; each step is one exchange of the owner word:
+ * A slot's life; each step is one exchange of the owner word:
  *
  *     FREE    -> JOINING   J1  a reader claims it
- *     JOINING -> ACTIVE    J4  the reader, once its cursor stands
+ *     JOINING -> ACTIVE    J4  the reader, after storing the cursor
  *     ACTIVE  -> FREE      the reader leaves
- *     ACTIVE  -> EVICTED   V1  the writer goes on without it, although it lives
- *     JOINING -> EVICTED   V1  the same: it was stopped in the middle of joining
- *     EVICTED -> FREE      who was evicted, when it finds out or leaves
- *     any     -> FREE      the writer, when the process is dead; if it was evicted before, also who looks for a slot
+ *     ACTIVE  -> EVICTED   V1  the writer goes on without a living reader
+ *     JOINING -> EVICTED   V1  the same: the reader was stopped in the middle of joining
+ *     EVICTED -> FREE      the evicted reader, when finding out or leaving
+ *     any     -> FREE      the writer, for a dead process; of an EVICTED slot also any reader that looks for a slot
  *
- * Evicting. A process that lives may store to its slot at any moment, so one that was evicted keeps its slot, which
- * nobody looks at any more, until it has given it up or is dead: a late store of its cursor hits nothing. And it may be
- * in the middle of reading, so the writer can't wait for it to be told; it finds out for itself:
+ * Evicting. A living process may store to the slot at any moment. So an evicted reader keeps the slot, which no process
+ * reads any more, until the reader gives the slot up or is dead: a late store of the cursor hits nothing. The evicted
+ * reader may be in the middle of reading, and the writer can't wait for the reader to stop; the reader finds out alone:
  *
  *     writer                                          reader
  *     V1  owner: ACTIVE -> EVICTED                    R1  load-acquire commit, R2 load-acquire meta
  *     L0, L1  the next grant: limit, release fence    R3  load owner: not its own word? then -ESTALE
- *     W1  stores over what the evicted one holds      ... reads the payload in place
+ *     W1  stores over the evicted reader's frame      ... reads the payload in place
  *                                                     A0  acquire fence, load owner: not its own? then -ESTALE
  *
- * L1 and A0 pair (as fences): if any of the reader's loads took what W1 stored, then the load after A0 finds V1's word.
- * So what was read is known to be whole once a look at the owner word that came after it, A0, has found it unchanged.
- * R3 does that for the header alone, so that no length is believed that was overwritten. For spill memory S1 stands in
- * L1's place. No look is needed before A1: the cursor of an evicted slot is not looked at.
+ * L1 and A0 pair (as fences): if any of the reader's loads took a value from W1, then the load after A0 finds V1's
+ * word. So the bytes read were whole if the load of the owner word after A0 finds the word unchanged. R3 does the same
+ * for the header alone, so the reader believes no overwritten length. For spill memory S1 stands in L1's place. No load
+ * of the owner word is needed before A1: the writer does not read the cursor of an evicted slot.
  */
 #include "ring/slot.h"
 
@@ -47,7 +47,7 @@ int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint
   return -EUSERS;
 }
 
-/* The position after the frame that is committed at `tail`, or `tail` itself if there is none yet. */
+/* The position after the frame committed at `tail`, or `tail` without such a frame. */
 static uint64_t after_frame_at(const struct rc_ring *ring, uint64_t tail) {
   const struct rc_frame_header *frame = rc_frame_at(ring, tail);
   uint64_t end = rc_load_acquire(&frame->commit); /* <- W2 */
@@ -89,11 +89,11 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
 
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
   uint64_t free = rc_owner_make(0, 0, rc_owner_turn(owner), RC_SLOT_FREE);
-  /* Release: what the reader read, it read before the writer may overwrite it. Pairs with G1. */
+  /* Release: the reader's loads come before the writer's next stores there. Pairs with G1. */
   return rc_cas_strong_acq_rel(&ring->control->slots[slot].owner, &owner, free);
 }
 
-/* In whichever of its states it is; evicting is all that others can do to it meanwhile. */
+/* The slot may be in any state; meanwhile other processes can only evict the reader. */
 void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner) {
   if (rc_slot_reap(ring, slot, owner) || rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_JOINING))) return;
   rc_slot_reap(ring, slot, rc_owner_as(owner, RC_SLOT_EVICTED));
@@ -110,7 +110,7 @@ static bool is_reader(uint64_t owner) {
 
 uint32_t rc_ring_participants(const struct rc_ring *ring) {
   uint32_t participants = 1;
-  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for those who wait, counted anew now and then */
+  for (uint32_t i = 0; i < ring->slots; i++) /* relaxed: advice for waiters, counted anew now and then */
     participants += is_reader(rc_load_relaxed(&ring->control->slots[i].owner));
   if (rc_load_relaxed(&ring->control->cpus.participants) != participants)
     rc_store_relaxed(&ring->control->cpus.participants, participants);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots: each reader's place in the control segment, and whose it is. Their life is told atop slot.c. */
+/* Slots: each reader's place in the control segment, and the slot's owner. slot.c begins with a slot's life. */
 #ifndef RC_RING_SLOT_H
 #define RC_RING_SLOT_H
 
@@ -12,9 +12,9 @@ struct rc_ring_reader;
 
 enum rc_slot_state { RC_SLOT_FREE = 0, RC_SLOT_JOINING = 1, RC_SLOT_ACTIVE = 2, RC_SLOT_EVICTED = 3 };
 
-/* Whose slot it is, in one word, so that it changes hands in one step: pid (22 bits, the most that Linux gives out),
- * the low bits of the process's start time (30, in clock ticks: four months), turn (10), state (2). The turn counts how
- * often the slot was claimed, and stays when it is free: so no word is taken for a later one of the same process. */
+/* The slot's owner in one word, so a slot changes hands in one step: pid (22 bits, the most that Linux gives out), the
+ * low bits of the process's start time (30, in clock ticks: four months), turn (10), state (2). The turn counts the
+ * claims of the slot, and a free slot keeps the turn: so no word equals a later one of the same process. */
 #define RC_PID_BITS   22
 #define RC_START_MASK (((uint64_t)1 << 30) - 1)
 #define RC_TURN_MASK  (((uint64_t)1 << 10) - 1)
@@ -28,20 +28,20 @@ static inline uint64_t rc_owner_turn(uint64_t owner) { return owner >> 2 & RC_TU
 static inline enum rc_slot_state rc_owner_state(uint64_t owner) { return (enum rc_slot_state)(owner & 3); }
 static inline uint64_t rc_owner_as(uint64_t owner, enum rc_slot_state state) { return (owner & ~(uint64_t)3) | state; }
 
-/* The reader's side. Claim and activate in one go, with nothing between that can wait: the writer can't go on
- * meanwhile. -EUSERS. */
+/* The reader's side. Nothing between claim and activate may wait: the writer can't go on in between. -EUSERS: no slot
+ * is free. */
 int rc_slot_claim(const struct rc_ring *ring, uint32_t pid, uint64_t start, uint32_t *slot, uint64_t *owner);
-/* `owner` is the word of the claim. -EAGAIN: the writer has taken the slot back meanwhile; it is given up: claim again.
- * -EPROTO: the tail can't be right; the slot is free again. */
+/* `owner` is the word of the claim. -EAGAIN: the writer has taken the slot back; claim again. -EPROTO: the ring's tail
+ * is invalid; the slot is free again. */
 int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, struct rc_ring_reader *out);
-/* `owner` is the word as activated. Does nothing if the slot has gone to another. */
+/* `owner` is the word as activated. Does nothing if the slot has another owner. */
 void rc_slot_free(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 
-/* The others' side; false: the slot has moved on meanwhile. Reap: `owner` is dead, in whatever state.
- * Evict: it may live. */
+/* The side of other processes; false: the slot has changed meanwhile. Reap: `owner` is dead, in any state.
+ * Evict: `owner` may live. */
 bool rc_slot_reap(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 bool rc_slot_evict(const struct rc_ring *ring, uint32_t slot, uint64_t owner);
 
-uint32_t rc_ring_participants(const struct rc_ring *ring); /* counts the writer and the readers, and keeps the count */
+uint32_t rc_ring_participants(const struct rc_ring *ring); /* counts writer and readers, and stores the count */
 
 #endif

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks are of 2 MiB: large enough that a table of them is small and that huge pages can fill one, small enough that
- * little is put in place for nothing.
+ * A chunk has 2 MiB: large enough for a small table of chunks and for a huge page, small enough to commit little memory
+ * for nothing.
  *
- * Writer. Before memory is asked for, the machine's and the container's room is looked at, as for a ring: where it is
- * wanting, the kernel would kill instead of refusing. That costs some 50 us, beside the clearing of the pages, which
- * costs several hundred for each chunk (shm/memory.c); memory that is in place costs nothing.
+ * Writer. Before a commit the writer reads the room of the machine and of the container, as for a ring: without room
+ * the kernel would kill instead of refusing. Reading the room takes some 50 us, and clearing the pages of one chunk
+ * takes several hundred (shm/memory.c). Committed memory costs nothing.
  *
- * Reader. A hole where there should be none (a hostile writer) must not be a signal at the first load:
- * MADV_POPULATE_READ (Linux 5.14) reports what a load would die of, and fills the page tables in one go. It costs as
- * much again where they are full (1.7 ms for 32 MiB of small pages, more than to write them). So what has been looked
- * at is not looked at again until the writer has given memory back, which it tells by its epoch: the epoch is stored
- * before the commit of any frame that lies in memory put in place anew, so who reads that frame has seen it. Whole
- * chunks are looked at, also where the frame has a part of one: an honest writer puts whole ones in place. A writer
- * that punches a hole after that look makes loads find zeros, and a signal at worst where the machine has no memory
- * left.
+ * Reader. A hole must not be a signal at the first load. MADV_POPULATE_READ (Linux 5.14) reports an error instead, and
+ * fills the page tables in one go. Over full page tables the call costs as much again (1.7 ms for 32 MiB of small
+ * pages, more than to write them). So a reader skips a chunk that the reader has populated before, until the writer
+ * gives memory back and advances the epoch. The epoch is stored before the commit of any frame in newly committed
+ * memory, so a reader of such a frame has seen the epoch. The reader populates whole chunks, also for a part of one: an
+ * honest writer commits whole chunks.
+ *
+ * Populating a hole allocates memory, charged to the reader. A look for holes (SEEK_HOLE) would not prevent that: a
+ * hostile writer can punch the hole after the look, and then each load allocates a page, or is a signal where the
+ * machine has no memory left. docs/reliability.md says so.
  */
 #include "shm/commit.h"
 
@@ -30,7 +32,7 @@
 
 static uint64_t first_chunk(uint64_t offset) { return offset / RC_COMMIT_CHUNK; }
 
-/* Behind the last one of a range. */
+/* The chunk behind the last one of a range. */
 static uint64_t end_chunk(uint64_t end) { return (end + RC_COMMIT_CHUNK - 1) / RC_COMMIT_CHUNK; }
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
@@ -52,7 +54,7 @@ static int fail_to_provide(int code, uint64_t bytes) {
                  (unsigned long long)bytes, strerror(-code));
 }
 
-/* Puts chunks in place of which none is. */
+/* Commits a run of chunks, none of which is committed. */
 static int provide_run(struct rc_commit *commit, uint64_t first, uint64_t end) {
   uint64_t offset = first * RC_COMMIT_CHUNK, bytes = (end - first) * RC_COMMIT_CHUNK;
   struct rc_room room;
@@ -92,10 +94,10 @@ int rc_commit_provide(struct rc_commit *commit, uint64_t offset, uint64_t bytes)
   return 0;
 }
 
-/* Gives the idle chunks from `first` on back, up to the first that is not. Returns that one. */
+/* Gives back the idle chunks from `first` on, up to the first busy chunk. Returns the busy chunk. */
 static uint64_t trim_run(struct rc_commit *commit, uint64_t first, uint64_t chunks, uint32_t now) {
   uint64_t end = first, bytes = 0;
-  /* Those that are not in place have their part punched too: somebody may have read there, and so put a page there. */
+  /* Uncommitted chunks are punched too: a reader may have loaded from one, and so allocated a page. */
   for (; end < chunks && (commit->used[end] == 0 || now + 1 - commit->used[end] >= RC_COMMIT_IDLE_S); end++)
     bytes += commit->used[end] != 0 ? RC_COMMIT_CHUNK : 0;
   if (bytes == 0) return end;

@@ -3,12 +3,11 @@
 #ifndef RC_SHM_ERROR_H
 #define RC_SHM_ERROR_H
 
-/* Keeps the sentence for this thread and returns `code`, so that a failure reads: return rc_fail(-EINVAL, "..."). The
- * arguments may include rc_error_text() itself. */
+/* Keeps the sentence for this thread and returns `code`, so a failure reads: return rc_fail(-EINVAL, "..."). The
+ * arguments may include rc_error_text(). */
 __attribute__((format(printf, 2, 3))) int rc_fail(int code, const char *format, ...);
 
-/* The same for a sentence that needs no filling in, and for paths that must not cost more than a store. `sentence` must
- * last. */
+/* As rc_fail, for a constant sentence: two stores, for hot paths. `sentence` must live for ever. */
 int rc_fail_as(int code, const char *sentence);
 
 const char *rc_error_text(void);

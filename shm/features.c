@@ -7,7 +7,7 @@
 
 #include "shm/error.h"
 
-/* The word at `list` or after it, and how long it is: 0 at the end. */
+/* The first word from `list` on, and the length of the word: 0 at the end. */
 static const char *next_word(const char *list, size_t *length) {
   list += strspn(list, " ,");
   *length = strcspn(list, " ,");
