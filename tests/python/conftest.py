@@ -3,6 +3,7 @@
 descriptor, no mapping of a ring."""
 
 import gc
+import inspect
 import os
 import pathlib
 import shlex
@@ -57,6 +58,18 @@ def nothing_left():
 def multiprocessings_own():
     """multiprocessing starts a process of its own with the first of ours, and keeps a pipe to it."""
     resource_tracker.ensure_running()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test that is a coroutine runs in the event loop that its argument `loop` names."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from loops import run
+
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    run(arguments["loop"], pyfuncitem.obj(**arguments))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -102,35 +102,27 @@ def test_arguments_are_looked_at_when_it_is_called(loop, small):
 # ---- Waiting -----------------------------------------------------------------------------------------------------
 
 
-def test_calls_that_wait_are_served_in_their_order(loop, small):
+async def test_calls_that_wait_are_served_in_their_order(loop, small):
     writer, reader = small
-
-    async def main():
-        fill(writer)
-        tasks = start(*(writer.asend(number) for number in range(200)))
-        await waits(writer, 200)
-        received = await drain_until(reader, tasks[-1])
-        assert received == list(range(200))
-        await asyncio.gather(*tasks)
-        await is_let_go(writer)
-        assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
-
-    run(loop, main())
+    fill(writer)
+    tasks = start(*(writer.asend(number) for number in range(200)))
+    await waits(writer, 200)
+    received = await drain_until(reader, tasks[-1])
+    assert received == list(range(200))
+    await asyncio.gather(*tasks)
+    await is_let_go(writer)
+    assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
 
 
-def test_who_comes_while_others_wait_does_not_overtake_them(loop, small):
+async def test_who_comes_while_others_wait_does_not_overtake_them(loop, small):
     writer, reader = small
-
-    async def main():
-        fill(writer)
-        first = start(writer.asend("first"))
-        await waits(writer)
-        drain(reader)  # there is room now, of which the first one does not know yet
-        second = start(writer.asend("second"))
-        await asyncio.gather(first, second)
-        assert drain(reader) == ["first", "second"]
-
-    run(loop, main())
+    fill(writer)
+    first = start(writer.asend("first"))
+    await waits(writer)
+    drain(reader)  # there is room now, of which the first one does not know yet
+    second = start(writer.asend("second"))
+    await asyncio.gather(first, second)
+    assert drain(reader) == ["first", "second"]
 
 
 class Counted:
@@ -141,46 +133,38 @@ class Counted:
         return str, ("counted",)
 
 
-def test_it_is_sent_as_it_was_and_encoded_no_more_often_while_it_waits(loop, small):
+async def test_it_is_sent_as_it_was_and_encoded_no_more_often_while_it_waits(loop, small):
     writer, reader = small
     Counted.pickles = 0
-
-    async def main():
-        fill(writer)
-        value = {"list": [1, 2], "array": np.arange(4), "counted": Counted()}
-        task = start(writer.asend(value, tag=7))
-        await waits(writer)
-        assert Counted.pickles == 2  # once in vain, once to keep
-        value["list"].append(3)
-        value["array"][:] = 0
-        value["new"] = True
-        for _ in range(5):  # woken for nothing
-            asyncio.get_running_loop().call_soon(writer._watch.ready)
-            await turns()
-        assert Counted.pickles == 2
-        while not task.done():
-            try:
-                received, tag = reader.recv_tagged(0)
-            except TimeoutError:
-                await asyncio.sleep(0)
-        while received == b"":
+    fill(writer)
+    value = {"list": [1, 2], "array": np.arange(4), "counted": Counted()}
+    task = start(writer.asend(value, tag=7))
+    await waits(writer)
+    assert Counted.pickles == 2  # once in vain, once to keep
+    value["list"].append(3)
+    value["array"][:] = 0
+    value["new"] = True
+    for _ in range(5):  # woken for nothing
+        asyncio.get_running_loop().call_soon(writer._watch.ready)
+        await turns()
+    assert Counted.pickles == 2
+    while not task.done():
+        try:
             received, tag = reader.recv_tagged(0)
-        assert tag == 7 and received["list"] == [1, 2] and received["array"].tolist() == [0, 1, 2, 3]
-        assert sorted(received) == ["array", "counted", "list"]
+        except TimeoutError:
+            await asyncio.sleep(0)
+    while received == b"":
+        received, tag = reader.recv_tagged(0)
+    assert tag == 7 and received["list"] == [1, 2] and received["array"].tolist() == [0, 1, 2, 3]
+    assert sorted(received) == ["array", "counted", "list"]
 
-    run(loop, main())
 
-
-def test_a_packed_frame_is_sent_as_it_is(loop, small):
+async def test_a_packed_frame_is_sent_as_it_is(loop, small):
     writer, reader = small
-
-    async def main():
-        fill(writer)
-        task = start(writer.asend(ringcast.pack({"a": 1})))
-        await waits(writer)
-        assert await drain_until(reader, task) == [{"a": 1}]
-
-    run(loop, main())
+    fill(writer)
+    task = start(writer.asend(ringcast.pack({"a": 1})))
+    await waits(writer)
+    assert await drain_until(reader, task) == [{"a": 1}]
 
 
 def test_large_frames_wait_for_spill_memory(loop):
@@ -204,49 +188,41 @@ def test_large_frames_wait_for_spill_memory(loop):
 # ---- Timeouts, cancelling ----------------------------------------------------------------------------------------
 
 
-def test_timeouts_name_who_is_in_the_way_and_leave_nothing_in_the_loop(loop, small):
+async def test_timeouts_name_who_is_in_the_way_and_leave_nothing_in_the_loop(loop, small):
     writer, reader = small
-
-    async def main():
-        fill(writer)
-        with pytest.raises(TimeoutError):
-            await writer.asend("no", 0)
-        with pytest.raises(TimeoutError, match="'rank 1'"):
-            await writer.asend("no", timeout=0.01)
-        assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
-        first = start(writer.asend("first"))
-        await waits(writer)
-        for timeout in (0, 0.001):
-            with pytest.raises(TimeoutError, match="came before"):
-                await writer.asend("no", timeout)
-        assert await drain_until(reader, first) == ["first"]
-
-    run(loop, main())
+    fill(writer)
+    with pytest.raises(TimeoutError):
+        await writer.asend("no", 0)
+    with pytest.raises(TimeoutError, match="'rank 1'"):
+        await writer.asend("no", timeout=0.01)
+    assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
+    first = start(writer.asend("first"))
+    await waits(writer)
+    for timeout in (0, 0.001):
+        with pytest.raises(TimeoutError, match="came before"):
+            await writer.asend("no", timeout)
+    assert await drain_until(reader, first) == ["first"]
 
 
 @pytest.mark.parametrize("who", [0, 1, 2])
-def test_who_is_cancelled_sends_nothing_and_the_others_go_on(loop, small, who):
+async def test_who_is_cancelled_sends_nothing_and_the_others_go_on(loop, small, who):
     writer, reader = small
-
-    async def main():
-        fill(writer)
-        tasks = start(*(writer.asend(number) for number in range(3)))
-        await waits(writer, 3)
-        drain(reader)  # the first one is woken in the same turn, or the next
-        tasks[who].cancel()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(done.pop(who), asyncio.CancelledError) and done == [None, None]
-        assert drain(reader) == [number for number in range(3) if number != who]
-        fill(writer)
-        task = start(writer.asend("no"))
-        await waits(writer)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not writer._watch.line and is_out_of(asyncio.get_running_loop(), writer.room_fileno())
-        assert drain(reader) == []
-
-    run(loop, main())
+    fill(writer)
+    tasks = start(*(writer.asend(number) for number in range(3)))
+    await waits(writer, 3)
+    drain(reader)  # the first one is woken in the same turn, or the next
+    tasks[who].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(done.pop(who), asyncio.CancelledError) and done == [None, None]
+    assert drain(reader) == [number for number in range(3) if number != who]
+    fill(writer)
+    task = start(writer.asend("no"))
+    await waits(writer)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not writer._watch.line and is_out_of(asyncio.get_running_loop(), writer.room_fileno())
+    assert drain(reader) == []
 
 
 # ---- Ends --------------------------------------------------------------------------------------------------------
@@ -258,55 +234,46 @@ def kill(peer):
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_readers_death_ends_the_wait(loop, peer, beside):
-    async def main():
-        with ringcast.Writer(1 << 12) as writer:
-            peer.call(attach, writer.handle, "the late one")
-            reader = ringcast.Reader(writer.handle) if beside else None  # it lives, and is in the way too
+async def test_a_readers_death_ends_the_wait(loop, peer, beside):
+    with ringcast.Writer(1 << 12) as writer:
+        peer.call(attach, writer.handle, "the late one")
+        reader = ringcast.Reader(writer.handle) if beside else None  # it lives, and is in the way too
+        fill(writer)
+        tasks = start(writer.asend(1), writer.asend(2))
+        await waits(writer, 2)
+        kill(peer)
+        for task in tasks:
+            with pytest.raises(ringcast.ReaderDied, match="the late one"):
+                await task
+        if reader:
+            reader.close()
+
+
+async def test_a_writer_that_evicts_goes_on(loop, peer):
+    with ringcast.Writer(1 << 12, on_death="evict", on_slow="evict", slow=0.01) as writer:
+        peer.call(attach, writer.handle, "the late one")
+        fill(writer)
+        kill(peer)
+        await writer.asend(1)
+        assert writer.check().name == "the late one"
+        with ringcast.Reader(writer.handle) as slow:
             fill(writer)
-            tasks = start(writer.asend(1), writer.asend(2))
-            await waits(writer, 2)
-            kill(peer)
-            for task in tasks:
-                with pytest.raises(ringcast.ReaderDied, match="the late one"):
-                    await task
-            if reader:
-                reader.close()
-
-    run(loop, main())
+            await writer.asend(2)
+            assert writer.check().state == "evicted"
+            with pytest.raises(ringcast.Evicted):
+                while True:
+                    slow.recv(0)
 
 
-def test_a_writer_that_evicts_goes_on(loop, peer):
-    async def main():
-        with ringcast.Writer(1 << 12, on_death="evict", on_slow="evict", slow=0.01) as writer:
-            peer.call(attach, writer.handle, "the late one")
-            fill(writer)
-            kill(peer)
+async def test_a_reader_that_is_too_slow_ends_the_wait(loop):
+    with ringcast.Writer(1 << 12, slow=0.02) as writer, ringcast.Reader(writer.handle, name="rank 1"):
+        fill(writer)
+        with pytest.raises(TimeoutError, match="rank 1.*longer than a reader may"):
             await writer.asend(1)
-            assert writer.check().name == "the late one"
-            with ringcast.Reader(writer.handle) as slow:
-                fill(writer)
-                await writer.asend(2)
-                assert writer.check().state == "evicted"
-                with pytest.raises(ringcast.Evicted):
-                    while True:
-                        slow.recv(0)
-
-    run(loop, main())
+        assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
 
 
-def test_a_reader_that_is_too_slow_ends_the_wait(loop):
-    async def main():
-        with ringcast.Writer(1 << 12, slow=0.02) as writer, ringcast.Reader(writer.handle, name="rank 1"):
-            fill(writer)
-            with pytest.raises(TimeoutError, match="rank 1.*longer than a reader may"):
-                await writer.asend(1)
-            assert is_out_of(asyncio.get_running_loop(), writer.room_fileno())
-
-    run(loop, main())
-
-
-def test_closing_and_cancelling_end_the_waits(loop, small):
+async def test_closing_and_cancelling_end_the_waits(loop, small):
     async def ended(writer, end, error):
         fill(writer)
         tasks = start(writer.asend(1), writer.asend(2))
@@ -317,42 +284,36 @@ def test_closing_and_cancelling_end_the_waits(loop, small):
                 await task
         assert not writer._watch or not writer._watch.registered
 
-    async def main():
-        def cancel():
-            thread = threading.Thread(target=small[0].cancel)
-            thread.start()
-            thread.join()
+    def cancel():
+        thread = threading.Thread(target=small[0].cancel)
+        thread.start()
+        thread.join()
 
-        await ended(small[0], cancel, ringcast.Cancelled)
-        with ringcast.Writer(1 << 12) as writer, ringcast.Reader(writer.handle):
-            await ended(writer, writer.close, ValueError)
-
-    run(loop, main())
+    await ended(small[0], cancel, ringcast.Cancelled)
+    with ringcast.Writer(1 << 12) as writer, ringcast.Reader(writer.handle):
+        await ended(writer, writer.close, ValueError)
 
 
-def test_what_can_never_be_sent_is_refused_at_once(loop):
+async def test_what_can_never_be_sent_is_refused_at_once(loop):
     class Own:
         pass
 
-    async def main():
-        with ringcast.Writer(1 << 12, allow_pickle=False, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as r:
-            with pytest.raises(ringcast.PickleRefused):
-                await writer.asend(collections.Counter())
-            with pytest.raises(ringcast.FrameTooLarge):
-                await writer.asend(bytes(1 << 16))
-            fill(writer)
-            first = start(writer.asend("first"))
-            await waits(writer)
-            for value, error in ((collections.Counter(), ringcast.PickleRefused), (Own(), ringcast.PickleRefused)):
-                with pytest.raises(error):
-                    await writer.asend(value)
-            too_large = start(writer.asend(bytes(1 << 16)))
-            assert await drain_until(r, first) == ["first"]
-            with pytest.raises(ringcast.FrameTooLarge) as raised:
-                await too_large
-            assert raised.value.errno == errno.EMSGSIZE
-
-    run(loop, main())
+    with ringcast.Writer(1 << 12, allow_pickle=False, spill_bytes=0) as writer, ringcast.Reader(writer.handle) as r:
+        with pytest.raises(ringcast.PickleRefused):
+            await writer.asend(collections.Counter())
+        with pytest.raises(ringcast.FrameTooLarge):
+            await writer.asend(bytes(1 << 16))
+        fill(writer)
+        first = start(writer.asend("first"))
+        await waits(writer)
+        for value, error in ((collections.Counter(), ringcast.PickleRefused), (Own(), ringcast.PickleRefused)):
+            with pytest.raises(error):
+                await writer.asend(value)
+        too_large = start(writer.asend(bytes(1 << 16)))
+        assert await drain_until(r, first) == ["first"]
+        with pytest.raises(ringcast.FrameTooLarge) as raised:
+            await too_large
+        assert raised.value.errno == errno.EMSGSIZE
 
 
 # ---- Loops come and go -------------------------------------------------------------------------------------------
@@ -392,21 +353,17 @@ def test_a_wait_that_was_given_up_with_its_loop_leaves_nothing(loop, caplog):
     assert "Task was destroyed" in caplog.text
 
 
-def test_a_forked_child_takes_nothing_from_the_parent(loop, small):
+async def test_a_forked_child_takes_nothing_from_the_parent(loop, small):
     writer, reader = small
-
-    async def main():
-        fill(writer)
-        task = start(writer.asend(1))
-        await waits(writer)
-        child = os.fork()
-        if child == 0:
-            writer.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        assert await drain_until(reader, task) == [1]
-
-    run(loop, main())
+    fill(writer)
+    task = start(writer.asend(1))
+    await waits(writer)
+    child = os.fork()
+    if child == 0:
+        writer.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert await drain_until(reader, task) == [1]
 
 
 def test_the_descriptor_serves_any_other_loop(loop, small):

@@ -148,75 +148,63 @@ def test_a_task_that_waits_is_woken_and_its_registration_stays(loop, ring):
     assert len(added) == (loop == "asyncio")
 
 
-def test_a_descriptor_for_which_nobody_waits_does_not_keep_the_loop_busy(loop, ring):
+async def test_a_descriptor_for_which_nobody_waits_does_not_keep_the_loop_busy(loop, ring):
     writer, reader = ring
-
-    async def main():
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        writer.send(1)
-        writer.send(2)
-        assert await task == 1
-        await is_let_go(reader)
-        assert await reader.arecv() == 2
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        writer.send(3)
-        assert await task == 3
-
-    run(loop, main())
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    writer.send(1)
+    writer.send(2)
+    assert await task == 1
+    await is_let_go(reader)
+    assert await reader.arecv() == 2
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    writer.send(3)
+    assert await task == 3
 
 
-def test_timeouts_say_why_and_leave_nothing_in_the_loop(loop, ring):
+async def test_timeouts_say_why_and_leave_nothing_in_the_loop(loop, ring):
     writer, reader = ring
-
-    async def main():
-        for timeout in (0, 1e-9, 0.01):
-            with pytest.raises(TimeoutError, match="frame"):
-                await reader.arecv(timeout)
-            with pytest.raises(TimeoutError):
-                await reader.arecv_tagged(timeout=timeout)
-            assert is_out_of(asyncio.get_running_loop(), reader.fileno())
-        with pytest.raises(TimeoutError, match=rf"pid {os.getpid()}.*alive"):
-            await reader.arecv(0.001)
-        writer.send("late", tag=4)
-        assert await reader.arecv_tagged(0) == ("late", 4)
-        for bad, error in ((-1, ValueError), (float("nan"), ValueError), ("1", TypeError)):
-            with pytest.raises(error, match="timeout"):
-                reader.arecv(bad)
-        with pytest.raises(TypeError, match="arecv_tagged"):
-            reader.arecv_tagged(1, 2)
-
-    run(loop, main())
+    for timeout in (0, 1e-9, 0.01):
+        with pytest.raises(TimeoutError, match="frame"):
+            await reader.arecv(timeout)
+        with pytest.raises(TimeoutError):
+            await reader.arecv_tagged(timeout=timeout)
+        assert is_out_of(asyncio.get_running_loop(), reader.fileno())
+    with pytest.raises(TimeoutError, match=rf"pid {os.getpid()}.*alive"):
+        await reader.arecv(0.001)
+    writer.send("late", tag=4)
+    assert await reader.arecv_tagged(0) == ("late", 4)
+    for bad, error in ((-1, ValueError), (float("nan"), ValueError), ("1", TypeError)):
+        with pytest.raises(error, match="timeout"):
+            reader.arecv(bad)
+    with pytest.raises(TypeError, match="arecv_tagged"):
+        reader.arecv_tagged(1, 2)
 
 
 # ---- Cancelling --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("moment", [None, 0, 1, 2, 3])
-def test_who_is_cancelled_has_lost_nothing_and_left_nothing(loop, ring, moment):
+async def test_who_is_cancelled_has_lost_nothing_and_left_nothing(loop, ring, moment):
     """`moment`: so many turns after the frame was sent; None: before it is."""
     writer, reader = ring
-
-    async def main():
-        for number in range(50):
-            task = asyncio.ensure_future(reader.arecv())
-            await waits(reader)
-            if moment is not None:  # the descriptor is readable by now, or will be soon
-                writer.send(number)
-                await turns(moment)
-            if not task.cancel():  # it has the frame
-                assert await task == number
-                continue
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert not reader._watch.registered and not reader._watch.line
-            assert is_out_of(asyncio.get_running_loop(), reader.fileno())
-            if moment is None:
-                writer.send(number)
-            assert await reader.arecv() == number
-
-    run(loop, main())
+    for number in range(50):
+        task = asyncio.ensure_future(reader.arecv())
+        await waits(reader)
+        if moment is not None:  # the descriptor is readable by now, or will be soon
+            writer.send(number)
+            await turns(moment)
+        if not task.cancel():  # it has the frame
+            assert await task == number
+            continue
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not reader._watch.registered and not reader._watch.line
+        assert is_out_of(asyncio.get_running_loop(), reader.fileno())
+        if moment is None:
+            writer.send(number)
+        assert await reader.arecv() == number
 
 
 def test_whoever_bounds_the_wait_gets_every_frame_once(loop, crew):
@@ -256,23 +244,19 @@ def test_whoever_bounds_the_wait_gets_every_frame_once(loop, crew):
     crew[0].finish()
 
 
-def test_one_task_at_a_time_waits(loop, ring):
+async def test_one_task_at_a_time_waits(loop, ring):
     writer, reader = ring
-
-    async def main():
-        first = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        for second in (reader.arecv(), reader.arecv_tagged(0), reader.arecv(1)):
-            with pytest.raises(RuntimeError, match="another task waits on this Reader"):
-                await second
-        with pytest.raises(TimeoutError):
-            reader.recv(0)  # as it was: a task that does not wait may look
-        writer.send(1)
-        assert await first == 1
-        writer.send(2)
-        assert await reader.arecv() == 2
-
-    run(loop, main())
+    first = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    for second in (reader.arecv(), reader.arecv_tagged(0), reader.arecv(1)):
+        with pytest.raises(RuntimeError, match="another task waits on this Reader"):
+            await second
+    with pytest.raises(TimeoutError):
+        reader.recv(0)  # as it was: a task that does not wait may look
+    writer.send(1)
+    assert await first == 1
+    writer.send(2)
+    assert await reader.arecv() == 2
 
 
 # ---- Ends --------------------------------------------------------------------------------------------------------
@@ -365,19 +349,15 @@ def test_one_that_is_evicted_while_it_waits_is_told(loop):
                 frame.release()
 
 
-def test_errors_of_a_frame_are_raised_and_the_next_one_is_received(loop, ring):
+async def test_errors_of_a_frame_are_raised_and_the_next_one_is_received(loop, ring):
     writer, reader = ring
-
-    async def main():
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        writer.send_error("nothing to send")
-        with pytest.raises(ringcast.SendError, match="nothing to send"):
-            await task
-        writer.send("next")
-        assert await reader.arecv() == "next"
-
-    run(loop, main())
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    writer.send_error("nothing to send")
+    with pytest.raises(ringcast.SendError, match="nothing to send"):
+        await task
+    writer.send("next")
+    assert await reader.arecv() == "next"
 
 
 # ---- Loops come and go -------------------------------------------------------------------------------------------
@@ -427,69 +407,54 @@ def test_a_wait_that_was_given_up_with_its_loop_leaves_nothing(loop, caplog):
     assert "Task was destroyed" in caplog.text
 
 
-def test_a_reader_that_is_dropped_is_out_of_the_loop(loop):
-    async def main():
-        running = asyncio.get_running_loop()
-        with ringcast.Writer(1 << 12) as writer:
-            reader = ringcast.Reader(writer.handle)
-            task = asyncio.ensure_future(reader.arecv())
-            await waits(reader)
-            writer.send(1)
-            assert await task == 1
-            fd, watch = reader.fileno(), reader._watch
-            del reader, task
-            gc.collect()
-            assert watch.fd is None and not watch.registered
-            assert is_out_of(running, fd)
-
-    run(loop, main())
-
-
-def test_a_forked_child_that_closes_its_copy_takes_nothing_from_the_parent(loop, ring):
-    writer, reader = ring
-
-    async def main():
+async def test_a_reader_that_is_dropped_is_out_of_the_loop(loop):
+    running = asyncio.get_running_loop()
+    with ringcast.Writer(1 << 12) as writer:
+        reader = ringcast.Reader(writer.handle)
         task = asyncio.ensure_future(reader.arecv())
         await waits(reader)
-        child = os.fork()
-        if child == 0:
-            reader.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
         writer.send(1)
         assert await task == 1
+        fd, watch = reader.fileno(), reader._watch
+        del reader, task
+        gc.collect()
+        assert watch.fd is None and not watch.registered
+        assert is_out_of(running, fd)
 
-    run(loop, main())
+
+async def test_a_forked_child_that_closes_its_copy_takes_nothing_from_the_parent(loop, ring):
+    writer, reader = ring
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    child = os.fork()
+    if child == 0:
+        reader.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.send(1)
+    assert await task == 1
 
 
-def test_one_whose_descriptor_was_lost_gets_another(loop, ring):
+async def test_one_whose_descriptor_was_lost_gets_another(loop, ring):
     """As after ENOBUFS: neither io_uring nor a thread is to be had any more."""
     writer, reader = ring
-
-    async def main():
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        reader._watch.close()
-        await waits(reader)
-        writer.send(1)
-        assert await task == 1
-
-    run(loop, main())
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    reader._watch.close()
+    await waits(reader)
+    writer.send(1)
+    assert await task == 1
 
 
-def test_a_wait_that_finds_no_descriptor_is_told(loop, ring):
+async def test_a_wait_that_finds_no_descriptor_is_told(loop, ring):
     writer, reader = ring
-
-    async def main():
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
-        try:
-            with pytest.raises(ringcast.Error) as raised:
-                await reader.arecv()
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert raised.value.errno == errno.EMFILE
-        writer.send(1)
-        assert await reader.arecv(WATCHDOG) == 1
-
-    run(loop, main())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
+    try:
+        with pytest.raises(ringcast.Error) as raised:
+            await reader.arecv()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert raised.value.errno == errno.EMFILE
+    writer.send(1)
+    assert await reader.arecv(WATCHDOG) == 1

@@ -11,7 +11,7 @@ import struct
 import threading
 
 import pytest
-from loops import LOOPS, is_out_of, run, waits
+from loops import LOOPS, is_out_of, waits
 from test_asend import drain_until, fill, start
 
 import ringcast
@@ -88,113 +88,94 @@ def waiting(ring):
 
 
 @pytest.mark.parametrize("call", ["recv", "next", "recv_tagged"])
-def test_a_task_that_waits_outlives_the_loss_of_the_descriptor(loop, waiting, call):
+async def test_a_task_that_waits_outlives_the_loss_of_the_descriptor(loop, waiting, call):
     writer, reader = waiting
-
-    async def main():
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        lose(lambda: getattr(reader, call)(0))
-        await waits(reader)
-        with pytest.raises(RuntimeError, match="another task waits"):
-            await reader.arecv()
-        writer.send(1)
-        assert await task == 1
-
-    run(loop, main())
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    lose(lambda: getattr(reader, call)(0))
+    await waits(reader)
+    with pytest.raises(RuntimeError, match="another task waits"):
+        await reader.arecv()
+    writer.send(1)
+    assert await task == 1
 
 
 @pytest.mark.parametrize("call", ["send", "send_bytes", "reserve"])
-def test_so_do_those_that_wait_for_room_in_their_order(loop, waiting, call):
+async def test_so_do_those_that_wait_for_room_in_their_order(loop, waiting, call):
     writer, reader = waiting
     calls = {
         "send": lambda: writer.send(0, 0),
         "send_bytes": lambda: writer.send_bytes(b"", 0),
         "reserve": lambda: writer.reserve(1, 0),
     }
-
-    async def main():
-        fill(writer)
-        first = start(writer.asend("first"))
-        await waits(writer)
-        lose(calls[call])
-        second = start(writer.asend("second"))
-        await waits(writer, 2)
-        assert await drain_until(reader, second) == ["first", "second"]
-        await first
-
-    run(loop, main())
+    fill(writer)
+    first = start(writer.asend("first"))
+    await waits(writer)
+    lose(calls[call])
+    second = start(writer.asend("second"))
+    await waits(writer, 2)
+    assert await drain_until(reader, second) == ["first", "second"]
+    await first
 
 
 # ---- The owner is collected --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["Reader", "Writer"])
-def test_one_that_the_collector_finds_is_out_of_the_loop(loop, kind):
+async def test_one_that_the_collector_finds_is_out_of_the_loop(loop, kind):
     """In a cycle, made after it: then the collector clears it before its last reference goes."""
-
-    async def main():
-        with ringcast.Writer(1 << 12) as other:
-            one = ringcast.Reader(other.handle) if kind == "Reader" else ringcast.Writer(1 << 12)
-            reader = None if kind == "Reader" else ringcast.Reader(one.handle)
-            if reader:
-                fill(one)
-            task = start(one.asend(1) if reader else one.arecv())
-            await waits(one)
-            if reader:
-                await drain_until(reader, task)
-            else:
-                other.send(1)
-            await task
-            fd, watch = one.room_fileno() if reader else one.fileno(), one._watch
-            if not watch.registered:
-                watch.register()  # the loop was quick
-            cycle = [one]
-            cycle.append(cycle)
-            del one, task, cycle
-            gc.collect()
-            assert watch.fd is None and not watch.registered
-            assert is_out_of(asyncio.get_running_loop(), fd)
-            if reader:
-                reader.close()
-
-    run(loop, main())
+    with ringcast.Writer(1 << 12) as other:
+        one = ringcast.Reader(other.handle) if kind == "Reader" else ringcast.Writer(1 << 12)
+        reader = None if kind == "Reader" else ringcast.Reader(one.handle)
+        if reader:
+            fill(one)
+        task = start(one.asend(1) if reader else one.arecv())
+        await waits(one)
+        if reader:
+            await drain_until(reader, task)
+        else:
+            other.send(1)
+        await task
+        fd, watch = one.room_fileno() if reader else one.fileno(), one._watch
+        if not watch.registered:
+            watch.register()  # the loop was quick
+        cycle = [one]
+        cycle.append(cycle)
+        del one, task, cycle
+        gc.collect()
+        assert watch.fd is None and not watch.registered
+        assert is_out_of(asyncio.get_running_loop(), fd)
+        if reader:
+            reader.close()
 
 
 # ---- A fork has a copy -------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_the_parent(loop, ring):
+async def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_the_parent(loop, ring):
     writer, reader = ring
-
-    async def main():
-        task = asyncio.ensure_future(reader.arecv())
-        await waits(reader)
-        child = os.fork()
-        if child == 0:
-            task.get_coro().close()  # as the collector does, and the end of the interpreter
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        writer.send(1)
-        assert await task == 1
-
-    run(loop, main())
+    task = asyncio.ensure_future(reader.arecv())
+    await waits(reader)
+    child = os.fork()
+    if child == 0:
+        task.get_coro().close()  # as the collector does, and the end of the interpreter
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    writer.send(1)
+    assert await task == 1
 
 
 # ---- Another thread ----------------------------------------------------------------------------------------------
 
 
-def test_who_is_woken_by_another_thread_just_when_it_begins_to_wait_is_woken(loop):
-    async def main():
-        class Late(Wake):
-            __slots__ = ()
+async def test_who_is_woken_by_another_thread_just_when_it_begins_to_wait_is_woken(loop):
+    class Late(Wake):
+        __slots__ = ()
 
-            def add_done_callback(self, callback, *, context=None):
-                thread = threading.Thread(target=self.wake_soon)
-                thread.start()
-                thread.join()
-                super().add_done_callback(callback, context=context)
+        def add_done_callback(self, callback, *, context=None):
+            thread = threading.Thread(target=self.wake_soon)
+            thread.start()
+            thread.join()
+            super().add_done_callback(callback, context=context)
 
-        await Late(asyncio.get_running_loop())
-
-    run(loop, main())
+    await Late(asyncio.get_running_loop())
