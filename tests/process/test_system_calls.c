@@ -17,7 +17,7 @@
 #include "tests/support/children.h"
 #include "tests/support/pattern.h"
 #include "tests/support/seccomp.h"
-#include "tests/support/suite.h"
+#include "tests/support/handles.h"
 #include "tests/support/switches.h"
 
 enum { MOST = 1000, MOST_READERS = 8 };
@@ -257,7 +257,7 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   struct party party = {.gate = gate_make()};
   pid_t pid = start_child(write_through_the_gate, &party);
   while (rc_load_acquire(&board->sent) == 0) sched_yield();
-  ringcast_reader *reader = attach();
+  SCOPED_READER reader = attach();
   struct rc_control *control = reader->ring.ring.control;
   uint64_t lag;
   for (uint64_t n = 1; n <= (uint64_t)share_of(50); n++) {
@@ -282,7 +282,6 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   }
   kill_child(pid);
   gate_free(&party.gate);
-  ringcast_reader_close(reader);
 }
 
 /* ---- Who waits long --------------------------------------------------------------------------------------------- */

@@ -3,23 +3,7 @@
 #ifndef RC_TESTS_CHANNEL_H
 #define RC_TESTS_CHANNEL_H
 
-#include <string.h>
-
-#include "channel/channel.h"
-#include "tests/support/leaks.h"
-#include "tests/support/suite.h"
-
-static int descriptors, mappings;
-
-static inline void remember(void) {
-  descriptors = open_descriptors();
-  mappings = ring_mappings();
-}
-
-static inline void nothing_is_left(void) {
-  ck_assert_int_eq(open_descriptors(), descriptors);
-  ck_assert_int_eq(ring_mappings(), mappings);
-}
+#include "tests/support/handles.h"
 
 static inline ringcast_writer *make_writer(uint64_t capacity, uint32_t readers) {
   ringcast_writer *writer = NULL;
@@ -32,10 +16,6 @@ static inline ringcast_reader *attach(ringcast_writer *writer) {
   ringcast_reader *reader = NULL;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
   return reader;
-}
-
-static inline void ck_says(const char *word) {
-  ck_assert_msg(strstr(ringcast_last_error(), word), "expected '%s' in: %s", word, ringcast_last_error());
 }
 
 #endif

@@ -28,7 +28,7 @@ static inline void *fake_symbol(void *library, const char *name) {
   exit(1);
 }
 
-/* Opens it if nobody has, without cuInit. */
+/* Opens the driver unless it is open, without cuInit. */
 static inline const struct fake_controls *fake_cuda(void) {
   static struct fake_controls controls;
   if (controls.calls) return &controls;

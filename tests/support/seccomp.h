@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes system calls from a process, for good: as a sandbox does, or to find out who makes them. */
+/* Takes system calls from a process, for good: as a sandbox does, or to find the process that makes them. */
 #ifndef RC_TESTS_SECCOMP_H
 #define RC_TESTS_SECCOMP_H
 

@@ -4,25 +4,10 @@
 #ifndef RC_TESTS_SPILL_H
 #define RC_TESTS_SPILL_H
 
-#include <string.h>
-
-#include "channel/channel.h"
-#include "tests/support/leaks.h"
+#include "tests/support/handles.h"
 #include "tests/support/pattern.h"
-#include "tests/support/suite.h"
 
 #define MIB ((uint64_t)1 << 20)
-static int descriptors, mappings;
-
-static inline void remember(void) {
-  descriptors = open_descriptors();
-  mappings = ring_mappings();
-}
-
-static inline void nothing_is_left(void) {
-  ck_assert_int_eq(open_descriptors(), descriptors);
-  ck_assert_int_eq(ring_mappings(), mappings);
-}
 
 static inline int create(uint64_t spill_bytes, ringcast_writer **out) {
   struct ringcast_writer_options options = {
@@ -47,10 +32,6 @@ static inline struct ringcast_info info_of(ringcast_writer *writer) {
   struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   return info;
-}
-
-static inline void ck_says(const char *word) {
-  ck_assert_msg(strstr(ringcast_last_error(), word), "expected '%s' in: %s", word, ringcast_last_error());
 }
 
 static inline int send(ringcast_writer *writer, uint64_t number, size_t bytes) {

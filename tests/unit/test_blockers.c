@@ -73,8 +73,8 @@ static void kill_in_second(int number) {
 }
 
 TEST(so_is_one_that_dies_while_the_writer_sleeps) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   victim = start_reader(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   at_each_sleep(kill_in_second);
@@ -82,8 +82,6 @@ TEST(so_is_one_that_dies_while_the_writer_sleeps) {
   ck_says("'rank 2'");
   ck_assert_int_ge(sleeps, 2);
   ck_assert_int_le(longest, RC_SLICE_NS);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* It holds nobody back, but the one that does may be waiting for it. */
@@ -104,7 +102,7 @@ TEST(so_is_one_that_has_read_all) {
 }
 
 TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   pid_t pids[4];
   for (int i = 0; i < 4; i++) pids[i] = start_reader(writer);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
@@ -112,7 +110,6 @@ TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
   ck_assert_uint_eq(peers_of(writer), 4);
   for (int i = 0; i < 4; i++) rc_liveness_reap_joining(writer);
   ck_assert_uint_eq(peers_of(writer), 0);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Whose time it is ------------------------------------------------------------------------------------------- */
@@ -131,7 +128,7 @@ TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
                                             .spill_bytes = 4 << 20,
                                             .on_slow = RINGCAST_EVICT,
                                             .slow_ns = SECOND / 50};
-  ringcast_writer *writer = NULL;
+  SCOPED_WRITER writer = NULL;
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   slow = attach(writer);
@@ -142,13 +139,12 @@ TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
   ck_assert_int_eq(ringcast_writer_reserve(writer, sizeof large, RINGCAST_FOREVER, &span), 0);
   ck_assert_int_eq(ringcast_reader_check(slow), -ESTALE);
   ringcast_reader_close(slow);
-  ringcast_writer_close(writer);
 }
 
 /* It was in the way of a small frame for long, and is in that of a larger one since just now. */
 TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   writer->liveness.since -= SECOND;
   ck_assert_int_eq(try(writer, 5), -ETIMEDOUT);
@@ -156,13 +152,11 @@ TEST(the_time_begins_anew_for_another_who_is_in_the_way) {
   ck_assert_int_eq(try(writer, 1000), -EAGAIN);
   writer->liveness.since -= SECOND;
   ck_assert_int_eq(try(writer, 1000), -ETIMEDOUT);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Neither is one evicted who was in the way of a large frame, and is not in that of the small one tried instead. */
 TEST(only_who_is_still_in_the_way_is_too_slow) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
   ringcast_reader *first = attach(writer), *second = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   for (int i = 0; i < 3; i++) read_one(second);
@@ -174,12 +168,11 @@ TEST(only_who_is_still_in_the_way_is_too_slow) {
   ck_assert_int_eq(ringcast_reader_check(second), 0);
   ringcast_reader_close(first);
   ringcast_reader_close(second);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_span span;
   struct ringcast_peer peer = {.size = sizeof peer};
   while (writer->ring.tail < 2560) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
@@ -191,20 +184,16 @@ TEST(a_reserve_that_succeeds_ends_the_time_also_if_nothing_is_committed) {
   writer->waiter.checked = 0;
   ck_assert_int_eq(ringcast_writer_grow(writer, 1900, 0, &span), -EAGAIN);
   ck_assert_int_eq(ringcast_reader_check(reader), 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(no_sleep_is_longer_than_somebody_may_be_in_the_way) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND / 50);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, SECOND / 50);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   at_each_sleep(NULL);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
   ck_assert_int_ge(sleeps, 1);
   ck_assert_int_le(longest, SECOND / 50);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Against the rules ------------------------------------------------------------------------------------------ */
@@ -217,7 +206,7 @@ static void break_and_read(int number) {
 }
 
 TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
-  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   struct ringcast_stats stats = {.size = sizeof stats};
   broken = attach(writer);
   slow = attach(writer);
@@ -229,18 +218,15 @@ TEST(one_wait_is_enough_to_expel_somebody_and_wait_for_another) {
   ck_assert_uint_eq(stats.waits, 1); /* with one timeout */
   ringcast_reader_close(broken);
   ringcast_reader_close(slow);
-  ringcast_writer_close(writer);
 }
 
 /* The slot may have gone to another since its cursor was read. */
 TEST(nobody_is_expelled_whose_cursor_is_right) {
-  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   writer->ring.blocker = reader->ring.slot;
   ck_assert(rc_liveness_evict_invalid(writer));
   ck_assert_int_eq(ringcast_reader_check(reader), 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Late is late, but a death is told as one, and evicting the slow does not bury the dead. */

@@ -8,7 +8,7 @@
 #include "tests/support/pattern.h"
 
 TEST(defaults_are_as_documented) {
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   struct ringcast_info info = {.size = sizeof info};
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
@@ -19,7 +19,6 @@ TEST(defaults_are_as_documented) {
   ck_assert_int_eq(info.writer_pid, getpid());
   ck_assert_ptr_nonnull(ringcast_memory_name(info.memory));
   ck_assert_uint_eq(strlen(ringcast_writer_handle(writer)) < 96, 1);
-  ringcast_writer_close(writer);
 }
 
 TEST(memory_can_be_chosen_by_environment) {
@@ -36,7 +35,7 @@ TEST(memory_can_be_chosen_by_environment) {
 }
 
 TEST(frames_go_from_the_writer_to_every_reader) {
-  ringcast_writer *writer = make_writer(8192, 4);
+  SCOPED_WRITER writer = make_writer(8192, 4);
   ringcast_reader *readers[3];
   for (int i = 0; i < 3; i++) readers[i] = attach(writer);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 3, 0), 3);
@@ -57,12 +56,11 @@ TEST(frames_go_from_the_writer_to_every_reader) {
     }
   }
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
-  ringcast_writer_close(writer);
 }
 
 TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
   ringcast_writer *writer = make_writer(4096, 1);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_frame frame;
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
   ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
@@ -76,11 +74,10 @@ TEST(an_empty_ring_says_so_and_a_closed_one_differently) {
     ck_assert_int_eq(ringcast_reader_next(reader, RINGCAST_FOREVER, &frame), -EPIPE);
     ck_says("gone");
   }
-  ringcast_reader_close(reader);
 }
 
 TEST(a_full_ring_names_who_holds_it_back) {
-  ringcast_writer *writer = make_writer(4096, 4);
+  SCOPED_WRITER writer = make_writer(4096, 4);
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options, .name = "rank 3"};
   struct ringcast_peer peer = {.size = sizeof peer}, peers[4] = {{.size = sizeof *peers}};
@@ -105,11 +102,10 @@ TEST(a_full_ring_names_who_holds_it_back) {
   ck_assert_uint_eq(lag, peer.lag);
   ringcast_reader_close(reader);
   ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
-  ringcast_writer_close(writer);
 }
 
 TEST(as_many_frames_are_held_as_was_asked_for) {
-  ringcast_writer *writer = make_writer(8192, 2);
+  SCOPED_WRITER writer = make_writer(8192, 2);
   ringcast_reader *reader;
   struct ringcast_reader_options options = {.size = sizeof options, .leases = 3};
   struct ringcast_frame frames[3], more;
@@ -128,7 +124,6 @@ TEST(as_many_frames_are_held_as_was_asked_for) {
   ringcast_reader_close(reader); /* with frames held */
   options.leases = 65;
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), -EINVAL);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_tap_sees_all_and_takes_no_slot) {
@@ -173,16 +168,14 @@ TEST(a_tap_sees_all_and_takes_no_slot) {
 }
 
 TEST(a_readers_name_cannot_break_a_line_of_a_log) {
-  ringcast_writer *writer = make_writer(4096, 2);
-  ringcast_reader *reader;
+  SCOPED_WRITER writer = make_writer(4096, 2);
+  SCOPED_READER reader = NULL;
   struct ringcast_reader_options options = {.size = sizeof options,
                                             .name = "evil\n\x1b[31m and far too long for the slot"};
   struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(writer), &options, &reader), 0);
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_str_eq(peer.name, "evil??[31m and far too long for");
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(closing_nothing_is_fine) {

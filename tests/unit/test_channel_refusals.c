@@ -33,8 +33,8 @@ TEST(options_out_of_range_are_refused_in_words) {
 }
 
 TEST(calls_out_of_order_are_refused_in_words_and_harm_nothing) {
-  ringcast_writer *writer = make_writer(4096, 4);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096, 4);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_span span;
   struct ringcast_frame frame, other;
   ck_assert_int_eq(ringcast_writer_commit(writer, 0, 0), -EINVAL);
@@ -60,12 +60,10 @@ TEST(calls_out_of_order_are_refused_in_words_and_harm_nothing) {
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), -EINVAL);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
   ck_assert_mem_eq(frame.data, "next", 4);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(more_readers_than_slots_are_refused) {
-  ringcast_writer *writer = make_writer(4096, 2);
+  SCOPED_WRITER writer = make_writer(4096, 2);
   ringcast_reader *first = attach(writer), *second = attach(writer), *third = NULL;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &third), -EUSERS);
   ck_says("2 reader slots");
@@ -74,7 +72,6 @@ TEST(more_readers_than_slots_are_refused) {
   first = attach(writer);
   ringcast_reader_close(first);
   ringcast_reader_close(second);
-  ringcast_writer_close(writer);
 }
 
 TEST(handles_that_name_no_ring_are_refused) {
@@ -120,7 +117,7 @@ TEST(handles_that_name_no_ring_are_refused) {
 }
 
 TEST(another_builds_layout_and_damaged_sizes_are_refused) {
-  ringcast_writer *writer = make_writer(8192, 2);
+  SCOPED_WRITER writer = make_writer(8192, 2);
   ringcast_reader *reader;
   struct rc_identity *id = &rc_segment_control(&writer->segment)->id, good = *id;
   id->layout++;
@@ -153,11 +150,10 @@ TEST(another_builds_layout_and_damaged_sizes_are_refused) {
   *id = good;
   reader = attach(writer);
   ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
-  ringcast_writer *writer = make_writer(4096, 2);
+  SCOPED_WRITER writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
   struct ringcast_span span;
@@ -175,7 +171,6 @@ TEST(a_damaged_frame_and_a_damaged_cursor_are_told) {
   ck_says("cursor");
   ringcast_reader_close(reader);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1700, 0, &span), 0);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_forked_child_is_refused_and_leaves_the_ring_alone) {

@@ -11,13 +11,11 @@
 #include "tests/support/switches.h"
 
 TEST(waiting_for_readers_in_vain_says_how_many_came) {
-  ringcast_writer *writer = make_writer(4096, 4);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096, 4);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 1000000), -ETIMEDOUT);
   ck_says("1 of 2");
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, 0), -EAGAIN);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static bool is_readable(int fd, int timeout_ms) {
@@ -28,7 +26,7 @@ static bool is_readable(int fd, int timeout_ms) {
 LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   if (_i == 1) disable_too("io_uring");
   ringcast_writer *writer = make_writer(4096, 2);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_frame frame;
   int fd = ringcast_reader_fd(reader);
   ck_assert_int_ge(fd, 0);
@@ -49,14 +47,13 @@ LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   ringcast_writer_close(writer);
   ck_assert(is_readable(fd, -1));
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
-  ringcast_reader_close(reader);
 }
 
 TEST(what_was_done_is_counted) {
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1}; /* so it sleeps */
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_frame frame;
   struct ringcast_span span;
   struct ringcast_stats stats = {.size = sizeof stats};
@@ -82,12 +79,10 @@ TEST(what_was_done_is_counted) {
   for (int i = 0; i < 16; i++) waits += stats.histogram[i];
   ck_assert_uint_eq(waits, 1);
   for (int i = 0; i < 11; i++) ck_assert_uint_eq(stats.histogram[i], 0); /* it took 2 ms at least */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_cancelled_handle_waits_no_more) {
-  ringcast_writer *writer = make_writer(4096, 2);
+  SCOPED_WRITER writer = make_writer(4096, 2);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame;
   struct ringcast_span span;
@@ -103,7 +98,6 @@ TEST(a_cancelled_handle_waits_no_more) {
   ck_assert_int_eq(ringcast_writer_wait_readers(writer, 2, RINGCAST_FOREVER), -ECANCELED);
   ringcast_reader_close(reader);
   ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_timeout_that_is_negative_by_mistake_is_refused) {
@@ -129,8 +123,8 @@ static void *wait_for_ever(void *context) {
 }
 
 TEST(a_second_thread_in_a_wait_is_told) {
-  ringcast_writer *writer = make_writer(4096, 2);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096, 2);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_frame frame;
   pthread_t thread;
   void *result;
@@ -142,8 +136,6 @@ TEST(a_second_thread_in_a_wait_is_told) {
   ck_assert_int_eq(pthread_join(thread, &result), 0);
   ck_assert_int_eq((intptr_t)result, -ECANCELED);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -ECANCELED); /* and the way is free again */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Who leaves a wait in the middle ---------------------------------------------------------------------------- */

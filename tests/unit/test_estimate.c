@@ -7,7 +7,7 @@
 
 #include "channel/channel.h"
 #include "tests/support/pattern.h"
-#include "tests/support/suite.h"
+#include "tests/support/handles.h"
 
 enum { TAG = 7, EPOCH = RC_ESTIMATE_EPOCH };
 
@@ -171,7 +171,7 @@ TEST(one_reservation_is_nearly_always_enough) {
 }
 
 TEST(a_writer_estimates_within_what_its_ring_can_hold) {
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = RINGCAST_NO_SPILL};
   struct ringcast_span span;
@@ -188,7 +188,6 @@ TEST(a_writer_estimates_within_what_its_ring_can_hold) {
   ck_assert_uint_le(bytes, 200);
   ck_assert_int_eq(ringcast_writer_reserve(writer, bytes, 0, &span), 0);
   ck_assert_int_eq(ringcast_writer_commit(writer, 100, 0), 0);
-  ringcast_writer_close(writer);
 }
 
 RUN_TESTS("estimate", forget_all, NULL)

@@ -16,7 +16,7 @@ static bool is_readable(int fd, int timeout_ms) {
 /* ---- Slow ------------------------------------------------------------------------------------------------------- */
 
 TEST(a_slow_reader_is_evicted_and_told) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *reader = attach(writer);
   struct ringcast_frame frame, next;
   ck_assert_int_eq(ringcast_writer_send(writer, "first", 5, 0, 0), 0);
@@ -40,11 +40,10 @@ TEST(a_slow_reader_is_evicted_and_told) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *first = attach(writer), *second = attach(writer), *quick = attach(writer);
   struct ringcast_frame frame;
   for (int i = 0; i < 100; i++) {
@@ -61,12 +60,11 @@ TEST(all_that_are_too_slow_go_at_once_and_the_others_stay) {
   ringcast_reader_close(first);
   ringcast_reader_close(second);
   ringcast_reader_close(quick);
-  ringcast_writer_close(writer);
 }
 
 TEST(slow_can_be_an_error_instead) {
-  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 1);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 1);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
   ck_says("active");
   ck_says("in the way for");
@@ -76,28 +74,24 @@ TEST(slow_can_be_an_error_instead) {
   struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_gt(peer.blocked_ns, 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Who asks with timeout 0, again and again, has waited too. */
 TEST(the_time_is_counted_over_calls) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND / 2);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, SECOND / 2);
+  SCOPED_READER reader = attach(writer);
   int result = -EAGAIN;
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   ck_assert_int_eq(ringcast_reader_check(reader), 0);
   while (result == -EAGAIN) result = ringcast_writer_send(writer, "frame", 5, 0, 0);
   ck_assert_int_eq(result, 0);
   ck_assert_int_eq(ringcast_reader_check(reader), -ESTALE);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Holds a frame and sleeps until the next one comes. */
 static void hold_and_sleep(void *context) {
   struct party *party = context;
-  ringcast_reader *reader;
+  SCOPED_READER reader = NULL;
   struct ringcast_frame frame, next;
   struct ringcast_reader_options options = {.size = sizeof options, .spin_ns = -1, .leases = 64};
   child_must(ringcast_reader_attach_ex(party->handle, &options, &reader) == 0);
@@ -109,11 +103,10 @@ static void hold_and_sleep(void *context) {
     if (result == 0) result = ringcast_reader_release(reader, &next);
   }
   child_must(result == -ESTALE);
-  ringcast_reader_close(reader);
 }
 
 TEST(one_that_sleeps_is_woken_to_be_told) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 2 * SECOND);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 2 * SECOND);
   struct party party = {.handle = ringcast_writer_handle(writer), .there = gate_make()};
   pid_t pid = start_child(hold_and_sleep, &party);
   gate_wait(&party.there);
@@ -122,7 +115,6 @@ TEST(one_that_sleeps_is_woken_to_be_told) {
   ck_assert_int_eq(ringcast_writer_reserve(writer, 5, RINGCAST_FOREVER, &span), 0);
   child_must_succeed(pid); /* no commit has woken it */
   gate_free(&party.there);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Dead ------------------------------------------------------------------------------------------------------- */
@@ -155,7 +147,7 @@ TEST(a_dead_reader_is_found_without_being_in_the_way) {
 }
 
 TEST(a_wait_goes_on_without_the_dead) {
-  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   pid_t first = start_reader(writer), second = start_reader(writer);
   kill_child(first);
   kill_child(second);
@@ -165,7 +157,6 @@ TEST(a_wait_goes_on_without_the_dead) {
   ck_told(writer, RINGCAST_PEER_DEAD, first);
   ck_told(writer, RINGCAST_PEER_DEAD, second);
   ck_all_well(writer);
-  ringcast_writer_close(writer);
 }
 
 TEST(the_descriptor_calls_until_all_that_a_wait_lost_are_told_of) {
@@ -206,23 +197,21 @@ TEST(one_that_leaves_and_then_exits_is_not_told_of) {
 }
 
 TEST(one_that_dies_evicted_gives_its_slot_back) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_EVICT, 1);
   ringcast_reader *readers[3];
   pid_t pid = start_reader(writer);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
   ck_told(writer, RINGCAST_PEER_EVICTED, pid);
   kill_child(pid);
   for (int i = 0; i < 3; i++) readers[i] = attach(writer);
-  ringcast_reader *last = attach(writer); /* the fourth of four */
+  SCOPED_READER last = attach(writer); /* the fourth of four */
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
-  ringcast_reader_close(last);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Stopped, stuck, broken ------------------------------------------------------------------------------------- */
 
 TEST(a_stopped_reader_is_said_to_be_stopped) {
-  ringcast_writer *writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
+  SCOPED_WRITER writer = make(RINGCAST_EVICT, RINGCAST_FAIL, 0);
   pid_t pid = start_reader(writer);
   ck_assert_int_eq(kill(pid, SIGSTOP), 0);
   ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
@@ -236,12 +225,11 @@ TEST(a_stopped_reader_is_said_to_be_stopped) {
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.state, RINGCAST_PEER_STOPPED);
   kill_child(pid);
-  ringcast_writer_close(writer);
 }
 
 /* As if it were stopped between claim and activation. */
 TEST(who_is_stuck_in_joining_holds_nobody_up) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   const struct rc_ring *ring = &writer->ring.ring;
   struct rc_ring_reader reader;
   struct rc_process self;
@@ -252,7 +240,6 @@ TEST(who_is_stuck_in_joining_holds_nobody_up) {
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(rc_slot_activate(ring, slot, owner, &reader), -EAGAIN);
   ck_all_well(writer); /* it has lost nothing */
-  ringcast_writer_close(writer);
 }
 
 TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
@@ -272,12 +259,11 @@ TEST(a_reader_whose_cursor_can_not_be_right_is_expelled_or_named) {
 static uint64_t another_namespace(void) { return 1; }
 
 TEST(another_pid_namespace_is_refused) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = NULL;
   rc_os.pid_namespace = another_namespace;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EPROTO);
   ck_says("PID namespace");
-  ringcast_writer_close(writer);
 }
 
 /* ---- Options ---------------------------------------------------------------------------------------------------- */

@@ -16,8 +16,8 @@ static bool all_zero(const uint8_t *at, size_t bytes) {
 }
 
 TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
-  ringcast_writer *writer = make_writer(64 * MIB);
-  ringcast_reader *reader = attach(writer, 2);
+  SCOPED_WRITER writer = make_writer(64 * MIB);
+  SCOPED_READER reader = attach(writer, 2);
   struct ringcast_peer peer = {.size = sizeof peer};
   ck_assert_int_eq(send(writer, 1, 20000), 0);
   ck_assert_int_eq(send(writer, 2, 3 * MIB), 0);
@@ -31,12 +31,10 @@ TEST(the_writer_goes_on_at_once_and_the_memory_stays) {
   for (uint64_t i = 0; i < 20; i++) ck_assert_int_eq(send(writer, 4, 20000), 0);
   ck_assert(!pattern_matches(small.data, 20000, 1)); /* overwritten, and there to be looked at */
   ck_assert_int_gt(ring_mappings(), mappings);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(who_has_left_can_only_be_closed) {
-  ringcast_writer *writer = make_writer(0);
+  SCOPED_WRITER writer = make_writer(0);
   ringcast_reader *reader = attach(writer, 1);
   int before = open_descriptors();
   struct ringcast_stats stats = {.size = sizeof stats};
@@ -60,18 +58,16 @@ TEST(who_has_left_can_only_be_closed) {
   ck_assert_int_eq(ringcast_reader_info(reader, &info), -EINVAL);
   ringcast_reader_cancel(reader);
   /* Its slot is another's by now, and closing leaves that alone. */
-  ringcast_reader *next = attach(writer, 1);
+  SCOPED_READER next = attach(writer, 1);
   ringcast_reader_close(reader);
   ck_assert_int_eq(send(writer, 3, 100), 0);
   read_one(next, 3, 100);
-  ringcast_reader_close(next);
-  ringcast_writer_close(writer);
 }
 
 /* What an idle writer does to spill memory, done to all of it. */
 TEST(spill_memory_that_was_given_back_reads_as_zeros) {
   ringcast_writer *writer = make_writer(64 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_READER reader = attach(writer, 1);
   ck_assert_int_eq(send(writer, 1, 5 * MIB), 0);
   struct ringcast_frame frame = expect(reader, 1, 5 * MIB);
   ringcast_reader_leave(reader);
@@ -79,7 +75,6 @@ TEST(spill_memory_that_was_given_back_reads_as_zeros) {
   ck_assert(all_zero(frame.data, 5 * MIB));
   ringcast_writer_close(writer);
   ck_assert(all_zero(frame.data, 5 * MIB)); /* the mapping holds the file */
-  ringcast_reader_close(reader);
 }
 
 static void *close_it(void *reader) {
@@ -88,13 +83,12 @@ static void *close_it(void *reader) {
 }
 
 TEST(another_thread_may_close_it) {
-  ringcast_writer *writer = make_writer(0);
+  SCOPED_WRITER writer = make_writer(0);
   ringcast_reader *reader = attach(writer, 1);
   pthread_t thread;
   ringcast_reader_leave(reader);
   ck_assert_int_eq(pthread_create(&thread, NULL, close_it, reader), 0);
   ck_assert_int_eq(pthread_join(thread, NULL), 0);
-  ringcast_writer_close(writer);
 }
 
 TEST(in_a_forked_child_the_slot_stays_the_parents) {

@@ -46,25 +46,23 @@ static ringcast_writer *make_evicting_writer(void) {
 }
 
 TEST(a_peer_that_refills_slots_does_not_keep_reserve) {
-  ringcast_writer *writer = make_evicting_writer();
+  SCOPED_WRITER writer = make_evicting_writer();
   int result = 0;
   strike_at(RC_POINT_REAPED, writer, RC_SLOT_ACTIVE);
   for (int i = 0; i < 200 && result == 0; i++) result = ringcast_writer_send(writer, "frame", 5, 0, 0);
   ck_assert_int_eq(result, -EAGAIN);
   ck_assert_int_gt(strikes, 0);
   ck_assert_int_le(strikes, 10 * (int)slots);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_peer_that_refills_slots_does_not_keep_attach) {
-  ringcast_writer *writer = make_evicting_writer();
+  SCOPED_WRITER writer = make_evicting_writer();
   ringcast_reader *reader;
   strike_at(RC_POINT_JOIN, writer, RC_SLOT_EVICTED);
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -EUSERS);
   ck_says("all 4 reader slots");
   ck_assert_int_gt(strikes, 0);
   ck_assert_int_le(strikes, 10 * (int)slots);
-  ringcast_writer_close(writer);
 }
 
 RUN_TESTS("refilled slots", remember, nothing_is_left)

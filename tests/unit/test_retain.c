@@ -19,7 +19,7 @@ static uint64_t have(const char *kind) {
 /* ---- What is kept ----------------------------------------------------------------------------------------------- */
 
 TEST(what_is_kept_is_the_readers_own) {
-  ringcast_writer *writer = make_writer(8 * MIB);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
   ringcast_reader *reader = attach(writer, 1), *first = attach_retainer(writer), *second = attach_retainer(writer);
   ck_assert_int_eq(send(writer, 1, MIB + 5), 0);
   struct retained one = keep(first, 1, MIB + 5), other = keep(second, 1, MIB + 5);
@@ -40,7 +40,6 @@ TEST(what_is_kept_is_the_readers_own) {
   ringcast_reader_close(reader);
   ringcast_reader_close(first);
   ringcast_reader_close(second);
-  ringcast_writer_close(writer);
 }
 
 static int silent_pagemap(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
@@ -51,8 +50,8 @@ LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 2) {
   enum { MOST = 40 };
   const uint64_t rounds = _i == 0 ? MOST : 9;
   if (_i == 1) rc_os.pagemap = silent_pagemap;
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   const uint8_t *places[MOST];
   int again = 0;
   for (uint64_t i = 0; i < rounds; i++) {
@@ -69,8 +68,6 @@ LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 2) {
     settle(reader);
   }
   ck_assert_int_gt(again, 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static void *drop_there(void *retained) {
@@ -106,8 +103,8 @@ LOOP_TEST(it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread, 0,
 
 /* Of 257 pages that a frame of 1 MiB has, behind its first 16 bytes: a quarter, and one more. */
 TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   const struct {
     size_t pages;
     int without; /* so many frames */
@@ -122,8 +119,6 @@ TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
     settle(reader);
     ck_assert_int_eq(let_it_keep(writer, reader), rounds[i].without);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static void close_both(bool writer_first) {

@@ -27,21 +27,19 @@ static void must_be_copied(ringcast_reader *reader, uint64_t number, size_t byte
 }
 
 TEST(what_lies_in_the_ring_is_to_be_copied_and_says_nothing_of_what_does_not) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   size_t most = (size_t)info_of(writer).ring_frame;
   ck_assert_int_eq(send(writer, 1, most), 0);
   must_be_copied(reader, 1, most);
   ck_assert_int_eq(send(writer, 2, most + 1), 0);
   struct retained retained = keep(reader, 2, most + 1);
   drop(&retained);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   ck_assert_int_eq(send(writer, 1, MIB + 1), 0);
   must_be_copied(reader, 1, MIB + 1);
   ck_assert_int_eq(let_it_keep(writer, reader), 4);
@@ -50,14 +48,12 @@ TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
   drop(&retained);
   settle(reader);
   ck_assert_int_eq(ringcast_reader_retains(reader), 1);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* What was dropped counts, too, until the reader's next call; and what has become the reader's own does not. */
 TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct retained retained[3];
   for (uint64_t i = 0; i < 2; i++) {
     ck_assert_int_eq(send(writer, i, MIB), 0);
@@ -82,13 +78,11 @@ TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
   retained[2] = keep(reader, 6, 2 * MIB);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   for (int i = 0; i < 3; i++) drop(&retained[i]);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(so_many_are_kept_at_once_and_no_more) {
-  ringcast_writer *writer = make_writer(16 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(16 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct retained retained[RC_MAX_RETAINED], last;
   uint64_t n = 0;
   for (int i = 0; i < (int)RC_MAX_RETAINED; i++, n++) {
@@ -109,8 +103,6 @@ TEST(so_many_are_kept_at_once_and_no_more) {
   for (int i = 0; i < (int)RC_MAX_RETAINED; i++)
     if (i != 20) drop(&retained[i]);
   drop(&last);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Sends a frame of 4 KiB whose note says whatever a hostile writer likes. */
@@ -122,8 +114,8 @@ static struct rc_spilled *lie(ringcast_writer *writer, uint64_t offset, uint64_t
 }
 
 TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
-  ringcast_writer *writer = make_writer(16 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(16 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_frame frame;
   void *data;
   ck_assert_int_eq(send(writer, 1, MIB), 0);
@@ -146,13 +138,11 @@ TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
     ringcast_retained_release(retained.handle);
   }
   settle(reader);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_note_that_changes_after_it_was_read_harms_nobody) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_frame frame;
   struct rc_spilled *note = lie(writer, 16, MIB);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
@@ -172,13 +162,11 @@ TEST(a_note_that_changes_after_it_was_read_harms_nobody) {
   }
   ck_assert_int_eq(ringcast_reader_retains(reader), 1); /* which says nothing of the next one */
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   ringcast_retained *retained;
   void *data;
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
@@ -199,17 +187,15 @@ TEST(what_is_not_held_is_not_kept_and_what_is_kept_is_not_released) {
   must_not_be_kept(reader, &frame, -EINVAL, "not held");
   ringcast_reader_leave(reader);
   must_not_be_kept(reader, &frame, -EINVAL, "left its ring");
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Not for being slow, as then nothing is kept: its cursor can't be right, so it is as good as dead. */
 TEST(who_was_evicted_keeps_nothing_more) {
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 65536, .spill_bytes = 4 * MIB, .on_death = RINGCAST_EVICT};
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_READER reader = attach_retainer(writer);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
   struct retained retained = keep(reader, 0, MIB);
   struct ringcast_frame frame = expect(reader, 1, MIB);
@@ -220,8 +206,6 @@ TEST(who_was_evicted_keeps_nothing_more) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -ESTALE);
   ringcast_retained_release(retained.handle);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -ESTALE);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* An hour: nobody is evicted here. What would be overwritten as soon as its reader is must not be kept at all. */
@@ -231,9 +215,9 @@ LOOP_TEST(where_the_slow_are_evicted_all_is_to_be_copied, 0, 2) {
                                             .spill_bytes = 4 * MIB,
                                             .slow_ns = (int64_t)3600 * 1000000000,
                                             .on_slow = _i == 0 ? RINGCAST_EVICT : RINGCAST_FAIL};
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_READER reader = attach_retainer(writer);
   for (uint64_t i = 0; i < 6; i++) {
     ck_assert_int_eq(send(writer, i, 40000), 0);
     if (_i == 0) {
@@ -243,8 +227,6 @@ LOOP_TEST(where_the_slow_are_evicted_all_is_to_be_copied, 0, 2) {
       drop(&retained);
     }
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Where it can't be had -------------------------------------------------------------------------------------- */

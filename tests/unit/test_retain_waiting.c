@@ -63,8 +63,8 @@ LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
 }
 
 TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   uint64_t n = 0;
   int refused = 0, later = 0;
   ck_assert_int_eq(send(writer, n, MIB), 0);
@@ -91,8 +91,6 @@ TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
   }
   ck_assert_int_ge(refused, 5);
   ck_assert_int_gt(later, 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static void keep_for_long(ringcast_writer *writer, ringcast_reader *reader) {
@@ -105,8 +103,8 @@ static void keep_for_long(ringcast_writer *writer, ringcast_reader *reader) {
 }
 
 TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   for (int round = 0; round < 2; round++) {
     for (int without = 4; without <= 32; without *= 2) {
       keep_for_long(writer, reader);
@@ -119,8 +117,6 @@ TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time) {
       settle(reader);
     }
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* Called while a frame becomes the reader's own. */
@@ -136,8 +132,8 @@ static int advise_and_drop(void *address, size_t bytes, int advice) {
 
 /* What is dropped is that frame, or one that is the reader's own already. */
 LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct retained retained[2];
   ck_assert_int_eq(send(writer, 0, MIB), 0);
   retained[0] = keep(reader, 0, MIB);
@@ -161,8 +157,6 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
     drop(&next);
     settle(reader);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* ---- The writer waits ------------------------------------------------------------------------------------------- */
@@ -313,8 +307,8 @@ LOOP_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4) {
 
 /* It never sleeps, and is not woken: it looks before each frame that is there already. */
 TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_span span;
   for (uint64_t i = 0; i < 3; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
   struct retained retained = keep(reader, 0, MIB);
@@ -326,13 +320,11 @@ TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_has_more_to_read) {
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), 0);
   memset(span.data, 0, span.bytes);
   drop(&retained);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_span span;
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
   struct retained retained = keep(reader, 0, MIB);
@@ -341,8 +333,6 @@ TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
   read_one(reader, 1, 100);
   ck_assert_uint_eq(reader->retained, 1); /* and so the frame is not copied */
   drop(&retained);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* After -EAGAIN a caller may as well send a smaller frame. */
@@ -364,8 +354,8 @@ TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
 
 /* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
 TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct rc_eventcount *data = &writer->ring.ring.control->not_empty;
   struct ringcast_span span;
   ck_assert_int_eq(send(writer, 1, MIB), 0);
@@ -384,8 +374,6 @@ TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   rc_eventcount_announce(data);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 8 * MIB - 16, 0, &span), -EAGAIN);
   ck_assert(rc_eventcount_is_asleep(data)); /* nothing is kept: to wake it would be of no use */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 int main(void) {

@@ -49,8 +49,8 @@ static void read_all(ringcast_reader *reader) {
 
 LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
   choose(_i);
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   int fd = room_fd(writer);
   ck_assert(is_readable(fd, 0));
   for (int i = 0; i < 100; i++) {
@@ -61,26 +61,23 @@ LOOP_TEST(it_tells_when_to_try_again, 0, WAYS) {
     ck_assert(is_readable(fd, -1));
     ck_assert_int_eq(try(writer), 0);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 LOOP_TEST(a_reader_that_leaves_makes_room_too, 0, WAYS) {
   choose(_i);
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
   ringcast_reader *reader = attach(writer);
   int fd = room_fd(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   ringcast_reader_close(reader);
   ck_assert_int_eq(send_by_fd(writer, fd), 0);
-  ringcast_writer_close(writer);
 }
 
 /* To look for readers in between takes nothing from it. */
 LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS) {
   choose(_i);
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_stats before = {.size = sizeof before}, after = {.size = sizeof after};
   int fd = room_fd(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -90,8 +87,6 @@ LOOP_TEST(who_makes_room_wakes_it_whatever_else_was_waited_for, 0, WAYS) {
   ck_assert_int_eq(ringcast_reader_stats(reader, &after), 0);
   ck_assert_uint_eq(after.wakes, before.wakes + 1); /* not left to the next time that it looks by itself */
   ck_assert_int_eq(send_by_fd(writer, fd), 0);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* How many frames are read of a full ring until the writer is told of room; 0: it is not. */
@@ -136,15 +131,13 @@ static void *read_frames(void *context) {
 LOOP_TEST(a_writer_that_waits_by_it_gets_all_its_frames_sent, 0, WAYS) {
   frames = share_of(20000);
   choose(_i);
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   int fd = room_fd(writer);
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, read_frames, reader), 0);
   for (int i = 0; i < frames; i++) ck_assert_int_eq(send_by_fd(writer, fd), 0);
   pthread_join(thread, NULL);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 LOOP_TEST(a_death_ends_the_wait, 0, WAYS) {
@@ -216,11 +209,11 @@ LOOP_TEST(so_does_cancel, 0, WAYS) {
 
 LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
   choose(_i);
-  ringcast_writer *writer = NULL;
+  SCOPED_WRITER writer = NULL;
   struct ringcast_writer_options options = {
       .size = sizeof options, .capacity = 4096, .readers = 1, .spill_bytes = 4 << 20};
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_span span;
   int fd = room_fd(writer), result;
   for (int i = 0; i < 4; i++) {
@@ -233,14 +226,12 @@ LOOP_TEST(spill_memory_that_is_used_up_is_waited_for, 0, WAYS) {
     ck_assert_int_eq(result, 0);
     ck_assert_int_eq(ringcast_writer_abort(writer), 0);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
   choose(_i);
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   struct ringcast_stats stats = {.size = sizeof stats};
   room_fd(writer);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
@@ -250,13 +241,11 @@ LOOP_TEST(nobody_is_woken_for_who_does_not_wait, 0, WAYS) {
   }
   ck_assert_int_eq(ringcast_reader_stats(reader, &stats), 0);
   ck_assert_uint_le(stats.wakes, 1); /* of the one that found no room */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(one_that_can_not_be_had_is_told) {
-  ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
   struct rlimit limit, none = {0, 0};
   getrlimit(RLIMIT_NOFILE, &limit);
   none.rlim_max = limit.rlim_max;
@@ -267,8 +256,6 @@ TEST(one_that_can_not_be_had_is_told) {
   ck_says("can't make a descriptor to wait on");
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
   ck_assert(is_readable(room_fd(writer), 0));
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 RUN_TESTS("room_fd", remember, nothing_is_left)

@@ -140,11 +140,10 @@ TEST(what_a_shorter_struct_has_is_read) {
   struct ringcast_writer_options given = {
       .size = offsetof(struct ringcast_writer_options, slow_ns), .readers = 3, .slow_ns = -1};
   struct ringcast_info info = {.size = sizeof info};
-  ringcast_writer *other;
+  SCOPED_WRITER other = NULL;
   ck_assert_int_eq(ringcast_writer_create_ex(&given, &other), 0); /* slow_ns lies behind its end */
   ck_assert_int_eq(ringcast_writer_info(other, &info), 0);
   ck_assert_uint_eq(info.readers, 3);
-  ringcast_writer_close(other);
 }
 
 /* A result of the caller's size: what the library knows of it, zeros behind, and no byte more. */
@@ -183,7 +182,7 @@ LOOP_TEST(a_size_that_was_never_set_is_told, 0, OPTIONS + RESULTS) {
 
 TEST(the_first_peers_size_is_that_of_all) {
   enum { LONGER = sizeof(struct ringcast_peer) + 8, SHORTER = sizeof(struct ringcast_peer) - 8 };
-  ringcast_reader *second = attach(writer);
+  SCOPED_READER second = attach(writer);
   for (uint32_t size = SHORTER; size <= LONGER; size += 8) {
     uint8_t peers[3 * LONGER];
     memset(peers, 0xa5, sizeof peers);
@@ -196,7 +195,6 @@ TEST(the_first_peers_size_is_that_of_all) {
     ck_assert_uint_eq(others_than(0xa5, peers + 2 * (size_t)size, sizeof peers - 2 * (size_t)size), 0);
   }
   ck_assert_int_eq(ringcast_writer_peers(writer, NULL, 0), 2);
-  ringcast_reader_close(second);
 }
 
 RUN_TESTS("sizes", set_up, tear_down)

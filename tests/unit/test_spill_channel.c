@@ -11,7 +11,7 @@
 /* ---- Sending ---------------------------------------------------------------------------------------------------- */
 
 TEST(frames_of_all_sizes_arrive_in_order) {
-  ringcast_writer *writer = make_writer(16 * MIB);
+  SCOPED_WRITER writer = make_writer(16 * MIB);
   ringcast_reader *readers[3];
   uint64_t bytes = 0;
   for (int i = 0; i < 3; i++) readers[i] = attach(writer, 1);
@@ -32,12 +32,11 @@ TEST(frames_of_all_sizes_arrive_in_order) {
   ck_assert_uint_gt(info_of(writer).spill_used, 0);
   ck_assert_uint_le(info_of(writer).spill_used, 8 * MIB); /* the same again and again */
   for (int i = 0; i < 3; i++) ringcast_reader_close(readers[i]);
-  ringcast_writer_close(writer);
 }
 
 TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   size_t most = (size_t)info_of(writer).max_frame;
   struct ringcast_span span;
   for (uint64_t i = 0; i < 3; i++) {
@@ -51,12 +50,10 @@ TEST(the_largest_frame_of_all_fits_and_one_byte_more_does_not) {
     ck_says("spill memory than 4194304 bytes");
   }
   ck_assert_int_eq(ringcast_writer_commit(writer, 0, 0), -EINVAL); /* nothing is open */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
-  ringcast_writer *writer = make_writer(4 * MIB);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
   ringcast_reader *reader = attach(writer, 2);
   struct ringcast_span span;
   struct ringcast_peer peer = {.size = sizeof peer};
@@ -83,13 +80,12 @@ TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_says("the ring is full");
   ringcast_reader_close(reader);
   ck_assert_int_eq(send(writer, 4, 4 * MIB - 16), 0);
-  ringcast_writer_close(writer);
 }
 
 TEST(leases_over_spilled_frames_are_released_in_any_order) {
   enum { HELD = 6 };
-  ringcast_writer *writer = make_writer(16 * MIB);
-  ringcast_reader *reader = attach(writer, HELD);
+  SCOPED_WRITER writer = make_writer(16 * MIB);
+  SCOPED_READER reader = attach(writer, HELD);
   struct ringcast_frame frames[HELD];
   uint64_t random = 7;
   for (uint64_t round = 0; round < 30; round++) {
@@ -110,13 +106,11 @@ TEST(leases_over_spilled_frames_are_released_in_any_order) {
         }
     }
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_reservation_grows_out_of_the_ring_and_on) {
-  ringcast_writer *writer = make_writer(64 * MIB);
-  ringcast_reader *reader = attach(writer, 2);
+  SCOPED_WRITER writer = make_writer(64 * MIB);
+  SCOPED_READER reader = attach(writer, 2);
   struct ringcast_span span, grown;
   for (uint64_t round = 0; round < 4; round++) {
     if (round == 2) ck_assert_int_eq(send(writer, 9, 5 * MIB), 0); /* in the way, the third time */
@@ -141,13 +135,11 @@ TEST(a_reservation_grows_out_of_the_ring_and_on) {
     if (round == 2) read_one(reader, 9, 5 * MIB);
     read_one(reader, round, bytes);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   struct ringcast_span span, grown = {0};
   ck_assert_int_eq(send(writer, 0, 2 * MIB), 0);
   for (uint64_t i = 1; i < 3; i++) { /* from the ring, and in spill memory */
@@ -176,8 +168,6 @@ TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   ck_assert_int_eq(send(writer, 3, 4 * MIB - 16), 0);
   read_one(reader, 3, 4 * MIB - 16);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 3 * MIB, 0, &span), 0); /* still open when it is closed */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static struct rc_os real_os;
@@ -188,8 +178,8 @@ static int full_machine(void *address, size_t bytes, int advice) {
 }
 
 TEST(a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost) {
-  ringcast_writer *writer = make_writer(64 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(64 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   struct ringcast_span span;
   real_os = rc_os;
   refused_advice = MADV_POPULATE_WRITE;
@@ -207,13 +197,11 @@ TEST(a_machine_that_is_full_is_an_error_at_reserve_and_nothing_is_lost) {
   read_one(reader, 0, 1000);
   read_one(reader, 1, 100);
   read_one(reader, 2, 5 * MIB);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
-  ringcast_writer *writer = make_writer(64 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(64 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   struct ringcast_frame frame;
   ck_assert_int_eq(send(writer, 0, 5 * MIB), 0);
   real_os = rc_os;
@@ -225,8 +213,6 @@ TEST(memory_that_a_reader_cannot_read_is_an_error_and_no_signal) {
   }
   rc_os = real_os;
   read_one(reader, 0, 5 * MIB); /* it is still the next one */
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Giving back ------------------------------------------------------------------------------------------------ */
@@ -295,8 +281,8 @@ TEST(a_smaller_frame_lets_the_rest_go) {
 }
 
 TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   struct ringcast_span span, grown;
   ck_assert_int_eq(send(writer, 1, 2 * MIB - 16), 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 4 * MIB, 0, &span), 0);
@@ -307,8 +293,6 @@ TEST(a_reservation_that_grows_over_itself_keeps_what_was_written) {
   ck_assert_ptr_eq((uint8_t *)grown.data + 2 * MIB, span.data); /* half of it lay there */
   ck_assert_int_eq(ringcast_writer_commit(writer, 4 * MIB, 2), 0);
   read_one(reader, 2, 4 * MIB);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 int main(void) {

@@ -96,13 +96,12 @@ TEST(a_default_that_cannot_be_had_is_told_and_a_wish_is_an_error) {
 
 static void with_small_files(void *context) {
   (void)context;
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   child_must(setrlimit(RLIMIT_FSIZE, &(struct rlimit){MIB, MIB}) == 0);
   child_must(create(4 * MIB, &writer) == -EFBIG);
   child_must(strstr(ringcast_last_error(), "ulimit -f"));
   child_must(create(0, &writer) == 0);
   child_must(info_of(writer).spill_bytes == 0 && info_of(writer).spill_error == -EFBIG);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_limit_of_file_sizes_leaves_a_ring_without) { child_must_succeed(start_child(with_small_files, NULL)); }

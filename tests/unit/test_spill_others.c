@@ -55,8 +55,8 @@ TEST(a_tap_copies_spilled_frames_and_counts_those_it_lost) {
 }
 
 TEST(a_note_that_cannot_be_right_is_told_and_harms_nobody) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   ringcast_tap *tap;
   struct ringcast_frame frame;
   struct rc_frame_header *header = (struct rc_frame_header *)writer->segment.data.base;
@@ -80,12 +80,10 @@ TEST(a_note_that_cannot_be_right_is_told_and_harms_nobody) {
   header->flags = 4;
   ck_assert_int_eq(ringcast_tap_next(tap, 0, &frame), -EPROTO);
   ringcast_tap_close(tap);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
-  ringcast_writer *writer = make_writer(4 * MIB);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
   ringcast_reader *reader;
   ringcast_tap *tap;
   struct rc_identity *id = &rc_segment_control(&writer->segment)->id, good = *id;
@@ -119,7 +117,6 @@ TEST(a_damaged_word_about_spill_memory_is_refused_at_attach) {
   ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), 0);
   ringcast_tap_close(tap);
   ringcast_reader_close(attach(writer, 1));
-  ringcast_writer_close(writer);
 }
 
 TEST(a_forked_child_leaves_an_open_reservation_alone) {

@@ -16,7 +16,7 @@
 #include "shm/os.h"
 #include "shm/uring.h"
 #include "tests/support/fake_files.h"
-#include "tests/support/suite.h"
+#include "tests/support/handles.h"
 #include "tests/support/switches.h"
 
 static int uring_result; /* found out before any test, see tests/support/poller.h */
@@ -104,11 +104,10 @@ TEST(a_ring_is_of_the_best_memory_that_is_not_switched_off) {
     }
   }
   struct ringcast_info info = {.size = sizeof info};
-  ringcast_writer *writer = make_writer(4 << 20);
+  SCOPED_WRITER writer = make_writer(4 << 20);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   ck_assert_str_eq(ringcast_memory_name(info.memory), ringcast_memory_name(best));
   if (expected) ck_assert_str_eq(ringcast_memory_name(info.memory), expected);
-  ringcast_writer_close(writer);
 }
 
 static int count_places(void *address, size_t bytes, const unsigned long *nodes, unsigned count, bool interleaved) {
@@ -124,13 +123,12 @@ TEST(a_node_is_asked_for_unless_switched_off) {
   rc_os.place = count_places;
   struct ringcast_info info = {.size = sizeof info};
   struct ringcast_writer_options options = {.size = sizeof options, .numa = RINGCAST_NUMA_NODE, .numa_node = 1};
-  ringcast_writer *writer;
+  SCOPED_WRITER writer = NULL;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   ck_assert_int_eq(ringcast_writer_info(writer, &info), 0);
   ck_assert_int_eq(calls > 0, !rc_feature_disabled("numa"));
   ck_assert_uint_eq(info.numa, rc_feature_disabled("numa") ? RINGCAST_NUMA_NONE : RINGCAST_NUMA_NODE);
   ck_assert_int_eq(info.numa_error, rc_feature_disabled("numa") ? -ENOSYS : 0);
-  ringcast_writer_close(writer);
 }
 
 TEST(the_environment_names_what_is_switched_off) {
@@ -172,16 +170,14 @@ TEST(who_waits_asks_for_a_pidfd_unless_switched_off) {
   rc_os.pidfd_open = count_pidfds;
   struct ringcast_frame frame;
   struct ringcast_span span;
-  ringcast_writer *writer = make_writer(4096);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(ringcast_reader_next(reader, 1000000, &frame), -ETIMEDOUT);
   ck_assert_int_eq(calls > 0, !rc_feature_disabled("pidfd"));
   calls = 0;
   while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
   ck_assert_int_eq(ringcast_writer_reserve(writer, 1, 1000000, &span), -ETIMEDOUT);
   ck_assert_int_eq(calls > 0, !rc_feature_disabled("pidfd"));
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* What this CPU has, whatever is switched off. */
@@ -198,12 +194,10 @@ static enum rc_cpu_wait best_cpu_wait(void) {
 TEST(waits_are_left_to_the_cpu_unless_switched_off) {
   enum rc_cpu_wait best = best_cpu_wait(), expected = rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : best;
   if (best == RC_CPU_PAUSE) tell_skipped(__func__, "this CPU, or its hypervisor, has nothing to switch off");
-  ringcast_writer *writer = make_writer(4096);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(writer->waiter.cpu_wait, expected);
   ck_assert_int_eq(reader->waiter.cpu_wait, expected);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static int pretended_cpus(void) { return 2; }
@@ -211,14 +205,12 @@ static int pretended_cpus(void) { return 2; }
 TEST(waits_spin_unless_switched_off) {
   rc_os.online_cpus = pretended_cpus;
   struct ringcast_info of_writer = {.size = sizeof of_writer}, of_reader = {.size = sizeof of_reader};
-  ringcast_writer *writer = make_writer(4096);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_info(writer, &of_writer), 0);
   ck_assert_int_eq(ringcast_reader_info(reader, &of_reader), 0);
   ck_assert_int_eq(of_writer.spin_ns > 0, !rc_feature_disabled("spin"));
   ck_assert_int_eq(of_reader.spin_ns > 0, !rc_feature_disabled("spin"));
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static int count_pagemaps(void) {
