@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/cadence.h"
 
-#define ENOUGH     4u /* gaps to know before a window is tried */
-#define WEIGHT     8  /* a gap counts an eighth */
-#define STRANGE    4u /* errors in a row that make a new cadence */
-#define SAVED      4  /* messages whose budget can be saved */
-#define LEAST_GAP  ((int64_t)200 * 1000)
-#define MARGIN     ((int64_t)3 * 1000)   /* of a window, beside what the error asks for */
+#define ENOUGH    4u /* gaps to know before a window is tried */
+#define WEIGHT    8  /* a gap counts an eighth */
+#define STRANGE   4u /* errors in a row that make a new cadence */
+#define SAVED     4  /* messages whose budget can be saved */
+#define LEAST_GAP ((int64_t)200 * 1000)
+#define MARGIN    ((int64_t)3 * 1000) /* of a window, beside what the error asks for */
+#define MOST_HALF \
+  ((int64_t)1000 * 1000) /* a longer spin costs more than the wake-up that it saves, and delays signals */
 #define FIRST_LEAD ((int64_t)60 * 1000)  /* Linux's timer slack is 50 us */
 #define MOST_LEAD  ((int64_t)300 * 1000) /* later than that only on a busy CPU */
 
@@ -56,14 +58,17 @@ void rc_cadence_woke(struct rc_cadence *cadence, int64_t wake, int64_t now) {
 
 bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent, struct rc_window *out) {
   int64_t budget = cadence->gap / 100 * percent, due = cadence->came + cadence->gap;
-  if (cadence->known == UINT32_MAX || cadence->known < ENOUGH || cadence->gap < LEAST_GAP || cadence->error > budget)
+  if (cadence->known == UINT32_MAX || cadence->known < ENOUGH || cadence->gap < LEAST_GAP || budget == 0 ||
+      cadence->error > budget)
     return false;
   int64_t passed = least(now - cadence->refilled, SAVED * cadence->gap);
   cadence->saved = least(cadence->saved + passed / 100 * percent, SAVED * budget);
   cadence->refilled = now;
-  int64_t half = least(2 * cadence->error + MARGIN, budget);
-  if (now >= due + half || cadence->saved < half) return false;
-  out->wake = due - half - cadence->lead;
-  out->until = least(due + half, most(now, out->wake) + cadence->saved);
+  int64_t half = 2 * cadence->error + MARGIN;
+  if (half > MOST_HALF) return false;
+  half = least(half, budget);
+  int64_t wake = due - half - cadence->lead, start = now < wake ? due - half : now;
+  if (now >= due + half || start + cadence->saved < due + half) return false;
+  *out = (struct rc_window){.wake = wake, .until = due + half};
   return true;
 }

@@ -10,8 +10,9 @@
  *               message. An error counts at most four times the usual one, so one pause moves little. Four such
  *               errors in a row are a new cadence, which is learnt from the start.
  *   burst       messages that come within a quarter of the gap belong to the first of them
- *   window      twice the error before and behind the time when the message is due; none where the error is more than
- *               the budget allows to spin: irregular gaps cost a plain sleep
+ *   window      twice the error before and behind the time when the message is due, a millisecond at most. Where the
+ *               error is more than that, or the saved budget does not last to the end of the window, there is none:
+ *               irregular and rare messages cost a plain sleep
  *   budget      a share of the time that passes. What is not used is saved, for a few messages at most; what a
  *               window spins is taken off, so the share holds on average
  *   lead        how much later than asked this waiter's sleeps end (timer slack, and running again), by experience

@@ -16,6 +16,8 @@ static void begin(void) {
   now = 1000 * MS;
 }
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* Deterministic, -1000 to 1000. */
 static int64_t dither(int i) { return (int64_t)((uint32_t)i * 2654435761u % 2001) - 1000; }
 
@@ -95,6 +97,47 @@ TEST(the_budget_holds_on_average) {
     ck_assert_int_le(spun, (now - since) / 100 * percent + 4 * MS);
     if (percent == 0) ck_assert_int_eq(spun, 0);
     else ck_assert_int_gt(spun, 0);
+  }
+}
+
+/* One wait for a message that comes at `due`, where sleeps end `late`. True: spun or woken for it in vain. */
+static bool wait_for(int64_t due, int64_t late) {
+  if (!rc_cadence_window(&cadence, now, 5, &window)) return false;
+  int64_t started = now;
+  if (now < window.wake) {
+    if (window.wake + late >= due) return false; /* the message wakes the sleeper */
+    started = window.wake + late;
+    rc_cadence_woke(&cadence, window.wake, started);
+  }
+  if (started >= window.until) return true;
+  rc_cadence_spun(&cadence, least(window.until, due) - started);
+  return due > window.until;
+}
+
+TEST(no_gap_is_waited_for_in_vain_however_late_sleeps_end) {
+  static const int64_t gaps[] = {200 * US, 250 * US, 280 * US, 300 * US, 600 * US, 1 * MS, 5 * MS, 25 * MS};
+  static const int64_t lates[] = {5 * US, 55 * US, 120 * US, 250 * US};
+  for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++)
+    for (size_t l = 0; l < sizeof lates / sizeof *lates; l++) {
+      begin();
+      int vain = 0;
+      for (int i = 0; i < 1000; i++) {
+        vain += wait_for(now + gaps[g], lates[l]);
+        come_after(gaps[g]);
+      }
+      ck_assert_msg(vain <= 20, "gap %d us, %d us late: %d of 1000 in vain", (int)(gaps[g] / US), (int)(lates[l] / US),
+                    vain);
+    }
+}
+
+TEST(no_spin_is_longer_than_two_milliseconds) {
+  for (int64_t gap = 10 * MS; gap <= 60000 * MS; gap *= 2) {
+    begin();
+    for (int i = 0; i < 100; i++) {
+      if (rc_cadence_window(&cadence, now, 25, &window))
+        ck_assert_int_le(window.until - (window.wake + cadence.lead), 2 * MS + 1);
+      come_after(gap + gap * 2 * dither(i) / 100000);
+    }
   }
 }
 
