@@ -151,7 +151,6 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
 void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
   if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
-    rc_detach(&writer->attachment);
     struct rc_control *control = rc_segment_control(&writer->segment);
     RC_POINT(CLOSE);
     rc_writer_drop_large(writer);
@@ -160,6 +159,7 @@ void ringcast_writer_close(ringcast_writer *writer) {
     RC_POINT(CLOSED);
     rc_wake(&control->not_empty);
     RC_POINT(CLOSE_TOLD);
+    rc_detach(&writer->attachment); /* it may wait; the readers know by now */
   }
   rc_commit_free(&writer->commit);
   rc_watch_close(&writer->blocker);

@@ -171,12 +171,12 @@ static int ask(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, r
   return failed;
 }
 
-static int await(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, rc_cu_event event) {
+static int await(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, rc_cu_event event, int64_t until) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   rc_cu_result result;
   int failed = ask(gpu, take, event, &result);
   if (failed == 0 && result == RC_CU_NOT_READY) gpu->syncs++;
-  for (int64_t began = rc_now_ns(), until = end_of(take->timeout_ns); failed == 0 && result == RC_CU_NOT_READY;) {
+  for (int64_t began = rc_now_ns(); failed == 0 && result == RC_CU_NOT_READY;) {
     int64_t now = rc_now_ns();
     if (now >= until) return fail_behind(take->timeout_ns);
     if (now - began > SPIN_NS && nanosleep(&pause, NULL) != 0)
@@ -190,14 +190,14 @@ static int await(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take,
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 /* The chunk that the take's next bytes go to: with room in it. */
-static int claim(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, struct chunk **out) {
+static int claim(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, int64_t until, struct chunk **out) {
   struct rc_bounce *bounce = gpu->bounce;
   uint64_t owner = take->frame.position + 1;
   struct chunk *chunk = &bounce->chunks[bounce->current];
   if (chunk->take != owner || chunk->used >= CHUNK_BYTES) {
     uint32_t next = (bounce->current + 1) % CHUNKS;
     chunk = &bounce->chunks[next];
-    int failed = chunk->is_read ? await(gpu, take, chunk->event) : 0;
+    int failed = chunk->is_read ? await(gpu, take, chunk->event, until) : 0;
     if (failed != 0) return failed;
     *chunk = (struct chunk){.event = chunk->event, .take = owner};
     bounce->current = next;
@@ -226,7 +226,8 @@ static int enqueue(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *tak
 static int copy_pageable(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const uint8_t *from, uint64_t bytes,
                          rc_cu_ptr to) {
   const struct rc_cuda *cuda = gpu->device.cuda;
-  int failed = await(gpu, take, NULL); /* else the copy itself might wait, and no signal ends that */
+  int failed =
+      await(gpu, take, NULL, end_of(take->timeout_ns)); /* else the copy itself might wait, and no signal ends that */
   if (failed != 0) return failed;
   rc_cu_result result = cuda->copy_htod(to, from, bytes, take->stream);
   rc_cu_result waited = cuda->stream_synchronize(take->stream); /* also after a failure: some may be under way */
@@ -245,9 +246,10 @@ int rc_bounce_copy(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, con
     gpu->has_no_bounce = !gpu->bounce;
   }
   if (!gpu->bounce) return copy_pageable(gpu, take, source, bytes, to);
+  int64_t until = end_of(take->timeout_ns); /* of all chunks together */
   while (take->copied < bytes) {
     struct chunk *chunk;
-    int failed = claim(gpu, take, &chunk);
+    int failed = claim(gpu, take, until, &chunk);
     if (failed != 0) return failed;
     uint64_t most = CHUNK_BYTES - chunk->used, next = bytes - take->copied;
     if (next > most) next = most;

@@ -127,7 +127,8 @@ int ringcast_gpu_copy_frame(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *
   if (!is_inside(&take->frame, from, bytes)) return fail_outside();
   take->copied = 0;
   if (bytes == 0) return 0;
-  int failed = rc_gpu_reader_enter(gpu, &entry);
+  int failed = rc_check_wait(gpu->reader->forks, take->timeout_ns);
+  if (failed == 0) failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
   if (failed == 0) {

@@ -132,8 +132,8 @@ PLANTS = {
         "return rc_load_acquire(&word->half) >= (uint32_t)generation;")]),
     # From the ring itself.
     "chunk_is_used_again_unread": ("test_gpu_bounce", [("bounce.c",
-        "chunk->is_read ? await(gpu, take, chunk->event) : 0",
-        "chunk->is_read && !gpu ? await(gpu, take, chunk->event) : 0")]),
+        "chunk->is_read ? await(gpu, take, chunk->event, until) : 0",
+        "chunk->is_read && !gpu ? await(gpu, take, chunk->event, until) : 0")]),
     "chunk_is_shared_by_takes": ("test_gpu_bounce", [("bounce.c",
         "chunk->take != owner ||", "chunk->take == 0 ||")]),
     "host_copy_is_not_waited_for": (BY_RING, [("writer.c",
