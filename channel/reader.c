@@ -215,6 +215,10 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   }
 }
 
+/* A party that breaks the count of sleepers, or dies between changing it and the wake, costs the descriptor one such
+ * delay. */
+#define LOST_WAKE_NS ((int64_t)1000 * 1000 * 1000)
+
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   rc_poller_clear(reader->poller);
   RC_POINT(POLL);
@@ -222,7 +226,7 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   int result = poll(context);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&reader->waiter)) return -ECANCELED;
-  result = rc_poller_arm(reader->poller, value, INT64_MAX);
+  result = rc_poller_arm(reader->poller, value, LOST_WAKE_NS);
   RC_POINT(POLL_ARMED);
   if (result == 0) return -EAGAIN;
   rc_poller_close(reader->poller);

@@ -13,6 +13,7 @@ struct writer_wait {
   uint32_t readers, found;
   bool grow;
   void **out;
+  uint32_t removals; /* of readers, that this look may still make: a hostile peer may fill slots again and again */
 };
 
 static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
@@ -64,15 +65,24 @@ void ringcast_writer_cancel(ringcast_writer *writer) { rc_waiter_cancel(&writer-
 
 /* ---- Waiting for room ------------------------------------------------------------------------------------------- */
 
-/* Who does not play by the rules is not waited for, if the options say so; and not more of them than there can be, in
- * case somebody puts them back. */
-static int poll_room(void *context) {
-  struct writer_wait *wait = context;
-  uint32_t most = wait->writer->ring.ring.slots;
+static bool may_remove(struct writer_wait *wait) {
+  if (wait->removals == 0) return false;
+  wait->removals--;
+  return true;
+}
+
+/* Evicts readers that break the rules, where the options say so. */
+static int take_room(struct writer_wait *wait) {
   int result;
   do result = rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
-  while (result == -EPROTO && most-- > 0 && rc_liveness_evict_invalid(wait->writer));
+  while (result == -EPROTO && may_remove(wait) && rc_liveness_evict_invalid(wait->writer));
   return result;
+}
+
+static int poll_room(void *context) {
+  struct writer_wait *wait = context;
+  wait->removals = wait->writer->ring.ring.slots;
+  return take_room(wait);
 }
 
 /* As things are now: what was first lacking may be there, and another thing not. */
@@ -113,14 +123,14 @@ static const void *word_of_blocker(void *context) {
 
 static int check_room(void *context) {
   struct writer_wait *wait = context;
-  uint32_t most = wait->writer->ring.ring.slots; /* a hostile peer may fill slots again and again */
   int result, verdict;
+  wait->removals = wait->writer->ring.ring.slots;
   rc_liveness_reap_joining(wait->writer);
   do {
-    result = poll_room(wait); /* who was in the way may be gone */
+    result = take_room(wait); /* the blocker may have left */
     if (result != -EAGAIN) return result;
     verdict = rc_liveness_check_blockers(wait->writer, wanted_now(wait));
-  } while (verdict == 0 && most-- > 0);
+  } while (verdict == 0 && may_remove(wait));
   return verdict == 0 ? -EAGAIN : verdict;
 }
 

@@ -227,7 +227,7 @@ static void unwatch(struct rc_poller *poller, struct watched *one) {
 
 void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom) {
   struct watched *one = &poller->watched[index];
-  if (!whom) tag = 0;
+  if (!whom || tag == 0) tag = 0, whom = NULL;
   if (one->tag == tag) return;
   uint32_t unpolled = poller->unpolled;
   if (one->tag != 0) unwatch(poller, one);

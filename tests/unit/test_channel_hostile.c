@@ -185,4 +185,22 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ringcast_writer_close(writer);
 }
 
+/* A peer has set the count of sleepers so high that the next announcement makes it 0. */
+TEST(a_descriptor_is_not_left_asleep_by_a_wrong_count_of_sleepers) {
+  ringcast_writer *writer;
+  ringcast_reader *reader;
+  struct ringcast_frame frame;
+  ck_assert_int_eq(ringcast_writer_create(&writer), 0);
+  ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
+  struct pollfd file = {.fd = ringcast_reader_fd(reader), .events = POLLIN};
+  _Atomic uint64_t *state = &writer->ring.ring.control->not_empty.state;
+  rc_store_release(state, rc_load_relaxed(state) | (uint64_t)UINT32_MAX << 32);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
+  ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, RINGCAST_KIND_BYTES, 0), 0);
+  ck_assert_int_eq(poll(&file, 1, 10000), 1);
+  ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), 0);
+  ringcast_reader_close(reader);
+  ringcast_writer_close(writer);
+}
+
 RUN_TESTS("channel, hostile", remember, nothing_is_left)
