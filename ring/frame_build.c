@@ -149,7 +149,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   return 0;
 }
 
-/* Appends a tensor's entry. The caller sets the placement in `*entry`; the function sets the rest. */
+/* Appends a tensor's entry. The caller sets placement, offset and lent in `*entry`; the function sets the rest. */
 static int tensor_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);

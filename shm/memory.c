@@ -345,7 +345,7 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
                                      : hint_for(result, RINGCAST_MEMORY_PAGES));
   }
   memory.huge = !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE));
-  if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* has effect if shmem_enabled is "advise" */
+  if (memory.huge) rc_os.advise(memory.base, memory.bytes, MADV_HUGEPAGE); /* shmem_enabled may ignore it */
   *out = memory;
   return seal(out, SIZE_SEALS, "spill");
 }
