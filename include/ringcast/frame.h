@@ -2,17 +2,17 @@
 /*
  * The typed layout of a tensor dict: what a frame of kind RINGCAST_KIND_TENSORS holds.
  *
- * Promise. Nothing to parse: a fixed header, fixed entries, then keys and dimensions, then data. Sizes are exact before
- * the first byte is written (plan -> reserve -> build -> commit). The reader takes nothing on trust: each entry is
- * copied out, checked against the frame's end, and only then handed on, so a hostile frame gives -EPROTO and never a
- * pointer outside the frame, even if it changes while it is read.
+ * Promise. No parsing: a fixed header, fixed entries, then keys and dimensions, then data. Sizes are exact before
+ * the first byte is written (plan -> reserve -> build -> commit). The reader trusts no field: each entry is copied out,
+ * checked against the frame's end, and only then returned. A hostile frame gives -EPROTO and never a pointer outside
+ * the frame, even if the frame changes during the read.
  *
  * No function here allocates, locks, calls the kernel or sets ringcast_last_error(); all are wait-free, and thread-safe
  * on different objects.
  *
- * A frame may as well be built in memory of one's own, wherever it starts, and sent on several rings, each time with
- * ringcast_writer_send(writer, memory, bytes, RINGCAST_KIND_TENSORS, ...): serialised once, and in each ring its
- * tensors are on lines. Only to be read where it was built must it start 16 bytes into a line.
+ * A frame may also be built in private memory, at any address, and sent on several rings, each time with
+ * ringcast_writer_send(writer, memory, bytes, RINGCAST_KIND_TENSORS, ...): serialised once, and in each ring the
+ * tensors are on lines. Only a frame that is read where it was built must start 16 bytes into a line.
  *
  * The layout. Little-endian. All offsets count bytes from the header's start. A frame's payload starts 16 bytes into a
  * 64-byte line (the ring's own header comes before it), so "on a line" means offset mod 64 == 48.
@@ -34,16 +34,16 @@ extern "C" {
 #endif
 
 #define RINGCAST_FRAME_MAGIC 0x31464352u /* "RCF1" */
-/* The newest version of the layout. A frame names the oldest that knows all that is in it: 1 has no OBJECT entries, no
- * parts, no hashes and no PADDED tensors; 2 has no tensors of devices. */
+/* The newest version of the layout. A frame names the oldest version that has all features of the frame: version 1
+ * has no OBJECT entries, parts, hashes or PADDED tensors; version 2 has no tensors of devices. */
 #define RINGCAST_FRAME_VERSION 3
 #define RINGCAST_MAX_NDIM      64
 #define RINGCAST_MAX_ENTRIES   (1u << 24)
 
-/* What the entries make up together. */
+/* What the entries form together. */
 enum ringcast_root {
   RINGCAST_ROOT_DICT = 1,  /* a dict: its items are the entries with RINGCAST_ITEM_KEYED set, in order */
-  RINGCAST_ROOT_VALUE = 2, /* one value: entry 0; the others are parts that it refers to */
+  RINGCAST_ROOT_VALUE = 2, /* one value: entry 0; further entries are its parts */
 };
 
 enum ringcast_item_kind {
@@ -57,38 +57,38 @@ enum ringcast_item_kind {
   RINGCAST_ITEM_PICKLE = 8, /* data: a pickle; the BUFFER entries after it are its out-of-band buffers, in order */
   RINGCAST_ITEM_BUFFER = 9, /* data: bytes that a PICKLE refers to */
   RINGCAST_ITEM_LEAF = 10,  /* scalar.i: an index into the list that the frame's PICKLE entry holds */
-  RINGCAST_ITEM_ERROR = 11, /* data: UTF-8; the sender could not send what was due here, and says why */
+  RINGCAST_ITEM_ERROR = 11, /* data: UTF-8; why the sender could not send the value at this place */
   /* From version 2 on. */
-  RINGCAST_ITEM_OBJECT = 12, /* data: a nested value, see ringcast/object.h; scalar.i: its first part, an entry, in the
-                              * low 32 bits, and how many it has in the high ones */
+  RINGCAST_ITEM_OBJECT = 12, /* data: a nested value, see ringcast/object.h; scalar.i: the entry of its first part in
+                              * the low 32 bits, and the number of parts in the high 32 */
 };
 
-/* Entries stand in this order: the items of the dict, or the value; parts, which are TENSOR, STR and BYTES entries
- * without a key, each used by one OBJECT entry, in the order of those; the PICKLE; its BUFFERs. */
+/* Entries stand in this order: the items of the dict, or the value; parts (TENSOR, STR and BYTES entries
+ * without a key, each used by one OBJECT entry, in the order of the OBJECT entries); the PICKLE; its BUFFERs. */
 
 /* Flags of an entry. */
-#define RINGCAST_ITEM_KEYED         1u  /* it is an item of the root dict */
+#define RINGCAST_ITEM_KEYED         1u  /* the entry is an item of the root dict */
 #define RINGCAST_ITEM_NUMPY         2u  /* the tensor was a NumPy array */
 #define RINGCAST_ITEM_TORCH         4u  /* the tensor was a torch.Tensor */
 #define RINGCAST_ITEM_REQUIRES_GRAD 8u  /* ... that requires a gradient */
 #define RINGCAST_ITEM_PARAMETER     16u /* ... and is a torch.nn.Parameter */
 #define RINGCAST_ITEM_READONLY      32u /* the buffer was read-only at the sender (bytes, not bytearray) */
-/* From version 2 on; of a TENSOR, at most one of them: it carries a hash of its bytes in C order, ... */
+/* From version 2 on; at most one of the two, on a TENSOR: the entry has a hash of the bytes in C order, ... */
 #define RINGCAST_ITEM_SHA256 64u  /* ... the first 8 bytes of the SHA-256, as a big-endian number */
 #define RINGCAST_ITEM_XXH3   128u /* ... the 64-bit XXH3 with seed 0 */
 /* From version 2 on. */
-#define RINGCAST_ITEM_PADDED 256u /* the tensor's elements, of no whole number of bytes, each begin a byte */
+#define RINGCAST_ITEM_PADDED 256u /* elements, of no whole number of bytes each, are padded to bytes */
 /* From version 3 on. */
 #define RINGCAST_ITEM_CUDA 512u  /* the tensor was in the memory of a CUDA device */
-#define RINGCAST_ITEM_CUPY 1024u /* ... as an array of CuPy's */
-#define RINGCAST_ITEM_JAX  2048u /* ... of JAX's */
+#define RINGCAST_ITEM_CUPY 1024u /* ... as a CuPy array */
+#define RINGCAST_ITEM_JAX  2048u /* ... as a JAX array */
 
 /* Where a tensor's bytes are. */
 enum ringcast_placement {
   RINGCAST_PLACEMENT_INLINE = 0, /* in this frame */
-  /* From version 3 on, of a CUDA tensor with bytes: ringcast/gpu.h. */
-  RINGCAST_PLACEMENT_POOL = 1,   /* `offset` counts from the start of the writer's device pool */
-  RINGCAST_PLACEMENT_EXTERN = 2, /* ... of the device memory that the writer has lent under the number `lent` */
+  /* From version 3 on, for a CUDA tensor with bytes: ringcast/gpu.h. */
+  RINGCAST_PLACEMENT_POOL = 1,   /* at `offset` in the writer's device pool */
+  RINGCAST_PLACEMENT_EXTERN = 2, /* at `offset` in the device memory that the writer has lent under the number `lent` */
 };
 
 /* DLPack's DLDataType: code 0 int, 1 uint, 2 float, 3 opaque, 4 bfloat, 5 complex, 6 bool, 7..17 fp8, fp6, fp4. */
@@ -104,12 +104,12 @@ struct ringcast_frame_header {
   uint32_t magic;
   uint16_t version;
   uint16_t root;       /* enum ringcast_root */
-  uint32_t tag;        /* the sender's own number; ringcast gives it no meaning */
+  uint32_t tag;        /* a number of the sender's; without a meaning for ringcast */
   uint32_t count;      /* entries */
   uint64_t bytes;      /* of the frame, this header included */
   uint64_t meta_bytes; /* keys and dimensions: they start at 48 + 64 * count */
-  /* From version 3 on, 0 unless a tensor is in a pool or lent: which words say when it is there. */
-  uint32_t device_slot, device_epoch; /* the epoch is not 0 then, nor is ... */
+  /* From version 3 on, 0 unless a tensor is in a pool or lent: the words that say when the tensor is ready. */
+  uint32_t device_slot, device_epoch; /* then neither the epoch is 0, nor ... */
   uint64_t device_generation;
 };
 
@@ -123,15 +123,15 @@ struct ringcast_frame_entry {
   uint32_t flags;
   uint64_t offset, bytes; /* data */
   uint64_t scalar;        /* of BOOL, INT, LEAF, OBJECT; the bits of FLOAT */
-  uint64_t hash;          /* 0 unless a flag says which one it is */
+  uint64_t hash;          /* 0 unless a flag says which hash */
   uint64_t lent;          /* of EXTERN, not 0; else 0 */
 };
 
 /* ---- Building --------------------------------------------------------------------------------------------------- */
 
 /* A tensor to send. Strides are in elements and may be 0 (expanded) or negative; NULL means C order. The tensor is
- * packed in C order while it is copied. A dtype that is no whole number of bytes stands bit on bit, and must be in C
- * order; or it is RINGCAST_ITEM_PADDED: each element fills up the bytes it needs, as torch keeps its int1 to int7. */
+ * packed in C order while it is copied. Elements of no whole number of bytes are packed bit by bit, and must be in C
+ * order; with RINGCAST_ITEM_PADDED each element is padded to whole bytes, as torch stores int1 to int7. */
 struct ringcast_tensor {
   const void *data;
   struct ringcast_dtype dtype;
@@ -142,11 +142,11 @@ struct ringcast_tensor {
 };
 
 /* Bytes of a tensor packed in C order. -EINVAL: ndim, dtype, shape or strides out of range, too large to count, or
- * padded with nothing to pad. */
+ * RINGCAST_ITEM_PADDED without bits to pad. */
 RINGCAST_API int ringcast_tensor_bytes(const struct ringcast_tensor *tensor, uint64_t *out);
 
-/* Sums up what a frame will need. Start from all zero; then one call for each entry, in the order in which they will be
- * built. `data_bytes` is 0 for scalars. Tensors go on lines. */
+/* Adds up the size of a frame. Start from all zero; then one call for each entry, in the order of building.
+ * `data_bytes` is 0 for scalars. Tensors start on lines. */
 struct ringcast_frame_plan {
   uint32_t count;
   uint64_t meta, data;
@@ -154,12 +154,12 @@ struct ringcast_frame_plan {
 RINGCAST_API void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
                                        uint64_t data_bytes);
 RINGCAST_API void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes);
-/* One whose bytes are not in the frame (POOL, EXTERN). */
+/* A tensor whose bytes are not in the frame (POOL, EXTERN). */
 RINGCAST_API void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim);
-/* The frame's exact bytes, to be reserved. */
+/* The frame's exact size: the bytes to reserve. */
 RINGCAST_API uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan);
 
-/* The state of a frame that is being built; the fields are private. */
+/* The state of a frame under construction; the fields are private. */
 struct ringcast_frame_builder {
   uint8_t *base;
   uint64_t capacity;
@@ -171,46 +171,48 @@ struct ringcast_frame_builder {
 RINGCAST_API int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, size_t bytes,
                                       const struct ringcast_frame_plan *plan, enum ringcast_root root, uint32_t tag);
 
-/* Each adds one entry. `key` NULL: no item of the dict (RINGCAST_ITEM_KEYED is not set). -ENOSPC: the plan had no room
- * for it. _tensor copies; _tensor_in_place gives the place for the caller to write `*out_bytes` bytes in C order. */
+/* Each adds one entry. `key` NULL: no item of the dict (RINGCAST_ITEM_KEYED is not set). -ENOSPC: the plan has no room
+ * for the entry. _tensor copies; after _tensor_in_place the caller writes `*out_bytes` bytes in C order to `*out`. */
 RINGCAST_API int ringcast_build_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                        const struct ringcast_tensor *tensor);
 RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
                                                 size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
                                                 uint64_t *out_bytes);
-/* One whose bytes lie elsewhere; they are packed in C order there. `tensor->data` is not looked at. -EINVAL: placement
- * INLINE, no bytes (such a tensor is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA, or an
- * end beyond UINT64_MAX. */
+/* A tensor whose bytes lie outside the frame, packed in C order. `tensor->data` is not used. -EINVAL: placement INLINE,
+ * no bytes (a tensor without bytes is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA, or an end
+ * beyond UINT64_MAX. */
 RINGCAST_API int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                               const struct ringcast_tensor *tensor, enum ringcast_placement placement,
                                               uint64_t offset, uint64_t lent);
-/* Says which words tell when such tensors are there: of ringcast_gpu_lease. A frame with such a tensor needs it, before
- * or after that. -EINVAL: epoch or generation 0. */
+/* Names the words (of ringcast_gpu_lease) that say when the device tensors are ready. A frame with a device tensor
+ * needs this call, before or after the tensor. -EINVAL: epoch or generation 0. */
 RINGCAST_API int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch,
                                        uint64_t generation);
-/* Kinds with data: STR, BYTES, PICKLE, BUFFER, ERROR. `data` NULL: the caller writes to `*out` (else may be NULL). */
+/* Kinds with data: STR, BYTES, PICKLE, BUFFER, ERROR. `data` NULL: the caller writes to `*out` (else `out` may be
+ * NULL). */
 RINGCAST_API int ringcast_build_data(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
                                      const char *key, size_t key_bytes, const void *data, uint64_t bytes,
                                      uint32_t flags, void **out);
-/* The OBJECT: `data` as above; its parts are built after all items, from entry `first_part` on. */
+/* The OBJECT: `data` as above; the parts are built after all items, from entry `first_part` on. */
 RINGCAST_API int ringcast_build_object(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                        const void *data, uint64_t bytes, uint32_t first_part, uint32_t parts,
                                        void **out);
-/* Kinds without: NONE, BOOL, INT, LEAF (`value`), and FLOAT. */
+/* Kinds without data: NONE, BOOL, INT, LEAF (`value`), and FLOAT. */
 RINGCAST_API int ringcast_build_scalar(struct ringcast_frame_builder *builder, enum ringcast_item_kind kind,
                                        const char *key, size_t key_bytes, int64_t value);
 RINGCAST_API int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                                       double value);
-/* Gives entry number `entry`, a TENSOR that has been built, its hash: whoever writes the data in place knows it only
- * after that. It takes the place of one that was given before. `flag` is RINGCAST_ITEM_SHA256 or _XXH3. -EINVAL:
- * neither, or there is no such tensor yet. */
+/* Sets the hash of entry number `entry`, a TENSOR that has been built: a caller that writes the data in place knows the
+ * hash only afterwards. A second call replaces the hash. `flag` is RINGCAST_ITEM_SHA256 or _XXH3. -EINVAL: another
+ * flag, or entry `entry` is not a tensor built so far. */
 RINGCAST_API int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag,
                                      uint64_t hash);
-/* Ends the frame; `*out_bytes` are to be committed. -EINVAL if the plan named more entries than were built, or
- * a tensor's bytes are elsewhere and ringcast_build_device was not called. */
+/* Ends the frame; commit `*out_bytes`. -EINVAL if the plan named more entries than were built, or if the frame has a
+ * device tensor and ringcast_build_device was not called. */
 RINGCAST_API int ringcast_build_end(struct ringcast_frame_builder *builder, size_t *out_bytes);
 
-/* Copies `tensor` to `out`, packed in C order. `out` has room for ringcast_tensor_bytes. -EINVAL as there. */
+/* Copies `tensor` to `out`, packed in C order. `out` has room for ringcast_tensor_bytes. -EINVAL as
+ * ringcast_tensor_bytes. */
 RINGCAST_API int ringcast_tensor_pack(const struct ringcast_tensor *tensor, void *out);
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
@@ -222,13 +224,13 @@ struct ringcast_frame_reader {
   uint32_t tag;
   uint16_t root; /* enum ringcast_root */
   uint16_t version;
-  uint32_t device_slot, device_epoch; /* epoch 0: no tensor of it is in a pool, or lent */
+  uint32_t device_slot, device_epoch; /* epoch 0: no tensor of the frame is in a pool, or lent */
   uint64_t device_generation;
 };
 
 /* One entry, copied and checked: key and data lie within the frame, and so does every element of a tensor. Packed, a
- * tensor is no larger than its data. But entries may share bytes: who copies all of them out keeps a sum, and takes
- * more than the frame's own bytes for damage. */
+ * tensor is no larger than its data. But entries may share bytes: a caller that copies all entries adds up their bytes,
+ * and treats a sum above the frame's own bytes as damage. */
 struct ringcast_item {
   const char *key; /* not terminated; NULL if the entry has none */
   size_t key_bytes;
@@ -240,22 +242,22 @@ struct ringcast_item {
     int64_t i;
     double f;
   } scalar;
-  uint64_t hash; /* what the sender says it is, and nobody has checked; 0 unless a flag says which one */
+  uint64_t hash; /* as the sender says, not checked; 0 unless a flag says which hash */
   struct ringcast_dtype dtype;
   int32_t ndim;
   int64_t shape[RINGCAST_MAX_NDIM];
   int64_t strides[RINGCAST_MAX_NDIM]; /* elements */
   uint8_t placement;                  /* enum ringcast_placement */
-  uint64_t device_offset, lent;       /* of POOL and EXTERN; nobody has looked whether there is so much memory */
+  uint64_t device_offset, lent;       /* of POOL and EXTERN; not checked against the size of that memory */
 };
 
-/* Opens a frame. -EPROTONOSUPPORT: of a later version, which is then in reader->version; -EPROTO: not a tensor frame,
- * or damaged. */
+/* Opens a frame. -EPROTONOSUPPORT: the frame is of a later version (stored in reader->version); -EPROTO: not a tensor
+ * frame, or damaged. */
 RINGCAST_API int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, size_t bytes);
-/* Copies out entry `index`. -ENOENT past the last, -EPROTO if it is damaged or of an unknown kind. */
+/* Copies out entry `index`. -ENOENT past the last entry, -EPROTO if the entry is damaged or of an unknown kind. */
 RINGCAST_API int ringcast_frame_item(const struct ringcast_frame_reader *reader, uint32_t index,
                                      struct ringcast_item *out);
-/* Finds the entry of the dict with that key, and copies it out. -ENOENT, -EPROTO. */
+/* Finds the entry of the dict with the given key, and copies the entry out. -ENOENT, -EPROTO. */
 RINGCAST_API int ringcast_frame_find(const struct ringcast_frame_reader *reader, const char *key, size_t key_bytes,
                                      struct ringcast_item *out);
 

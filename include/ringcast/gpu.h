@@ -4,8 +4,8 @@
  *
  * Promise. The tensor's bytes go once, from the caller's memory to the writer's device pool, on the caller's stream; no
  * call waits for the device. The pool is allocated once and opened once by each reader; a reader's copy, or its
- * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Where that can't
- * be had, the same frame carries the bytes itself (INLINE), and the reader's device has them by one copy.
+ * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Without a
+ * pool, the same frame carries the bytes itself (INLINE), and the reader's device gets the bytes by one copy.
  *
  * Nothing of it has run on a real GPU yet: docs/gpu.md, "What is proven where". examples/gpu.c is a whole program.
  *
@@ -61,9 +61,9 @@
  *            is synchronised.
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
  *            writer's pidfd.
- *   Trust    As for the ring: who may attach may read and write the words, and the pool. It can have others read other
- *            bytes. It can make a reader's stream wait until that reader closes. It can't have memory freed that others
- *            have open, once a frame was sent to them by it.
+ *   Trust    As for the ring: a process that may attach may read and write the words and the pool. A hostile process
+ *            can make readers read other bytes, and make a reader's stream wait until the reader closes. It can't have
+ *            memory freed that peers have open, once a frame in the memory was sent to them.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
  * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY (not now, and nothing was done: the stream captures a
@@ -95,7 +95,8 @@ struct ringcast_gpu_driver {
   char why[256];  /* in words; empty when ready */
 };
 
-/* Opens the driver if nobody has, which takes long the first time (0.1 s and more), but makes no context. -EINVAL. */
+/* Opens the driver at the first call, which takes long the first time (0.1 s and more), but makes no context. -EINVAL.
+ */
 RINGCAST_API int ringcast_gpu_status(struct ringcast_gpu_driver *out);
 
 struct ringcast_gpu_device_info {
@@ -129,7 +130,7 @@ struct ringcast_gpu_writer_options {
 #define RINGCAST_NO_POOL    UINT64_MAX
 #define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
 
-/* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. A pool that can't be had is no error:
+/* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. Failure to make the pool is no error:
  * all is INLINE, for as long as this is open, and ringcast_gpu_writer_info says why; nor can it while the device does
  * not come to a new stream, as others keep it busy, for ten seconds. -ENODEV, -EINVAL, -EBUSY (this writer has one
  * already; or a graph is captured, with a driver that forbids this meanwhile: open it again), -ENOMEM, -EIO, -ECHILD.
@@ -152,8 +153,8 @@ struct ringcast_gpu_extent {
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
- * `count` of 0, for a frame of lent memory alone. One lease at a time. Looks at what the readers have said, and waits
- * for nobody. -EAGAIN: INLINE it must be, or later: the pool is full, there is none, or not all readers have opened it
+ * `count` of 0, for a frame of lent memory alone. One lease at a time. Reads the readers' answers, and does not wait.
+ * -EAGAIN: send INLINE, or later: the pool is full, there is none, or not all readers have opened it
  * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
  * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
@@ -203,11 +204,11 @@ RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct rin
 
 /* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
  * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent; where that
- * is small, who may attach can also reach what else lies in the driver's block of 2 MiB around it. The rules: what was
- * sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it where it lies; and
- * it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0, for
- * ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was opened
- * without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
+ * is small, a process that may attach can also reach what else lies in the driver's block of 2 MiB around it. The
+ * rules: what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it
+ * where it lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0,
+ * for ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was
+ * opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
  * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
 /* The allocation that this number is of: the offset that ringcast_build_device_tensor takes counts from its base.
@@ -217,14 +218,14 @@ RINGCAST_API int ringcast_gpu_lent_range(const ringcast_gpu_writer *writer, uint
 /* 1: all that was sent of it has been read; 0: not yet. -EPIPE: the device has failed. -EINVAL. Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
 /* Takes it back: no more can be sent of it, and readers close it. Blocks up to the timeout. 0; -ETIMEDOUT (-EAGAIN for
- * timeout 0): somebody still has it open, ask again. A reader whose own device has failed is waited for no more.
+ * timeout 0): a reader still has it open, call again. A reader whose own device has failed is waited for no more.
  * -EPIPE: the writer's has. -EINVAL. */
 RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_POOL = 1,      /* the next frame would go by the pool, if it has room */
   RINGCAST_GPU_WAY_NO_POOL = 2,   /* there is none: `why` */
-  RINGCAST_GPU_WAY_NO_READER = 3, /* nobody is attached */
+  RINGCAST_GPU_WAY_NO_READER = 3, /* no reader is attached */
   RINGCAST_GPU_WAY_WAITING = 4,   /* a reader (`reader`) has not opened it yet, and perhaps never will */
   RINGCAST_GPU_WAY_REFUSED = 5,   /* a reader can't, or could not when it last tried: `why`, of which the writer knows
                                    * CUDA's result or an errno, and ringcast_gpu_reader_info there has the words */
@@ -239,7 +240,7 @@ struct ringcast_gpu_info {
   uint32_t slots;
   uint32_t epoch;
   uint32_t reader;    /* its slot, and ... */
-  int32_t reader_pid; /* ... process; 0: nobody in particular */
+  int32_t reader_pid; /* ... process; 0: no reader in particular */
   /* Counted since open: */
   uint64_t pool_frames, pool_bytes_sent; /* ... or received */
   uint64_t inline_frames;                /* frames with device tensors in them */
@@ -318,8 +319,8 @@ RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ri
  * Bytes of the frame (INLINE) go through a pinned buffer of the reader's, of 8 MiB: when the call returns, they have
  * been copied there. If the device has yet to read all of the buffer, as the stream is behind, the call waits, as the
  * take's `timeout_ns` says. -ETIMEDOUT (-EAGAIN for 0), -EINTR (a signal): the first `copied` bytes are enqueued, and
- * ringcast_gpu_copy_frame takes the rest later. Where no pinned memory can be had, the call waits for the stream before
- * the copy, and then for the copy. */
+ * ringcast_gpu_copy_frame takes the rest later. Where no pinned memory is available, the call waits for the stream
+ * before the copy, and then for the copy. */
 RINGCAST_API int ringcast_gpu_copy_out(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                        const struct ringcast_item *item, ringcast_device_ptr to);
 /* The same for any `bytes` of the frame (INLINE), or of the pool, that lie in a row: several tensors at once. For POOL,
@@ -356,10 +357,10 @@ RINGCAST_API int ringcast_gpu_release(ringcast_gpu_reader *reader, const struct 
  * reader waited for was released: it holds no message. -ESTALE: this reader was evicted, as ringcast_reader_check. */
 RINGCAST_API int ringcast_gpu_check(const ringcast_gpu_reader *reader);
 
-/* Device memory for what is received, for who has no allocator. In the order of the stream where the driver can (CUDA
- * 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the stream
- * must still exist, and if it captures a graph then, until a later alloc or free finds that it has ended. NULL is
- * allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
+/* Device memory for received tensors, for callers without an allocator. In the order of the stream where the driver can
+ * (CUDA 11.2), else alloc and free may wait for the device. `free`: any thread, also after the reader was closed; the
+ * stream must still exist, and if it captures a graph then, until a later alloc or free finds that it has ended. NULL
+ * is allowed. -ENOMEM, -EBUSY (capture), -EINVAL, -EIO, -ECHILD. */
 typedef struct ringcast_gpu_memory ringcast_gpu_memory;
 RINGCAST_API int ringcast_gpu_memory_alloc(ringcast_gpu_reader *reader, uint64_t bytes, ringcast_stream stream,
                                            ringcast_device_ptr *out, ringcast_gpu_memory **memory);
@@ -368,10 +369,10 @@ RINGCAST_API void ringcast_gpu_memory_free(ringcast_gpu_memory *memory);
  * waits for that. -ENODEV, -EINVAL, -ENOTSUP (as ringcast_gpu_copy_in), -EBUSY, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_copy_back(int32_t ordinal, const struct ringcast_tensor *tensor, void *to,
                                         ringcast_stream stream);
-/* Waits until a stream of device `ordinal` has done all that it was told to, for who goes on by another one. Counted by
- * nobody. -ENODEV, -EINVAL, -EBUSY (capture), -EIO, -ECHILD. */
+/* Waits until a stream of device `ordinal` has done all its work, for callers that go on by another stream. Not
+ * counted. -ENODEV, -EINVAL, -EBUSY (capture), -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_wait(int32_t ordinal, ringcast_stream stream);
-/* Has a stream of device `ordinal` go on only when another one has done all that it was told to so far: in the order of
+/* Has a stream of device `ordinal` go on only when another stream has done all its work so far: in the order of
  * the device, where the driver can; else, and for a `before` that does not exist any more, this call waits. -EBUSY (one
  * of them captures a graph: nothing was enqueued), -ENODEV, -EINVAL, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_stream_follow(int32_t ordinal, ringcast_stream stream, ringcast_stream before);

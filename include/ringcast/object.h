@@ -2,23 +2,23 @@
 /*
  * Nested values: what the data of a RINGCAST_ITEM_OBJECT entry holds.
  *
- * Promise. A stream of tokens, each a byte and what its tag says, in the order of a walk from the root: a container
- * says how many values it has, and they follow. Nothing points backwards but to a str that was there before, and
- * nothing elsewhere, but for two things that lie beside the stream: parts, which are entries of the frame (tensors,
- * long text and bytes) and come up in their order, each once; and leaves, which are elements of the list in the frame's
- * PICKLE entry.
+ * Promise. A stream of tokens, each a tag byte and the data of the tag, in the order of a walk from the root: a
+ * container says how many values it has, and the values follow. Only two kinds of token refer to anything outside
+ * themselves. AGAIN refers back to a str earlier in the stream. Two tokens refer to data beside the stream: parts,
+ * which are entries of the frame (tensors, long text and bytes), used in order, each once; and leaves, which are
+ * elements of the list in the frame's PICKLE entry.
  *
- * ringcast_token_read trusts nothing: it stays within the stream. But it looks at memory more than once, so who reads
- * what others may be writing copies the stream out first. A count that it lets pass may still be of values that are not
- * there, and containers within containers may each count them anew: before anything is made of a stream,
- * ringcast_object_check walks all of it. After that a container has the values that it counts, so what is made of a
- * stream is no larger than some multiple of its length. Who would do without that walk keeps count of all the values
- * that are due, in all containers that are open: no more than the bytes that are left. Both are wait-free and
+ * ringcast_token_read trusts nothing: it stays within the stream. But it reads memory more than once: if another
+ * process may be writing there, the caller copies the stream out first. A count that passes may still be of values that
+ * are missing, and each of several nested containers may count the same bytes. Before a caller makes anything of a
+ * stream, ringcast_object_check walks the whole stream. After the check a container has as many values as it counts, so
+ * the decoded value is no larger than some multiple of the stream's length. A caller that skips the check keeps the sum
+ * of all values due, in all open containers: no more than the bytes that are left. Both functions are wait-free and
  * thread-safe, and call nothing.
  *
- * What neither looks at is for whoever decodes: whether text is of the encoding that its tag says, whether names name
- * anything, keys can be keys, a MEMBER's name is a str and a RANGE is made of ints, and whether parts and leaves are
- * there (ringcast_object_needs tells how many there have to be).
+ * Neither function checks the following; the decoder does. Text is in the encoding of its tag; names exist; keys can be
+ * keys; a MEMBER's name is a str; a RANGE is made of ints; parts and leaves exist (ringcast_object_needs says how many
+ * the stream needs).
  *
  * The tokens. Little-endian, nothing is aligned. "count" is one byte below 252, or 252 and 2 bytes, 253 and 4, 254
  * and 8. "values" are tokens in their turn.
@@ -30,23 +30,23 @@
  *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first; no bytes: 0
  *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
  *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 in which lone surrogates stand for themselves
- *     NAMED      count, bytes     a str, UTF-8, that may come again: these are numbered from 0
- *     AGAIN      count            the str of that number once more
+ *     NAMED      count, bytes     a str, UTF-8, to which AGAIN may refer; the stream numbers them from 0
+ *     AGAIN      count            the NAMED str of the given number once more
  *     BYTES, BYTEARRAY   count, bytes
  *     LIST, TUPLE, SET, FROZENSET  count, so many values
  *     DICT       count, so many keys and values in turn
- *     PACKED_LIST, PACKED_TUPLE    1 byte enum ringcast_packed, count, so many numbers of that width
+ *     PACKED_LIST, PACKED_TUPLE    1 byte enum ringcast_packed, count, so many numbers of the kind
  *     RANGE, SLICE  3 values      start, stop, step
  *     CLASS      1 byte enum ringcast_class, count, bytes: module, qualified name and field names, UTF-8, a 0 byte
- *                between each two. No value: one follows. It numbers the stream's classes from 0.
- *     OBJECT     count            an instance of the class of that number: a value for each field, in order
- *     MEMBER     count, value     a member of the enum of that number: its name, a str
+ *                between each two. Not a value: a value follows. The stream numbers its classes from 0.
+ *     OBJECT     count            an instance of the class of the given number: a value for each field, in order
+ *     MEMBER     count, value     a member of the enum of the given number: its name, a str
  *     SCALAR     4 bytes struct ringcast_dtype, and its bytes      a NumPy scalar
  *     DTYPE      count, bytes     a torch.dtype: its name ("float32")
  *     DEVICE     count, bytes     a torch.device as text ("cuda:1")
  *     SIZE       count, 8 bytes each    a torch.Size
  *     PART       the frame's next part: a TENSOR, STR or BYTES entry   PART_BYTEARRAY: a BYTES entry
- *     LEAF       count            that element of the frame's list of leaves
+ *     LEAF       count            the element of the given number in the frame's list of leaves
  */
 #ifndef RINGCAST_OBJECT_H
 #define RINGCAST_OBJECT_H
@@ -61,8 +61,8 @@
 extern "C" {
 #endif
 
-/* How many containers may stand within each other, empty or not: whatever asks for values to follow it, so an instance,
- * a member of an enum, a range and a slice too. A packed list is none. */
+/* How deep containers may nest. Every token that values follow is a container, empty or not: also an instance, a member
+ * of an enum, a range and a slice. A packed list is not a container. */
 #define RINGCAST_MAX_DEPTH 1024
 /* How many classes a stream may define. */
 #define RINGCAST_MAX_CLASSES 256
@@ -109,7 +109,7 @@ enum ringcast_tag {
   RINGCAST_TAG_AGAIN = 0xe3,
 };
 
-/* The numbers of a packed list: the low four bits are the bytes of one. */
+/* The numbers of a packed list: the low four bits are the bytes of a number. */
 enum ringcast_packed {
   RINGCAST_PACKED_U8 = 0x01,
   RINGCAST_PACKED_U16 = 0x02,
@@ -133,11 +133,12 @@ struct ringcast_object {
   const uint8_t *at, *end;
 };
 
-/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or it is the number of the class or the leaf.
- * `data` are its bytes: text, numbers, names; of INT8 to INT64, and of an int in the tag, `i` is the value. What a tag
- * has no use for is not set. */
+/* A token. `count` is what the tag counts: values, pairs, numbers, bytes; or the number of the class or the leaf.
+ * `data` are the token's bytes: text, numbers, names. For INT8 to INT64, and an int in the tag, `i` is the value.
+ * Fields that a tag does not use are not set. */
 struct ringcast_token {
-  uint8_t tag;  /* INT8 to INT64, and an int in the tag itself, show as INT64; a text of the tag's length as ASCII */
+  uint8_t tag; /* INT8 to INT64, and an int in the tag itself, show as INT64; a text with its length in the tag shows as
+                  ASCII */
   uint8_t kind; /* enum ringcast_packed, enum ringcast_class */
   struct ringcast_dtype dtype;
   uint64_t count;
@@ -166,7 +167,7 @@ static inline bool ringcast_object_count(struct ringcast_object *object, uint64_
   return true;
 }
 
-/* A count of what takes `each` bytes or more: there can't be more of them than the rest of the stream has room for. */
+/* A count of values of at least `each` bytes: no more than the rest of the stream has room for. */
 static inline bool ringcast_object_values(struct ringcast_object *object, uint64_t each, uint64_t *out) {
   return ringcast_object_count(object, out) && *out <= (uint64_t)(object->end - object->at) / each;
 }
@@ -175,7 +176,7 @@ static inline bool ringcast_object_bytes(struct ringcast_object *object, struct 
   return ringcast_object_count(object, &out->count) && ringcast_object_take(object, out->count, &out->data);
 }
 
-/* An int of 1, 2, 4 or 8 bytes: its sign is spread by shifting it to the top and back. */
+/* An int of 1, 2, 4 or 8 bytes: a shift to the top and back extends the sign. */
 static inline bool ringcast_object_int(struct ringcast_object *object, uint64_t bytes, struct ringcast_token *out) {
   if (!ringcast_object_take(object, bytes, &out->data)) return false;
   int64_t value = 0;
@@ -210,7 +211,7 @@ static inline bool ringcast_object_scalar(struct ringcast_object *object, struct
   return ringcast_object_take(object, out->count, &out->data);
 }
 
-/* Reads the next token. -ENOENT: the stream has ended; -EPROTO: no tag that this version knows, or cut off. */
+/* Reads the next token. -ENOENT: the stream has ended; -EPROTO: an unknown tag, or a token that is cut off. */
 static inline int ringcast_token_read(struct ringcast_object *object, struct ringcast_token *out) {
   const uint8_t *data;
   bool ok = true;
@@ -276,21 +277,21 @@ static inline int ringcast_token_read(struct ringcast_object *object, struct rin
 
 /* ---- A whole stream --------------------------------------------------------------------------------------------- */
 
-/* What is in a stream, and what it refers to beside itself. */
+/* What is in a stream, and what the stream refers to outside. */
 struct ringcast_object_needs {
-  uint64_t values;  /* in all, the containers included */
-  uint64_t texts;   /* NAMED: it numbers so many */
-  uint32_t parts;   /* it uses so many */
-  uint32_t classes; /* it defines so many */
-  uint64_t leaves;  /* the highest leaf that it uses, plus 1 */
+  uint64_t values;  /* in total, containers included */
+  uint64_t texts;   /* NAMED tokens */
+  uint32_t parts;   /* parts that the stream uses */
+  uint32_t classes; /* classes that the stream defines */
+  uint64_t leaves;  /* the highest leaf in use, plus 1 */
 };
 
-/* Whether `data` is one whole value and nothing after it: every token is known and whole, every value that is counted
- * is there, containers are nested no deeper than RINGCAST_MAX_DEPTH, and each class is defined, with at least a module
- * and a name, before an OBJECT or MEMBER is of it, and no more than RINGCAST_MAX_CLASSES; and a str comes AGAIN only
- * after it was there. Then says in `*out` what it needs: `parts` is to be compared with the parts of the entry, and
- * `leaves` with the frame's list. -EPROTO: it is not, and `*out` is as it was. It takes some 11 KiB of the caller's
- * stack, and time in proportion to `bytes`. */
+/* Checks that `data` is one whole value and nothing more. Every token is known and whole, and every counted value is
+ * present. Containers nest no deeper than RINGCAST_MAX_DEPTH. Each class is defined, with at least a module and a name,
+ * before an OBJECT or MEMBER uses it; there are at most RINGCAST_MAX_CLASSES. AGAIN refers only to an earlier NAMED
+ * str. On success `*out` says what the stream needs: compare `parts` with the parts of the entry, and `leaves` with the
+ * frame's list. -EPROTO: a check fails, and `*out` is unchanged. The check takes some 11 KiB of the caller's stack, and
+ * time in proportion to `bytes`. */
 RINGCAST_API int ringcast_object_check(const void *data, size_t bytes, struct ringcast_object_needs *out);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The version of ringcast. This file is its one home: CMake, the Python package and the library read it here. */
+/* The version of ringcast. CMake, the Python package and the library read the version from this file alone. */
 #ifndef RINGCAST_VERSION_H
 #define RINGCAST_VERSION_H
 

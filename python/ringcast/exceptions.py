@@ -51,7 +51,7 @@ class AccessDenied(Error, PermissionError):
 
 
 class ProtocolError(Error):
-    """The other side is of an incompatible build, or has written what it must not. errno EPROTO."""
+    """The other side is of an incompatible build, or wrote invalid data. errno EPROTO."""
 
 
 class NoFreeSlot(Error):
