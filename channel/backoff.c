@@ -7,7 +7,7 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 void rc_backoff_learn(struct rc_backoff *backoff, uint32_t pauses, uint32_t frames) {
   bool pays = frames > pauses / RC_BACKOFF_WORTH;
-  if (backoff->away == 0) { /* it was a try */
+  if (backoff->away == 0) { /* the pauses were a trial */
     backoff->seldom = pays || backoff->seldom == 0 ? RC_BACKOFF_OFTEN : least(2 * backoff->seldom, RC_BACKOFF_SELDOM);
     backoff->probe = backoff->seldom;
   }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every public call checks first, and refusals that several calls give. */
+/* The checks at the start of every public call, and the errors that several calls share. */
 #include <errno.h>
 
 #include "channel/channel.h"
@@ -7,13 +7,13 @@
 
 int rc_check_fork(uint32_t forks) {
   if (forks == rc_fork_count()) return 0;
-  if (forks == RC_LEFT) return rc_fail_as(-EINVAL, "this reader has left its ring: all it is good for is to be closed");
+  if (forks == RC_LEFT) return rc_fail_as(-EINVAL, "this reader has left its ring: close it; no other call is allowed");
   return rc_fail(-ECHILD, "this handle belongs to the parent process: after fork, make or attach one in the child");
 }
 
 int rc_fail_shared(void) {
-  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use it, but for "
-                              "cancel (or a wait was left by longjmp, or with its thread: close it then)");
+  return rc_fail_as(-EDEADLK, "another thread is waiting on this handle: one thread at a time may use a handle, "
+                              "except for cancel. If the wait was left by longjmp, or its thread has ended, close it");
 }
 
 int rc_check_wait(uint32_t forks, int64_t timeout_ns) {
@@ -32,10 +32,17 @@ int rc_check_spin(int64_t spin_ns) {
 
 int rc_fail_evicted(void) {
   RC_POINT(TOLD_STALE);
-  return rc_fail_as(-ESTALE, "this reader was evicted: it held the writer back for longer than it may, or was taken "
-                             "for dead, and what it still held may have been overwritten. Close it and attach anew");
+  return rc_fail_as(-ESTALE, "this reader was evicted: it blocked the writer for too long, or was taken for dead. The "
+                             "frames that it held may be overwritten: close the reader and attach a new one");
 }
 
 int rc_fail_not_held(uint64_t position) {
   return rc_fail(-EINVAL, "the frame at position %llu is not held by this reader", (unsigned long long)position);
+}
+
+int rc_fail_damaged(uint64_t position, const struct rc_segment *segment) {
+  return rc_fail(-EPROTO,
+                 "the frame at position %llu is damaged: the writer (pid %d) wrote invalid data; close this handle and "
+                 "make a new ring",
+                 (unsigned long long)position, segment->writer.pid);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at a ring's readers from outside its hot path: where each is, and which one is furthest behind. */
+/* The state of a ring's readers, off the hot path: position of each, and the slowest. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-/* Copies a name that another process wrote: whatever it is, it must not break a line of a log. */
+/* Copies a name that another process wrote; control characters would break a line of a log. */
 static void copy_name(const char from[RC_NAME_MAX], char to[RC_NAME_MAX]) {
   memcpy(to, from, RC_NAME_MAX);
   to[RC_NAME_MAX - 1] = '\0';
@@ -27,7 +27,7 @@ bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, con
   int32_t pid = (int32_t)rc_owner_pid(owner);
   enum rc_process_state process = rc_process_look(pid, rc_owner_start(owner), RC_START_MASK);
   bool alive = process != RC_PROCESS_ENDED, evicted = rc_owner_state(owner) == RC_SLOT_EVICTED;
-  /* One that left and then exited is no dead reader: its slot tells. */
+  /* A reader that left and then exited is not a dead reader: its slot shows the difference. */
   if (!alive && rc_load_acquire(&slot->owner) != owner) return false; /* pairs with the store of FREE */
   *out = (struct ringcast_peer){
       .slot = index,
@@ -54,7 +54,7 @@ bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_
     struct rc_slot *slot = &ring->control->slots[i];
     enum rc_slot_state state = rc_owner_state(rc_load_acquire(&slot->owner)); /* pairs with J4 */
     if (state == RC_SLOT_FREE || state == RC_SLOT_EVICTED) continue;
-    /* One that joins stands in the way of every grant, so it comes first. */
+    /* A joining reader blocks every grant, so it comes first. */
     uint64_t lag = state == RC_SLOT_ACTIVE ? tail - rc_load_acquire(&slot->cursor) : UINT64_MAX;
     if ((!found || lag > worst) && rc_peer_read(ring, i, tail, NULL, out)) {
       worst = lag;
@@ -77,16 +77,16 @@ void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes)
   static const char *const states[] = {"", "joining", "active", "dead", "stopped by a signal or a debugger", "evicted"};
   const bool named = peer->name[0] != '\0';
   const bool briefly = peer->blocked_ns < 1000000000;
-  char held[48] = "";
+  char blocked[48] = "";
   if (peer->blocked_ns != 0)
-    snprintf(held, sizeof held, briefly ? ", in the way for %.0f ms" : ", in the way for %.1f s",
+    snprintf(blocked, sizeof blocked, briefly ? ", blocking for %.0f ms" : ", blocking for %.1f s",
              (double)peer->blocked_ns / (briefly ? 1e6 : 1e9));
   snprintf(out, bytes, "reader %u%s%s%s (pid %d, %s, at position %llu, %llu bytes behind%s)", peer->slot,
            named ? " '" : "", peer->name, named ? "'" : "", peer->pid, states[peer->state],
-           (unsigned long long)peer->position, (unsigned long long)peer->lag, held);
+           (unsigned long long)peer->position, (unsigned long long)peer->lag, blocked);
 }
 
-/* Of an array's structs the first one says the size of all. */
+/* The `size` of the array's first struct applies to all. */
 int rc_peers_read(const struct rc_ring *ring, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *peers, uint32_t capacity) {
   if (!peers && capacity != 0) return rc_fail(-EINVAL, "peers is NULL, but its capacity is not 0");

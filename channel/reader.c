@@ -29,7 +29,7 @@ static int resolve_options(const struct ringcast_reader_options *given, struct r
   return result != 0 ? result : rc_features_check();
 }
 
-/* The slots of those that were evicted and have died since. True if there was one. */
+/* Frees the slots of evicted readers that have died since. True if there was one. */
 static bool reap_evicted(const struct rc_ring *ring) {
   bool reaped = false;
   for (uint32_t i = 0; i < ring->slots; i++) {
@@ -39,8 +39,8 @@ static bool reap_evicted(const struct rc_ring *ring) {
   return reaped;
 }
 
-/* Takes a slot. Everything that can fail or wait is done before the claim: between claim and activation the writer
- * can't move its limit. */
+/* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
+ * move its limit. */
 static int join(ringcast_reader *reader, const char *name) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
@@ -58,17 +58,18 @@ static int join(ringcast_reader *reader, const char *name) {
     if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
-    rc_store_relaxed(&ring.control->slots[slot].retains, 0); /* relaxed: as when it keeps one */
+    rc_store_relaxed(&ring.control->slots[slot].retains, 0); /* relaxed: as in publish_count of retain.c */
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
   } while ((result == -EAGAIN || result == -EUSERS) && most-- > 0);
-  if (result == -EAGAIN) result = -EUSERS; /* each claim was taken back */
-  if (result == -EPROTO) return rc_fail(result, "the ring's control page is damaged: its tail can't be right");
+  if (result == -EAGAIN) result = -EUSERS; /* the writer took each claim back */
+  if (result == -EPROTO)
+    return rc_fail(result, "the ring's control page is damaged: its tail is invalid. Make a new ring");
   if (result != 0)
     return rc_fail(result,
                    "all %u reader slots of the ring are taken, %u of them by readers that have died or were "
                    "evicted: make the ring with more, or close a reader; a writer with options.on_death = "
-                   "RINGCAST_EVICT frees those of the dead when it next looks",
+                   "RINGCAST_EVICT frees the slots of dead readers at its next wait or check",
                    ring.slots, ring.slots - rc_peer_count(&ring));
   rc_ring_participants(&ring);
   RC_POINT(JOINED);
@@ -90,7 +91,8 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   return 0;
 }
 
-/* A writer that evicts the slow does not wait for what is kept. Relaxed: stored before anybody had the handle. */
+/* A writer that evicts slow readers does not wait for retained frames, so the reader retains none. Relaxed: stored
+ * before the handle existed. */
 static void open_retainer(ringcast_reader *reader) {
   struct rc_memory *spill = &reader->segment.spill;
   if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)
@@ -168,17 +170,17 @@ static int poll_frame(void *context) {
   struct reader_wait *wait = context;
   int result = rc_ring_next(&wait->reader->ring, wait->out);
   if (result != -EAGAIN) return result;
-  rc_retain_heed(wait->reader);
+  rc_retain_check_wanted(wait->reader);
   if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
-  result = rc_ring_next(&wait->reader->ring, wait->out); /* what was committed between the look above and closing */
+  result = rc_ring_next(&wait->reader->ring, wait->out); /* a frame committed between the first poll and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
 
-/* A writer that died without closing: what it committed is still there to be read. */
+/* If the writer died without closing, its committed frames are still readable. */
 static int check_writer(void *context) {
   struct reader_wait *wait = context;
   if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
-  /* The other readers need not find out for themselves. Nobody is woken: who sleeps is told by the kernel too. */
+  /* Spares the other readers their own check. No wake-up: the kernel notifies sleeping readers too. */
   RC_POINT(MOURN);
   rc_store_release(&wait->reader->ring.ring.control->closed, 1);
   RC_POINT(MOURNED);
@@ -195,21 +197,19 @@ static int fail_to_read(ringcast_reader *reader, int code) {
   case -EDEADLK: return rc_fail_shared();
   case -ESTALE: return rc_fail_evicted();
   case -EAGAIN: return rc_fail_as(code, "there is no new frame right now");
-  case -ENOBUFS: return code; /* of arm, with its text */
+  case -ENOBUFS: return code; /* from rc_reader_arm, with its text */
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -EPIPE:
     return rc_fail(code, "the writer (pid %d) is gone, and everything it sent has been read",
                    reader->segment.writer.pid);
   case -EBUSY:
-    return rc_fail(code, "%u frame%s held, as many as may be (options.leases): release one first", reader->ring.leases,
+    return rc_fail(code, "%u frame%s held, the limit (options.leases): release one first", reader->ring.leases,
                    reader->ring.leases == 1 ? " is" : "s are");
   case -ECANCELED: return rc_fail_as(code, "the wait for a frame was cancelled");
-  case -EPROTO:
-    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
-                   (unsigned long long)reader->ring.next, reader->segment.writer.pid);
+  case -EPROTO: return rc_fail_damaged(reader->ring.next, &reader->segment);
   default:
     return rc_fail(code,
-                   "no frame has come from the writer (pid %d), which is %s; a reader gets what is sent "
+                   "no frame has come from the writer (pid %d), which is %s; a reader gets only frames sent "
                    "after it attached",
                    reader->segment.writer.pid, rc_process_in_words(&reader->segment.writer));
   }
@@ -231,7 +231,7 @@ int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *), void *context) {
   if (result == 0) return -EAGAIN;
   rc_poller_close(reader->poller);
   reader->poller = NULL;
-  return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): ask for it anew",
+  return rc_fail(-ENOBUFS, "the descriptor of this reader can't wait any more (%s): get a new one from this handle",
                  strerror(-result));
 }
 
@@ -245,9 +245,9 @@ int ringcast_reader_fd(ringcast_reader *reader) {
   return rc_poller_fd(reader->poller);
 }
 
-/* Before a spilled frame is lent. After an error it is still the next one. */
+/* Checks a spilled frame before its lease. After an error the frame is still the next frame. */
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
-  /* Relaxed: the frame's commit, which was acquired, came after it. */
+  /* Relaxed: the acquire of the frame's commit covers the epoch. */
   uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
   int result = rc_commit_view_check(&reader->view, frame->offset, frame->bytes, epoch);
   RC_POINT(SPILL_CHECKED);
@@ -257,7 +257,7 @@ static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *fr
                  (unsigned long long)frame->position, (unsigned long long)frame->bytes, strerror(-result));
 }
 
-/* Nothing is there yet, or something is wrong. */
+/* The slow path: no frame is available yet, or an argument is invalid. */
 static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc_ring_frame *frame) {
   int result = rc_check_wait(reader->forks, timeout_ns);
   if (result != 0) return result;
@@ -278,7 +278,7 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
   struct rc_ring_frame frame;
   if (reader->retained > 0 && reader->forks == rc_fork_count()) {
     rc_retain_settle(reader, 0);
-    rc_retain_heed(reader); /* there may be frames enough to go on with */
+    rc_retain_check_wanted(reader); /* here too: a reader that always finds a frame never gets to poll_frame */
   }
   int result = wait_for_frame(reader, timeout_ns, &frame);
   if (result == 0 && frame.spilled) result = check_spilled(reader, &frame);
@@ -288,13 +288,13 @@ static rc_slow int next_slowly(ringcast_reader *reader, int64_t timeout_ns, stru
   return result;
 }
 
-/* Whether there is time enough to stay away for some microseconds. */
+/* Whether the timeout leaves time to back off for some microseconds. */
 static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
   return (timeout_ns < 0 || timeout_ns >= RC_DEFAULT_SPIN_NS) && reader->waiter.spin_ns >= RC_DEFAULT_SPIN_NS;
 }
 
-/* The first microsecond or two of a wait: looks, and little else. */
-static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
+/* Polls for the first microsecond or two of a wait. */
+static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
   if (rc_ring_is_available(&reader->ring)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
@@ -309,7 +309,7 @@ static inline bool look_out(ringcast_reader *reader, int64_t timeout_ns) {
 int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_ns, struct ringcast_frame *out) {
   struct rc_ring_frame frame;
   if (rc_unlikely(timeout_ns < RINGCAST_FOREVER || reader->forks != rc_fork_count()) ||
-      (timeout_ns != 0 && rc_unlikely(!look_out(reader, timeout_ns))) ||
+      (timeout_ns != 0 && rc_unlikely(!poll_briefly(reader, timeout_ns))) ||
       rc_unlikely(!rc_ring_next_plain(&reader->ring, &frame)))
     return next_slowly(reader, timeout_ns, out);
   lend(&frame, out);

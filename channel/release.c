@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a reader gives frames back, and how the writer learns of the room. */
+/* How a reader releases frames, and wakes a writer that waits for room. */
 #include <errno.h>
 
 #include "channel/channel.h"
 
-/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores what it wants before E1, and
- * looks at the cursors once more after E2, so either this finds the newest wish or the writer finds the cursor. */
+/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores `wanted` before E1, and loads
+ * the cursors once more after E2: so either this load finds the newest `wanted`, or the writer finds the cursor. */
 static void wake_sleeper(ringcast_reader *reader) {
   struct rc_control *control = reader->ring.ring.control;
   if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->not_full))
@@ -20,10 +20,10 @@ static inline void count_frame(const ringcast_reader *reader, const struct ringc
   rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
 }
 
-/* A frame has neither a lease nor a pin any more. */
-static void gave_back(ringcast_reader *reader, const struct ringcast_frame *frame, uint64_t cursor_before) {
+/* The frame has lost its last lease or pin. */
+static void finish_release(ringcast_reader *reader, const struct ringcast_frame *frame, uint64_t cursor_before) {
   count_frame(reader, frame);
-  if (reader->ring.cursor != cursor_before) wake_for_room(reader); /* else an older frame is still held */
+  if (reader->ring.cursor != cursor_before) wake_for_room(reader); /* else the reader still holds an older frame */
 }
 
 static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast_frame *frame) {
@@ -32,14 +32,14 @@ static rc_slow int release_slowly(ringcast_reader *reader, const struct ringcast
   if (result != 0) return result;
   result = rc_ring_release(&reader->ring, frame->position);
   if (result != 0) return result == -ESTALE ? rc_fail_evicted() : rc_fail_not_held(frame->position);
-  gave_back(reader, frame, cursor);
+  finish_release(reader, frame, cursor);
   return 0;
 }
 
 void rc_reader_return(ringcast_reader *reader, const struct ringcast_frame *frame) {
   uint64_t cursor = reader->ring.cursor;
   rc_ring_unpin(&reader->ring, frame->position);
-  gave_back(reader, frame, cursor);
+  finish_release(reader, frame, cursor);
 }
 
 static rc_slow int released_to_sleeper(ringcast_reader *reader) {

@@ -6,7 +6,7 @@
 #include "channel/channel.h"
 #include "shm/error.h"
 
-/* A wait of the writer: for room for `bytes`, or for `readers` to be attached. */
+/* One wait: for room for `bytes`, or for `readers` attached readers. */
 struct writer_wait {
   ringcast_writer *writer;
   uint64_t bytes;
@@ -25,7 +25,7 @@ static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, con
 
 /* ---- Waiting for readers ---------------------------------------------------------------------------------------- */
 
-/* The kernel is asked about each reader, so not before there are enough of them. */
+/* To check each reader asks the kernel, so first count the attached readers. */
 static int poll_readers(void *context) {
   struct writer_wait *wait = context;
   const struct rc_ring *ring = &wait->writer->ring.ring;
@@ -48,8 +48,8 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
   if (result != 0) return result;
   if (count > writer->segment.slots)
     return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
-  /* Nobody's cursor matters here: joining and leaving signal whatever is wanted. But the descriptor may wait for room
-   * meanwhile, and go on after this. Relaxed: as in wait_for_room. */
+  /* No cursor matters here: joining and leaving wake the writer whatever `wanted` says. But the descriptor may wait for
+   * room at the same time, and continue afterwards. Relaxed: as in publish_wanted. */
   if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
@@ -71,10 +71,10 @@ static bool may_remove(struct writer_wait *wait) {
   return true;
 }
 
-/* Evicts readers that break the rules, where the options say so. */
+/* Removes readers with invalid cursors, if the policy allows. */
 static int take_room(struct writer_wait *wait) {
   int result;
-  do result = rc_writer_take(wait->writer, wait->bytes, wait->grow, wait->out);
+  do result = rc_writer_try_reserve(wait->writer, wait->bytes, wait->grow, wait->out);
   while (result == -EPROTO && may_remove(wait) && rc_liveness_evict_invalid(wait->writer));
   return result;
 }
@@ -85,34 +85,34 @@ static int poll_room(void *context) {
   return take_room(wait);
 }
 
-/* As things are now: what was first lacking may be there, and another thing not. */
+/* The position wanted now: spill memory may be free by now, and room in the ring not, or the reverse. */
 static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wanted(wait->writer, wait->bytes); }
 
-/* The writer has stored what it wants, and goes to sleep: readers that have kept frames, and sleep, look. */
-static void ask_for_kept(ringcast_writer *writer) {
+/* The writer has stored `wanted` and goes to sleep: wakes sleeping readers that retain frames. */
+static void wake_retainers(ringcast_writer *writer) {
   const struct rc_ring *ring = &writer->ring.ring;
   if (!rc_eventcount_is_asleep(&ring->control->not_empty)) return; /* K4 <- K2 */
   for (uint32_t i = 0; i < ring->slots; i++)
-    if (rc_load_relaxed(&ring->control->slots[i].retains) != 0) { /* relaxed: E6 acquired what was stored before E1 */
+    if (rc_load_relaxed(&ring->control->slots[i].retains) != 0) { /* relaxed: E6 acquired the stores before E1 */
       rc_wake(&ring->control->not_empty);
       return;
     }
 }
 
-/* What all look at who could make room. Who waits by the descriptor may want less than this call: it is told of the
- * least that was asked for in vain. */
-static void want(struct writer_wait *wait, uint64_t wanted) {
+/* Publishes `wanted` for the readers that could make room. The descriptor may wait for less than this call: the least
+ * position counts. */
+static void publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   ringcast_writer *writer = wait->writer;
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
-  /* K1 -> K3. Relaxed: the event's fence publishes it before the announcement that somebody sleeps. */
+  /* K1 -> K3. Relaxed: the event's fence publishes the store before the announcement of the sleep. */
   rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
-  ask_for_kept(writer);
+  wake_retainers(writer);
 }
 
-/* Before each sleep: what is wanted may have changed. */
+/* Before each sleep: the wanted position may have changed. */
 static int64_t slice_of(void *context) {
   struct writer_wait *wait = context;
-  want(wait, wanted_now(wait));
+  publish_wanted(wait, wanted_now(wait));
   return rc_liveness_slice(wait->writer);
 }
 
@@ -146,7 +146,7 @@ static int fail_too_large(const ringcast_writer *writer, uint64_t bytes) {
                  "a frame of %llu bytes is larger than this ring can ever hold (%llu): it has no spill memory%s%s; "
                  "make it with some (options.spill_bytes), or with a capacity of more than twice the largest frame, by "
                  "1 KiB or so",
-                 frame, most, segment->spill_error ? ", which could not be had: " : "",
+                 frame, most, segment->spill_error ? ", because the kernel refused it: " : "",
                  segment->spill_error ? strerror(-segment->spill_error) : "");
 }
 
@@ -154,28 +154,28 @@ static bool lacks_spill(const ringcast_writer *writer, uint64_t bytes) {
   return writer->spill_lacks && (bytes > writer->ring_frame || writer->is_large);
 }
 
-static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *who, bool late) {
+static int fail_full(const ringcast_writer *writer, int code, uint64_t bytes, const char *blocker, bool late) {
   const char *limit = !late ? ""
                             : ", longer than a reader may (options.slow_ns); options.on_slow = RINGCAST_EVICT goes on "
                               "without it";
-  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s holds it back%s", who, limit);
-  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s holds it back%s",
-                 (unsigned long long)writer->segment.spill.bytes, who, limit);
+  if (!lacks_spill(writer, bytes)) return rc_fail(code, "the ring is full: %s blocks the writer%s", blocker, limit);
+  return rc_fail(code, "the ring's spill memory (%llu bytes) is full: %s blocks the writer%s",
+                 (unsigned long long)writer->segment.spill.bytes, blocker, limit);
 }
 
-/* Puts the reason into words, with the reader who is to blame. */
+/* Sets the error text, with the blocker. */
 static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   if (code == -EAGAIN)
     return rc_fail_as(code, lacks_spill(writer, bytes) ? "the ring's spill memory is full right now"
                                                        : "the ring is full right now");
   struct ringcast_peer peer;
-  char who[RC_DESCRIBED_MAX] = "no reader";
+  char blocker[RC_DESCRIBED_MAX] = "no reader";
   bool late = false;
   if (rc_writer_peer(writer, writer->ring.blocker, &peer)) {
-    rc_peer_describe(&peer, who, sizeof who);
+    rc_peer_describe(&peer, blocker, sizeof blocker);
     late = writer->liveness.slow_ns != 0 && peer.blocked_ns >= (uint64_t)writer->liveness.slow_ns;
     bool dead = peer.state == RINGCAST_PEER_DEAD && writer->liveness.on_death == RINGCAST_FAIL;
-    if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* waiting longer won't help */
+    if (code == -ETIMEDOUT && dead) code = -EOWNERDEAD; /* a longer wait would not help */
   }
   switch (code) {
   case -EDEADLK: return rc_fail_shared();
@@ -186,35 +186,35 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   case -EINVAL: return rc_fail(code, "no reservation is open");
   case -EPROTO:
     return rc_fail(code,
-                   "%s has written a cursor that can't be right: end it and make a new ring (or make rings with "
+                   "%s wrote an invalid cursor: end its process and make a new ring (or make rings with "
                    "options.on_death = RINGCAST_EVICT)",
-                   who);
+                   blocker);
   case -EOWNERDEAD:
     return rc_fail(code,
                    "%s has died: make a new ring to go on without it (or make rings with options.on_death = "
                    "RINGCAST_EVICT)",
-                   who);
-  case -ETIMEDOUT: return fail_full(writer, code, bytes, who, late);
-  default: return code; /* of spill memory, with its text */
+                   blocker);
+  case -ETIMEDOUT: return fail_full(writer, code, bytes, blocker, late);
+  default: return code; /* an error of spill memory, with its text */
   }
 }
 
-/* There is no room: makes the descriptor wait for it. As any sleeper, it looks once more after announcing itself, and
- * at who is in the way; -EAGAIN: so it is indeed. It is never longer asleep than a slice: who else has died, and whose
- * wake-up died with it, is found then, as in any wait for room. */
+/* There is no room: arms the descriptor. As every sleeper does, checks once more after the announcement, also the
+ * blocker; -EAGAIN: the descriptor is armed. It sleeps for at most a slice: then a death of another reader, whose
+ * wake-up died with it, is found, as in every wait for room. */
 static int arm(struct writer_wait *wait) {
   ringcast_writer *writer = wait->writer;
   uint32_t value = rc_eventcount_prepare(writer->waiter.event);
   int result = check_room(wait);
   if (result != -EAGAIN) return result;
   if (rc_waiter_is_cancelled(&writer->waiter)) return -ECANCELED;
-  struct rc_watch *blocker = rc_liveness_blocker(writer); /* which sets blocker_owner */
+  struct rc_watch *blocker = rc_liveness_blocker(writer); /* sets blocker_owner */
   rc_poller_watch(writer->poller, 0, writer->blocker_owner, blocker);
   result = rc_poller_arm(writer->poller, value, rc_liveness_slice(writer));
   if (result == 0) return -EAGAIN;
   rc_poller_close(writer->poller);
   writer->poller = NULL;
-  return rc_fail(-ENOBUFS, "the descriptor of this writer can't wait any more (%s): ask for it anew",
+  return rc_fail(-ENOBUFS, "the descriptor of this writer can't wait any more (%s): get a new one from this handle",
                  strerror(-result));
 }
 
@@ -227,12 +227,11 @@ int ringcast_writer_room_fd(ringcast_writer *writer) {
   return result != 0 ? result : rc_poller_fd(writer->poller);
 }
 
-/* There is no room. */
 static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   ringcast_writer *writer = wait->writer;
   uint64_t wanted = wanted_now(wait);
   rc_liveness_begin(writer, wanted);
-  want(wait, wanted);
+  publish_wanted(wait, wanted);
   struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
   if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
   const struct rc_wait how = {
@@ -249,8 +248,8 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   struct writer_wait wait = {.writer = writer, .bytes = bytes, .grow = grow, .out = &data};
   result = poll_room(&wait);
   if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
-  /* The writer waits no more. After -EAGAIN the caller asks again, so readers with retained frames go on making room.
-   * Relaxed: as in `want`. */
+  /* The wait is over. After -EAGAIN the caller asks again, so readers with retained frames go on making room.
+   * Relaxed: as in publish_wanted. */
   if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, 0);
   if (result != 0) return fail_to_reserve(writer, result, bytes);
   writer->liveness.since = 0;

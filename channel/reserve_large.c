@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's reservations: in the ring, or beside it when they are too large. */
+/* The writer's reservations that are too large for the ring: payload in spill memory, descriptor in the ring. */
 #include <errno.h>
 #include <string.h>
 
 #include "channel/channel.h"
 
-#define NOTE sizeof(struct rc_spilled)
+#define DESCRIPTOR sizeof(struct rc_spilled)
 
-/* Gives idle spill memory back to the machine, and tells who must know. Nothing on the hot path: called where the
- * cursors have just been looked at, or memory been taken. */
+/* Gives idle spill memory back to the machine, and publishes the change. Off the hot path: called where the cursors
+ * have just been loaded, or memory was taken. */
 static void trim(ringcast_writer *writer) {
   struct rc_control *control = writer->ring.ring.control;
   writer->looked = writer->ring.limit;
   if (writer->commit.excess == 0) return;
-  rc_spill_reclaim(&writer->spill, &writer->ring); /* where somebody joins just now, a little later */
+  rc_spill_reclaim(&writer->spill, &writer->ring); /* frees nothing while a reader joins: then the next call does */
   if (!rc_commit_trim(&writer->commit, &writer->spill)) return;
-  /* Relaxed: for readers, the commit of any frame that comes into this memory publishes it. */
+  /* Relaxed: for readers, the commit of the next frame in this memory publishes the epoch. */
   rc_store_relaxed(&control->spill_epoch, rc_load_relaxed(&control->spill_epoch) + 1);
   RC_POINT(EPOCH_DONE);
-  rc_store_relaxed(&control->spill_used, writer->commit.in_place); /* relaxed: a number to look at */
+  rc_store_relaxed(&control->spill_used, writer->commit.in_place); /* relaxed: a statistic */
 }
 
 static uint8_t *payload_at(const ringcast_writer *writer, uint64_t offset) {
   return writer->segment.spill.base + offset + RC_SPILL_PHASE;
 }
 
-/* Finds a region, puts it in place, and moves the open reservation there, whose first `filled` bytes at `from` count.
- */
+/* Finds a region, commits its memory, and moves the open reservation there: `filled` bytes at `from`. */
 static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, const void *from, uint64_t filled,
                          void **out) {
   uint64_t offset;
@@ -37,7 +36,7 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   if (result == -EAGAIN && looked != 0) return looked;
   if (result != 0) return result;
   result = rc_commit_provide(&writer->commit, offset, rc_spill_room(bytes));
-  rc_store_relaxed(&writer->ring.ring.control->spill_used, writer->commit.in_place); /* relaxed: a number to look at */
+  rc_store_relaxed(&writer->ring.ring.control->spill_used, writer->commit.in_place); /* relaxed: a statistic */
   if (result != 0) return result;
   uint8_t *to = payload_at(writer, offset);
   if (filled != 0 && to != from) memmove(to, from, filled);
@@ -48,14 +47,14 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   return 0;
 }
 
-/* The same with the room for the note in the ring, which comes first. After an error all is as it was. */
-static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+/* Reserves the descriptor in the ring first, then the region. After an error the reservation is unchanged. */
+static int reserve_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
   if (rc_spill_room(bytes) > writer->spill.bytes) return -EMSGSIZE;
   uint64_t before = ring->reserved;
   void *in_ring;
   writer->spill_lacks = false;
-  int result = grow ? rc_ring_grow(ring, NOTE, &in_ring) : rc_ring_reserve(ring, NOTE, &in_ring);
+  int result = grow ? rc_ring_grow(ring, DESCRIPTOR, &in_ring) : rc_ring_reserve(ring, DESCRIPTOR, &in_ring);
   if (result != 0) return result;
   RC_POINT(DESCRIPTOR_ROOM);
   if (!grow) result = move_to_spill(writer, bytes, false, NULL, 0, out);
@@ -69,12 +68,12 @@ static int take_spill(ringcast_writer *writer, uint64_t bytes, bool grow, void *
   return result;
 }
 
-int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
+int rc_writer_try_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
   struct rc_ring_writer *ring = &writer->ring;
   int result;
   if (bytes > writer->ring_frame || (grow && writer->is_large)) {
     if (grow != ring->open) return grow ? -EINVAL : -EBUSY;
-    result = take_spill(writer, bytes, grow, out);
+    result = reserve_spill(writer, bytes, grow, out);
     writer->is_large = writer->spill.is_open;
     return result;
   }
@@ -86,16 +85,16 @@ int rc_writer_take_large(ringcast_writer *writer, uint64_t bytes, bool grow, voi
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes) {
   bool large = bytes > writer->ring_frame || writer->is_large;
   if (large && writer->spill_lacks) return rc_spill_wanted(&writer->spill, bytes);
-  return rc_ring_wanted(&writer->ring, large ? NOTE : bytes);
+  return rc_ring_wanted(&writer->ring, large ? DESCRIPTOR : bytes);
 }
 
-int rc_writer_give_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
+int rc_writer_commit_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind) {
   int result = rc_spill_commit(&writer->spill, &writer->ring, bytes, kind);
   writer->is_large = result != 0;
   return result;
 }
 
-void rc_writer_drop_large(ringcast_writer *writer) {
+void rc_writer_abort_large(ringcast_writer *writer) {
   rc_spill_abort(&writer->spill);
   rc_ring_abort(&writer->ring);
   writer->is_large = false;

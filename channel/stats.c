@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a ring is made of, and what each party has done: waits, counts, info. */
+/* Info and stats: the properties of a ring, and the counts of each participant. */
 #include "channel/channel.h"
 #include "shm/error.h"
 #include "shm/sized.h"
@@ -9,7 +9,7 @@ int rc_wait_counted(struct rc_waiter *waiter, const struct rc_wait *wait, int64_
   if (timeout_ns == 0) return rc_wait(waiter, wait, 0);
   uint64_t waits = waiter->waits, sleeps = waiter->sleeps;
   int result = rc_wait(waiter, wait, timeout_ns);
-  if (waiter->waits == waits) return result; /* it was there already */
+  if (waiter->waits == waits) return result; /* no wait was needed */
   uint64_t waited = waiter->waited_ns, us = waited / 1000;
   uint32_t bucket = us == 0 ? 0 : (uint32_t)(64 - __builtin_clzll(us));
   if (bucket >= RC_BUCKETS) bucket = RC_BUCKETS - 1;
@@ -41,7 +41,7 @@ uint64_t rc_max_frame(const struct rc_segment *segment) {
   return spilled > in_ring ? spilled : in_ring;
 }
 
-int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out) {
+int rc_stats_write(struct rc_counts *counts, struct rc_histogram *histogram, struct ringcast_stats *out) {
   int result = rc_sized_check("ringcast_stats", out->size);
   if (result != 0) return result;
   struct ringcast_stats stats = rc_stats_of(counts, histogram);
@@ -49,8 +49,8 @@ int rc_stats_give(struct rc_counts *counts, struct rc_histogram *histogram, stru
   return 0;
 }
 
-int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
-                 struct ringcast_info *out) {
+int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct rc_waiter *waiter,
+                  struct ringcast_info *out) {
   int result = rc_sized_check("ringcast_info", out->size);
   if (result != 0) return result;
   const struct ringcast_info info = {
@@ -68,7 +68,7 @@ int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct r
       .numa_error = segment->data.numa_error,
       .spill_error = segment->spill_error,
       .spill_bytes = segment->spill.bytes,
-      .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a number to look at */
+      .spill_used = rc_load_relaxed(&rc_segment_control(segment)->spill_used), /* relaxed: a statistic */
   };
   rc_sized_write(out, out->size, &info, sizeof info);
   return 0;
@@ -77,33 +77,35 @@ int rc_info_give(const struct rc_segment *segment, uint64_t tail, const struct r
 int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
   int result = rc_check_fork(writer->forks);
   struct rc_control *control = writer->ring.ring.control;
-  return result != 0 ? result : rc_stats_give(&control->counts, &control->waits, out);
+  return result != 0 ? result : rc_stats_write(&control->counts, &control->waits, out);
 }
 
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
-  return result != 0 ? result : rc_stats_give(&slot->counts, &slot->waits, out);
+  return result != 0 ? result : rc_stats_write(&slot->counts, &slot->waits, out);
 }
 
 int ringcast_writer_info(const ringcast_writer *writer, struct ringcast_info *out) {
   int result = rc_check_fork(writer->forks);
-  return result != 0 ? result : rc_info_give(&writer->segment, writer->ring.tail, &writer->waiter, out);
+  return result != 0 ? result : rc_info_write(&writer->segment, writer->ring.tail, &writer->waiter, out);
 }
 
 int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  /* Relaxed: a number to look at, nothing is read on the strength of it. */
+  /* Relaxed: a statistic, no data is read because of it. */
   uint64_t tail = rc_load_relaxed(&reader->ring.ring.control->tail);
-  return rc_info_give(&reader->segment, tail, &reader->waiter, out);
+  return rc_info_write(&reader->segment, tail, &reader->waiter, out);
 }
 
 int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   uint64_t lag = rc_load_relaxed(&reader->ring.ring.control->tail) - reader->ring.cursor; /* relaxed: as above */
-  *out = lag <= reader->ring.ring.capacity ? lag : 0; /* the tail is stored just after the commit that was read */
+  *out = lag <= reader->ring.ring.capacity
+             ? lag
+             : 0; /* the writer stores the tail just after the commit that the reader saw */
   return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tap: an observer's copy of a ring's frames, and its view of the ring. */
+/* The tap: an observer that copies a ring's frames and shows the ring's state. */
 #include "ring/tap.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "shm/features.h"
 #include "shm/error.h"
 
-#define DOUBLED ((uint64_t)32 << 20) /* up to here the buffer's size doubles */
+#define DOUBLED ((uint64_t)32 << 20) /* the buffer's size doubles up to this size */
 
 struct ringcast_tap {
   struct rc_ring_tap ring;
@@ -22,8 +22,8 @@ struct ringcast_tap {
   uint32_t forks;
 };
 
-/* Reads the file and not a mapping of it: where the writer has just given the memory back, a load from a mapping would
- * take it from the machine again, or die for want of it; this finds zeros, and the floor tells. */
+/* Reads the file, not a mapping: where the writer has just given memory back, a load from a mapping would allocate the
+ * memory again, or raise a signal if there is none. pread gives zeros there, and the floor shows the loss. */
 static int fetch_spilled(void *context, uint64_t offset, void *to, uint64_t bytes) {
   const ringcast_tap *tap = context;
   for (uint8_t *at = to; bytes > 0;) {
@@ -78,12 +78,12 @@ struct tap_wait {
   struct rc_ring_frame *out;
 };
 
-/* Doubles while it is small; a large frame gets what it needs. */
+/* Doubles the buffer while it is small; a large frame gets its exact size. */
 static int make_room(ringcast_tap *tap, uint64_t bytes) {
   uint64_t room = tap->room ? tap->room : 4096;
   while (room < bytes && room < DOUBLED) room *= 2;
   if (room < bytes) room = bytes;
-  free(tap->buffer); /* what it holds is of no use any more */
+  free(tap->buffer); /* the copy in the buffer is no longer valid */
   tap->buffer = malloc(room);
   tap->room = tap->buffer ? room : 0;
   return tap->buffer ? 0 : -ENOMEM;
@@ -92,7 +92,7 @@ static int make_room(ringcast_tap *tap, uint64_t bytes) {
 static int copy_next(ringcast_tap *tap, struct rc_ring_frame *out) {
   int result;
   while ((result = rc_tap_next(&tap->ring, tap->buffer, tap->room, out)) == -EMSGSIZE) {
-    result = make_room(tap, out->bytes); /* at most a frame's largest size: rc_tap_next has checked it */
+    result = make_room(tap, out->bytes); /* rc_tap_next has checked the size against the largest frame */
     if (result != 0) break;
   }
   return result;
@@ -110,7 +110,7 @@ static int poll_tap(void *context) {
 static int check_tapped_writer(void *context) {
   struct tap_wait *wait = context;
   if (rc_watch_is_alive(&wait->tap->writer)) return -EAGAIN;
-  int result = copy_next(wait->tap, wait->out); /* what it committed before it died */
+  int result = copy_next(wait->tap, wait->out); /* frames committed before the writer died */
   return result == -EAGAIN ? -EPIPE : result;
 }
 
@@ -121,10 +121,9 @@ static int fail_to_copy(const ringcast_tap *tap, int code) {
   case -EINTR: return rc_fail_as(code, "a signal arrived while waiting for a frame");
   case -ENOMEM: return rc_fail_as(code, "out of memory for the copy of a frame");
   case -EPIPE:
-    return rc_fail(code, "the writer (pid %d) is gone, and all that is left was copied", tap->segment.writer.pid);
-  case -EPROTO:
-    return rc_fail(code, "the frame at position %llu is damaged: the writer (pid %d) has written what it must not",
-                   (unsigned long long)tap->ring.next, tap->segment.writer.pid);
+    return rc_fail(code, "the writer (pid %d) is gone, and all frames that were left are copied",
+                   tap->segment.writer.pid);
+  case -EPROTO: return rc_fail_damaged(tap->ring.next, &tap->segment);
   default:
     return rc_fail(code, "no frame has come from the writer (pid %d), which is %s", tap->segment.writer.pid,
                    rc_process_in_words(&tap->segment.writer));
@@ -144,7 +143,8 @@ int ringcast_tap_next(ringcast_tap *tap, int64_t timeout_ns, struct ringcast_fra
   return 0;
 }
 
-/* ---- Looking ---------------------------------------------------------------------------------------------------- */
+/* ---- Introspection -------------------------------------------------------------------------------------------------
+ */
 
 int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) {
   int result = rc_check_fork(tap->forks);
@@ -155,18 +155,18 @@ int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) 
 }
 
 static uint64_t tail_of(const ringcast_tap *tap) {
-  return rc_load_relaxed(&tap->ring.ring.control->tail); /* relaxed: a number to look at */
+  return rc_load_relaxed(&tap->ring.ring.control->tail); /* relaxed: a statistic */
 }
 
 int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
   int result = rc_check_fork(tap->forks);
-  return result != 0 ? result : rc_info_give(&tap->segment, tail_of(tap), &tap->waiter, out);
+  return result != 0 ? result : rc_info_write(&tap->segment, tail_of(tap), &tap->waiter, out);
 }
 
 int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
   int result = rc_check_fork(tap->forks);
   struct rc_control *control = tap->ring.ring.control;
-  return result != 0 ? result : rc_stats_give(&control->counts, &control->waits, out);
+  return result != 0 ? result : rc_stats_write(&control->counts, &control->waits, out);
 }
 
 int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {

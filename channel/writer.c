@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer's side of the public API: its life and its hot path. */
+/* The writer's side of the public API: lifecycle and hot path. */
 #include "channel/channel.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 /* ---- Lifecycle -------------------------------------------------------------------------------------------------- */
 
-/* RINGCAST_MEMORY fills in for AUTO only. */
+/* RINGCAST_MEMORY replaces AUTO, for users that can't change the program. */
 static int memory_from_environment(uint32_t *memory) {
   const char *names[RINGCAST_MEMORY_PAGES + 1];
   if (*memory != RINGCAST_MEMORY_AUTO) return 0;
@@ -26,7 +26,7 @@ static int memory_from_environment(uint32_t *memory) {
   return result < 0 ? result : 0;
 }
 
-/* RINGCAST_SPILL_BYTES fills in for the default only. */
+/* RINGCAST_SPILL_BYTES replaces the default; 0 in the variable means no spill memory. */
 static int spill_from_environment(uint64_t *bytes) {
   if (*bytes != 0) return 0;
   int result = rc_environment_number("RINGCAST_SPILL_BYTES", RC_MAX_BYTES, "bytes", "none", bytes);
@@ -34,7 +34,7 @@ static int spill_from_environment(uint64_t *bytes) {
   return result < 0 ? result : 0;
 }
 
-/* By default as much as does no harm: it is only a bound, and none of it is taken before a frame needs it. */
+/* A large default does no harm: it is only a bound, and the memory is taken when a frame needs it. */
 static uint64_t default_spill_bytes(void) {
   const uint64_t most = (uint64_t)4 << 30;
   struct rc_room room;
@@ -43,7 +43,7 @@ static uint64_t default_spill_bytes(void) {
   return half < most ? half : most;
 }
 
-static struct rc_spill_wish wish_for_spill(uint64_t asked) {
+static struct rc_spill_wish spill_wish(uint64_t asked) {
   if (asked == RINGCAST_NO_SPILL) return (struct rc_spill_wish){0};
   if (asked == 0) return (struct rc_spill_wish){.bytes = default_spill_bytes()};
   return (struct rc_spill_wish){.bytes = (asked + RC_HUGE_PAGE - 1) & ~(RC_HUGE_PAGE - 1), .must = true};
@@ -62,11 +62,12 @@ static int check_policies(const struct ringcast_writer_options *options) {
   if (options->slow_ns < 0)
     return rc_fail(-EINVAL, "options.slow_ns is %lld: it must be 0 (no deadline) or more", (long long)options->slow_ns);
   if (options->on_slow == RINGCAST_EVICT && options->slow_ns == 0)
-    return rc_fail_as(-EINVAL, "options.on_slow is RINGCAST_EVICT, and slow_ns does not say what is slow: set it");
+    return rc_fail_as(-EINVAL, "options.on_slow is RINGCAST_EVICT, but options.slow_ns is 0: set it to the longest "
+                               "time that a reader may block");
   return 0;
 }
 
-/* Takes over what the caller set and fills in the rest. */
+/* Checks the caller's options and fills in the defaults. */
 static int resolve_options(const struct ringcast_writer_options *given, struct ringcast_writer_options *out) {
   struct ringcast_writer_options options;
   int result = rc_sized_read("ringcast_writer_options", given, &options, sizeof options);
@@ -101,7 +102,7 @@ static int resolve_options(const struct ringcast_writer_options *given, struct r
 
 int ringcast_writer_create(ringcast_writer **out) { return ringcast_writer_create_ex(NULL, out); }
 
-/* What can fail once the memory is there. */
+/* The steps that can fail after the memory exists. */
 static int set_up(ringcast_writer *writer, const struct ringcast_writer_options *options) {
   struct rc_control *control = rc_segment_control(&writer->segment);
   int result = rc_commit_init(&writer->commit, &writer->segment.spill);
@@ -118,7 +119,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   if (!writer) return rc_fail(-ENOMEM, "out of memory");
   struct rc_handle handle;
   const struct rc_memory_wish wish = {.memory = options.memory, .numa = options.numa, .node = options.numa_node};
-  const struct rc_spill_wish spill = wish_for_spill(options.spill_bytes);
+  const struct rc_spill_wish spill = spill_wish(options.spill_bytes);
   result = rc_segment_create(options.capacity, options.readers, &wish, &spill, &writer->segment, &handle);
   if (result != 0) {
     free(writer);
@@ -140,7 +141,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   writer->ring_frame = rc_ring_frame(&writer->segment);
   rc_ring_participants(&writer->ring.ring);
   rc_cpus_enter(&control->cpus);
-  rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: nobody has the handle yet */
+  rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: no process has the handle yet */
   rc_handle_format(&handle, writer->handle);
   writer->forks = rc_fork_count();
   RC_POINT(CREATED);
@@ -150,10 +151,10 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
 
 void ringcast_writer_close(ringcast_writer *writer) {
   if (!writer) return;
-  if (writer->forks == rc_fork_count()) { /* in a forked child the ring goes on without us */
+  if (writer->forks == rc_fork_count()) { /* in a forked child the ring stays the parent's */
     struct rc_control *control = rc_segment_control(&writer->segment);
     RC_POINT(CLOSE);
-    rc_writer_drop_large(writer);
+    rc_writer_abort_large(writer);
     RC_POINT(DROPPED);
     rc_store_release(&control->closed, 1); /* C0 -> C1: all commits came before */
     RC_POINT(CLOSED);
@@ -194,13 +195,13 @@ static rc_slow int wake_readers(ringcast_writer *writer) {
 
 static int fail_to_commit(const ringcast_writer *writer, size_t bytes) {
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
-  return rc_fail(-EINVAL, "can't commit %zu bytes: more than was reserved", bytes);
+  return rc_fail(-EINVAL, "can't commit %zu bytes, more than was reserved: grow the reservation first", bytes);
 }
 
 static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t kind) {
   int result = rc_check_fork(writer->forks);
   if (result != 0) return result;
-  result = writer->is_large ? rc_writer_give_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
+  result = writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
   rc_count_frame(&writer->ring.ring.control->counts, bytes);
   return wake_readers(writer);
@@ -220,7 +221,7 @@ int ringcast_writer_abort(ringcast_writer *writer) {
   if (result != 0) return result;
   if (!rc_writer_is_open(writer)) return rc_fail_as(-EINVAL, "no reservation is open");
   writer->liveness.since = 0;
-  if (writer->is_large) rc_writer_drop_large(writer);
+  if (writer->is_large) rc_writer_abort_large(writer);
   else rc_ring_abort(&writer->ring);
   return 0;
 }

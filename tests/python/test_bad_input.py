@@ -324,7 +324,7 @@ def test_an_error_names_the_arguments_of_python(ring):
         small.send_bytes(bytes(1 << 20))
     assert "make it with some (spill_bytes)" in str(raised.value)
     writer.send(1, 0)
-    with reader.next(0), pytest.raises(ringcast.Error, match=r"1 frame is held, as many as may be \(leases\)"):
+    with reader.next(0), pytest.raises(ringcast.Error, match=r"1 frame is held, the limit \(leases\)"):
         reader.next(0)
     assert still_works(writer, reader)
 

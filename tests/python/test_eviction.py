@@ -143,7 +143,7 @@ def test_a_stopped_reader_is_slow_and_not_dead(peer):
         os.waitid(os.P_PID, peer.pid, os.WSTOPPED | os.WNOWAIT)
         text = fill_until(TimeoutError, writer, 0.05)
         assert f"reader 0 'asleep' (pid {peer.pid}, stopped by a signal or a debugger, at position " in text
-        assert re.search(r"in the way for [\d.]+ m?s\) holds it back$", text)
+        assert re.search(r"blocking for [\d.]+ m?s\) blocks the writer$", text)
         (status,) = writer.peers()
         assert status.state == "stopped" and status.held > 0
         assert writer.check() is None
@@ -164,7 +164,7 @@ def test_a_reader_that_may_be_in_the_way_for_a_while_ends_any_call_after_it():
                 text = fill_until(TimeoutError, writer, timeout)
         assert "reader 0 'slow' (pid " in text and ", active, at position " in text
         assert re.search(
-            r"in the way for [\d.]+ m?s\) holds it back, longer than a reader may \(slow\); "
+            r"blocking for [\d.]+ m?s\) blocks the writer, longer than a reader may \(slow\); "
             r"on_slow='evict' goes on",
             text,
         )

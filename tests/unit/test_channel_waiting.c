@@ -144,7 +144,7 @@ static ringcast_reader *asleep;
 static sigjmp_buf way_out;
 static int told;
 
-/* In place of the sleep: a signal handler that does what it must not, and then jumps. */
+/* In place of the sleep: a signal handler that makes a forbidden call, and then jumps. */
 static int handle_and_jump(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
   (void)word, (void)value, (void)timeout_ns;
   struct ringcast_frame frame;

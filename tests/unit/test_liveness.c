@@ -67,7 +67,7 @@ TEST(slow_can_be_an_error_instead) {
   SCOPED_READER reader = attach(writer);
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -ETIMEDOUT);
   ck_says("active");
-  ck_says("in the way for");
+  ck_says("blocking for");
   ck_says("longer than a reader may (options.slow_ns)");
   ck_assert_int_eq(ringcast_reader_check(reader), 0);
   ck_all_well(writer);
