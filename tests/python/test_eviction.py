@@ -176,7 +176,7 @@ def test_a_reader_that_is_too_slow_is_evicted_and_told():
     with evicting_ring() as (writer, reader):
         fill(writer)
         for call in reader.recv, reader.next, reader.recv_tagged, reader.check, lambda: next(reader):
-            with pytest.raises(ringcast.Evicted, match="Close it and attach anew") as raised:
+            with pytest.raises(ringcast.Evicted, match="close the reader and attach a new one") as raised:
                 call()
             assert raised.value.errno == errno.ESTALE
         (status,) = writer.peers()
