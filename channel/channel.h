@@ -19,8 +19,7 @@ struct rc_liveness {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
   int64_t since;            /* when the first reserve found no room, until a reserve succeeds; 0: no reserve waits */
-  uint64_t wanted;          /* at `since`: the position that no cursor may be below, ... */
-  uint64_t tail;            /* ... the ring's tail, ... */
+  uint64_t wanted, tail;    /* at `since`: the position that no cursor may be below, the ring's tail, ... */
   bool open;                /* ... and whether a reservation was open; a successful reserve changes one of the two */
   int64_t checked;          /* when all other readers were last checked */
   uint64_t joining;         /* the owner word of the first joining reader, and ... */
@@ -31,8 +30,7 @@ struct rc_liveness {
   struct ringcast_peer queue[RC_MAX_DEPARTED];
 };
 
-/* What another part has attached to a handle, with the function that ends it if the handle ends first. `detach` NULL:
- * nothing is attached. */
+/* What another part has attached to a handle, and how to end it before the handle. `detach` NULL: nothing. */
 struct rc_attachment {
   void (*detach)(void *context);
   void *context;
@@ -93,8 +91,7 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
 uint64_t rc_ring_frame(const struct rc_segment *segment);
 uint64_t rc_max_frame(const struct rc_segment *segment);
 
-/* Reserves, or grows the open reservation, in spill memory if the ring is too small. Returns as rc_ring_reserve and
- * rc_ring_grow, or the error of rc_commit_provide, with its text. */
+/* Reserves or grows, in spill memory if the ring is too small. Returns as rc_ring_reserve, or as rc_commit_provide. */
 int rc_writer_try_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
 
 static inline int rc_writer_try_reserve(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
@@ -118,9 +115,7 @@ void rc_writer_abort_large(ringcast_writer *writer);
 
 int rc_fail_evicted(void);
 int rc_fail_not_held(uint64_t position);
-/* -EPROTO: the writer wrote an invalid frame header, or invalid spill data. */
 int rc_fail_damaged(uint64_t position, const struct rc_segment *segment);
-
 /* Arms the descriptor after `poll` gave -EAGAIN. Polls once more after the announcement, as every sleeper does;
  * -EAGAIN: the descriptor is armed. */
 int rc_reader_arm(ringcast_reader *reader, int (*poll)(void *context), void *context);
@@ -133,8 +128,7 @@ static inline void rc_count(_Atomic uint64_t *count, uint64_t more) {
   rc_store_relaxed(count, rc_load_relaxed(count) + more);
 }
 
-/* Counts a frame that was committed or released. The counts share a line with the tail or the cursor, which this CPU
- * owns already. */
+/* Counts a committed or released frame. The counts share the line of the tail or cursor, which this CPU owns. */
 static inline void rc_count_frame(struct rc_counts *counts, uint64_t bytes) {
   rc_count(&counts->frames, 1);
   rc_count(&counts->bytes, bytes);
@@ -171,8 +165,7 @@ struct rc_blocked {
   uint64_t wanted;
 };
 
-/* Copies the present state of slot `index`. `blocked` is NULL if the writer does not wait, or the caller does not know.
- * False: the slot is free. */
+/* Copies slot `index`; false: the slot is free. `blocked` NULL: the writer does not wait, or that is unknown. */
 bool rc_peer_read(const struct rc_ring *ring, uint32_t index, uint64_t tail, const struct rc_blocked *blocked,
                   struct ringcast_peer *out);
 
@@ -192,8 +185,7 @@ bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringca
 
 /* ---- Dead and slow readers (liveness.c) ---- */
 
-/* Starts the clock of a blocked reserve, unless the clock runs already: the reserve waits until no cursor is below
- * `wanted`. */
+/* Starts the clock, unless it runs: a reserve waits until no cursor is below `wanted`. */
 void rc_liveness_begin(ringcast_writer *writer, uint64_t wanted);
 
 /* Frees the slots of readers that died while joining and, within some calls, of readers that died after eviction.

@@ -42,7 +42,6 @@ int rc_fail_not_held(uint64_t position) {
 
 int rc_fail_damaged(uint64_t position, const struct rc_segment *segment) {
   return rc_fail(-EPROTO,
-                 "the frame at position %llu is damaged: the writer (pid %d) wrote invalid data; close this handle and "
-                 "make a new ring",
+                 "the frame at position %llu is damaged: the writer (pid %d) wrote invalid data; make a new ring",
                  (unsigned long long)position, segment->writer.pid);
 }

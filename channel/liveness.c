@@ -119,8 +119,8 @@ void rc_liveness_reap_dead(ringcast_writer *writer) {
 
 /* ---- Joining, or already evicted -------------------------------------------------------------------------------- */
 
-/* A reader that is stopped in the middle of joining blocks every grant. Its eviction loses nothing: the reader finds
- * its claim refused, and claims again. */
+/* A reader stopped in joining blocks every grant. Eviction loses nothing: the claim is refused, the reader claims
+ * again. */
 static void check_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner, int64_t now) {
   struct rc_liveness *liveness = &writer->liveness;
   if (liveness->joining != owner) {
@@ -246,8 +246,7 @@ int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted) {
   return 0;
 }
 
-/* A reader with an invalid cursor can't be waited for and counts as dead. Loads the cursor once more: the reader may
- * have left, and another reader may have the slot. */
+/* An invalid cursor counts as death. Loads the cursor again: the reader may have left, and the slot be another's. */
 bool rc_liveness_evict_invalid(ringcast_writer *writer) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);

@@ -91,8 +91,7 @@ static int set_up(ringcast_reader *reader, const struct ringcast_reader_options 
   return 0;
 }
 
-/* A writer that evicts slow readers does not wait for retained frames, so the reader retains none. Relaxed: stored
- * before the handle existed. */
+/* None if the writer evicts slow readers: it does not wait for retained frames. Relaxed: stored before the handle. */
 static void open_retainer(ringcast_reader *reader) {
   struct rc_memory *spill = &reader->segment.spill;
   if (rc_load_relaxed(&rc_segment_control(&reader->segment)->evicts) == 0)

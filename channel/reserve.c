@@ -99,8 +99,7 @@ static void wake_retainers(ringcast_writer *writer) {
     }
 }
 
-/* Publishes `wanted` for the readers that could make room. The descriptor may wait for less than this call: the least
- * position counts. */
+/* Publishes `wanted` for readers that can make room; the descriptor may wait for less: the least position counts. */
 static void publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   ringcast_writer *writer = wait->writer;
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;

@@ -107,8 +107,7 @@ static uint64_t remove_frame(struct ringcast_retained *retained) {
   return written;
 }
 
-/* The pins belong to the parent; before_fork has unshared the RETAINED frames. The child has to remove RELEASED frames:
- * no reader of the child does. */
+/* The pins are the parent's; RETAINED frames are unshared now. No reader of the child removes RELEASED frames. */
 static void after_fork_in_child(void) {
   for (struct rc_retainer *retainer = all.first; retainer; retainer = retainer->next) {
     rc_private_map_forked(&retainer->private_map);
@@ -269,8 +268,7 @@ void ringcast_retained_release(ringcast_retained *retained) {
   if (!retained) return;
   struct rc_retainer *retainer = retained->retainer;
   uint32_t state = RETAINED;
-  /* Release: the caller's accesses come before the writer's reuse of the memory. -> the loads in find_due and
-   * rc_retain_settle */
+  /* Release: the caller's accesses come before the writer's. -> the loads in find_due and rc_retain_settle */
   if (rc_cas_strong_acq_rel(&retained->state, &state, RELEASED)) return;
   /* UNSHARED, by the reader without the mutex: its accesses came before. <- the exchange in unshare. The failed
    * exchange above is relaxed. */
@@ -295,8 +293,7 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_retained
          reader->retainer->spilled - retained->spilled > reader->segment.spill.bytes / 4;
 }
 
-/* Called without the mutex, which a concurrent ringcast_retained_release may be waiting for. Until the entry is
- * UNSHARED, only the reader frees it. */
+/* Without the mutex, which a concurrent release may wait for: until UNSHARED, only the reader frees the entry. */
 static void unshare(ringcast_reader *reader, struct ringcast_retained *retained, uint64_t wanted) {
   struct ringcast_frame frame = retained->frame;
   uint32_t state = RETAINED;

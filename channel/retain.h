@@ -10,8 +10,7 @@
 /* For the spill memory of `fd`. NULL: not available, and the reader copies every frame. */
 struct rc_retainer *rc_retainer_open(int fd, uint64_t bytes);
 
-/* Drops the reader's reference; retained frames stay valid. Call rc_retain_end before, except in a forked child. NULL
- * is allowed. */
+/* Drops the reader's reference, after rc_retain_end (but in a forked child). Retained frames stay. NULL is allowed. */
 void rc_retainer_put(struct rc_retainer *retainer);
 
 /* Counts a frame of spill memory that the reader got. */
