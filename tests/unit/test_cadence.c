@@ -116,16 +116,16 @@ static bool wait_for(int64_t due, int64_t late) {
 
 TEST(no_gap_is_waited_for_in_vain_however_late_sleeps_end) {
   static const int64_t gaps[] = {200 * US, 250 * US, 280 * US, 300 * US, 600 * US, 1 * MS, 5 * MS, 25 * MS};
-  static const int64_t lates[] = {5 * US, 55 * US, 120 * US, 250 * US};
+  static const int64_t delays[] = {5 * US, 55 * US, 120 * US, 250 * US};
   for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++)
-    for (size_t l = 0; l < sizeof lates / sizeof *lates; l++) {
+    for (size_t l = 0; l < sizeof delays / sizeof *delays; l++) {
       begin();
       int vain = 0;
       for (int i = 0; i < 1000; i++) {
-        vain += wait_for(now + gaps[g], lates[l]);
+        vain += wait_for(now + gaps[g], delays[l]);
         come_after(gaps[g]);
       }
-      ck_assert_msg(vain <= 20, "gap %d us, %d us late: %d of 1000 in vain", (int)(gaps[g] / US), (int)(lates[l] / US),
+      ck_assert_msg(vain <= 20, "gap %d us, %d us late: %d of 1000 in vain", (int)(gaps[g] / US), (int)(delays[l] / US),
                     vain);
     }
 }
