@@ -255,7 +255,8 @@ RINGCAST_API int ringcast_writer_create(ringcast_writer **out);
 RINGCAST_API int ringcast_writer_create_ex(const struct ringcast_writer_options *options, ringcast_writer **out);
 
 /* Ends the stream and frees the handle. Readers drain the committed frames, then get -EPIPE. NULL is allowed.
- * Close aborts an open reservation. Never blocks. A ringcast_gpu_writer keeps its resources until its own close. */
+ * Close aborts an open reservation, and ends an open ringcast_gpu_writer, which may wait for the device after the readers
+ * were told. Never blocks otherwise. */
 RINGCAST_API void ringcast_writer_close(ringcast_writer *writer);
 
 /* The ring's handle: printable, at most 95 bytes, valid as long as the writer. Owned by the writer. Wait-free. */
@@ -356,17 +357,16 @@ RINGCAST_API int ringcast_reader_attach(const char *handle, ringcast_reader **ou
 RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_options *options,
                                            ringcast_reader **out);
 
-/* Leaves the ring and frees the handle. Close releases the frames that are held, except memory that a device may still
- * read (see ringcast_gpu_reader_close). NULL is allowed. Never blocks. */
+/* Leaves the ring and frees the handle. Close releases the frames that are held. Close first ends an open
+ * ringcast_gpu_reader, which waits up to two seconds for the device. NULL is allowed. Never blocks otherwise. */
 RINGCAST_API void ringcast_reader_close(ringcast_reader *reader);
 
 /* Leaves the ring as close does, but keeps the memory mapped until the handle is closed, for callers that may still
- * read where released frames were. The reader no longer blocks the writer, except while a device still reads from the
- * ring (as with close). The mapped memory may change at any time, but reading it is safe, whatever happens to the
+ * read where released frames were. The reader no longer blocks the writer. The mapped memory may change at any time, but reading it is safe, whatever happens to the
  * writer: the ring's memory is never taken away, and spill memory that was given back to the machine reads as zeros.
  * Such a read makes the kernel provide pages anew; only a machine without free memory can answer with a signal. Leave
  * closes the descriptors. From here on only ringcast_reader_close is allowed, from any thread; every other call is
- * -EINVAL. A second leave does nothing. Never blocks. */
+ * -EINVAL. A second leave does nothing. Blocks as close does. */
 RINGCAST_API void ringcast_reader_leave(ringcast_reader *reader);
 
 /* As ringcast_writer_cancel: next still returns frames that are already in the ring. */
@@ -382,8 +382,8 @@ RINGCAST_API int ringcast_reader_next(ringcast_reader *reader, int64_t timeout_n
 
 /* A descriptor for poll, epoll and asyncio: readable when next may return a frame or the end of the writer. Then call
  * next with timeout 0 until it gives -EAGAIN, which arms the descriptor again. Poll it, never read or close it: the
- * reader owns it, and every call returns the same. At first the descriptor is readable. It is also readable without
- * cause while a device copies frames (gpu.h) that the writer may come to wait for: only calls give those frames back.
+ * reader owns it, and every call returns the same. At first the descriptor is readable, and later also once a
+ * second without cause: a wake-up that a faulty process has lost is found then.
  * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex waits (Linux 6.7). */
 RINGCAST_API int ringcast_reader_fd(ringcast_reader *reader);
 
