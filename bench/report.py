@@ -238,7 +238,7 @@ def show_latency(raw):
 
 
 def show_wake(raw):
-    head = ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU of a sleeping reader"]
+    head = ["readers asleep", "from send to running, p50", "p99", "bare futex, p50", "ratio", "CPU asleep"]
 
     def cells(_, found):
         wake = found["wake_us"]

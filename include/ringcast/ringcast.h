@@ -255,8 +255,8 @@ RINGCAST_API int ringcast_writer_create(ringcast_writer **out);
 RINGCAST_API int ringcast_writer_create_ex(const struct ringcast_writer_options *options, ringcast_writer **out);
 
 /* Ends the stream and frees the handle. Readers drain the committed frames, then get -EPIPE. NULL is allowed.
- * Close aborts an open reservation, and ends an open ringcast_gpu_writer, which may wait for the device after the readers
- * were told. Never blocks otherwise. */
+ * Close aborts an open reservation, and ends an open ringcast_gpu_writer, which may wait for the device after the
+ * readers were told. Never blocks otherwise. */
 RINGCAST_API void ringcast_writer_close(ringcast_writer *writer);
 
 /* The ring's handle: printable, at most 95 bytes, valid as long as the writer. Owned by the writer. Wait-free. */
@@ -362,11 +362,11 @@ RINGCAST_API int ringcast_reader_attach_ex(const char *handle, const struct ring
 RINGCAST_API void ringcast_reader_close(ringcast_reader *reader);
 
 /* Leaves the ring as close does, but keeps the memory mapped until the handle is closed, for callers that may still
- * read where released frames were. The reader no longer blocks the writer. The mapped memory may change at any time, but reading it is safe, whatever happens to the
- * writer: the ring's memory is never taken away, and spill memory that was given back to the machine reads as zeros.
- * Such a read makes the kernel provide pages anew; only a machine without free memory can answer with a signal. Leave
- * closes the descriptors. From here on only ringcast_reader_close is allowed, from any thread; every other call is
- * -EINVAL. A second leave does nothing. Blocks as close does. */
+ * read where released frames were. The reader no longer blocks the writer. The mapped memory may change at any time,
+ * but reading it is safe, whatever happens to the writer: the ring's memory is never taken away, and spill memory that
+ * was given back to the machine reads as zeros. Such a read makes the kernel provide pages anew; only a machine without
+ * free memory can answer with a signal. Leave closes the descriptors. From here on only ringcast_reader_close is
+ * allowed, from any thread; every other call is -EINVAL. A second leave does nothing. Blocks as close does. */
 RINGCAST_API void ringcast_reader_leave(ringcast_reader *reader);
 
 /* As ringcast_writer_cancel: next still returns frames that are already in the ring. */

@@ -12,10 +12,20 @@ def _captures(stream):
     return driver().cuStreamIsCapturing(stream, ctypes.byref(capturing)) == 0 and capturing.value != 0
 
 
-class _DeviceMemory:
-    """Goes in the order of the stream that it was allocated on; after what that captures, as a graph can't free it."""
+def _wait_for(stream, other):
+    """What the stream is told to do from here on comes after what the other stream has been told so far."""
+    event = ctypes.c_void_p()
+    check(driver().cuEventCreate(ctypes.byref(event), 2))  # without timing
+    if driver().cuEventRecord(event, other) == 0:  # else the other stream is destroyed
+        check(driver().cuStreamWaitEvent(stream, event, 0))
+    driver().cuEventDestroy_v2(event)
 
-    kept = []  # pointer, device and stream of what a stream that captured could not free
+
+class _DeviceMemory:
+    """Goes in the order of the stream that it was allocated on, and after what the recorded streams do with it. Memory
+    that a capturing stream uses goes later, as a graph can't free it."""
+
+    kept = []  # pointer, device, stream and recorded streams of what a stream that captured could not free
 
     def __init__(self, ordinal, nbytes):
         self.device, self.stream, self.pointer = ordinal, _stream_of(ordinal), 0
@@ -31,17 +41,20 @@ class _DeviceMemory:
 
     def __del__(self):
         if self.pointer:
-            self.kept.append((self.pointer, self.device, self._stream()))
+            others = [ctypes.c_void_p(s) for _, s in self.recorded if s != self.stream.cuda_stream]
+            self.kept.append((self.pointer, self.device, self._stream(), others))
         taken = []
         with contextlib.suppress(IndexError):  # another thread may do the same: each takes what it frees
             while True:
                 taken.append(self.kept.pop())
         for memory in taken:
-            pointer, device, stream = memory
+            pointer, device, stream, others = memory
             with _on(device):
-                if _captures(stream):
+                if any(map(_captures, [stream, *others])):
                     self.kept.append(memory)
                 else:
+                    for other in others:
+                        _wait_for(stream, other)
                     driver().cuMemFreeAsync(ctypes.c_uint64(pointer), stream)
 
 
