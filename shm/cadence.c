@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/cadence.h"
 
-#define ENOUGH    4u /* gaps to know before a window is tried */
-#define WEIGHT    8  /* a gap counts an eighth */
-#define STRANGE   4u /* errors in a row that make a new cadence */
-#define SAVED     4  /* messages whose budget can be saved */
-#define LEAST_GAP ((int64_t)200 * 1000)
-#define MARGIN    ((int64_t)3 * 1000) /* of a window, beside what the error asks for */
-#define MOST_HALF \
-  ((int64_t)1000 * 1000) /* a longer spin costs more than the wake-up that it saves, and delays signals */
-#define FIRST_LEAD ((int64_t)60 * 1000)  /* Linux's timer slack is 50 us */
-#define MOST_LEAD  ((int64_t)300 * 1000) /* later than that only on a busy CPU */
+#define ENOUGH     4u /* gaps learnt before the first window */
+#define WEIGHT     8  /* a gap moves the mean by an eighth */
+#define STRANGE    4u /* clipped errors in a row that start a new cadence */
+#define SAVED      4  /* messages for which the budget is saved at most */
+#define LEAST_GAP  ((int64_t)200 * 1000)
+#define MARGIN     ((int64_t)3 * 1000)    /* added to each side of a window */
+#define MOST_HALF  ((int64_t)1000 * 1000) /* a longer spin costs more than the wake-up saved, and delays signals */
+#define FIRST_LEAD ((int64_t)60 * 1000)   /* Linux's timer slack is 50 us */
+#define MOST_LEAD  ((int64_t)300 * 1000)  /* a longer delay means a busy CPU */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -38,7 +37,7 @@ static void learn(struct rc_cadence *cadence, int64_t gap) {
   if (strange) error = error > 0 ? limit : -limit;
   int64_t weight = least(++cadence->known, WEIGHT);
   cadence->gap += error / weight;
-  /* The first error is all that is known of errors: it counts in full, the later ones as their number says. */
+  /* The first error sets the mean in full; each later error counts by the number of errors so far. */
   cadence->error += ((error < 0 ? -error : error) - cadence->error) / most(weight - 1, 1);
 }
 
@@ -53,7 +52,7 @@ void rc_cadence_came(struct rc_cadence *cadence, int64_t now) {
 
 void rc_cadence_woke(struct rc_cadence *cadence, int64_t wake, int64_t now) {
   int64_t more = least(now - wake, MOST_LEAD) - cadence->lead;
-  cadence->lead += more > 0 ? more / 4 : more / 16; /* rather too early than too late */
+  cadence->lead += more > 0 ? more / 4 : more / 16; /* too early is better than too late */
 }
 
 bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent, struct rc_window *out) {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When the next message is due. Serving engines send one message every few milliseconds, each about as long after the
- * one before. A waiter notes when messages came, sleeps until shortly before the next one is due, spins for a window
- * that holds most arrivals, and sleeps on. While the waiter spins nothing has to wake it.
+ * Predicts when the next message is due. Serving engines send a message every few milliseconds, at nearly constant
+ * intervals. A waiter notes the arrival times, sleeps until shortly before the next message is due, spins for a window
+ * that covers most arrivals, and sleeps on. A message in the window needs no wake-up.
  *
  * Pure arithmetic on times in nanoseconds, of one clock; no system call. One thread at a time.
  *
- *   gap, error  the mean of the gaps between messages and the mean distance from it, each moved by an eighth at each
- *               message. An error counts at most four times the usual one, so one pause moves little. Four such
- *               errors in a row are a new cadence, which is learnt from the start.
- *   burst       messages that come within a quarter of the gap belong to the first of them
- *   window      twice the error before and behind the time when the message is due, a millisecond at most. Where the
- *               error is more than that, or the saved budget does not last to the end of the window, there is none:
- *               irregular and rare messages cost a plain sleep
- *   budget      a share of the time that passes. What is not used is saved, for a few messages at most; what a
- *               window spins is taken off, so the share holds on average
- *   lead        how much later than asked this waiter's sleeps end (timer slack, and running again), by experience
+ *   gap, error  the mean gap between messages and the mean distance from the mean gap, each moved by an eighth per
+ *               message. An error is clipped to four times the mean error, plus 1/32 of the gap, so a single pause
+ *               moves little. Four clipped errors in a row start a new cadence, learnt from the beginning.
+ *   burst       a message within a quarter of the gap after the first message of a burst belongs to the burst
+ *   window      twice the error, plus a margin, before and after the due time; each side at most the budget of one
+ *               gap. If a side would be longer than a millisecond, or the saved budget does not last to the end of
+ *               the window, the waiter has no window: irregular and rare messages cost a plain sleep
+ *   budget      a share of the elapsed time. The unused budget is saved, for a few messages at most; the time spun in
+ *               a window is subtracted, so the share holds on average
+ *   lead        the learnt delay between the requested and the actual end of a sleep (timer slack, scheduling)
  */
 #ifndef RC_SHM_CADENCE_H
 #define RC_SHM_CADENCE_H
@@ -26,10 +26,10 @@
 struct rc_cadence {
   int64_t came; /* when the last message came */
   int64_t gap, error;
-  uint32_t known;   /* gaps that the two are made of, as far as it matters; UINT32_MAX: not even one message came */
-  uint32_t strange; /* errors in a row that were clipped */
+  uint32_t known;   /* number of gaps learnt; UINT32_MAX: before the first message */
+  uint32_t strange; /* clipped errors in a row */
   int64_t lead;
-  int64_t saved, refilled; /* time to spin, and when it was last counted */
+  int64_t saved, refilled; /* the saved budget, and when the budget was last updated */
 };
 
 struct rc_window {
@@ -45,10 +45,10 @@ void rc_cadence_came(struct rc_cadence *cadence, int64_t now);
 /* A sleep that was to end at `wake` ended now. */
 void rc_cadence_woke(struct rc_cadence *cadence, int64_t wake, int64_t now);
 
-/* The window of the next message, within a budget of so many percent of a CPU. False: there is none ahead. */
+/* The window of the next message, within a budget of `percent` of a CPU. False: no window is ahead. */
 bool rc_cadence_window(struct rc_cadence *cadence, int64_t now, uint32_t percent, struct rc_window *out);
 
-/* So much of a window was spun. */
+/* `ns` of a window were spun. */
 static inline void rc_cadence_spun(struct rc_cadence *cadence, int64_t ns) { cadence->saved -= ns; }
 
 #endif

@@ -4,13 +4,13 @@
 #include "shm/os.h"
 #include "shm/topology.h"
 
-#define MAX_CPUS 32768u /* four times what Linux can be built for; the kernel refuses a set smaller than its own */
+#define MAX_CPUS 32768u /* four times Linux's limit; the kernel refuses a set smaller than the kernel's own */
 
 void rc_cpus_enter(struct rc_cpus *cpus) {
   uint64_t allowed[MAX_CPUS / 64] = {0};
   if (rc_os.affinity(allowed, sizeof allowed) < 0) return;
   for (uint32_t i = 0; i < MAX_CPUS / 64; i++)
-    /* A CPU beyond the last shared bit shares a bit with another: a process that may use so many has enough. */
+    /* CPUs beyond the last shared bit share bits with earlier CPUs: a process with so many CPUs has enough. */
     if (allowed[i] != 0) rc_or_acq_rel(&cpus->cpus[i % RC_CPU_WORDS], allowed[i]);
 }
 

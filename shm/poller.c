@@ -19,7 +19,7 @@
 struct watched {
   uint64_t tag; /* 0: none */
   struct rc_watch process;
-  bool polled; /* its pidfd is in the epoll */
+  bool polled; /* the pidfd is in the epoll */
 };
 
 struct rc_poller {
@@ -47,7 +47,7 @@ static int add(const struct rc_poller *poller, int fd) {
   return epoll_ctl(poller->epoll, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-/* Neither blocks nor fails: the count stays far from its limit. */
+/* Neither blocks nor fails: the count stays far from the limit of an eventfd. */
 static void raise_fd(const struct rc_poller *poller) { (void)!eventfd_write(poller->fd, 1); }
 
 static void lower_fd(const struct rc_poller *poller) {
@@ -56,7 +56,7 @@ static void lower_fd(const struct rc_poller *poller) {
 }
 
 static bool word_differs(const struct rc_poller *poller, uint32_t value) {
-  return rc_load_acquire(&poller->event->word) != value; /* <- E7: what was signalled is seen by the caller's look */
+  return rc_load_acquire(&poller->event->word) != value; /* <- E7: the caller's look sees the signalled message */
 }
 
 /* ---- The timer -------------------------------------------------------------------------------------------------- */
@@ -67,7 +67,7 @@ static bool has_ended_unpolled(const struct rc_poller *poller) {
   return false;
 }
 
-/* Begins anew, and takes back that an earlier time has passed. */
+/* Restarts the timer. An expired timer is no longer readable then. */
 static void set_timer(const struct rc_poller *poller) {
   int64_t ns = poller->most_ns;
   if (poller->unpolled > 0 && ns > RC_SLICE_NS) ns = RC_SLICE_NS;
@@ -79,8 +79,8 @@ static void set_timer(const struct rc_poller *poller) {
 
 /* ---- The helper thread ------------------------------------------------------------------------------------------ */
 
-/* Without the lock. The value may be out of date when the sleep ends: the caller looks anew. The slice is for a signal
- * whose wake died with its signaller. */
+/* Sleeps without the lock. The value may be out of date when the sleep ends: the caller looks again. The slice limits
+ * the sleep in case the signaller died before the wake. */
 static void sleep_a_slice(struct rc_poller *poller) {
   uint32_t value = poller->value;
   pthread_mutex_unlock(&poller->lock);
@@ -96,7 +96,7 @@ static void *help(void *context) {
       pthread_cond_wait(&poller->changed, &poller->lock);
     } else if (word_differs(poller, poller->value)) {
       poller->armed = false;
-      raise_fd(poller); /* under the lock, so that it can't come after a clear */
+      raise_fd(poller); /* under the lock: a clear must not come before the raise */
     } else {
       sleep_a_slice(poller);
     }
@@ -118,8 +118,7 @@ static int start_thread(struct rc_poller *poller) {
   return 0;
 }
 
-/* The thread may be about to sleep on the word, or asleep on it. Changing the word keeps it from the first; waking
- * ends the second. */
+/* The thread may be about to sleep on the word, or asleep. The changed word prevents a sleep; the wake ends a sleep. */
 static void stop_thread(struct rc_poller *poller) {
   pthread_mutex_lock(&poller->lock);
   poller->stopping = true;
@@ -142,7 +141,7 @@ static void arm_thread(struct rc_poller *poller, uint32_t value) {
   pthread_mutex_unlock(&poller->lock);
 }
 
-/* If the thread sleeps on the word, it is left there: it looks at `armed` when it wakes. */
+/* A thread that sleeps on the word is not woken: the thread checks `armed` after the sleep. */
 static void clear_thread(struct rc_poller *poller) {
   pthread_mutex_lock(&poller->lock);
   poller->armed = false;
@@ -158,7 +157,7 @@ static void drop_uring(struct rc_poller *poller) {
   poller->armed = false;
 }
 
-/* Twice: the ring may belong to another thread. */
+/* Tries twice: the io_uring may belong to an earlier thread. */
 static int arm_uring(struct rc_poller *poller, uint32_t value) {
   int result = -EEXIST;
   for (int i = 0; i < 2 && result < 0; i++) {
@@ -172,7 +171,7 @@ static int arm_uring(struct rc_poller *poller, uint32_t value) {
   return 0;
 }
 
-/* The end of the wait raises the eventfd too, so that is lowered after it. */
+/* The end of the wait also raises the eventfd, so the eventfd is lowered last. */
 static void clear_uring(struct rc_poller *poller) {
   if (poller->armed && rc_uring_cancel(poller->uring) < 0) drop_uring(poller);
   poller->armed = false;
@@ -247,7 +246,7 @@ void rc_poller_raise(struct rc_poller *poller, bool raised) {
   set_timer(poller);
 }
 
-/* False: none has ended. If the epoll can't tell, each process is asked. */
+/* False: all watched processes live. True: the caller checks each process. */
 static bool may_have_ended(const struct rc_poller *poller) {
   struct epoll_event event;
   if (poller->unpolled == 0) return epoll_wait(poller->epoll, &event, 1, 0) != 0;
@@ -286,8 +285,8 @@ int rc_poller_open(struct rc_eventcount *event, uint32_t count, struct rc_poller
   return result;
 }
 
-/* Nothing is taken out of the epoll: a forked child shares it with its parent. A forked child has no thread, and
- * perhaps a lock that is held for ever. */
+/* Leaves the epoll's entries, because a forked child shares the epoll with the parent. A forked child has no thread,
+ * and perhaps a lock that is held for ever. */
 void rc_poller_close(struct rc_poller *poller) {
   if (!poller) return;
   if (poller->forks == rc_fork_count()) {

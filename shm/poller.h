@@ -6,16 +6,16 @@
  * The eventfd is signalled by one of two engines, both of which wait for the event's futex word:
  *   - io_uring (shm/uring.h), with no thread: Linux 6.7 and a library built with liburing.
  *   - a helper thread, where io_uring is missing, forbidden or named by RINGCAST_DISABLE.
- * An io_uring serves one thread, the eventfd serves all: if the poller moves to another thread, that thread gets an
- * io_uring of its own, and whatever polls the descriptor does not notice.
+ * An io_uring serves one thread, and the eventfd serves all: if the poller moves to a new thread, the new thread gets
+ * an io_uring of its own, and the poller's descriptor stays the same.
  *
- * A process that has no pidfd (Linux before 5.3, a sandbox, no descriptor free) is looked at through /proc: the timer
+ * A process without a pidfd (Linux before 5.3, a sandbox, no descriptor free) is checked through /proc: the timer
  * makes the descriptor readable every RC_SLICE_NS, and the caller looks.
  *
  * Use, in the manner of rc_wait:
- *   value = rc_eventcount_prepare(event); nothing there yet? then rc_poller_arm(poller, value, most_ns);
+ *   value = rc_eventcount_prepare(event); no message yet? then rc_poller_arm(poller, value, most_ns);
  *   ... the descriptor is readable ...
- *   take what is there; begin again.
+ *   take all messages; begin again.
  *
  * Readable is a hint: the caller looks, and arms again if nothing is there. One thread at a time. In a forked child
  * only rc_poller_close is allowed. The descriptor is polled and never read.
@@ -44,8 +44,8 @@ int rc_poller_fd(const struct rc_poller *poller);
 
 /* ---- The event and the time ------------------------------------------------------------------------------------- */
 
-/* Readable, until the next arm or clear, once the event's word is not `value` (at once if so already), or most_ns from
- * now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM: neither io_uring nor a thread is left. */
+/* Readable, until the next arm or clear, once the event's word differs from `value` (at once if already so), or most_ns
+ * from now (INT64_MAX: no time). Replaces an earlier arm. -EAGAIN, -ENOMEM: neither io_uring nor a thread is left. */
 int rc_poller_arm(struct rc_poller *poller, uint32_t value, int64_t most_ns);
 
 /* Not armed any more, and not readable, unless a watched process has ended. */
@@ -55,14 +55,13 @@ bool rc_poller_uses_uring(const struct rc_poller *poller);
 
 /* ---- Processes -------------------------------------------------------------------------------------------------- */
 
-/* Watches the process of `whom` at place `index`, which replaces another one there; NULL: none. The poller opens a
- * watch of its own. `tag`, not 0, is the caller's name for the process: with the tag of before nothing changes. From
- * the end of the process on the descriptor is readable. That also covers a signaller of the event that dies between
- * changing the word and the wake. */
+/* Watches the process of `whom` at place `index`, instead of an earlier process; NULL: no process. The poller opens a
+ * watch of its own. `tag`, not 0, is the caller's name for the process: a call with the current tag changes nothing.
+ * The descriptor is readable from the end of the process on, also if a signaller of the event dies before the wake. */
 void rc_poller_watch(struct rc_poller *poller, uint32_t index, uint64_t tag, const struct rc_watch *whom);
 uint64_t rc_poller_tag(const struct rc_poller *poller, uint32_t index); /* 0: none */
 
-/* Whether a watched process has ended; the first of them. One system call while none has, if all have pidfds. */
+/* Whether a watched process has ended; *index: the first. One system call while all live, if all have pidfds. */
 bool rc_poller_find_ended(struct rc_poller *poller, uint32_t *index);
 
 /* Readable until lowered, for the caller's own reasons. */

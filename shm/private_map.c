@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A mapping of the file's whole, that stays, and not one for each part that is lent: it is the page table that costs.
- * To fill it for 10 MiB of small pages takes 1.0 to 1.7 ms and to drop it 0.4 ms, together more than to copy them
- * (0.6 ms); here it is filled once. What is left is to find the pages that were written to: /proc/self/pagemap tells
- * for each page whether it is the file's, in 0.08 ms for 10 MiB (PAGEMAP_SCAN, of Linux 6.7, takes twice as long).
- * Those alone are dropped, and the kernel maps the file there when they are next read.
+ * One mapping of the whole file stays, instead of a mapping for each range in use. The cost is the page table: for
+ * 10 MiB of small pages, filling takes 1.0 to 1.7 ms and dropping 0.4 ms, together more than copying pages (0.6 ms).
+ * Here the page table is filled once. The remaining work is to find the written pages: /proc/self/pagemap says for each
+ * page whether the page is the file's, in 0.08 ms for 10 MiB (PAGEMAP_SCAN, of Linux 6.7, takes twice as long). Only
+ * written pages are dropped, and the kernel maps the file there at the next read.
  */
 #define _GNU_SOURCE
 #include "shm/private_map.h"
@@ -17,10 +17,10 @@
 #include "shm/features.h"
 #include "shm/os.h"
 
-/* Of an entry of the pagemap. */
+/* Bits of a pagemap entry. */
 #define IS_THERE   (UINT64_C(3) << 62) /* in memory, or swapped out */
 #define IS_OF_FILE (UINT64_C(1) << 61)
-#define ENTRIES    512u /* looked at in one go: a page of them */
+#define ENTRIES    512u /* per read: one page of entries */
 
 int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
   if (rc_feature_disabled("cow")) return -ENOTSUP;
@@ -39,14 +39,15 @@ void rc_private_map_close(struct rc_private_map *private_map) {
 
 void rc_private_map_forked(struct rc_private_map *private_map) {
   close(private_map->pagemap);
-  private_map->pagemap = -1; /* every page is dropped, then */
+  private_map->pagemap = -1; /* from here on every page is dropped */
 }
 
-/* A write that changes nothing, beside whoever else writes there. Not an addition of 0, which clang makes a load. */
+/* Writes to each page without changing a byte, also while further threads write there. Not by adding 0: clang turns an
+ * addition of 0 into a load. */
 static void touch(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
   for (uint64_t at = offset; at < offset + bytes; at += rc_small_page()) {
     _Atomic uint8_t *byte = (_Atomic uint8_t *)(private_map->memory.base + at);
-    uint8_t was = rc_load_relaxed(byte); /* relaxed: nothing hangs on the value */
+    uint8_t was = rc_load_relaxed(byte); /* relaxed: the compare-and-swap checks the value */
     while (!rc_cas_acq_rel(byte, &was, was)) continue;
   }
 }
@@ -58,14 +59,14 @@ void rc_private_map_unshare(const struct rc_private_map *private_map, uint64_t o
 
 static bool is_private(uint64_t entry) { return entry & IS_THERE && !(entry & IS_OF_FILE); }
 
-/* Of the pages from the first-th on. How many are told: 0 in a child of fork. */
+/* Reads the pagemap entries from page `first` on. Returns how many entries were read: 0 in a child of fork. */
 static uint64_t look(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *entries) {
   uint64_t number = (uint64_t)(uintptr_t)private_map->memory.base / rc_small_page() + first;
   ssize_t got = pread(private_map->pagemap, entries, count * sizeof *entries, (off_t)(number * sizeof *entries));
   return got < 0 ? 0 : (uint64_t)got / sizeof *entries;
 }
 
-/* Pages that are locked stay. So they are no more, as when they were mapped (shm/memory.c). */
+/* The kernel refuses to drop locked pages, so the mapping is unlocked then, as at mapping (shm/memory.c). */
 static bool drop(const struct rc_private_map *private_map, uint64_t first, uint64_t count) {
   uint8_t *at = private_map->memory.base + first * rc_small_page();
   if (rc_os.advise(at, count * rc_small_page(), MADV_DONTNEED) == 0) return true;
@@ -73,7 +74,7 @@ static bool drop(const struct rc_private_map *private_map, uint64_t first, uint6
   return rc_os.advise(at, count * rc_small_page(), MADV_DONTNEED) == 0;
 }
 
-/* The pages from the first-th on, up to ENTRIES of them. */
+/* Cleans up to ENTRIES pages from page `first` on. */
 static bool clean_some(const struct rc_private_map *private_map, uint64_t first, uint64_t count, uint64_t *dropped) {
   uint64_t entries[ENTRIES], known = look(private_map, first, count, entries);
   for (uint64_t i = 0, run; i < count; i = run + 1) {
@@ -93,7 +94,8 @@ bool rc_private_map_clean(const struct rc_private_map *private_map, uint64_t off
   return true;
 }
 
-/* mlockall makes all of a mapping private that is copy-on-write, from its start on: the first page tells. */
+/* mlockall makes all pages of a copy-on-write mapping private, from the start on, so the first page of the range shows
+ * whether mlockall reached the range. */
 bool rc_private_map_is_clean(const struct rc_private_map *private_map, uint64_t offset, uint64_t bytes) {
   uint64_t entry;
   bool clean = look(private_map, offset / rc_small_page(), 1, &entry) == 1 && !is_private(entry);

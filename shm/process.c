@@ -14,19 +14,19 @@
 #include "shm/features.h"
 #include "shm/os.h"
 
-/* Why /proc/<pid>/stat can't be opened: only the kernel's own word that there is no such process counts as its death.
- * In a chroot, or with /proc hidden, the file is missing and the process is not. */
+/* Why /proc/<pid>/stat can't be opened. Only ESRCH from the kernel counts as death: in a chroot, or with /proc hidden,
+ * the file is missing although the process lives. */
 static int why_missing(int32_t pid, int error) {
   if (error != ENOENT) return -error;
   return kill(pid, 0) != 0 && errno == ESRCH ? -ENOENT : -EIO;
 }
 
-/* Reads what it is doing, and the start time. The program's name, in parentheses, may itself hold blanks and
- * parentheses, so fields are counted from the last one. A leader that has exited is a zombie (Z) for as long as other
- * threads go on; then there is more than one thread left. */
+/* Reads the state and the start time. The program's name, in parentheses, may contain blanks and parentheses, so fields
+ * are counted from the last closing parenthesis. A thread group leader that has exited is a zombie (Z) while further
+ * threads run; the number of threads is then above 1. */
 static int read_stat(int32_t pid, enum rc_process_state *out, uint64_t *start) {
   char path[40], text[1024], state;
-  if (pid <= 0) return -ENOENT; /* no process has such a pid; kill(2) would take it for a group of them */
+  if (pid <= 0) return -ENOENT; /* not a pid: kill(2) would address a process group */
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return why_missing(pid, errno);
@@ -95,12 +95,12 @@ void rc_watch_close(struct rc_watch *watch) {
   watch->fd = RC_WATCH_NEW;
 }
 
-/* Opening first, then looking whether it is the right one: the pid may have gone to another. A process that /proc does
- * not show stays in doubt; then the end of whoever has the pid now is late, but never false news. */
+/* Opens the pidfd first and then checks the start time, because a later process may have the pid. If /proc does not
+ * show the process, the pidfd may belong to a later process: the end is then reported late, but never falsely. */
 static int open_watch(const struct rc_watch *watch) {
   int fd = rc_feature_disabled("pidfd") ? -ENOSYS : rc_os.pidfd_open(watch->pid);
   if (rc_process_is_alive_by(watch->pid, watch->start, watch->mask)) {
-    bool short_of = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM; /* for now: then /proc can't be read either */
+    bool short_of = fd == -EMFILE || fd == -ENFILE || fd == -ENOMEM; /* passes; /proc can't be read meanwhile */
     return fd >= 0 ? fd : short_of ? RC_WATCH_NEW : RC_WATCH_REFUSED;
   }
   if (fd >= 0) close(fd);
@@ -112,8 +112,8 @@ int rc_watch_fd(struct rc_watch *watch) {
   return watch->fd;
 }
 
-/* A program that closes what it does not know, as some do before they become a daemon, must not make a living process
- * dead: what is readable is asked whether it is a pidfd. Its number is not ours any more then, and is not closed. */
+/* Some programs close all unknown descriptors, for example to become a daemon. A process must not count as dead then:
+ * a readable descriptor is checked to be a pidfd. If not, the number belongs to the program now and is not closed. */
 bool rc_watch_is_alive(struct rc_watch *watch) {
   int fd = rc_watch_fd(watch);
   if (fd >= 0) {

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes: which one is meant, whether it lives, and whether we are still the one that made a handle. */
+/* Identifies a process, tells whether the process lives, and counts the forks that led to this process. */
 #ifndef RC_SHM_PROCESS_H
 #define RC_SHM_PROCESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A pid alone is reused; with its start time (clock ticks since boot,
- * field 22 of /proc/<pid>/stat) it is one process. */
+/* The kernel reuses a pid. The pid and the start time (clock ticks since boot, field 22 of /proc/<pid>/stat) together
+ * identify one process. */
 struct rc_process {
   int32_t pid;
   uint64_t start;
 };
 
-/* -ENOENT: no such process. -EIO: /proc does not show it (not mounted, hidden); -EMFILE and the like as they come. */
+/* -ENOENT: no such process. -EIO: /proc does not show the process (not mounted, hidden); -EMFILE etc.: the kernel's. */
 int rc_process_find(int32_t pid, struct rc_process *out);
 int rc_process_self(struct rc_process *out);
 
-/* What to add to the sentence that tells of such an error. */
+/* The advice to append to the error text for `code`, or "". */
 const char *rc_process_hint(int code);
 
-/* ENDED once it has exited with all its threads, also while its parent has not waited for it yet, or when its pid has
- * gone to another. STOPPED by a signal (SIGSTOP) or a debugger: it lives. RUNNING also when nothing can be found out.
- * The process is known by the low bits of its start time. About 10 us. */
+/* ENDED: all threads have exited (also before the parent waits for the process), or a later process has the pid.
+ * STOPPED: by a signal (SIGSTOP) or a debugger, and alive. RUNNING: also when the state can't be read. `start_bits` are
+ * the bits of the start time under `mask`. About 10 us. */
 enum rc_process_state { RC_PROCESS_ENDED, RC_PROCESS_RUNNING, RC_PROCESS_STOPPED };
 enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t mask);
 
@@ -36,8 +36,8 @@ static inline bool rc_process_is_alive(const struct rc_process *process) {
 /* "alive", "dead", "stopped by a signal or a debugger". */
 const char *rc_process_in_words(const struct rc_process *process);
 
-/* A process that is looked at again and again: by a pidfd (Linux 5.3), which is opened at the first look, in 0.3 us;
- * or, where that is refused or switched off (RINGCAST_DISABLE=pidfd), by /proc. One thread at a time. */
+/* A process that is checked repeatedly: by a pidfd (Linux 5.3), which the first check opens, in 0.3 us; or through
+ * /proc, if the kernel refuses a pidfd or RINGCAST_DISABLE names pidfd. One thread at a time. */
 struct rc_watch {
   int32_t pid;
   uint64_t start, mask; /* as in rc_process_is_alive_by */
@@ -55,8 +55,8 @@ int rc_watch_fd(struct rc_watch *watch);
 /* As rc_process_is_alive. */
 bool rc_watch_is_alive(struct rc_watch *watch);
 
-/* Counts the forks that led to this process, so that a handle can tell that it was made before one. */
-extern uint32_t rc_forks_seen; /* kept by a fork handler; read it by rc_fork_count */
+/* Counts the forks that led to this process. A handle that notes the count at open detects a later fork. */
+extern uint32_t rc_forks_seen; /* kept by a fork handler; read by rc_fork_count */
 static inline uint32_t rc_fork_count(void) { return rc_forks_seen; }
 
 #endif

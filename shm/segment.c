@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Attaching goes through named states, each of which can refuse: the handle's text -> the writer's process (pid and
- * start time) -> its files, by /proc/<pid>/fd, which the kernel opens only for those who may trace that process ->
- * owner and seals -> control: magic, ready, layout, token -> sizes -> data and spill: inode, size, seals. A file
- * descriptor of the writer that has been closed and reused since shows as a wrong seal, magic, token or inode. All is
- * opened now, so that what was committed can be read when the writer is dead.
+ * start time) -> the writer's files, by /proc/<pid>/fd, which the kernel opens only for processes that may trace the
+ * writer -> owner and seals -> control: magic, ready, layout, token -> sizes -> data and spill: inode, size, seals. If
+ * the writer has closed and reused a file descriptor since, the seal, magic, token or inode is wrong. Attach opens all
+ * files at once, so that committed frames stay readable after the writer's death.
  */
 #define _GNU_SOURCE
 #include "shm/segment.h"
@@ -61,7 +61,7 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   id->numa_node = segment->data.node;
   id->numa_error = segment->data.numa_error;
   RC_POINT(IDENTIFIED);
-  rc_store_release(&id->ready, RC_READY); /* pairs with the load in check_identity: all of the above is there */
+  rc_store_release(&id->ready, RC_READY); /* pairs with the load in check_identity: the fields above are complete */
   RC_POINT(READY);
   *handle = (struct rc_handle){.writer = segment->writer,
                                .control_fd = segment->control.fd,
@@ -70,12 +70,12 @@ static int fill_identity(struct rc_segment *segment, struct rc_handle *handle) {
   return 0;
 }
 
-/* Spill memory that nobody has asked for may fail to be had. */
+/* A failure is an error only if the options ask for spill memory. */
 static int create_spill(const struct rc_spill_wish *wish, struct rc_segment *segment) {
   if (wish->bytes == 0) return 0;
   int result = rc_memory_create_spill(wish->bytes, &segment->data, &segment->spill);
   if (result == 0 || wish->must) return result;
-  segment->spill = (struct rc_memory){.fd = -1}; /* where sealing failed it has its size already */
+  segment->spill = (struct rc_memory){.fd = -1}; /* a failed seal leaves the size set */
   segment->spill_error = result;
   return 0;
 }
@@ -106,7 +106,7 @@ static int fail_gone(const struct rc_handle *handle) {
                  handle->writer.pid);
 }
 
-/* Whether the link of a descriptor names one of ringcast's files. True if it can't be read. */
+/* Whether the link of a descriptor names a file of ringcast. True if the link can't be read. */
 static bool may_be_ours(const char *path) {
   static const char ours[] = "/memfd:ringcast.";
   char target[64];
@@ -125,8 +125,8 @@ static int fail_to_open(const struct rc_handle *handle, const char *path, int er
   return fail_gone(handle);
 }
 
-/* Opens one of the writer's files. Returns the descriptor. It looks before it opens: a handle may name whatever the
- * process has open, and opening alone does something to pipes and devices. */
+/* Opens a file of the writer. Returns the descriptor. Checks the type of the file before opening: a handle may name any
+ * descriptor of the process, and opening a pipe or a device has side effects. */
 static int open_file(const struct rc_handle *handle, int32_t number, int flags, struct stat *file) {
   char path[48];
   snprintf(path, sizeof path, "/proc/%" PRId32 "/fd/%" PRId32, handle->writer.pid, number);
@@ -146,12 +146,12 @@ static int open_file(const struct rc_handle *handle, int32_t number, int flags, 
   return fd;
 }
 
-/* Checks the control page against the handle and this build, and takes over what it says about sizes. `id` is a copy of
- * what was checked. */
+/* Checks the control page against the handle and this build, and takes over the sizes. `id` is a copy of the checked
+ * identity. */
 static int check_identity(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
   struct rc_identity *shared = &rc_segment_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
-  memcpy(id, shared, sizeof *id);                   /* what is checked is what is used, whatever becomes of the page */
+  memcpy(id, shared, sizeof *id);                   /* checked and used: later changes of the page don't matter */
   rc_fence_light();
   if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
   if (id->layout != RC_LAYOUT)
@@ -186,7 +186,7 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   return 0;
 }
 
-/* Until the magic and the token are seen, whatever is wrong with the file says that it is another one. */
+/* Before the magic and the token are checked, any fault of the file means that the writer's file is gone. */
 static int attach_control(const struct rc_handle *handle, struct rc_segment *segment, struct rc_identity *id) {
   struct stat file;
   int fd = open_file(handle, handle->control_fd, O_RDWR, &file);
@@ -199,7 +199,7 @@ static int attach_control(const struct rc_handle *handle, struct rc_segment *seg
   return result != 0 ? result : check_identity(handle, segment, id);
 }
 
-/* Opens a file that the control page speaks of. Returns the descriptor. */
+/* Opens a file that the control page names. Returns the descriptor. */
 static int open_told_file(const struct rc_handle *handle, int32_t number, int flags, uint64_t inode, uint64_t bytes,
                           const char *what) {
   struct stat file;
@@ -215,7 +215,7 @@ static int open_told_file(const struct rc_handle *handle, int32_t number, int fl
 }
 
 static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc_segment *segment) {
-  const struct rc_memory told = segment->data; /* what the identity says of it */
+  const struct rc_memory told = segment->data; /* from the identity */
   int fd = open_told_file(handle, handle->data_fd, O_RDONLY, inode, segment->capacity, "data");
   if (fd < 0) return fd;
   int result = rc_memory_map_data(fd, segment->capacity, segment->data.page_size, &segment->data);

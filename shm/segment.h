@@ -7,11 +7,11 @@
 #include "shm/handle.h"
 #include "shm/memory.h"
 
-/* What was agreed on at creation, kept apart from the shared page that says the same. */
+/* The values set at creation: a private copy of the shared control page's. */
 struct rc_segment {
   struct rc_memory control, data;
-  struct rc_memory spill; /* of 0 bytes where there is none. An observer has its file and does not map it */
-  int spill_error;        /* why there is none although there was to be, or 0 */
+  struct rc_memory spill; /* 0 bytes: no spill memory. An observer has the file open and does not map the file */
+  int spill_error;        /* why there is no spill memory although the options allow it, or 0 */
   struct rc_process writer;
   uint64_t capacity;
   uint32_t slots;
@@ -21,22 +21,22 @@ static inline struct rc_control *rc_segment_control(const struct rc_segment *seg
   return (struct rc_control *)segment->control.base;
 }
 
-/* How much spill memory a ring shall have. */
+/* The spill memory that the options ask for. */
 struct rc_spill_wish {
   uint64_t bytes; /* a multiple of RC_HUGE_PAGE; 0: none */
-  bool must;      /* without it there shall be no ring either */
+  bool must;      /* true: without spill memory, rc_segment_create fails */
 };
 
 /* Makes the segments and fills in the identity. Sets the error text. */
 int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_wish *wish,
                       const struct rc_spill_wish *spill, struct rc_segment *out, struct rc_handle *handle);
 
-/* Opens and maps them, and checks that they are what the handle and this build expect. Readers and observers differ in
- * the spill memory. -EINVAL, -ENOENT, -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets the error text. */
+/* Opens and maps the segments, and checks the segments against the handle and this build. Readers and observers differ
+ * in the spill memory. -EINVAL, -ENOENT, -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets the error text. */
 enum rc_attach { RC_ATTACH_READER, RC_ATTACH_RETAINER /* a reader that keeps spill.fd */, RC_ATTACH_OBSERVER };
 int rc_segment_attach(const char *handle, enum rc_attach as, struct rc_segment *out);
 
-/* Opens one more file of the writer's, of which its control page tells, and maps it as a control segment is. -ENOENT,
+/* Opens a further file of the writer, named by the control page, and maps the file as a control segment. -ENOENT,
  * -EACCES, -EPROTO, -ENOMEM, -EMFILE. Sets the error text. */
 int rc_segment_attach_more(const struct rc_process *writer, int32_t fd, uint64_t inode, uint64_t bytes,
                            struct rc_memory *out);

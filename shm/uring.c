@@ -13,15 +13,15 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* From linux/io_uring.h and linux/futex.h of 6.7; older headers lack them. */
+/* From linux/io_uring.h and linux/futex.h of Linux 6.7; older headers lack these constants. */
 #define OP_FUTEX_WAIT   51
 #define FUTEX_SIZE_U32  0x02 /* FUTEX2_SIZE_U32; without FUTEX2_PRIVATE: across processes */
 #define FUTEX_MATCH_ANY 0xffffffffu
 
 #define ENTRIES 8u
 
-/* What an entry is known by. Each wait has a number of its own, so that the end of an old one is not taken for the end
- * of the present one. */
+/* The user data of an entry. Each wait has a new number, so that the completion of an earlier wait is not taken for the
+ * completion of the current wait. */
 enum { NAME_CANCEL, NAME_FIRST_WAIT };
 
 struct rc_uring {
@@ -81,7 +81,7 @@ static void take_wait(struct rc_uring *uring, int result) {
   else if (result != -ECANCELED) uring->error = result;
 }
 
-/* Hands the new entries to the kernel, has it finish what it put off, and takes in all that has completed. */
+/* Submits the new entries, runs the kernel's deferred work, and processes all completions. */
 static int enter(struct rc_uring *uring) {
   int result = io_uring_submit_and_get_events(&uring->ring);
   if (result < 0) return result;
@@ -107,14 +107,14 @@ int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value
 
 int rc_uring_cancel(struct rc_uring *uring) {
   if (!uring->waiting) return uring->error;
-  int result = enter(uring); /* most often it has come to its end, and all that is left is to take that in */
+  int result = enter(uring); /* the wait has usually completed, and only the completion is left to process */
   if (result < 0 || !uring->waiting) return result;
   struct io_uring_sqe *entry = io_uring_get_sqe(&uring->ring);
   if (!entry) return -EBUSY;
   io_uring_prep_cancel64(entry, uring->wait, 0);
   io_uring_sqe_set_data64(entry, NAME_CANCEL);
   result = enter(uring);
-  uring->waiting = false; /* if it is being woken right now, its end comes in later and has nobody's name */
+  uring->waiting = false; /* a wake at this moment completes later, under a number no longer in use */
   return result;
 }
 

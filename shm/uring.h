@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of io_uring that is in use: waiting for a futex word, told by an eventfd.
+ * Waits for a futex word through io_uring, which signals an eventfd. Here "the ring" is an io_uring, not ringcast's.
  *
- * By liburing, where the library was built with it (RINGCAST_HAVE_LIBURING); built without, opening fails with -ENOSYS
- * and the caller does without. Debian's liburing 2.3 has no helper for IORING_OP_FUTEX_WAIT, so that entry is filled
- * by hand.
+ * The calls go through liburing, if the library is built with liburing (RINGCAST_HAVE_LIBURING). If not, opening fails
+ * with -ENOSYS, and the caller waits by other means. Debian's liburing 2.3 has no helper for IORING_OP_FUTEX_WAIT, so
+ * uring.c fills the entry by hand.
  *
- * The ring is made with IORING_SETUP_DEFER_TASKRUN: what completes is put on a list and the eventfd is signalled by the
- * waker itself. Without that flag the kernel interrupts the thread that submitted the wait, and other calls of that
- * thread (epoll_wait) end with EINTR. The price: only the thread that opened the ring may use it. Others get -EEXIST
- * and open their own. Closing still interrupts, once: the kernel cleans up some time later, in the thread that used
- * the ring.
+ * The ring is made with IORING_SETUP_DEFER_TASKRUN: the kernel puts a completion on a list, and the waker signals the
+ * eventfd. Without the flag the kernel interrupts the thread that submitted the wait, and system calls of the thread
+ * (epoll_wait) end with EINTR. The price: only the thread that opened the ring may use the ring. A call from a second
+ * thread gives -EEXIST, and the second thread opens a ring of its own. Closing still interrupts once: the kernel cleans
+ * up some time later, in the thread that used the ring.
  */
 #ifndef RC_SHM_URING_H
 #define RC_SHM_URING_H
@@ -20,21 +20,21 @@
 
 struct rc_uring;
 
-/* 0 if io_uring can be had here, else why not: -ENOSYS (built without, kernel without, switched off with
+/* 0 if io_uring works here, else why not: -ENOSYS (built without, kernel without, switched off with
  * RINGCAST_DISABLE), -EPERM (forbidden by a container or kernel.io_uring_disabled), -EOPNOTSUPP (before Linux 6.7). */
 int rc_uring_probe(void);
 
-/* What completes signals `event_fd`. The same codes as rc_uring_probe, and -ENOMEM, -EMFILE, -ENFILE. */
+/* A completion signals `event_fd`. The same codes as rc_uring_probe, and -ENOMEM, -EMFILE, -ENFILE. */
 int rc_uring_open(int event_fd, struct rc_uring **out);
 
-/* Closing ends what is waited for; also allowed to other threads. */
+/* Ends an open wait. Any thread may close. */
 void rc_uring_close(struct rc_uring *uring);
 
-/* Waits for *word != value, one wait at a time. 1 if that is so already; 0 if the eventfd will tell. After an error the
- * ring is good for closing alone. */
+/* Waits for *word != value, one wait at a time. 1 if the word differs already; 0 if the eventfd will be signalled.
+ * After an error only rc_uring_close is allowed. */
 int rc_uring_wait(struct rc_uring *uring, _Atomic uint32_t *word, uint32_t value);
 
-/* Ends the wait, if there is one. The eventfd may have been signalled by this. */
+/* Ends the wait, if one is open. The cancel may signal the eventfd. */
 int rc_uring_cancel(struct rc_uring *uring);
 
 #endif

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When to spin. A spin saves the 25 us that sleeping and waking take, and is lost if the wait ends in sleep all the
- * same. So a waiter keeps a credit: each wait that was over within the spin time (or would have been: the cost of the
- * wake-up is taken off) adds one, each longer wait takes one, and without credit the waiter sleeps at once. Nothing is
- * learnt by spinning alone, so a stream that becomes fast again is noticed asleep. The cost of a wake-up is learnt: a
- * spin in vain, for which sleeps had given credit, lowers the estimate, and time raises it again for another try.
+ * When to spin. A spin saves the 25 us of a sleep and a wake-up, and is wasted if the wait ends in sleep anyway. So a
+ * waiter keeps a credit: each wait shorter than the spin time adds one, each longer wait takes one, and without credit
+ * the waiter sleeps at once. From the time of a wait with a sleep, the estimated cost of the wake-up is subtracted: so
+ * a waiter that only sleeps also notices when the stream becomes fast again. The estimate adapts: a spin in vain, after
+ * sleeps had earned credit, lowers the estimate, and each sleep without a spin raises the estimate for a later try.
  *
- * Where messages come seldom but regularly, the waiter sleeps until the next one is due and spins then: shm/cadence.h.
+ * If messages are rare but regular, the waiter sleeps until the next message is due and spins then: shm/cadence.h.
  *
- * With fewer CPUs than parties a waiter never spins: the process that it waits for needs the CPU. The waiter yields
- * instead, for as long as four wake-ups take and by the same credit, or for as long as the user asked to spin: as long
- * as all parties do, they take turns at a microsecond or two each, and none needs a wake-up. Another process that
- * computes on the same CPU keeps the CPU for milliseconds when a waiter yields, but is interrupted for a waiter that is
- * woken. So a waiter that has lost the CPU, by a yield or in a window, sleeps at once in its next waits, in twice as
- * many each time. A window begins with a yield, to find out.
+ * With fewer CPUs than participants a waiter never spins: the awaited process needs the CPU. The waiter yields instead,
+ * by the same credit, for 50 us, or for as long as the user asked to spin. While all participants yield, the
+ * participants take turns of one or two microseconds, without wake-ups. A process that computes on the same CPU keeps
+ * the CPU for milliseconds when a waiter yields, but is interrupted when a waiter is woken. So a waiter that has lost
+ * the CPU, by a yield or in a window, sleeps at once in the next waits, and in twice as many after each further loss.
+ * A window begins with a yield, to find out.
  *
- * Reading a clock takes as long as a cache line takes from core to core. So the way out reads none: a message that was
- * seen after the last look at the clock counts as seen then. Callers whose waits are often over in less than a
- * microsecond look on their own first, as long as rc_waiter_is_eager.
+ * Reading a clock takes as long as moving a cache line from core to core. So the path that returns a message reads no
+ * clock: a message seen after the last clock read counts as seen at the last clock read. A caller whose waits often end
+ * within a microsecond polls before calling rc_wait, as long as rc_waiter_is_eager.
  */
 #include "shm/wait.h"
 
@@ -34,12 +34,12 @@
 #include "shm/os.h"
 
 #define MOST_CREDIT 8u
-#define YIELD_NS    ((int64_t)50 * 1000)  /* how long it yields before it sleeps */
-#define LOST_NS     ((int64_t)250 * 1000) /* a yield that takes longer has given the CPU to one who keeps it */
-#define LEAST_SHUN  16u /* waits without yields after such a one, twice as many after each more, ... */
+#define YIELD_NS    ((int64_t)50 * 1000)  /* the longest time of yields before a sleep */
+#define LOST_NS     ((int64_t)250 * 1000) /* a longer yield has lost the CPU to a busy process */
+#define LEAST_SHUN  16u /* waits without yields after a loss, twice as many after each further loss, ... */
 #define MOST_SHUN   16384u
-#define KEPT        256u                 /* ... until so many waits with yields went well */
-#define MOST_COST   ((int64_t)60 * 1000) /* generous, for a wake-up: from the signal to running again */
+#define KEPT        256u                 /* ... until this number of waits with yields had no loss */
+#define MOST_COST   ((int64_t)60 * 1000) /* upper estimate of a wake-up: from the signal to running again */
 #define LEAST_COST  ((int64_t)5 * 1000)
 
 /* Percent of a CPU for spinning when a message is due, by enum ringcast_wait_mode. */
@@ -144,7 +144,7 @@ bool rc_wake(struct rc_eventcount *event) {
 
 void rc_waiter_cancel(struct rc_waiter *waiter) {
   rc_store_release(&waiter->cancelled, 1); /* pairs with the load of rc_waiter_is_cancelled */
-  rc_eventcount_nudge(waiter->event);      /* others that sleep on it look, and sleep on */
+  rc_eventcount_nudge(waiter->event);      /* further sleepers of the event wake, look, and sleep on */
   rc_os.futex_wake(&waiter->event->word, INT_MAX);
 }
 
@@ -153,7 +153,7 @@ static int look(struct rc_waiter *waiter, const struct rc_wait *wait) {
   return result == -EAGAIN && rc_waiter_is_cancelled(waiter) ? -ECANCELED : result;
 }
 
-/* Asks check if some time has passed since it last had nothing to say. */
+/* Calls check if RC_CHECK_NS has passed since check last returned -EAGAIN. */
 static int check_now_and_then(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t now) {
   if (now - waiter->checked < RC_CHECK_NS) return -EAGAIN;
   int result = wait->check(wait->context);
@@ -178,7 +178,7 @@ static int look_a_while(struct rc_waiter *waiter, const struct rc_wait *wait) {
   return result;
 }
 
-/* *now is the time of the last look at the clock. A spin that loses the CPU ends, unless the user asked for it. */
+/* *now is the time of the last clock read. A spin that loses the CPU ends, unless the user asked for spinning. */
 static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now, bool *lost) {
   int result;
   do {
@@ -191,12 +191,12 @@ static int spin(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t un
   return -EAGAIN;
 }
 
-/* As spin, but whoever else is ready to run on this CPU runs between two looks. */
+/* As spin, but a process that is ready to run on this CPU runs between two looks. */
 static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t until, int64_t *now) {
   int result;
   bool lost;
   do {
-    int64_t before = rc_now_ns(); /* a look may take long, too, which is no loss */
+    int64_t before = rc_now_ns(); /* excludes the time of the look, which may be long without a loss */
     rc_os.yield();
     *now = rc_now_ns();
     lost = *now - before > LOST_NS;
@@ -209,7 +209,7 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* One sleep, at most `most` long. -EAGAIN: not yet. */
+/* One sleep of at most `most`. -EAGAIN: nothing yet. */
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
   most = least(most, RC_SLICE_NS);
   if (wait->slice) most = least(most, wait->slice(wait->context));
@@ -291,8 +291,8 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   return result == -EAGAIN ? -ETIMEDOUT : result;
 }
 
-/* Two threads in one wait would take each other's sleep for their own.
- * On the hot path nobody looks: it costs too much. */
+/* A waiter's counts are for one thread, so rc_wait refuses a second thread. The hot path, which does not call rc_wait,
+ * omits the test: the test would cost too much there. */
 int rc_wait(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t timeout_ns) {
   if (rc_swap_acquire(&waiter->inside, 1) != 0) return -EDEADLK; /* pairs with the store below */
   int result = wait_alone(waiter, wait, timeout_ns);

@@ -7,15 +7,15 @@
  * kernels, wait on the reader's stream for the writer's, and say on that stream when they have done. Without a
  * pool, the same frame carries the bytes itself (INLINE), and the reader's device gets the bytes by one copy.
  *
- * Nothing of it has run on a real GPU yet: docs/gpu.md, "What is proven where". examples/gpu.c is a whole program.
+ * Device tensors have not run on a real GPU yet: docs/gpu.md, "What is proven where". A whole program: examples/gpu.c.
  *
  * No CUDA is linked, and none is needed to build: the driver is opened when it is first asked for. Without a driver, or
  * a device, open gives -ENODEV and all else of ringcast works as before; ringcast_gpu_status says why.
  *
  * The three placements of a tensor in a frame (enum ringcast_placement):
- *   INLINE  its bytes are in the frame
- *   POOL    they are in the writer's pool: the frame says where, and which words say when
- *   EXTERN  they are where the caller has them: see ringcast_gpu_writer_lend
+ *   INLINE  the bytes are in the frame
+ *   POOL    the bytes are in the writer's pool: the frame says where, and which words say when
+ *   EXTERN  the bytes are in the caller's memory: see ringcast_gpu_writer_lend
  *
  * How a frame is written (ringcast_gpu_send does it all for a dict of tensors):
  *
@@ -31,34 +31,33 @@
  *     ringcast_gpu_copy_out(reader, &take, &item, to)                or _map: the tensor where it lies
  *     ringcast_gpu_end(reader, &take)                                `ack`; the frame is given back
  *
- * To _device_tensor a tensor of a device says so in its `flags`: RINGCAST_ITEM_CUDA, or it is -EINVAL. That function,
- * and all others of ringcast/frame.h, leave ringcast_last_error() as it was.
+ * A device tensor for _device_tensor has RINGCAST_ITEM_CUDA in `flags`; without the flag the call gives -EINVAL. The
+ * functions of ringcast/frame.h leave ringcast_last_error() unchanged.
  *
  * Caveats.
  *   Streams  Everything is ordered by the streams given. The writer's caller may write to its tensor again, or free it,
  *            in the order of its stream; the reader's may use what was copied in the order of its own. Streams are
  *            CUstream, of the device's primary context, which the CUDA runtime, torch and CuPy use (cudaStream_t is the
- *            same); NULL is the legacy default one. Not CU_STREAM_PER_THREAD (-EINVAL): it is another stream in each
- *            thread.
+ *            same); NULL is the legacy default stream. CU_STREAM_PER_THREAD is -EINVAL: the handle means a different
+ *            stream in each thread.
  *   Groups   A frame goes by way of the pool only while all readers that are attached have opened it. A reader does so
  *            at its first frame with a device tensor, which is therefore INLINE. One without a GPU, or that can't open
  *            the pool, keeps the group INLINE as long as it is attached; so does one in the slot of a reader that has
  *            closed and holds a view (_map) still, until that is taken back: the place in the pool is that one's.
- *   Death    A writer that dies takes its pool with it: what its readers' streams wait for is released, counts as
- *            invalid, and the next call says -EPIPE; so do frames of the pool that were not read yet. A reader that
- *            dies, once its process is gone, is waited for no more.
+ *   Death    The pool is lost when the writer dies: the waits of the readers' streams are released, the data counts
+ *            as invalid, and the next call gives -EPIPE; so do unread frames of the pool. The writer does not wait for
+ *            a reader after the end of the reader's process.
  *   Close    The pool's memory is given back when the last reader that has opened it has closed; until then it stays
- *            allocated, beyond ringcast_gpu_writer_close, and the next open or close of this process looks again. It
- *            goes with the process: a writer that has closed in order, and exits, takes with it what its readers have
- *            not read, as if it had died. So let the process live until they have: ringcast_gpu_writer_info, before
- *            the close, has slots_used 0 then.
+ *            allocated, beyond ringcast_gpu_writer_close, and the next open or close of this process looks again. The
+ *            memory goes with the process: if a writer closes in order and the process exits, the unread frames are
+ *            lost, as if the writer had died. So let the process live until the readers have read all frames:
+ *            ringcast_gpu_writer_info, before the close, has slots_used 0 then.
  *   Fork     As in ringcast.h, and CUDA itself can't be used by the child of a process that has used it: -ECHILD.
- *   Threads  One thread at a time per handle, and it is the one that uses the ringcast_writer or _reader it is made of.
- *            A reader has a thread of its own that sleeps until the writer dies.
- *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. A graph that is captured on another
- *            stream, by whichever thread, in whatever mode, is spoilt neither by what is called here nor by what a
- *            reader's own thread does; unless a stream was destroyed that was still to write an `ack`: then the context
- *            is synchronised.
+ *   Threads  One thread at a time per handle: the thread that uses the ringcast_writer or _reader of the handle. A
+ *            reader starts a thread that sleeps until the writer dies.
+ *   Capture  -EBUSY while the stream captures a CUDA graph: nothing is enqueued. A capture of a graph on a
+ *            different stream, in any thread and mode, is not spoilt by calls of this header or by a reader's own
+ *            thread; unless a stream was destroyed before the stream wrote an `ack`: then the context is synchronised.
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
  *            writer's pidfd.
  *   Trust    As for the ring: a process that may attach may read and write the words and the pool. A hostile process
@@ -91,7 +90,7 @@ struct ringcast_gpu_driver {
   int32_t ready;   /* 1: there is a driver with a device; 0: CPU mode */
   int32_t version; /* of the driver: 1000 * major + 10 * minor; 0: none */
   int32_t devices;
-  int32_t result; /* CUDA's of what failed, or 0 */
+  int32_t result; /* CUDA's code of the failed call, or 0 */
   char why[256];  /* in words; empty when ready */
 };
 
@@ -111,8 +110,8 @@ struct ringcast_gpu_device_info {
   int32_t exports;             /* memory can be exported by a handle */
 };
 
-/* Device `ordinal` of this process. `probe`: makes its context and tries what the paths need. -ENODEV, -EINVAL, -EIO.
- */
+/* Device `ordinal` of this process. `probe`: makes the device's context and tries the operations of the paths. -ENODEV,
+ * -EINVAL, -EIO. */
 RINGCAST_API int ringcast_gpu_device(int32_t ordinal, int probe, struct ringcast_gpu_device_info *out);
 
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
@@ -160,8 +159,9 @@ struct ringcast_gpu_extent {
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
-/* Says that the frame refers to memory that was lent under this number: for each, before the commit. Until the lease is
- * dropped, or what was sent of it read, that can't be taken back. -EINVAL: no such lease is open; nothing is lent. */
+/* Says that the frame refers to the lent memory of number `lent`: once for each number, before the commit. The memory
+ * can't be taken back until the lease is dropped or the readers have read the frame. -EINVAL: the lease is not open, or
+ * no memory is lent under the number. */
 RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
                                          uint32_t lent);
 
@@ -202,24 +202,24 @@ struct ringcast_gpu_item {
 RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct ringcast_gpu_item *items, uint32_t count,
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
 
-/* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. It is exported once, and
- * opened once by each reader that is sent of it. It is the whole allocation around `memory` that is lent; where that
- * is small, a process that may attach can also reach what else lies in the driver's block of 2 MiB around it. The
- * rules: what was sent of it may not be written to before ringcast_gpu_lent_is_idle says 1, as the readers copy it
- * where it lies; and it may not be freed before ringcast_gpu_writer_unlend has returned 0. *out is its number, not 0,
- * for ringcast_gpu_item.lent; the same again if it is lent already. -EINVAL: not device memory, or the writer was
- * opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory pool, cuMemCreate, PyTorch's
- * expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
+/* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. The allocation is exported
+ * once, and opened once by each reader of a frame that refers to the memory. The call lends the whole allocation around
+ * `memory`; if the allocation is small, a process that may attach can also reach the rest of the driver's block of
+ * 2 MiB around the allocation. The rules: do not write to memory that was sent before ringcast_gpu_lent_is_idle says 1,
+ * as the readers copy the memory in place; do not free the memory before ringcast_gpu_writer_unlend has returned 0.
+ * *out is the number, not 0, for ringcast_gpu_item.lent; the same again if the allocation is lent already. -EINVAL: not
+ * device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory
+ * pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
 RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
-/* The allocation that this number is of: the offset that ringcast_build_device_tensor takes counts from its base.
- * -EINVAL. */
+/* The allocation of number `lent`: ringcast_build_device_tensor takes an offset from the allocation's base. -EINVAL. */
 RINGCAST_API int ringcast_gpu_lent_range(const ringcast_gpu_writer *writer, uint32_t lent, ringcast_device_ptr *base,
                                          uint64_t *bytes);
-/* 1: all that was sent of it has been read; 0: not yet. -EPIPE: the device has failed. -EINVAL. Does not wait. */
+/* 1: the readers have read all frames that refer to the memory; 0: not yet. -EPIPE: the device has failed. -EINVAL.
+ * Does not wait. */
 RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
-/* Takes it back: no more can be sent of it, and readers close it. Blocks up to the timeout. 0; -ETIMEDOUT (-EAGAIN for
- * timeout 0): a reader still has it open, call again. A reader whose own device has failed is waited for no more.
- * -EPIPE: the writer's has. -EINVAL. */
+/* Takes lent memory back: later frames can't refer to the memory, and readers close the memory. Blocks up to the
+ * timeout, but not for a reader with a failed device. 0; -ETIMEDOUT (-EAGAIN for timeout 0): a reader still has the
+ * memory open, call again. -EPIPE: the writer's device has failed. -EINVAL. */
 RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {
@@ -233,7 +233,7 @@ enum ringcast_gpu_way {
 };
 struct ringcast_gpu_info {
   uint32_t size; /* as above */
-  uint32_t way;  /* enum ringcast_gpu_way; of a reader, POOL: it has opened it, else NO_POOL, REFUSED or LOST */
+  uint32_t way;  /* enum ringcast_gpu_way; of a reader, POOL: the pool is open, else NO_POOL, REFUSED or LOST */
   int32_t device;
   uint32_t word_bits; /* 64, or 32 where the driver has no others */
   uint64_t pool_bytes;
@@ -263,7 +263,7 @@ struct ringcast_gpu_reader_options {
   uint32_t reserved;
 };
 
-/* Adds device tensors to a reader. The pool is opened by the first frame that has one. -ENODEV, -EINVAL, -EBUSY (this
+/* Adds device tensors to a reader. The first frame with a device tensor opens the pool. -ENODEV, -EINVAL, -EBUSY (this
  * reader has one already), -ENOMEM, -EIO, -ECHILD. */
 RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct ringcast_gpu_reader_options *options,
                                           ringcast_gpu_reader **out);
@@ -305,7 +305,8 @@ struct ringcast_gpu_take {
 
 /* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool,
  * and in lent memory. Opens the pool if need be (then it blocks). On an error the frame is still held.
- * -ECONNABORTED: it was under way when this reader attached, and is not for it: release it and go on.
+ * -ECONNABORTED: the frame was under way when this reader attached, and the frame's device tensors are not for this
+ * reader: release the frame and go on.
  * -EPIPE: the writer, or its device, is gone, and the pool with it. -EBUSY: capture, or its take is open already.
  * -EINVAL: it is not held, or holds no tensors. -EPROTO, -EIO. */
 RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ringcast_frame *frame,

@@ -8,8 +8,8 @@
  * which are entries of the frame (tensors, long text and bytes), used in order, each once; and leaves, which are
  * elements of the list in the frame's PICKLE entry.
  *
- * ringcast_token_read trusts nothing: it stays within the stream. But it reads memory more than once: if another
- * process may be writing there, the caller copies the stream out first. A count that passes may still be of values that
+ * ringcast_token_read trusts nothing: it stays within the stream. But the function reads memory more than once: if a
+ * peer may be writing there, the caller copies the stream out first. A count that passes may still be of values that
  * are missing, and each of several nested containers may count the same bytes. Before a caller makes anything of a
  * stream, ringcast_object_check walks the whole stream. After the check a container has as many values as it counts, so
  * the decoded value is no larger than some multiple of the stream's length. A caller that skips the check keeps the sum
@@ -30,7 +30,7 @@
  *     BIGINT     count, bytes     an int of any size: two's complement, the lowest byte first; no bytes: 0
  *     FLOAT      8 bytes          COMPLEX  16 bytes: the real part, the imaginary one
  *     ASCII, UTF8, WTF8  count, bytes   a str; WTF8 is UTF-8 in which lone surrogates stand for themselves
- *     NAMED      count, bytes     a str, UTF-8, to which AGAIN may refer; the stream numbers them from 0
+ *     NAMED      count, bytes     a str, UTF-8, to which AGAIN may refer; numbered from 0
  *     AGAIN      count            the NAMED str of the given number once more
  *     BYTES, BYTEARRAY   count, bytes
  *     LIST, TUPLE, SET, FROZENSET  count, so many values

@@ -26,9 +26,9 @@
  *   Leases   A frame's bytes do not change until the frame is released, a span's until commit or abort. A hostile
  *            writer can change them: a reader that distrusts the writer copies the frame first and checks the copy.
  *   Large    A frame that is too large for the ring goes through spill memory, without action by the caller. Spill
- *            memory lies beside the ring. The writer takes it from the machine when first needed, reuses it when all
- *            readers have passed, and gives it back when idle. If spill memory is used up (options.spill_bytes), the
- *            writer waits, as with a full ring.
+ *            memory lies beside the ring. The writer takes spill memory from the machine when first needed, reuses the
+ *            memory when all readers have passed, and gives the memory back when idle. If spill memory is used up
+ *            (options.spill_bytes), the writer waits, as with a full ring.
  *   Files    A ring holds three descriptors for its writer, none for a reader. A handle that has waited holds one more
  *            (the peer's pidfd); ringcast_writer_check and _fd hold two, and one for each reader;
  *            ringcast_reader_fd and ringcast_writer_room_fd up to five each. Closing the handle closes them.
@@ -284,9 +284,10 @@ RINGCAST_API int ringcast_writer_reserve(ringcast_writer *writer, size_t bytes, 
 /* A descriptor for poll, epoll and asyncio: readable when a reserve or grow with timeout 0 that gave -EAGAIN may give
  * another result: room, or another end of a wait (a reader's death, options.slow_ns, cancel). Then call again with
  * timeout 0. Each -EAGAIN arms the descriptor again, for the bytes of that call, and costs some microseconds from here
- * on. The descriptor may become readable without cause; while there is no room, it does so every 50 ms. Poll it, never
- * read or close it: the writer owns it, and every call returns the same. At first the descriptor is readable.
- * Returns it, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread where io_uring has futex waits. */
+ * on. The descriptor may become readable without cause, and does so every 50 ms while there is no room. Only poll the
+ * descriptor, never read or close the descriptor: the writer owns the descriptor, and every call returns the same. At
+ * first the descriptor is readable. Returns the descriptor, or -EMFILE, -ENFILE, -ENOMEM, -ECHILD. Needs no thread
+ * where io_uring has futex waits. */
 RINGCAST_API int ringcast_writer_room_fd(ringcast_writer *writer);
 
 /* Makes the open reservation `bytes` long in total and preserves its contents; from here on use the new span, which may
@@ -308,7 +309,7 @@ RINGCAST_API int ringcast_writer_abort(ringcast_writer *writer);
 RINGCAST_API int ringcast_writer_send(ringcast_writer *writer, const void *data, size_t bytes, uint16_t kind,
                                       int64_t timeout_ns);
 
-/* Suggests a reservation for a frame whose size is known only after it is written, so that growing is rare. Commit
+/* Suggests a reservation for a frame of a size known only after the write, so that growing is rare. Commit
  * trims: a suggestion that is too large pads nothing. `tag` is a number chosen by the caller; frames with the same tag
  * are alike. The writer remembers about 64 tags, the most recently learned.
  *
@@ -340,9 +341,10 @@ RINGCAST_API int ringcast_writer_slowest(ringcast_writer *writer, struct ringcas
 RINGCAST_API int ringcast_writer_check(ringcast_writer *writer, struct ringcast_peer *out);
 
 /* A descriptor for poll, epoll and asyncio: readable when a reader has died, or a wait has removed a reader that
- * ringcast_writer_check has not yet reported; then call ringcast_writer_check until it returns 0. Poll it, never read
- * or close it: the writer owns it, and every call returns the same. A reader that attaches later is watched from the
- * next call of this function, check or wait_readers on. Errors as check. */
+ * ringcast_writer_check has not yet reported; then call ringcast_writer_check until the result is 0. Only poll the
+ * descriptor, never read or close the descriptor: the writer owns the descriptor, and every call returns the same. A
+ * reader that attaches later is watched from the next call of this function, check or wait_readers on. Errors as check.
+ */
 RINGCAST_API int ringcast_writer_fd(ringcast_writer *writer);
 
 RINGCAST_API int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out);
@@ -406,10 +408,10 @@ typedef struct ringcast_retained ringcast_retained;
  * bytes are at *data, frame->data is invalid, and the frame no longer counts as held. Other processes do not see what
  * the caller writes there. *data stays valid after the reader has closed and the writer has gone.
  *
- * The memory returns to the ring at the reader's next call of next() after ringcast_retained_release. It returns
- * earlier if the ring advances by a quarter of its capacity or the writer waits for it: next(), also while it waits,
+ * The memory returns to the ring at the reader's next call of next() after ringcast_retained_release, or earlier,
+ * if the ring advances by a quarter of the capacity or the writer waits for the memory: next(), also while it waits,
  * then copies the unmodified pages, one at a time. That takes several times as long as copying the frame up front. So a
- * reader retains fewer frames after it had to copy, and after frames whose pages were mostly modified. fork copies all
+ * reader retains fewer frames after a copy, and after frames with mostly modified pages. fork copies all
  * retained frames; so does closing the reader, unless the writer has closed. While the reader makes no call, frames
  * retained, and frames released since the last call, block the writer as held frames do.
  *
