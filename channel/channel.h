@@ -50,6 +50,9 @@ struct ringcast_writer {
   struct rc_segment segment;
   struct rc_waiter waiter;  /* for room */
   struct rc_poller *poller; /* waits for room; NULL until ringcast_writer_room_fd */
+  uint32_t announced;       /* for the descriptor: the event's word, ... */
+  uint64_t announced_for;   /* ... what was wanted, and ... */
+  int64_t settled_at;       /* ... when E9 is due */
   struct rc_watch blocker;  /* the reader that blocks the writer, and ... */
   uint64_t blocker_owner;   /* ... its owner word; 0: no reader yet */
   uint64_t wakes;           /* also in the shared counts */

@@ -5,7 +5,8 @@
 #include "channel/channel.h"
 
 /* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores `wanted` before E1, and loads
- * the cursors once more after E2: so either this load finds the newest `wanted`, or the writer finds the cursor. */
+ * the cursors once more after E2 and at E9: so either this load finds the newest `wanted`, or the writer finds the
+ * cursor. */
 static void wake_sleeper(ringcast_reader *reader) {
   struct rc_control *control = reader->ring.ring.control;
   if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->not_full))
@@ -13,7 +14,7 @@ static void wake_sleeper(ringcast_reader *reader) {
 }
 
 static inline void wake_for_room(ringcast_reader *reader) {
-  if (rc_unlikely(rc_eventcount_is_asleep(&reader->ring.ring.control->not_full))) wake_sleeper(reader);
+  if (rc_unlikely(rc_eventcount_is_asleep_unfenced(&reader->ring.ring.control->not_full))) wake_sleeper(reader);
 }
 
 static inline void count_frame(const ringcast_reader *reader, const struct ringcast_frame *frame) {
@@ -51,6 +52,7 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);
-  if (rc_unlikely(rc_eventcount_is_asleep(&reader->ring.ring.control->not_full))) return released_to_sleeper(reader);
+  if (rc_unlikely(rc_eventcount_is_asleep_unfenced(&reader->ring.ring.control->not_full)))
+    return released_to_sleeper(reader);
   return 0;
 }

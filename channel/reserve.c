@@ -13,7 +13,7 @@ struct writer_wait {
   uint32_t readers, found;
   bool grow;
   void **out;
-  uint32_t removals; /* of readers, that this look may still make: a hostile peer may fill slots again and again */
+  uint32_t removals; /* readers that one look may still remove: a hostile peer may fill slots again and again */
 };
 
 static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
@@ -198,9 +198,20 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
   }
 }
 
+/* E9 for the descriptor, whose announcement stands from one call to the next: after a new one, or with another wish,
+ * the first slice is short. */
+static int64_t settling_slice(ringcast_writer *writer, uint32_t word) {
+  int64_t now = rc_now_ns();
+  uint64_t wanted = writer->liveness.wanted;
+  if (writer->announced != word || writer->announced_for != wanted) writer->settled_at = now + RC_SETTLE_NS;
+  writer->announced = word;
+  writer->announced_for = wanted;
+  return now < writer->settled_at ? writer->settled_at - now : rc_liveness_slice(writer);
+}
+
 /* There is no room: arms the descriptor. As every sleeper does, checks once more after the announcement, also the
- * blocker; -EAGAIN: the descriptor is armed. It sleeps for at most a slice: then a death of another reader, whose
- * wake-up died with it, is found, as in every wait for room. */
+ * blocker; -EAGAIN: the descriptor is armed. It sleeps for at most a slice: then the death of another reader that was
+ * about to wake the writer is found, as in every wait for room. */
 static int arm(struct writer_wait *wait) {
   ringcast_writer *writer = wait->writer;
   uint32_t value = rc_eventcount_prepare(writer->waiter.event);
@@ -209,7 +220,7 @@ static int arm(struct writer_wait *wait) {
   if (rc_waiter_is_cancelled(&writer->waiter)) return -ECANCELED;
   struct rc_watch *blocker = rc_liveness_blocker(writer); /* sets blocker_owner */
   rc_poller_watch(writer->poller, 0, writer->blocker_owner, blocker);
-  result = rc_poller_arm(writer->poller, value, rc_liveness_slice(writer));
+  result = rc_poller_arm(writer->poller, value, settling_slice(writer, value));
   if (result == 0) return -EAGAIN;
   rc_poller_close(writer->poller);
   writer->poller = NULL;
@@ -233,8 +244,12 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   publish_wanted(wait, wanted);
   struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
   if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
-  const struct rc_wait how = {
-      .poll = poll_room, .check = check_room, .word = word_of_blocker, .slice = slice_of, .context = wait};
+  const struct rc_wait how = {.poll = poll_room,
+                              .check = check_room,
+                              .word = word_of_blocker,
+                              .slice = slice_of,
+                              .context = wait,
+                              .unfenced = true};
   int result = wait_for_room_event(wait, timeout_ns, &how);
   return result == -EAGAIN && writer->poller ? arm(wait) : result;
 }

@@ -16,9 +16,21 @@
  * announcement back when a sleep has ended without a signal: a sleeper that goes on to spin costs signallers no system
  * call. In a later epoch the count belongs to other sleepers, and E8 leaves it alone.
  *
- * E5 costs a signaller 1 to 5 ns. membarrier could take the fence off the signaller, but then each sleep interrupts
- * every CPU that runs a process of the ring, the signaller that is waking readers among them; where a message comes
- * every few milliseconds that doubled the cost of a message.
+ * E5 costs a signaller 1 to 5 ns. On a reader's fast path that is a visible part of a message's latency, so a reader
+ * that moves its cursor leaves E5 out, and the one sleeper, the writer, makes up for the missing fence:
+ *
+ *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep on, all under one announcement
+ *
+ * Without E5 the signaller may load the state (E6) while E4 still stands in the store buffer of its CPU. If E6 comes
+ * after E1 in the state's order, E6 finds the count. If E6 comes before E1, then E4 is in memory at E9: a store buffer
+ * drains within microseconds, and at the latest when the CPU is interrupted. The announcement must stand from E1 to the
+ * end of the second sleep; with E8 and another E1 between the two sleeps, an E6 between these finds no count, and E9
+ * has come too early for its E4. No standard bounds the time that a store takes. If RC_SETTLE_NS is ever too short,
+ * the sleeper loses one slice (RC_SLICE_NS) and no message.
+ *
+ * membarrier could take the fence off every signaller, but then each sleep interrupts every CPU that runs a process of
+ * the ring, the signaller that is waking readers among them; where a message comes every few milliseconds that doubled
+ * the cost of a message.
  *
  * A sleeper that is killed leaves the count too high until the next signal: one wake-up too many and no more. A
  * signaller that is killed between E7 and the wake leaves the sleepers asleep, and signallers after it find no count.
@@ -61,6 +73,12 @@ static inline void rc_eventcount_withdraw(struct rc_eventcount *event, uint32_t 
 /* Whether a party is asleep, or about to be. What the sleeper wrote before E1 can be read if so. */
 static inline bool rc_eventcount_is_asleep(struct rc_eventcount *event) {
   rc_fence_full();                                                /* E5 -> E2 */
+  return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
+}
+
+/* The same without E5, for a sleeper that settles (E9). The compiler keeps the order; the CPU need not. */
+static inline bool rc_eventcount_is_asleep_unfenced(struct rc_eventcount *event) {
+  rc_fence_light();                                               /* stands where E5 would; E9 makes up for it */
   return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
 }
 

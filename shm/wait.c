@@ -209,6 +209,13 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Sleeps while the event's epoch is that of `word`, and looks. */
+static int sleep_and_look(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t ns, int *slept) {
+  *slept = rc_os.futex_wait(&waiter->event->word, word, ns);
+  RC_POINT(SLEPT);
+  return look(waiter, wait);
+}
+
 /* One sleep of at most `most`. -EAGAIN: nothing yet. */
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
   most = least(most, RC_SLICE_NS);
@@ -218,9 +225,10 @@ static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t mo
   if (result == -EAGAIN) {
     waiter->sleeps++;
     RC_POINT(E3_DONE);
-    slept = rc_os.futex_wait(&waiter->event->word, word, most);
-    RC_POINT(SLEPT);
-    result = look(waiter, wait);
+    int64_t first = wait->unfenced ? least(most, RC_SETTLE_NS) : most;
+    result = sleep_and_look(waiter, wait, word, first, &slept); /* E9 */
+    if (result == -EAGAIN && slept == -ETIMEDOUT && first < most)
+      result = sleep_and_look(waiter, wait, word, most - first, &slept);
   }
   rc_eventcount_withdraw(waiter->event, word); /* E8 */
   RC_POINT(E8_DONE);

@@ -17,6 +17,7 @@
 #define RC_SLICE_NS                                                                                                 \
   ((int64_t)50 * 1000 * 1000)                         /* the longest sleep: limits how late a sleeper notices a ... \
                                                        * ... death, or a wake-up lost with a dead signaller */
+#define RC_SETTLE_NS       ((int64_t)100 * 1000)      /* E9's: a thousand times what a store buffer takes to drain */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
 
@@ -55,7 +56,8 @@ struct rc_wait {
                                        * result of NULL: not known */
   int64_t (*slice)(void *context);    /* the longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit */
   void *context;
-  bool dear; /* `poll` makes a system call: never spin with `poll` */
+  bool unfenced; /* the signallers leave E5 out: each sleep settles first (E9 in ring/eventcount.h) */
+  bool dear;     /* `poll` makes a system call: never spin with `poll` */
 };
 
 #define RC_LOOKS 64 /* looks between two clock reads: one to three microseconds */

@@ -21,6 +21,7 @@ EXPECTED = {
         "probe_next": ["ldar", "ldar"],  # R1, R2
         "probe_release": ["dmb ishld", "stlr"],  # A0, A1
         "probe_is_asleep": ["dmb ish", "ldar"],  # E5, E6
+        "probe_is_asleep_unfenced": ["ldar"],  # E6
         "probe_announce": ["ldaddal"],  # E1
         "probe_advance": ["casal"],  # E7
     },

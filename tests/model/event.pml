@@ -6,6 +6,8 @@
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
  *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/release.c)
  *   -DTIMEOUTS  a sleep may end without a signal; then the sleeper takes its announcement back
+ *   -DUNFENCED  signallers leave E5 out, and may even do E6 before E4; sleepers settle (E9): the first sleep may end
+ *               without a signal once all things that signallers had begun when it began are in memory
  *   -DCANCEL    another party cancels the wait, which nothing else would end (rc_eventcount_nudge)
  */
 #ifndef SIGNALLERS
@@ -37,6 +39,21 @@ inline arrived(x, news) { skip }
 #include "memory.pml"
 
 bit sleeping[PROCESSES];
+#ifdef UNFENCED
+#define WEAK_E5
+byte begun[SIGNALLERS];   /* the newest thing of which E4 or E6 is done */
+byte awaited[PROCESSES]; /* by a sleeper: the things begun before its first sleep, one digit for each signaller */
+#define BEGIN(p, thing) begun[p] = thing
+#if SIGNALLERS == 2
+#define ALL_BEGUN     (begun[0] + 16 * begun[1])
+#define HAS_SETTLED(p) (mem[THING(0)] >= (awaited[p] & 15) && mem[THING(1)] >= (awaited[p] >> 4))
+#else
+#define ALL_BEGUN     (begun[0])
+#define HAS_SETTLED(p) (mem[THING(0)] >= awaited[p])
+#endif
+#else
+#define BEGIN(p, thing) skip
+#endif
 #ifdef TIMEOUTS
 byte timeouts = TIMEOUTS;
 #endif
@@ -83,6 +100,14 @@ proctype signaller(byte me) {
   do
   :: i > ROUNDS -> break
   :: else ->
+#ifdef UNFENCED
+     if
+     :: atomic { word = LOAD(me, WORD); BEGIN(me, i) }; /* E6 before E4 */
+        store_release(me, THING(me), i)
+     :: atomic { store_release(me, THING(me), i); BEGIN(me, i) };
+        word = LOAD(me, WORD)
+     fi;
+#else
      store_release(me, THING(me), i); /* E4 */
 #ifndef WEAK_E5
      fence_full(me); /* E5 */
@@ -91,6 +116,7 @@ proctype signaller(byte me) {
      wish = LOAD(me, WISH);
 #endif
      word = LOAD(me, WORD); /* E6 */
+#endif
      if
      :: word & COUNT ->
 #ifdef WANTED
@@ -155,12 +181,40 @@ proctype sleeper(byte me) {
            atomic { /* the kernel compares and sleeps in one step */
              fence_full(me);
              if
-             :: (mem[WORD] & ~COUNT) == (value & ~COUNT) -> sleeping[me] = 1
+             :: (mem[WORD] & ~COUNT) == (value & ~COUNT) ->
+                sleeping[me] = 1;
+#ifdef UNFENCED
+                awaited[me] = ALL_BEGUN
+#endif
              :: else
              fi
            };
            if
            :: !sleeping[me]
+#ifdef UNFENCED
+           :: atomic { sleeping[me] && HAS_SETTLED(me) -> sleeping[me] = 0; awaited[me] = 0 };
+#ifdef WEAK_STANDS
+              withdraw(me, value);
+              change(me, RELEASE, SLEEPER, value);
+              fence_full(me);
+#endif
+#ifndef WEAK_E9
+              if
+              :: DONE(t) -> goto over
+              :: else
+              fi;
+#endif
+              atomic {
+                fence_full(me);
+                if
+                :: (mem[WORD] & ~COUNT) == (value & ~COUNT) -> sleeping[me] = 1
+                :: else
+                fi
+              };
+              !sleeping[me];
+            over:
+              skip
+#endif
 #ifdef TIMEOUTS
            :: atomic { sleeping[me] && timeouts > 0 -> timeouts--; sleeping[me] = 0 }
 #endif

@@ -49,6 +49,38 @@ LOOP_TEST(a_descriptor_tells_when_to_look, 0, 2) {
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EPIPE);
 }
 
+/* The reader's release reads "no sleeper" before the writer announces itself, and its cursor comes to memory while the
+ * writer sleeps: the fast path has no fence. */
+static ringcast_reader *releasing;
+static struct ringcast_frame to_release;
+static int64_t longest_nap;
+
+static int release_unseen(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word, (void)value;
+  longest_nap = timeout_ns > longest_nap ? timeout_ns : longest_nap;
+  ck_assert(rc_ring_release_only(&releasing->ring, to_release.position));
+  return -ETIMEDOUT;
+}
+
+TEST(a_release_that_the_writer_just_missed_costs_one_short_sleep) {
+  struct rc_os real = rc_os;
+  ringcast_writer *writer;
+  struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1};
+  struct ringcast_span span;
+  static const char bytes[1000];
+  ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
+  releasing = attach(writer);
+  while (ringcast_writer_send(writer, bytes, sizeof bytes, 0, 0) == 0) {}
+  ck_assert_int_eq(ringcast_reader_next(releasing, 0, &to_release), 0);
+  rc_os.futex_wait = release_unseen;
+  ck_assert_int_eq(ringcast_writer_reserve(writer, 900, RINGCAST_FOREVER, &span), 0);
+  rc_os = real;
+  ck_assert_int_gt(longest_nap, 0);
+  ck_assert_int_le(longest_nap, RC_SETTLE_NS);
+  ringcast_reader_close(releasing);
+  ringcast_writer_close(writer);
+}
+
 TEST(what_was_done_is_counted) {
   SCOPED_WRITER writer = NULL;
   struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4096, .spin_ns = -1}; /* so it sleeps */

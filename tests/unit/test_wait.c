@@ -17,6 +17,37 @@ START_TEST(the_event_ends_it) {
 }
 END_TEST
 
+/* ---- Signallers without a fence --------------------------------------------------------------------------------- */
+
+static struct target *settling;
+static int naps;
+static int64_t nap_ns[2];
+static bool stores_late; /* the signaller's store comes to memory during the first sleep, and without a wake-up */
+
+static int nap(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns) {
+  (void)word;
+  ck_assert_int_lt(naps, 2);
+  nap_ns[naps++] = timeout_ns;
+  ck_assert_uint_eq(settling->event.state, RC_EVENTCOUNT_SLEEPER | value); /* one announcement, which stands */
+  if (stores_late) rc_store_release(&settling->value, 1);
+  else if (naps == 2) signal_value(settling, 1);
+  return naps == 2 ? 0 : -ETIMEDOUT;
+}
+
+START_TEST(a_sleep_whose_signallers_have_no_fence_settles_first) {
+  stores_late = _i == 0;
+  settling = make(getppid());
+  const struct rc_wait how = {.poll = poll_target, .check = check_target, .context = settling, .unfenced = true};
+  rc_os.futex_wait = nap;
+  ck_assert_int_eq(rc_wait(&settling->waiter, &how, RINGCAST_FOREVER), 0);
+  rc_os = real;
+  ck_assert_int_eq(naps, stores_late ? 1 : 2);
+  ck_assert_int_eq(nap_ns[0], RC_SETTLE_NS);
+  if (!stores_late) ck_assert_int_eq(nap_ns[1], RC_SLICE_NS - RC_SETTLE_NS);
+  destroy(settling);
+}
+END_TEST
+
 /* ---- Death ------------------------------------------------------------------------------------------------------ */
 
 static void kill_and_wait(void *context) { kill_child(*(pid_t *)context); }
@@ -176,6 +207,7 @@ int main(void) {
   Suite *suite = suite_create("wait");
   TCase *tests = add_case(suite, "ends");
   tcase_add_test(tests, the_event_ends_it);
+  tcase_add_loop_test(tests, a_sleep_whose_signallers_have_no_fence_settles_first, 0, 2);
   tcase_add_test(tests, the_death_of_the_peer_ends_it);
   tcase_add_test(tests, what_it_gave_before_it_died_is_had);
   tcase_add_test(tests, a_stopped_peer_does_not_end_it);
