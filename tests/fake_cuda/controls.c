@@ -21,8 +21,11 @@ static const char *const names[] = {
 
 static struct fault {
   int function; /* or ALL */
-  long call;    /* 0: each */
+  bool each;
+  long left; /* calls until the one that fails */
   rc_cu_result result;
+  enum { ANY_THREAD, THIS_THREAD, OTHER_THREADS } whose;
+  pthread_t setter;
 } faults[MOST_FAULTS];
 static size_t fault_count;
 static bool faults_read;
@@ -49,12 +52,14 @@ bool fake_is_listed(const char *list, const char *name) {
 
 /* ---- Faults ----------------------------------------------------------------------------------------------------- */
 
-static void add_fault(int function, long call, rc_cu_result result) {
-  if (function == NONE || fault_count == MOST_FAULTS) {
+static void add_fault(struct fault fault) {
+  if (fault.function == NONE || fault_count == MOST_FAULTS) {
     fprintf(stderr, "fake CUDA: a fault for a function that it does not have, or too many faults\n");
     abort();
   }
-  faults[fault_count++] = (struct fault){function, call, result};
+  fault.each = fault.left == 0;
+  fault.setter = pthread_self();
+  faults[fault_count++] = fault;
 }
 
 /* Once, at the first call of all. */
@@ -67,20 +72,24 @@ void fake_read_faults(void) {
     size_t length = strcspn(text, ":");
     long call = text[length] == ':' ? strtol(text + length + 1, &rest, 10) : 1;
     long result = text[length] == ':' && *rest == ':' ? strtol(rest + 1, &rest, 10) : 999;
-    add_fault(find(text, length), call, (rc_cu_result)result);
+    add_fault((struct fault){.function = find(text, length), .left = call, .result = (rc_cu_result)result});
     text += strcspn(text, ",");
     text += *text == ',';
   }
 }
 
+static bool is_meant(const struct fault *fault, enum fake_function function) {
+  bool is_own = pthread_equal(fault->setter, pthread_self());
+  if (fault->whose == THIS_THREAD ? !is_own : fault->whose == OTHER_THREADS && is_own) return false;
+  return fault->function == ALL ? function != FAKE_exchange_capture_mode : fault->function == (int)function;
+}
+
 static rc_cu_result fault_of(enum fake_function function) {
-  for (size_t i = 0; i < fault_count; i++) {
-    long calls = faults[i].function == ALL ? fake.all_calls : fake.calls[function];
-    if (faults[i].function != (int)function && (faults[i].function != ALL || function == FAKE_exchange_capture_mode))
-      continue;
-    if (faults[i].call == 0 || faults[i].call == calls) return faults[i].result;
-  }
-  return RC_CU_SUCCESS;
+  rc_cu_result result = RC_CU_SUCCESS;
+  for (size_t i = 0; i < fault_count; i++)
+    if (is_meant(&faults[i], function) && (faults[i].each || --faults[i].left == 0) && result == RC_CU_SUCCESS)
+      result = faults[i].result;
+  return result;
 }
 
 static int held = NONE;
@@ -104,7 +113,7 @@ _Thread_local long fake_own_waits;
 /* In a child of who called cuInit the lock may be held for ever, and nothing of what is known is true. */
 rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct rc_cu_context **out) {
   struct rc_cu_context *context = NULL;
-  rc_cu_result result = RC_CU_SUCCESS;
+  rc_cu_result result = RC_CU_SUCCESS, fault;
   if (fake.pid != 0 && fake.pid != getpid()) return RC_CU_NOT_INITIALIZED;
   pthread_mutex_lock(&fake.lock);
   fake_own_waits += function == FAKE_stream_synchronize || function == FAKE_ctx_synchronize ||
@@ -112,6 +121,7 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
   fake_read_faults();
   fake.calls[function]++;
   fake.all_calls += function != FAKE_exchange_capture_mode;
+  fault = fault_of(function); /* counts calls without a context too */
   wait_if_held(function);
   if (need >= FAKE_READY && fake.pid == 0) return fake_end(RC_CU_NOT_INITIALIZED);
   if (need >= FAKE_CURRENT) {
@@ -121,7 +131,8 @@ rc_cu_result fake_begin(enum fake_function function, enum fake_need need, struct
       pthread_cond_wait(&fake.changed, &fake.lock);
     if (need == FAKE_CURRENT) result = context->broken;
   }
-  if (result == RC_CU_SUCCESS && (result = fault_of(function)) != RC_CU_SUCCESS) {
+  if (result == RC_CU_SUCCESS && fault != RC_CU_SUCCESS) {
+    result = fault;
     failed = (int)function;
     if (result == RC_CU_ILLEGAL_ADDRESS) fake_break_context(fake_current()); /* which no call would survive */
   }
@@ -251,9 +262,12 @@ void fake_cuda_fault(const char *name, long nth, rc_cu_result result) {
   if (!name) {
     fault_count = 0;
   } else {
-    int function = find(name, strlen(name));
-    long calls = function == NONE ? 0 : function == ALL ? fake.all_calls : fake.calls[function];
-    add_fault(function, nth == 0 ? 0 : calls + nth, result);
+    add_fault((struct fault){.function = find(name, strlen(name)),
+                             .left = labs(nth),
+                             .result = result,
+                             .whose = nth == 0  ? ANY_THREAD
+                                      : nth > 0 ? THIS_THREAD
+                                                : OTHER_THREADS});
   }
   pthread_mutex_unlock(&fake.lock);
 }

@@ -63,11 +63,16 @@ static inline void close_device(void) {
 static inline void abandon_device(void) {
   cuda->ctx_pop(&context);
   cuda->primary_release(0);
-  ck_comes(fake_cuda()->live("contexts") == 0); /* a reader's thread has it, perhaps, for a moment */
+  ck_comes((rc_bounces_tidy(), fake_cuda()->live("contexts") == 0)); /* a reader's thread has it, perhaps */
 }
 
+/* The nth call from now on of this thread; 0: every call of all threads. */
 static inline void call_fails(const char *name, long nth, rc_cu_result result) {
   (fake_cuda()->fault)(name, nth, result);
+}
+/* The nth call from now on of the other threads, as a watcher's. */
+static inline void call_fails_elsewhere(const char *name, long nth, rc_cu_result result) {
+  (fake_cuda()->fault)(name, -nth, result);
 }
 static inline void no_call_fails(void) { (fake_cuda()->fault)(NULL, 0, 0); }
 

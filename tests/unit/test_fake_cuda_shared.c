@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver: two processes see the same memory and wait for each other, and what is to fail does. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -133,6 +134,34 @@ END_TEST
 
 /* ---- Faults ----------------------------------------------------------------------------------------------------- */
 
+static void *query_stream(void *unused) {
+  (void)unused;
+  struct rc_cuda_entry entry;
+  rc_cuda_enter(context, &entry);
+  rc_cu_result result = cuda->stream_query(stream);
+  rc_cuda_leave(&entry);
+  return (void *)(intptr_t)result;
+}
+
+static rc_cu_result query_elsewhere(void) {
+  pthread_t thread;
+  void *result;
+  ck_assert_int_eq(pthread_create(&thread, NULL, query_stream, NULL), 0);
+  ck_assert_int_eq(pthread_join(thread, &result), 0);
+  return (rc_cu_result)(intptr_t)result;
+}
+
+START_TEST(calls_fail_in_the_thread_that_is_meant) {
+  controls->fault("cuStreamQuery", 1, 999);
+  must(query_elsewhere());
+  must_be(cuda->stream_query(stream), 999);
+  controls->fault("cuStreamQuery", -2, 999);
+  for (int i = 0; i < 3; i++) must(cuda->stream_query(stream));
+  must(query_elsewhere());
+  must_be(query_elsewhere(), 999);
+}
+END_TEST
+
 START_TEST(calls_fail_as_asked_for_and_do_nothing) {
   rc_cu_ptr memory = 0;
   controls->fault("cuMemAlloc", 2, RC_CU_OUT_OF_MEMORY);
@@ -236,6 +265,7 @@ int main(void) {
   tests = add_case(suite, "after it");
   tcase_add_checked_fixture(tests, begin, end);
   tcase_add_test(tests, calls_fail_as_asked_for_and_do_nothing);
+  tcase_add_test(tests, calls_fail_in_the_thread_that_is_meant);
   tcase_add_test(tests, a_context_that_is_broken_drops_what_is_queued);
   tcase_add_test(tests, the_log_has_a_line_for_each_process);
   tests = add_case(suite, "its end");

@@ -17,8 +17,8 @@ START_TEST(context_that_cannot_be_entered_once_is_not_lost) {
   ck_assert_int_eq(rc_word_wait(cuda, 64, other, turn_address, turn->whole + 1), 0);
   ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &received.item, target), 0);
   ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
-  call_fails("cuCtxPushCurrent", 1, RC_CU_OUT_OF_MEMORY); /* the watcher's: in this thread it is current */
-  ringcast_gpu_reader_close(gpu_reader);                  /* waits a second */
+  call_fails_elsewhere("cuCtxPushCurrent", 1, RC_CU_OUT_OF_MEMORY); /* the watcher's */
+  ringcast_gpu_reader_close(gpu_reader);                            /* waits a second */
   ck_comes(strcmp(fake_cuda()->failed(), "cuCtxPushCurrent") == 0);
   no_call_fails();
   ck_assert_uint_eq(writer_info().slots_used, 1); /* the stream reads it still */
@@ -42,12 +42,12 @@ static void close_where_a_call_fails_once(void *unused) {
   child_must(ringcast_gpu_reader_prepare(gpu_reader) == 0);
   child_must(fake_cuda()->live("imports") == 1);
   child_must(ringcast_gpu_release(gpu_reader, &received.frame) == 0);
-  call_fails("cuCtxPushCurrent", 1, RC_CU_OUT_OF_MEMORY); /* the watcher's, as above */
+  call_fails_elsewhere("cuCtxPushCurrent", 1, RC_CU_OUT_OF_MEMORY);
   ringcast_gpu_reader_close(gpu_reader);
   ck_comes(strcmp(fake_cuda()->failed(), "cuCtxPushCurrent") == 0);
   no_call_fails();
-  child_must(fake_cuda()->live("imports") == 0);
-  child_must(fake_cuda()->live("registered") == registered);
+  ck_comes(fake_cuda()->live("imports") == 0);
+  ck_comes(fake_cuda()->live("registered") == registered);
   ringcast_reader_close(reader);
   close_device();
 }
