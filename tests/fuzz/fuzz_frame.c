@@ -7,12 +7,8 @@
  *
  *     change: offset (2 bytes), width 1 << (n & 3) (1 byte), value (8 bytes)
  */
-#include "ringcast/object.h"
-
-#include <errno.h>
-#include <stdbool.h>
-
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/frame_walk.h"
 
 struct frame {
   uint8_t *base;
@@ -29,75 +25,6 @@ static void change(struct frame *frame) {
   memcpy(frame->base + offset % (frame->bytes - width + 1), &value, width);
 }
 
-static void inspect_data(const struct frame *frame, const void *data, uint64_t bytes) {
-  const uint8_t *from = data;
-  require(from >= frame->base && from <= frame->base + frame->bytes);
-  require(bytes <= (uint64_t)(frame->base + frame->bytes - from));
-  touch_all(from, bytes);
-}
-
-static void pack(const struct ringcast_item *item) {
-  const struct ringcast_tensor tensor = {.data = item->data,
-                                         .dtype = item->dtype,
-                                         .ndim = item->ndim,
-                                         .shape = item->shape,
-                                         .strides = item->strides,
-                                         .flags = item->flags};
-  uint64_t bytes;
-  require(ringcast_tensor_bytes(&tensor, &bytes) == 0);
-  require(bytes <= item->bytes); /* so a frame makes nobody allocate more than it has itself */
-  uint8_t *out = malloc(bytes + 1);
-  require(ringcast_tensor_pack(&tensor, out) == 0);
-  touch_all(out, bytes);
-  free(out);
-}
-
-/* Its parts are entries; of its stream a copy is looked at, which nobody changes. */
-static void check(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
-  struct ringcast_object_needs needs;
-  uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
-  require(reader->version >= 2 && item->bytes > 0 && first + parts <= reader->count);
-  uint8_t *stream = malloc(item->bytes);
-  memcpy(stream, item->data, item->bytes);
-  int result = ringcast_object_check(stream, item->bytes, &needs);
-  require(result == -EPROTO || (result == 0 && needs.values <= item->bytes));
-  free(stream);
-}
-
-/* What is said of a tensor that is not in the frame: it can be counted with, and there is nothing to read. */
-static void inspect_place(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
-  const struct ringcast_tensor tensor = {
-      .dtype = item->dtype, .ndim = item->ndim, .shape = item->shape, .strides = item->strides, .flags = item->flags};
-  uint64_t bytes;
-  bool is_lent = item->placement == RINGCAST_PLACEMENT_EXTERN;
-  require(item->kind == RINGCAST_ITEM_TENSOR && !item->data && item->flags & RINGCAST_ITEM_CUDA);
-  require((is_lent || item->placement == RINGCAST_PLACEMENT_POOL) && (item->lent != 0) == is_lent);
-  require(reader->version >= 3 && reader->device_epoch != 0 && reader->device_generation != 0);
-  require(ringcast_tensor_bytes(&tensor, &bytes) == 0 && bytes == item->bytes);
-  require(bytes > 0 && item->device_offset + bytes > item->device_offset);
-}
-
-static void inspect(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
-  const uint32_t hashes = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
-  const uint32_t devices = RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX;
-  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
-  require(item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
-  require((item->flags & hashes) != hashes && (item->hash == 0 || item->flags & hashes));
-  require(!(item->flags & hashes) || (item->kind == RINGCAST_ITEM_TENSOR && reader->version >= 2));
-  require(!(item->flags & devices) || (item->kind == RINGCAST_ITEM_TENSOR && reader->version >= 3));
-  require((item->flags & devices) != devices && (!(item->flags & devices) || item->flags & RINGCAST_ITEM_CUDA));
-  if (item->key) inspect_data(frame, item->key, item->key_bytes);
-  change(frame);
-  if (item->placement != RINGCAST_PLACEMENT_INLINE) {
-    inspect_place(reader, item);
-    return;
-  }
-  inspect_data(frame, item->data, item->bytes);
-  require(item->device_offset == 0 && item->lent == 0);
-  if (item->kind == RINGCAST_ITEM_TENSOR) pack(item);
-  if (item->kind == RINGCAST_ITEM_OBJECT) check(reader, item);
-}
-
 /* Finds it by its key, or one before it with the same. */
 static void find(struct frame *frame, const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
   struct ringcast_item found;
@@ -109,7 +36,7 @@ static void find(struct frame *frame, const struct ringcast_frame_reader *reader
   require(result == 0 || result == -EPROTO || (result == -ENOENT && frame->changing));
   if (result != 0) return;
   require(found.key && found.key_bytes == item->key_bytes);
-  inspect(frame, reader, &found);
+  inspect_item(reader, &found);
 }
 
 static void walk(struct frame *frame) {
@@ -126,7 +53,8 @@ static void walk(struct frame *frame) {
     result = ringcast_frame_item(&reader, i, &item);
     require(result == 0 || result == -EPROTO);
     if (result != 0) continue;
-    inspect(frame, &reader, &item);
+    change(frame);
+    inspect_item(&reader, &item);
     if (i < 8) find(frame, &reader, &item);
   }
   require(ringcast_frame_item(&reader, reader.count, &item) == -ENOENT);

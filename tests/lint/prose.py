@@ -37,7 +37,7 @@ ALLOWED = {
     "tests/unit": (12.3, 6.5),
     "tests/process": (11.8, 7.8),
     "tests/python": (12.0, 8.1),
-    "tests/support": (10.9, 3.7),
+    "tests/support": (10.7, 3.7),
     "tests/fuzz": (14.5, 10.5),
     "tests/tools": (11.0, 0.0),
     "tests/lint": (15.3, 16.1),

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of frames from a writer that means harm share: a sample with one of each, in a block of exactly its
- * size, and a reader of all of it that checks and touches whatever it is handed out. */
+/* For the tests of frames from a hostile writer: a sample frame with an entry of each kind, in a block of exactly the
+ * frame's size, and a reader of the whole frame. */
 #ifndef RC_TESTS_HOSTILE_FRAME_H
 #define RC_TESTS_HOSTILE_FRAME_H
 
 #include <errno.h>
 #include <string.h>
 
-#include "ringcast/object.h"
 #include "tests/support/suite.h"
 
 #define HEADER(field)       offsetof(struct ringcast_frame_header, field)
@@ -17,12 +16,11 @@
   do {                                                \
     if (!(condition)) ck_abort_msg("%s", #condition); \
   } while (0)
+#include "tests/support/frame_walk.h"
+
 /* The sample's entries. */
-enum { INT, STR, TENSOR, ZERO_D, EMPTY, INT4, OBJECT, PICKLE, NONE, BOOL, LEAF, POOL, LENT, COUNT };
+enum { INT, STR, TENSOR, ZERO_D, EMPTY, INT4, OBJECT, PICKLE, NONE, BOOL, LEAF, POOL, LENT, PADDED, COUNT };
 
-uint64_t touched; /* global, so that the reading of every byte is not optimised away */
-
-/* A frame with one of each in a block of exactly its size. */
 static inline uint8_t *sample_new(size_t *out_bytes) {
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_builder builder;
@@ -33,6 +31,8 @@ static inline uint8_t *sample_new(size_t *out_bytes) {
   static const uint8_t nested[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
   struct ringcast_tensor device = {.dtype = {2, 32, 1}, .flags = RINGCAST_ITEM_CUDA};
   struct ringcast_tensor int4 = {.data = "abc", .dtype = {0, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}};
+  struct ringcast_tensor padded = {
+      .data = "abcde", .dtype = {1, 4, 1}, .ndim = 1, .shape = (int64_t[]){5}, .flags = RINGCAST_ITEM_PADDED};
   ringcast_plan_item(&plan, 3, 0);
   ringcast_plan_item(&plan, 3, 5);
   ringcast_plan_tensor(&plan, 6, 2, 24);
@@ -46,6 +46,7 @@ static inline uint8_t *sample_new(size_t *out_bytes) {
   ringcast_plan_item(&plan, 4, 0);
   ringcast_plan_device_tensor(&plan, 4, 0);
   ringcast_plan_device_tensor(&plan, 4, 0);
+  ringcast_plan_tensor(&plan, 6, 1, 5);
   size_t bytes = ringcast_plan_bytes(&plan);
   uint8_t *frame = malloc(bytes);
   ck_assert_int_eq(ringcast_build_begin(&builder, frame, bytes, &plan, RINGCAST_ROOT_DICT, 5), 0);
@@ -63,64 +64,11 @@ static inline uint8_t *sample_new(size_t *out_bytes) {
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "leaf", 4, 0), 0);
   ck_assert_int_eq(ringcast_build_device_tensor(&builder, "pool", 4, &device, RINGCAST_PLACEMENT_POOL, 512, 0), 0);
   ck_assert_int_eq(ringcast_build_device_tensor(&builder, "lent", 4, &device, RINGCAST_PLACEMENT_EXTERN, 4, 9), 0);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "padded", 6, &padded), 0);
   ck_assert_int_eq(ringcast_build_hash(&builder, TENSOR, RINGCAST_ITEM_SHA256, 0x0123456789abcdef), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);
   ck_assert_uint_eq(*out_bytes, bytes);
   return frame;
-}
-
-static inline void touch(const uint8_t *frame, size_t frame_bytes, const void *data, uint64_t bytes) {
-  const uint8_t *from = data;
-  require(from >= frame && from <= frame + frame_bytes && bytes <= (uint64_t)(frame + frame_bytes - from));
-  for (uint64_t i = 0; i < bytes; i++) touched += from[i];
-}
-
-/* Counted without the library's arithmetic: the last element ends within the data, and the elements can be counted. */
-static inline void tensor_inspect(const struct ringcast_item *item) {
-  unsigned bits = (unsigned)item->dtype.bits * item->dtype.lanes;
-  if (item->flags & RINGCAST_ITEM_PADDED) bits = (bits + 7) / 8 * 8;
-  __int128 last = 0, count = 1, bytes;
-  int empty = 0;
-  require(bits > 0 && item->ndim >= 0 && item->ndim <= RINGCAST_MAX_NDIM);
-  for (int32_t i = 0; i < item->ndim; i++) empty |= item->shape[i] == 0;
-  for (int32_t i = 0; i < item->ndim; i++) {
-    require(item->shape[i] >= 0 && item->strides[i] >= 0);
-    if (empty) continue;
-    last += (__int128)(item->shape[i] - 1) * item->strides[i];
-    count *= item->shape[i];
-    require(last <= INT64_MAX && count <= INT64_MAX);
-  }
-  bytes = empty ? 0 : ((last + 1) * bits + 7) / 8;
-  require(bytes <= (__int128)item->bytes);
-  require(empty || count * bits <= (__int128)8 * INT64_MAX);
-}
-
-/* Its parts are entries; of its stream, copied out, nothing is read but that. */
-static inline void object_inspect(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
-  struct ringcast_object_needs needs;
-  uint64_t first = (uint32_t)item->scalar.i, parts = (uint64_t)item->scalar.i >> 32;
-  uint8_t *copy = malloc(item->bytes);
-  require(reader->version >= 2 && item->bytes > 0 && first + parts <= reader->count);
-  memcpy(copy, item->data, item->bytes);
-  if (ringcast_object_check(copy, item->bytes, &needs) == 0) touched += needs.values;
-  free(copy);
-}
-
-/* There is nothing of it here, and what is said of it can be counted with. */
-static inline void device_inspect(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
-  require(item->kind == RINGCAST_ITEM_TENSOR && !item->data && item->placement <= RINGCAST_PLACEMENT_EXTERN);
-  require((item->lent != 0) == (item->placement == RINGCAST_PLACEMENT_EXTERN) && item->flags & RINGCAST_ITEM_CUDA);
-  require(reader->version >= 3 && reader->device_epoch && reader->device_generation);
-  require(item->bytes > 0 && item->device_offset + item->bytes > item->device_offset);
-}
-
-static inline void item_inspect(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
-  require(item->kind >= RINGCAST_ITEM_NONE && item->kind <= RINGCAST_ITEM_OBJECT);
-  if (item->key) touch(reader->base, reader->bytes, item->key, item->key_bytes);
-  if (item->placement == RINGCAST_PLACEMENT_INLINE) touch(reader->base, reader->bytes, item->data, item->bytes);
-  else device_inspect(reader, item);
-  if (item->kind == RINGCAST_ITEM_TENSOR) tensor_inspect(item);
-  if (item->kind == RINGCAST_ITEM_OBJECT) object_inspect(reader, item);
 }
 
 /* Reads whatever there is. Returns how many entries were good, or -EPROTO if the frame as a whole was not. */
@@ -136,13 +84,13 @@ static inline int walk(const uint8_t *frame, size_t bytes) {
   }
   for (uint32_t i = 0; i < reader.count; i++) {
     rc = ringcast_frame_item(&reader, i, &item);
-    if (rc == 0) item_inspect(&reader, &item), good++;
+    if (rc == 0) inspect_item(&reader, &item), good++;
     else require(rc == -EPROTO);
   }
   require(ringcast_frame_item(&reader, reader.count, &item) == -ENOENT);
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     rc = ringcast_frame_find(&reader, keys[i], strlen(keys[i]), &item);
-    if (rc == 0) item_inspect(&reader, &item);
+    if (rc == 0) inspect_item(&reader, &item);
     else require(rc == -ENOENT || rc == -EPROTO);
   }
   return good;

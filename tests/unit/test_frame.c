@@ -2,11 +2,13 @@
 /* Frames: what is built is what is read, in exactly the bytes of the plan, and what can't be built is refused. */
 #include <errno.h>
 
-#include "ringcast/frame.h"
+#include "ringcast/object.h"
 #include "tests/support/suite.h"
 
 static const uint32_t HASHES = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
 static const struct ringcast_dtype U8 = {1, 8, 1}, F32 = {2, 32, 1}, INT4 = {0, 4, 1};
+
+static const uint8_t NESTED[] = {RINGCAST_TAG_LIST, 2, RINGCAST_TAG_PART, RINGCAST_TAG_NONE};
 
 static uint64_t seed = 0x2545f4914f6cdd1du;
 
@@ -176,67 +178,6 @@ static void content_random(struct content *content, bool keyed) {
   }
 }
 
-TEST(every_kind_survives_the_round_trip) {
-  struct content contents[] = {
-      {.kind = RINGCAST_ITEM_NONE, .keyed = true, .key = "none", .key_bytes = 4},
-      {.kind = RINGCAST_ITEM_BOOL, .keyed = true, .key = "yes", .key_bytes = 3, .scalar.i = 1},
-      {.kind = RINGCAST_ITEM_INT, .keyed = true, .key = "low", .key_bytes = 3, .scalar.i = INT64_MIN},
-      {.kind = RINGCAST_ITEM_FLOAT, .keyed = true, .key = "pi", .key_bytes = 2, .scalar.f = 3.14159},
-      {.kind = RINGCAST_ITEM_STR, .keyed = true, .key = "s", .key_bytes = 1, .data = "d\xc3\xa9j\xc3\xa0", .bytes = 6},
-      {.kind = RINGCAST_ITEM_BYTES, .keyed = true, .key = "", .key_bytes = 0, .data = {0, 255, 0}, .bytes = 3},
-      {.kind = RINGCAST_ITEM_TENSOR,
-       .keyed = true,
-       .key = "t",
-       .key_bytes = 1,
-       .dtype = F32,
-       .ndim = 2,
-       .shape = {2, 3},
-       .data = "abcdefghijklmnopqrstuvw",
-       .bytes = 24,
-       .flags = RINGCAST_ITEM_TORCH},
-      {.kind = RINGCAST_ITEM_TENSOR, .keyed = true, .key = "0-d", .key_bytes = 3, .dtype = F32, .bytes = 4},
-      {.kind = RINGCAST_ITEM_TENSOR,
-       .keyed = true,
-       .key = "empty",
-       .key_bytes = 5,
-       .dtype = F32,
-       .ndim = 3,
-       .shape = {2, 0, 3}},
-      {.kind = RINGCAST_ITEM_TENSOR,
-       .keyed = true,
-       .key = "int4",
-       .key_bytes = 4,
-       .dtype = INT4,
-       .ndim = 1,
-       .shape = {5},
-       .data = {0x21, 0x43, 0x05},
-       .bytes = 3},
-      {.kind = RINGCAST_ITEM_LEAF, .keyed = true, .key = "leaf", .key_bytes = 4, .scalar.i = 3},
-      {.kind = RINGCAST_ITEM_PICKLE, .data = "\x80\x05N.", .bytes = 4},
-      {.kind = RINGCAST_ITEM_BUFFER, .data = "x", .bytes = 1, .flags = RINGCAST_ITEM_READONLY},
-      {.kind = RINGCAST_ITEM_ERROR, .data = "no such thing", .bytes = 13},
-  };
-  round_trip(contents, sizeof contents / sizeof *contents, RINGCAST_ROOT_DICT);
-}
-
-TEST(a_frame_may_be_empty_or_one_value) {
-  struct content value = {.kind = RINGCAST_ITEM_PICKLE, .data = "\x80\x05N.", .bytes = 4};
-  round_trip(NULL, 0, RINGCAST_ROOT_DICT);
-  round_trip(&value, 1, RINGCAST_ROOT_VALUE);
-}
-
-TEST(sixty_four_dimensions_survive_the_round_trip) {
-  struct content content = {.kind = RINGCAST_ITEM_TENSOR,
-                            .dtype = U8,
-                            .ndim = RINGCAST_MAX_NDIM,
-                            .bytes = 64,
-                            .keyed = true,
-                            .key = "many",
-                            .key_bytes = 4};
-  for (int i = 0; i < RINGCAST_MAX_NDIM; i++) content.shape[i] = i % 11 == 3 ? 2 : 1, content.data[i] = (uint8_t)i;
-  round_trip(&content, 1, RINGCAST_ROOT_DICT);
-}
-
 TEST(random_frames_fill_their_plan_exactly) {
   static struct content contents[24];
   for (int round = 0; round < 2000; round++) {
@@ -246,23 +187,34 @@ TEST(random_frames_fill_their_plan_exactly) {
   }
 }
 
-TEST(a_strided_tensor_arrives_in_c_order) {
-  float source[] = {0, 1, 2, 3, 4, 5}, expected[] = {5, 2, 4, 1, 3, 0};
-  struct ringcast_tensor tensor = {
-      .data = source + 5, .dtype = F32, .ndim = 2, .shape = (int64_t[]){3, 2}, .strides = (int64_t[]){-1, -3}};
+static const float FLOATS[] = {0, 1, 2, 3, 4, 5}, FLOATS_IN_C_ORDER[] = {5, 2, 4, 1, 3, 0};
+
+/* Backwards; and elements of less than a byte that each begin one. */
+LOOP_TEST(a_strided_tensor_arrives_in_c_order, 0, 2) {
+  static const int64_t shape[] = {3, 2}, backwards[] = {-1, -3}, by_columns[] = {1, 3};
+  const struct ringcast_tensor tensors[] = {
+      {.data = FLOATS + 5, .dtype = F32, .ndim = 2, .shape = shape, .strides = backwards},
+      {.data = "adbecf",
+       .dtype = INT4,
+       .ndim = 2,
+       .shape = shape,
+       .strides = by_columns,
+       .flags = RINGCAST_ITEM_PADDED}};
+  const void *expected[] = {FLOATS_IN_C_ORDER, "aedcbf"};
   struct ringcast_frame_plan sum = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
   uint8_t memory[512];
   size_t bytes;
-  ringcast_plan_tensor(&sum, 1, 2, sizeof source);
+  ringcast_plan_tensor(&sum, 1, 2, sizeof FLOATS);
   ck_assert_int_eq(ringcast_build_begin(&builder, memory, sizeof memory, &sum, RINGCAST_ROOT_DICT, 0), 0);
-  ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensor), 0);
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensors[_i]), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
-  ck_assert_mem_eq(item.data, expected, sizeof expected);
+  ck_assert_uint_eq(item.bytes, _i == 0 ? sizeof FLOATS : 6);
+  ck_assert_mem_eq(item.data, expected[_i], item.bytes);
   ck_assert_int_eq(item.strides[0], 2);
   ck_assert_int_eq(item.strides[1], 1);
 }
@@ -279,6 +231,7 @@ TEST(data_can_be_written_in_place) {
   ringcast_plan_item(&sum, 1, 5);
   ringcast_plan_item(&sum, 1, 0);
   ringcast_plan_tensor(&sum, 1, 1, 12);
+  ringcast_plan_item(&sum, 1, sizeof NESTED);
   uint8_t *memory = memory_new(ringcast_plan_bytes(&sum), 0xaa);
   ck_assert_int_eq(ringcast_build_begin(&builder, memory, ringcast_plan_bytes(&sum), &sum, RINGCAST_ROOT_DICT, 0), 0);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_BYTES, "b", 1, NULL, 5, 0, &place), 0);
@@ -288,12 +241,16 @@ TEST(data_can_be_written_in_place) {
   ck_assert_int_eq(ringcast_build_tensor_in_place(&builder, "t", 1, &tensor, &place, &room), 0);
   ck_assert_uint_eq(room, 12);
   memcpy(place, "tensor bytes", 12);
+  ck_assert_int_eq(ringcast_build_object(&builder, "o", 1, NULL, sizeof NESTED, 0, 0, &place), 0);
+  memcpy(place, NESTED, sizeof NESTED);
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
   ck_assert_int_eq(ringcast_frame_open(&reader, memory, bytes), 0);
   ck_assert_int_eq(ringcast_frame_find(&reader, "b", 1, &item), 0);
   ck_assert_mem_eq(item.data, "bytes", 5);
   ck_assert_int_eq(ringcast_frame_find(&reader, "t", 1, &item), 0);
   ck_assert_mem_eq(item.data, "tensor bytes", 12);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "o", 1, &item), 0);
+  ck_assert_mem_eq(item.data, NESTED, sizeof NESTED);
   memory_free(memory);
 }
 
@@ -421,10 +378,56 @@ TEST(the_builder_refuses_what_no_reader_would_take) {
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, 64, NULL), -EINVAL);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, NULL, 0, "x", 1, RINGCAST_ITEM_KEYED, NULL),
                    -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "k", 1, "x", 1, RINGCAST_ITEM_PADDED, NULL),
+                   -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_OBJECT, "k", 1, NESTED, 4, 0, NULL), -EINVAL);
+  ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_OBJECT, "k", 1, 0), -EINVAL);
+  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 0, 0, 0, NULL), -EINVAL); /* no bytes */
+  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NULL, 4, 0, 0, NULL), -EINVAL);   /* nor a place for them */
+  ck_assert_int_eq(ringcast_build_object(&builder, "k", 1, NESTED, 4096, 0, 0, NULL), -ENOSPC);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL); /* no data */
   tensor.ndim = 65;
   ck_assert_int_eq(ringcast_build_tensor(&builder, "k", 1, &tensor), -EINVAL);
   ck_assert_mem_eq(&builder, &before, sizeof builder);
+}
+
+TEST(an_objects_parts_are_among_the_entries) {
+  static const struct {
+    uint32_t first, parts;
+    bool good;
+  } cases[] = {
+      {0, 0, true},  {3, 0, true},  {0, 3, true},           {2, 1, true},           {4, 0, false},
+      {3, 1, false}, {0, 4, false}, {UINT32_MAX, 1, false}, {1, UINT32_MAX, false}, {UINT32_MAX, UINT32_MAX, false}};
+  struct ringcast_frame_plan sum = {.count = 3, .meta = 96, .data = 192};
+  struct ringcast_frame_builder builder;
+  uint8_t memory[1024];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
+    int rc = ringcast_build_object(&builder, "o", 1, NESTED, 4, cases[i].first, cases[i].parts, NULL);
+    ck_assert_msg(rc == (cases[i].good ? 0 : -EINVAL), "case %zu", i);
+  }
+}
+
+TEST(a_hash_is_of_a_tensor_that_has_been_built) {
+  struct ringcast_frame_plan sum = {.count = 2, .meta = 96, .data = 192};
+  struct ringcast_frame_builder builder;
+  struct ringcast_tensor tensor = {.data = "x", .dtype = U8, .ndim = 1, .shape = (int64_t[]){1}};
+  const uint16_t kind = RINGCAST_ITEM_TENSOR; /* of an earlier frame in this memory */
+  uint8_t memory[1024];
+  begin(&builder, memory, &sum, RINGCAST_ROOT_DICT);
+  memcpy(memory + 48 + offsetof(struct ringcast_frame_entry, kind), &kind, sizeof kind);
+  ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "s", 1, "text", 4, 0, NULL), 0);
+  ck_assert_int_eq(ringcast_build_hash(&builder, 0, RINGCAST_ITEM_XXH3, 1), -EINVAL);
+  tensor.flags = RINGCAST_ITEM_XXH3; /* only with a hash */
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensor), -EINVAL);
+  tensor.flags = 0;
+  ck_assert_int_eq(ringcast_build_tensor(&builder, "t", 1, &tensor), 0);
+  const uint32_t none[] = {0, RINGCAST_ITEM_READONLY, HASHES};
+  for (int i = 0; i < 3; i++) ck_assert_int_eq(ringcast_build_hash(&builder, 1, none[i], 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_hash(&builder, 2, RINGCAST_ITEM_XXH3, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_hash(&builder, UINT32_MAX, RINGCAST_ITEM_XXH3, 1), -EINVAL);
+  ck_assert_int_eq(ringcast_build_hash(&builder, 1, RINGCAST_ITEM_SHA256, 1), 0);
 }
 
 TEST(a_plan_may_be_more_than_is_used) {

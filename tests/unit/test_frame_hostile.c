@@ -106,7 +106,10 @@ static const struct {
     LIE(TENSOR, dtype.bits, 1, 0), LIE(TENSOR, dtype.bits, 1, 64), LIE(TENSOR, dtype.bits, 1, 30),
     LIE(TENSOR, dtype.lanes, 2, 0), LIE(TENSOR, dtype.lanes, 2, 65535), LIE(TENSOR, dtype.code, 1, 18),
     LIE(EMPTY, offset, 8, 48 + 1024), LIE(EMPTY, bytes, 8, 4),
-    LIE(INT4, bytes, 8, 2), LIE(INT4, dtype.bits, 1, 5),
+    LIE(INT4, bytes, 8, 2), LIE(INT4, dtype.bits, 1, 5), LIE(PADDED, bytes, 8, 3),
+    LIE(PADDED, flags, 4, RINGCAST_ITEM_KEYED), LIE(STR, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_PADDED),
+    LIE(PADDED, dtype.bits, 1, 8), LIE(PADDED, dtype.bits, 1, 0), LIE(PADDED, dtype.bits, 1, 12),
+    LIE(PADDED, dtype.lanes, 2, 2),
 #undef LIE
 };
 /* clang-format on */

@@ -1,240 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The frames in tests/vectors: tests/support/vectors.h says what they mean. The test builds each anew and finds the
- * same bytes, reads the stored one and finds the same meaning, and finds the .json beside it saying so too.
- *
- *     test_frame_vectors [DIRECTORY]            checks
- *     test_frame_vectors --write [DIRECTORY]    writes them, after the layout or a meaning has changed
- */
+/* The frames in tests/vectors: the library reads from each what the .json beside it says, builds the same bytes from
+ * what it has read, and refuses those that are damaged. */
 #include <errno.h>
+#include <glob.h>
 #include <inttypes.h>
 
 #include "tests/support/object_text.h"
 #include "tests/support/suite.h"
-#include "tests/support/vectors.h"
 
-#ifndef RINGCAST_VECTORS
-#define RINGCAST_VECTORS "tests/vectors"
-#endif
-#define MAX_BYTES 8192
+enum { MOST_JSON = 8192, GOOD = 24, DAMAGED = 60 }; /* or more */
 
-static const char *directory = RINGCAST_VECTORS;
 static const uint32_t HASHES = RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3;
 
-static int entry_build(struct ringcast_frame_builder *builder, const struct entry *entry, const struct vector *vector) {
-  size_t key_bytes = entry->key ? strlen(entry->key) : 0;
-  int64_t as_built[] = {2, 3}; /* of the strided one, whose dimensions are overwritten afterwards */
-  double number;
-  switch (entry->kind) {
-  case RINGCAST_ITEM_TENSOR: {
-    struct ringcast_tensor tensor = {.data = entry->source ? entry->source : entry->data,
-                                     .dtype = entry->dtype,
-                                     .ndim = entry->ndim,
-                                     .shape = vector->patch_bytes == 32 ? as_built : entry->shape,
-                                     .strides = entry->source ? entry->source_strides : NULL,
-                                     .flags = entry->flags & ~HASHES};
-    int rc = entry->placement == RINGCAST_PLACEMENT_INLINE
-                 ? ringcast_build_tensor(builder, entry->key, key_bytes, &tensor)
-                 : ringcast_build_device_tensor(builder, entry->key, key_bytes, &tensor, entry->placement,
-                                                entry->offset, entry->lent);
-    if (rc < 0 || !(entry->flags & HASHES)) return rc;
-    return ringcast_build_hash(builder, builder->next - 1, entry->flags & HASHES, entry->hash);
-  }
-  case RINGCAST_ITEM_FLOAT:
-    memcpy(&number, &entry->value, sizeof number);
-    return ringcast_build_float(builder, entry->key, key_bytes, number);
-  case RINGCAST_ITEM_NONE:
-  case RINGCAST_ITEM_BOOL:
-  case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF: return ringcast_build_scalar(builder, entry->kind, entry->key, key_bytes, entry->value);
-  case RINGCAST_ITEM_OBJECT:
-    return ringcast_build_object(builder, entry->key, key_bytes, entry->data, entry->bytes, (uint32_t)entry->value,
-                                 (uint32_t)((uint64_t)entry->value >> 32), NULL);
-  default:
-    return ringcast_build_data(builder, entry->kind, entry->key, key_bytes, entry->data, entry->bytes, entry->flags,
-                               NULL);
-  }
-}
+struct vector {
+  const char *path;
+  uint8_t *frame; /* a block of exactly its size */
+  size_t bytes;
+  char json[MOST_JSON];
+  bool damaged;
+};
 
-/* Returns the frame's bytes; exits if it can't be built. */
-static size_t vector_build(const struct vector *vector, uint8_t *memory) {
-  struct ringcast_frame_plan plan = {0};
-  struct ringcast_frame_builder builder;
-  size_t bytes = 0;
-  for (uint32_t i = 0; i < vector->count; i++) {
-    const struct entry *entry = &vector->entries[i];
-    size_t key_bytes = entry->key ? strlen(entry->key) : 0;
-    if (entry->placement != RINGCAST_PLACEMENT_INLINE) ringcast_plan_device_tensor(&plan, key_bytes, entry->ndim);
-    else if (entry->kind == RINGCAST_ITEM_TENSOR) ringcast_plan_tensor(&plan, key_bytes, entry->ndim, entry->bytes);
-    else ringcast_plan_item(&plan, key_bytes, entry->bytes);
-  }
-  memset(memory, 0xaa, MAX_BYTES);
-  int rc = ringcast_build_begin(&builder, memory, MAX_BYTES, &plan, vector->root, vector->tag);
-  if (rc == 0 && vector->epoch) rc = ringcast_build_device(&builder, vector->slot, vector->epoch, vector->generation);
-  for (uint32_t i = 0; i < vector->count && rc == 0; i++) rc = entry_build(&builder, &vector->entries[i], vector);
-  if (rc == 0) rc = ringcast_build_end(&builder, &bytes);
-  if (rc < 0 || bytes != ringcast_plan_bytes(&plan)) {
-    fprintf(stderr, "%s can't be built: %s\n", vector->name, strerror(-rc));
-    exit(EXIT_FAILURE);
-  }
-  memcpy(memory + vector->patch_offset, vector->patch, vector->patch_bytes);
-  return bytes;
-}
-
-static void print_list(FILE *out, const char *name, const int64_t *list, int32_t count) {
-  fprintf(out, ", \"%s\": [", name);
-  for (int32_t i = 0; i < count; i++) fprintf(out, "%s%" PRId64, i ? ", " : "", list[i]);
-  fprintf(out, "]");
-}
-
-static void print_flags(FILE *out, uint32_t flags) {
-  static const char *const names[] = {"keyed",  "numpy", "torch",  "requires_grad", "parameter", "readonly",
-                                      "sha256", "xxh3",  "padded", "cuda",          "cupy",      "jax"};
-  bool any = false;
-  for (int i = 1; i < (int)(sizeof names / sizeof *names); i++)
-    if (flags & (1u << i)) fprintf(out, "%s\"%s\"", any ? ", " : ", \"flags\": [", names[i]), any = true;
-  if (any) fprintf(out, "]");
-}
-
-/* Of a tensor whose bytes are not in the frame. */
-static void print_place(FILE *out, const struct entry *entry) {
-  bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
-  fprintf(out, ", \"placement\": \"%s\", \"offset\": %" PRIu64, is_lent ? "extern" : "pool", entry->offset);
-  fprintf(out, ", \"bytes\": %" PRIu64, entry->bytes);
-  if (is_lent) fprintf(out, ", \"lent\": %" PRIu64, entry->lent);
-}
-
-static void print_entry(FILE *out, const struct entry *entry) {
-  static const char *const kinds[] = {"",       "none",   "bool",   "int",  "float", "str",   "bytes",
-                                      "tensor", "pickle", "buffer", "leaf", "error", "object"};
-  fprintf(out, "{\"kind\": \"%s\"", kinds[entry->kind]);
-  if (entry->key) fprintf(out, ", \"key\": \"%s\"", entry->key);
-  switch (entry->kind) {
-  case RINGCAST_ITEM_NONE: break;
-  case RINGCAST_ITEM_BOOL: fprintf(out, ", \"value\": %s", entry->value ? "true" : "false"); break;
-  case RINGCAST_ITEM_INT:
-  case RINGCAST_ITEM_LEAF: fprintf(out, ", \"value\": %" PRId64, entry->value); break;
-  case RINGCAST_ITEM_FLOAT: fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)entry->value); break;
-  case RINGCAST_ITEM_STR:
-  case RINGCAST_ITEM_ERROR: fprintf(out, ", \"text\": \"%.*s\"", (int)entry->bytes, (const char *)entry->data); break;
-  case RINGCAST_ITEM_OBJECT:
-    fprintf(out, ", \"first\": %" PRIu32 ", \"parts\": %" PRIu32 ", \"value\": ", (uint32_t)entry->value,
-            (uint32_t)((uint64_t)entry->value >> 32));
-    for (const char *at = entry->meaning; *at; at++) fputc(*at == '\'' ? '"' : *at, out);
-    break;
-  case RINGCAST_ITEM_TENSOR:
-    fprintf(out, ", \"dtype\": [%u, %u, %u]", entry->dtype.code, entry->dtype.bits, entry->dtype.lanes);
-    print_list(out, "shape", entry->shape, entry->ndim);
-    print_list(out, "strides", entry->strides, entry->ndim);
-    if (entry->placement != RINGCAST_PLACEMENT_INLINE) {
-      print_place(out, entry);
-      break;
-    }
-    /* fall through */
-  default:
-    fprintf(out, ", \"data\": \"");
-    print_hex(out, entry->data, entry->bytes);
-    fprintf(out, "\"");
-  }
-  print_flags(out, entry->flags);
-  if (entry->flags & HASHES) fprintf(out, ", \"hash\": \"%016" PRIx64 "\"", entry->hash);
-  fprintf(out, "}");
-}
-
-static void print_vector(FILE *out, const struct vector *vector) {
-  fprintf(out, "{\n  \"about\": \"%s\",\n  \"damaged\": %s", vector->about, vector->damaged ? "true" : "false");
-  if (!vector->damaged) {
-    fprintf(out, ",\n  \"version\": %u,\n", vector->version ? vector->version : 1);
-    fprintf(out, "  \"root\": \"%s\",\n", vector->root == RINGCAST_ROOT_DICT ? "dict" : "value");
-    fprintf(out, "  \"tag\": %" PRIu32 ",\n", vector->tag);
-    if (vector->epoch)
-      fprintf(out, "  \"device\": {\"slot\": %" PRIu32 ", \"epoch\": %" PRIu32 ", \"generation\": %" PRIu64 "},\n",
-              vector->slot, vector->epoch, vector->generation);
-    fprintf(out, "  \"entries\": [");
-    for (uint32_t i = 0; i < vector->count; i++) {
-      fprintf(out, "%s\n    ", i ? "," : "");
-      print_entry(out, &vector->entries[i]);
-    }
-    fprintf(out, "%s]", vector->count ? "\n  " : "");
-  }
-  fprintf(out, "\n}\n");
-}
-
-static FILE *vector_open(const struct vector *vector, const char *suffix, const char *mode) {
-  char path[4096];
-  snprintf(path, sizeof path, "%s/%s%s", directory, vector->name, suffix);
-  FILE *file = fopen(path, mode);
-  if (!file) {
-    fprintf(stderr, "%s: %s\n", path, strerror(errno));
-    exit(EXIT_FAILURE);
-  }
-  return file;
-}
-
-static size_t file_read(const struct vector *vector, const char *suffix, void *out) {
-  FILE *file = vector_open(vector, suffix, "rb");
-  size_t bytes = fread(out, 1, MAX_BYTES, file);
+static size_t file_read(const char *path, void *out, size_t most) {
+  FILE *file = fopen(path, "rb");
+  ck_assert_msg(file != NULL, "%s: %s", path, strerror(errno));
+  size_t bytes = fread(out, 1, most, file);
+  ck_assert_msg(bytes < most, "%s is too long", path);
   fclose(file);
   return bytes;
 }
 
-LOOP_TEST(the_same_content_gives_the_stored_bytes, 0, VECTOR_COUNT) {
-  static uint8_t built[MAX_BYTES], stored[MAX_BYTES];
-  size_t bytes = vector_build(&VECTORS[_i], built);
-  ck_assert_uint_eq(file_read(&VECTORS[_i], ".bin", stored), bytes);
-  ck_assert_mem_eq(stored, built, bytes);
+static void vector_open(struct vector *vector, const char *path) {
+  static uint8_t content[MOST_JSON];
+  char json[4096];
+  *vector = (struct vector){.path = path, .bytes = file_read(path, content, sizeof content)};
+  vector->frame = malloc(vector->bytes);
+  memcpy(vector->frame, content, vector->bytes);
+  snprintf(json, sizeof json, "%.*s.json", (int)(strlen(path) - strlen(".bin")), path);
+  file_read(json, vector->json, sizeof vector->json - 1);
+  vector->damaged = strstr(vector->json, "\n  \"damaged\": true\n") != NULL;
 }
 
-LOOP_TEST(the_json_says_what_the_frame_means, 0, VECTOR_COUNT) {
-  static char stored[MAX_BYTES];
-  char *expected = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&expected, &bytes);
-  print_vector(out, &VECTORS[_i]);
-  fclose(out);
-  ck_assert_uint_eq(file_read(&VECTORS[_i], ".json", stored), bytes);
-  ck_assert_mem_eq(stored, expected, bytes);
-  free(expected);
-}
-
-/* The library's reader of tokens says of it what the table does. */
-static void object_compare(const struct ringcast_item *item, const struct entry *entry) {
-  static struct object_text text;
-  char *found = NULL, *meaning = strdup(entry->meaning);
-  size_t bytes = 0;
-  for (char *at = meaning; *at; at++) *at = *at == '\'' ? '"' : *at;
-  text = (struct object_text){.out = open_memstream(&found, &bytes),
-                              .left = {item->data, (const uint8_t *)item->data + item->bytes},
-                              .part = (uint32_t)item->scalar.i};
-  print_object(&text);
-  fclose(text.out);
-  ck_assert_str_eq(found, meaning);
-  ck_assert_ptr_eq(text.left.at, text.left.end);
-  free(found), free(meaning);
-}
-
-static void item_compare(const struct ringcast_item *item, const struct entry *entry) {
-  ck_assert_uint_eq(item->kind, entry->kind);
-  ck_assert_uint_eq(item->flags, entry->flags | (entry->key ? RINGCAST_ITEM_KEYED : 0));
-  ck_assert_int_eq(item->key != NULL, entry->key != NULL);
-  ck_assert_uint_eq(item->key_bytes, entry->key ? strlen(entry->key) : 0);
-  if (item->key_bytes > 0) ck_assert_mem_eq(item->key, entry->key, item->key_bytes);
-  ck_assert_int_eq(item->scalar.i, entry->value);
-  ck_assert_uint_eq(item->bytes, entry->bytes);
-  ck_assert_uint_eq(item->placement, entry->placement);
-  ck_assert_uint_eq(item->device_offset, entry->offset);
-  ck_assert_uint_eq(item->lent, entry->lent);
-  if (item->placement != RINGCAST_PLACEMENT_INLINE) ck_assert_ptr_null(item->data);
-  else if (item->bytes > 0) ck_assert_mem_eq(item->data, entry->data, item->bytes);
-  ck_assert_mem_eq(&item->dtype, &entry->dtype, sizeof item->dtype);
-  ck_assert_uint_eq(item->hash, entry->hash);
-  if (item->kind == RINGCAST_ITEM_OBJECT) object_compare(item, entry);
-  ck_assert_int_eq(item->ndim, entry->ndim);
-  for (int32_t i = 0; i < item->ndim; i++) {
-    ck_assert_int_eq(item->shape[i], entry->shape[i]);
-    ck_assert_int_eq(item->strides[i], entry->strides[i]);
+/* Calls `body` with each vector that is damaged, or with each that is not. */
+static void for_each_vector(bool damaged, void (*body)(const struct vector *)) {
+  static struct vector vector;
+  int seen = 0;
+  glob_t found;
+  ck_assert_int_eq(glob("tests/vectors/*.bin", 0, NULL, &found), 0);
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    vector_open(&vector, found.gl_pathv[i]);
+    if (vector.damaged == damaged) body(&vector), seen++;
+    free(vector.frame);
   }
+  globfree(&found);
+  ck_assert_int_ge(seen, damaged ? DAMAGED : GOOD);
 }
+
+/* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
 /* What of an OBJECT is seen without decoding it: its stream is one value, and uses each of its parts. */
 static int object_check(const struct ringcast_frame_reader *reader, const struct ringcast_item *item) {
@@ -256,57 +77,182 @@ static int entry_read(const struct ringcast_frame_reader *reader, uint32_t index
   return rc == 0 && out->kind == RINGCAST_ITEM_OBJECT ? object_check(reader, out) : rc;
 }
 
-LOOP_TEST(the_stored_frame_means_the_same, 0, VECTOR_COUNT) {
-  static uint8_t stored[MAX_BYTES];
-  const struct vector *vector = &VECTORS[_i];
+static struct ringcast_frame_reader vector_read(const struct vector *vector) {
+  struct ringcast_frame_reader reader;
+  ck_assert_msg(ringcast_frame_open(&reader, vector->frame, vector->bytes) == 0, "%s is refused", vector->path);
+  return reader;
+}
+
+static void is_refused(const struct vector *vector) {
   struct ringcast_frame_reader reader;
   struct ringcast_item item;
-  size_t bytes = file_read(vector, ".bin", stored);
-  int rc = ringcast_frame_open(&reader, stored, bytes);
-  if (rc == -EPROTONOSUPPORT) { /* whoever reads is told which version it takes */
-    ck_assert_str_eq(vector->name, "bad-version");
+  int rc = ringcast_frame_open(&reader, vector->frame, vector->bytes);
+  if (strstr(vector->path, "bad-version.bin")) { /* the caller is told which version it is */
+    ck_assert_int_eq(rc, -EPROTONOSUPPORT);
     ck_assert_uint_eq(reader.version, RINGCAST_FRAME_VERSION + 1);
     return;
   }
-  if (vector->damaged) {
-    for (uint32_t i = 0; rc == 0 && i < vector->count; i++) rc = entry_read(&reader, i, &item);
-    ck_assert_int_eq(rc, -EPROTO);
+  for (uint32_t i = 0; rc == 0 && i < reader.count; i++) rc = entry_read(&reader, i, &item);
+  ck_assert_msg(rc == -EPROTO, "%s: %d", vector->path, rc);
+}
+
+TEST(a_damaged_frame_is_refused) { for_each_vector(true, is_refused); }
+
+/* ---- Meaning ---------------------------------------------------------------------------------------------------- */
+
+static void print_list(FILE *out, const char *name, const int64_t *list, int32_t count) {
+  fprintf(out, ", \"%s\": [", name);
+  for (int32_t i = 0; i < count; i++) fprintf(out, "%s%" PRId64, i ? ", " : "", list[i]);
+  fprintf(out, "]");
+}
+
+static void print_flags(FILE *out, uint32_t flags) {
+  static const char *const names[] = {"keyed",  "numpy", "torch",  "requires_grad", "parameter", "readonly",
+                                      "sha256", "xxh3",  "padded", "cuda",          "cupy",      "jax"};
+  bool any = false;
+  for (int i = 1; i < (int)(sizeof names / sizeof *names); i++)
+    if (flags & (1u << i)) fprintf(out, "%s\"%s\"", any ? ", " : ", \"flags\": [", names[i]), any = true;
+  if (any) fprintf(out, "]");
+}
+
+static void print_parts(FILE *out, const struct ringcast_item *item) {
+  static struct object_text text;
+  uint32_t first = (uint32_t)item->scalar.i, parts = (uint32_t)((uint64_t)item->scalar.i >> 32);
+  text =
+      (struct object_text){.out = out, .left = {item->data, (const uint8_t *)item->data + item->bytes}, .part = first};
+  fprintf(out, ", \"first\": %" PRIu32 ", \"parts\": %" PRIu32 ", \"value\": ", first, parts);
+  print_object(&text);
+}
+
+static void print_data(FILE *out, const struct ringcast_item *item) {
+  bool is_lent = item->placement == RINGCAST_PLACEMENT_EXTERN;
+  if (item->placement == RINGCAST_PLACEMENT_INLINE) {
+    fprintf(out, ", \"data\": \"");
+    print_hex(out, item->data, item->bytes);
+    fprintf(out, "\"");
     return;
   }
-  ck_assert_int_eq(rc, 0);
-  ck_assert_uint_eq(reader.version, vector->version ? vector->version : 1);
-  ck_assert_uint_eq(reader.root, vector->root);
-  ck_assert_uint_eq(reader.tag, vector->tag);
-  ck_assert_uint_eq(reader.device_slot, vector->slot);
-  ck_assert_uint_eq(reader.device_epoch, vector->epoch);
-  ck_assert_uint_eq(reader.device_generation, vector->generation);
-  ck_assert_uint_eq(reader.count, vector->count);
-  for (uint32_t i = 0; i < vector->count; i++) {
-    ck_assert_int_eq(entry_read(&reader, i, &item), 0);
-    item_compare(&item, &vector->entries[i]);
+  fprintf(out, ", \"placement\": \"%s\", \"offset\": %" PRIu64, is_lent ? "extern" : "pool", item->device_offset);
+  fprintf(out, ", \"bytes\": %" PRIu64, item->bytes);
+  if (is_lent) fprintf(out, ", \"lent\": %" PRIu64, item->lent);
+}
+
+static void print_item(FILE *out, const struct ringcast_item *item) {
+  static const char *const kinds[] = {"",       "none",   "bool",   "int",  "float", "str",   "bytes",
+                                      "tensor", "pickle", "buffer", "leaf", "error", "object"};
+  fprintf(out, "\n    {\"kind\": \"%s\"", kinds[item->kind]);
+  if (item->key) fprintf(out, ", \"key\": \"%.*s\"", (int)item->key_bytes, (const char *)item->key);
+  switch (item->kind) {
+  case RINGCAST_ITEM_NONE: break;
+  case RINGCAST_ITEM_BOOL: fprintf(out, ", \"value\": %s", item->scalar.i ? "true" : "false"); break;
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_LEAF: fprintf(out, ", \"value\": %" PRId64, item->scalar.i); break;
+  case RINGCAST_ITEM_FLOAT: fprintf(out, ", \"bits\": \"%016" PRIx64 "\"", (uint64_t)item->scalar.i); break;
+  case RINGCAST_ITEM_STR:
+  case RINGCAST_ITEM_ERROR: fprintf(out, ", \"text\": \"%.*s\"", (int)item->bytes, (const char *)item->data); break;
+  case RINGCAST_ITEM_OBJECT: print_parts(out, item); break;
+  case RINGCAST_ITEM_TENSOR:
+    fprintf(out, ", \"dtype\": [%u, %u, %u]", item->dtype.code, item->dtype.bits, item->dtype.lanes);
+    print_list(out, "shape", item->shape, item->ndim);
+    print_list(out, "strides", item->strides, item->ndim);
+    print_data(out, item);
+    break;
+  default: print_data(out, item); break;
+  }
+  print_flags(out, item->flags);
+  if (item->flags & HASHES) fprintf(out, ", \"hash\": \"%016" PRIx64 "\"", item->hash);
+  fprintf(out, "}");
+}
+
+static void means_what_its_json_says(const struct vector *vector) {
+  struct ringcast_frame_reader reader = vector_read(vector);
+  struct ringcast_item item;
+  char *found = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&found, &bytes);
+  fprintf(out, "  \"version\": %u,\n", reader.version);
+  fprintf(out, "  \"root\": \"%s\",\n", reader.root == RINGCAST_ROOT_DICT ? "dict" : "value");
+  fprintf(out, "  \"tag\": %" PRIu32 ",\n", reader.tag);
+  if (reader.device_epoch)
+    fprintf(out, "  \"device\": {\"slot\": %" PRIu32 ", \"epoch\": %" PRIu32 ", \"generation\": %" PRIu64 "},\n",
+            reader.device_slot, reader.device_epoch, reader.device_generation);
+  fprintf(out, "  \"entries\": [");
+  for (uint32_t i = 0; i < reader.count; i++) {
+    ck_assert_msg(entry_read(&reader, i, &item) == 0, "%s: entry %u is refused", vector->path, i);
+    if (i > 0) fprintf(out, ",");
+    print_item(out, &item);
+  }
+  fprintf(out, "%s]\n}\n", reader.count ? "\n  " : "");
+  fclose(out);
+  const char *expected = strstr(vector->json, "  \"version\": ");
+  ck_assert_msg(expected && strcmp(found, expected) == 0, "%s means\n%s", vector->path, found);
+  free(found);
+}
+
+TEST(a_stored_frame_means_what_its_json_says) { for_each_vector(false, means_what_its_json_says); }
+
+/* ---- Building --------------------------------------------------------------------------------------------------- */
+
+static void item_plan(struct ringcast_frame_plan *plan, const struct ringcast_item *item) {
+  if (item->placement != RINGCAST_PLACEMENT_INLINE) ringcast_plan_device_tensor(plan, item->key_bytes, item->ndim);
+  else if (item->kind == RINGCAST_ITEM_TENSOR) ringcast_plan_tensor(plan, item->key_bytes, item->ndim, item->bytes);
+  else ringcast_plan_item(plan, item->key_bytes, item->bytes);
+}
+
+static int tensor_build(struct ringcast_frame_builder *builder, const struct ringcast_item *item) {
+  struct ringcast_tensor tensor = {.data = item->data,
+                                   .dtype = item->dtype,
+                                   .ndim = item->ndim,
+                                   .shape = item->shape,
+                                   .strides = item->strides,
+                                   .flags = item->flags & ~(HASHES | RINGCAST_ITEM_KEYED)};
+  int rc = item->placement == RINGCAST_PLACEMENT_INLINE
+               ? ringcast_build_tensor(builder, item->key, item->key_bytes, &tensor)
+               : ringcast_build_device_tensor(builder, item->key, item->key_bytes, &tensor, item->placement,
+                                              item->device_offset, item->lent);
+  if (rc < 0 || !(item->flags & HASHES)) return rc;
+  return ringcast_build_hash(builder, builder->next - 1, item->flags & HASHES, item->hash);
+}
+
+static int item_build(struct ringcast_frame_builder *builder, const struct ringcast_item *item) {
+  switch (item->kind) {
+  case RINGCAST_ITEM_TENSOR: return tensor_build(builder, item);
+  case RINGCAST_ITEM_FLOAT: return ringcast_build_float(builder, item->key, item->key_bytes, item->scalar.f);
+  case RINGCAST_ITEM_NONE:
+  case RINGCAST_ITEM_BOOL:
+  case RINGCAST_ITEM_INT:
+  case RINGCAST_ITEM_LEAF:
+    return ringcast_build_scalar(builder, item->kind, item->key, item->key_bytes, item->scalar.i);
+  case RINGCAST_ITEM_OBJECT:
+    return ringcast_build_object(builder, item->key, item->key_bytes, item->data, item->bytes, (uint32_t)item->scalar.i,
+                                 (uint32_t)((uint64_t)item->scalar.i >> 32), NULL);
+  default:
+    return ringcast_build_data(builder, item->kind, item->key, item->key_bytes, item->data, item->bytes,
+                               item->flags & ~RINGCAST_ITEM_KEYED, NULL);
   }
 }
 
-static void vectors_write(void) {
-  static uint8_t built[MAX_BYTES];
-  for (int i = 0; i < VECTOR_COUNT; i++) {
-    size_t bytes = vector_build(&VECTORS[i], built);
-    FILE *bin = vector_open(&VECTORS[i], ".bin", "wb"), *json = vector_open(&VECTORS[i], ".json", "w");
-    bool ok = fwrite(built, 1, bytes, bin) == bytes;
-    print_vector(json, &VECTORS[i]);
-    if (fclose(bin) != 0 || fclose(json) != 0 || !ok) {
-      fprintf(stderr, "%s can't be written\n", VECTORS[i].name);
-      exit(EXIT_FAILURE);
-    }
-  }
+static void is_built_with_the_same_bytes(const struct vector *vector) {
+  static uint8_t built[MOST_JSON];
+  struct ringcast_frame_reader reader = vector_read(vector);
+  struct ringcast_frame_plan plan = {0};
+  struct ringcast_frame_builder builder;
+  struct ringcast_item item;
+  size_t bytes;
+  if (strstr(vector->path, "/strided.bin")) return; /* no builder makes it */
+  for (uint32_t i = 0; i < reader.count && ringcast_frame_item(&reader, i, &item) == 0; i++) item_plan(&plan, &item);
+  memset(built, 0xaa, sizeof built);
+  ck_assert_int_eq(ringcast_build_begin(&builder, built, sizeof built, &plan, reader.root, reader.tag), 0);
+  if (reader.device_epoch)
+    ck_assert_int_eq(ringcast_build_device(&builder, reader.device_slot, reader.device_epoch, reader.device_generation),
+                     0);
+  for (uint32_t i = 0; i < reader.count && ringcast_frame_item(&reader, i, &item) == 0; i++)
+    ck_assert_msg(item_build(&builder, &item) == 0, "%s: entry %u can't be built", vector->path, i);
+  ck_assert_int_eq(ringcast_build_end(&builder, &bytes), 0);
+  ck_assert_uint_eq(bytes, ringcast_plan_bytes(&plan));
+  ck_assert_msg(bytes == vector->bytes && memcmp(built, vector->frame, bytes) == 0, "%s has other bytes", vector->path);
 }
 
-int main(int argc, char **argv) {
-  bool write = argc > 1 && strcmp(argv[1], "--write") == 0;
-  if (argc > 1 + write) directory = argv[1 + write];
-  if (write) {
-    vectors_write();
-    return EXIT_SUCCESS;
-  }
-  return run_tests("frame vectors", NULL, NULL);
-}
+TEST(what_was_read_is_built_with_the_same_bytes) { for_each_vector(false, is_built_with_the_same_bytes); }
+
+RUN_TESTS("frame vectors", NULL, NULL)

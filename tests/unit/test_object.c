@@ -5,7 +5,7 @@
 
 #include "ringcast/object.h"
 #include "tests/support/suite.h"
-#include "tests/support/vectors.h"
+#include "tests/support/tokens.h"
 
 /* ---- Tokens ----------------------------------------------------------------------------------------------------- */
 

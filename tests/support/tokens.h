@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tags of nested values (ringcast/object.h) as text, to write streams of tokens. */
+#ifndef RC_TESTS_TOKENS_H
+#define RC_TESTS_TOKENS_H
+
+#define T_NONE           "\xc0"
+#define T_FALSE          "\xc1"
+#define T_TRUE           "\xc2"
+#define T_INT8           "\xc3"
+#define T_INT16          "\xc4"
+#define T_INT32          "\xc5"
+#define T_INT64          "\xc6"
+#define T_BIGINT         "\xc7"
+#define T_FLOAT          "\xc8"
+#define T_COMPLEX        "\xc9"
+#define T_ASCII          "\xca"
+#define T_UTF8           "\xcb"
+#define T_WTF8           "\xcc"
+#define T_BYTES          "\xcd"
+#define T_BYTEARRAY      "\xce"
+#define T_LIST           "\xcf"
+#define T_TUPLE          "\xd0"
+#define T_SET            "\xd1"
+#define T_FROZENSET      "\xd2"
+#define T_DICT           "\xd3"
+#define T_PACKED_LIST    "\xd4"
+#define T_PACKED_TUPLE   "\xd5"
+#define T_RANGE          "\xd6"
+#define T_SLICE          "\xd7"
+#define T_CLASS          "\xd8"
+#define T_OBJECT         "\xd9"
+#define T_MEMBER         "\xda"
+#define T_SCALAR         "\xdb"
+#define T_DTYPE          "\xdc"
+#define T_DEVICE         "\xdd"
+#define T_SIZE           "\xde"
+#define T_PART           "\xdf"
+#define T_PART_BYTEARRAY "\xe0"
+#define T_LEAF           "\xe1"
+#define T_NAMED          "\xe2"
+#define T_AGAIN          "\xe3"
+#define ONE              "\0\0\0\0\0\0\xf0\x3f" /* 1.0 */
+#define TEXT63           "An arrow: it is as long as a tag alone can tell, and no longer."
+
+#endif
