@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/cli.h"
 #include "tools/perf_gpu.h"
@@ -31,25 +33,12 @@ static const char *why_no_pool(const struct gpu_figures *figures) {
   return reader->way == RINGCAST_GPU_WAY_REFUSED && *reader->why ? reader->why : figures->writers[GPU_POOL].why;
 }
 
-static uint64_t largest_below(const struct gpu_figures *figures, uint64_t bytes) {
-  uint64_t largest = 0;
-  for (int i = 0; i < figures->size_count; i++)
-    if (figures->sizes[i].bytes < bytes && figures->sizes[i].bytes > largest) largest = figures->sizes[i].bytes;
-  return largest;
-}
-
-static bool is_pool_faster(const struct gpu_figures *figures, uint64_t bytes) {
-  for (int i = 0; i < figures->size_count; i++)
-    if (figures->sizes[i].bytes == bytes)
-      return figures->sizes[i].of[GPU_POOL][GPU_COMPLETION] < figures->sizes[i].of[GPU_INLINE][GPU_COMPLETION];
-  return false;
-}
-
-/* From which size on POOL takes less time than INLINE, there and at all larger sizes; 0: at no size. */
-static uint64_t crossover(const struct gpu_figures *figures) {
-  uint64_t from = 0, size = largest_below(figures, UINT64_MAX);
-  for (; figures->pool && size > 0 && is_pool_faster(figures, size); size = largest_below(figures, size)) from = size;
-  return from;
+/* Without MPS, the contexts of several processes take turns on a device. */
+static bool has_mps(void) {
+  const char *folder = getenv("CUDA_MPS_PIPE_DIRECTORY");
+  char path[512];
+  snprintf(path, sizeof path, "%s/control", folder ? folder : "/tmp/nvidia-mps");
+  return access(path, F_OK) == 0;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------------------- */
@@ -92,7 +81,6 @@ static void json_size(struct json *json, const struct gpu_size_figures *size) {
 static void print_json(const struct perf_options *options, const struct gpu_figures *figures) {
   struct json json = {.out = stdout};
   char cpu[256];
-  uint64_t from = crossover(figures);
   json_open(&json, NULL, '{');
   json_string(&json, "measurement", options->name);
   json_string(&json, "version", ringcast_version());
@@ -103,8 +91,7 @@ static void print_json(const struct perf_options *options, const struct gpu_figu
   json_number(&json, "seconds", options->seconds);
   json_boolean(&json, "pool", figures->pool);
   json_string(&json, "why", figures->pool ? "" : why_no_pool(figures));
-  json_integer(&json, "pool_from_bytes", from ? (int64_t)from : -1);
-  json_integer(&json, "inline_most", from ? (int64_t)largest_below(figures, from) : -1);
+  json_string(&json, "device_shared_by", has_mps() ? "MPS" : "time slices");
   json_open(&json, "sizes", '[');
   for (int i = 0; i < figures->size_count; i++) json_size(&json, &figures->sizes[i]);
   json_close(&json, ']');
@@ -134,7 +121,6 @@ static void print_way(const struct gpu_size_figures *size, int way) {
 }
 
 static void print_text(const struct perf_options *options, const struct gpu_figures *figures) {
-  uint64_t from = crossover(figures);
   printf("ringcast %s, tensors of a GPU, one process to %u others on %s, a driver for CUDA %d.%d\n\n%12s %-17s",
          ringcast_version(), options->readers, figures->device.name, figures->status.version / 1000,
          figures->status.version % 1000 / 10, "bytes", "way");
@@ -144,10 +130,10 @@ static void print_text(const struct perf_options *options, const struct gpu_figu
     for (int way = 0; way < GPU_WAYS; way++)
       if (figures->sizes[i].rounds[way] > 0) print_way(&figures->sizes[i], way);
   if (!figures->pool) printf("\nno pool was used: %s\n", why_no_pool(figures));
-  else if (from)
-    printf("\nPOOL takes less time than INLINE from %" PRIu64 " bytes on: inline_most = %" PRIu64 "\n", from,
-           largest_below(figures, from));
-  else printf("\nPOOL takes no less time than INLINE at the largest size\n");
+  printf("\n%u processes shared one device by %s: times of completion contain %s.\n"
+         "Which size is faster by POOL than INLINE between two devices does not follow from that.\n",
+         options->readers + 1, has_mps() ? "MPS" : "time slices",
+         has_mps() ? "each other's work" : "the switches between their contexts");
   printf("readers with the pool: %" PRIu64 " handles opened, %" PRIu64 " waits for the device\n"
          "free on the device: %" PRIu64 " MiB before, %" PRIu64 " with all open (each process has a context), %" PRIu64
          " at the end\n",

@@ -30,14 +30,14 @@ static void read_settings(void) {
     settings->visible[settings->devices++] = device;
     if (visible) visible = rest + (*rest == ',');
   }
-  settings->version = number("FAKE_CUDA_VERSION", 12040);
+  settings->version = number("FAKE_CUDA_VERSION", 13000);
   settings->no_peer = number("FAKE_CUDA_NO_PEER", 0);
-  settings->no_read_only = number("FAKE_CUDA_NO_READ_ONLY", 0);
+  settings->read_only = number("FAKE_CUDA_READ_ONLY", 0);
   settings->same_handle = number("FAKE_CUDA_SAME_HANDLE", 0);
   settings->stuck_words = number("FAKE_CUDA_STUCK_WORDS", 0);
   settings->jitter = (unsigned)number("FAKE_CUDA_JITTER", 0);
   settings->queues = (unsigned)number("FAKE_CUDA_QUEUES", 0);
-  settings->depth = (unsigned)number("FAKE_CUDA_DEPTH", 0);
+  settings->depth = (unsigned)number("FAKE_CUDA_DEPTH", 1024);
 }
 
 /* For a test that wants to do something meanwhile. */
@@ -63,7 +63,7 @@ rc_cu_result cuInit(unsigned flags) {
 rc_cu_result cuDriverGetVersion(int *out) {
   rc_cu_result result = fake_begin(FAKE_driver_get_version, FAKE_ANY, NULL);
   if (result != RC_CU_SUCCESS) return result;
-  *out = number("FAKE_CUDA_VERSION", 12040);
+  *out = number("FAKE_CUDA_VERSION", 13000);
   return fake_end(RC_CU_SUCCESS);
 }
 
@@ -145,13 +145,30 @@ rc_cu_result cuDeviceGetUuid_v2(rc_cu_uuid *out, rc_cu_device device) {
   return fake_end(RC_CU_SUCCESS);
 }
 
+/* As of a data-centre card in a PCIe slot: no host page tables, so no registering of read-only memory. */
+static const struct {
+  int number, value;
+} attributes[] = {{1, 1024} /* threads of a block */,
+                  {16, 132} /* multiprocessors */,
+                  {40, 3} /* copy engines */,
+                  {41, 1} /* one address space with the host */,
+                  {75, 9} /* compute capability 9.0 */,
+                  {76, 0},
+                  {91, 0} /* registered memory has another address than the host's */,
+                  {99, 1} /* host memory can be registered */,
+                  {100, 0} /* host page tables */,
+                  {115, 1} /* memory pools */,
+                  {122, 1} /* stream operations on words of 64 bits */};
+
 rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc_cu_device device) {
   rc_cu_result result = fake_begin(FAKE_device_get_attribute, FAKE_READY, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (!is_device(device)) return fake_end(RC_CU_INVALID_DEVICE);
-  if (attribute != RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) return fake_end(RC_CU_INVALID_VALUE);
-  *out = !fake.settings.no_read_only;
-  return fake_end(RC_CU_SUCCESS);
+  bool is_known = attribute == RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+  *out = is_known && fake.settings.read_only;
+  for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
+    if (attributes[i].number == attribute) is_known = true, *out = attributes[i].value;
+  return fake_end(is_known ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE);
 }
 
 /* ---- Contexts --------------------------------------------------------------------------------------------------- */

@@ -78,7 +78,7 @@ struct fake_memory {
 
 struct fake_settings {
   int devices, visible[MOST_DEVICES], version;
-  bool no_peer, no_read_only, same_handle, stuck_words;
+  bool no_peer, read_only, same_handle, stuck_words;
   unsigned jitter, queues, depth; /* 0: none, one for each stream, without a bound */
 };
 

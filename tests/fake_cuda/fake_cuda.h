@@ -23,11 +23,11 @@
  *   FAKE_CUDA_INIT=100          what cuInit gives
  *   FAKE_CUDA_START=5           the descriptor of a socket: cuInit writes a byte to it, and goes on when it has read
  *                               one
- *   FAKE_CUDA_VERSION=12040     of the driver
+ *   FAKE_CUDA_VERSION=13000     of the driver
  *   FAKE_CUDA_DEVICES=2         how many there are (1)
  *   FAKE_CUDA_VISIBLE=1,0       which of them this process sees, in its own order; their UUIDs stay theirs
  *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
- *   FAKE_CUDA_NO_READ_ONLY=1    memory that is mapped read-only can't be registered
+ *   FAKE_CUDA_READ_ONLY=1       memory that is mapped read-only can be registered; data-centre cards refuse it (801)
  *   FAKE_CUDA_FAIL=cuIpcOpenMemHandle:1:217,cuMemAlloc:2:2    the first call of the one, the second of the other;
  *                               call 0: each. The name * counts all calls, of whatever function but
  *                               cuThreadExchangeStreamCaptureMode. The result 700 breaks the context that is current,
@@ -37,8 +37,8 @@
  *   FAKE_CUDA_JITTER=7          delays, by chance with this seed, between what a stream does
  *   FAKE_CUDA_QUEUES=1          streams share so many queues of the device (CUDA_DEVICE_MAX_CONNECTIONS): what is
  *                               enqueued in one is done in that order, of whichever stream it is
- *   FAKE_CUDA_DEPTH=16          as much as a stream takes before the device has done some of it: a call that adds to it
- *                               waits then, and until it returns all other threads' calls about that context do
+ *   FAKE_CUDA_DEPTH=16          operations that a stream takes before the device has done some of them (1024): a call
+ *                               that adds one more waits, and all other threads' calls about that context with it
  *   FAKE_CUDA_LOG=file          a line of JSON at exit: what was called, what is left
  * and by cuGetProcAddress:
  *   FAKE_CUDA_WITHOUT=cuStreamWriteValue64,cuStreamWaitValue64    functions that this driver has not

@@ -226,7 +226,7 @@ rc_cu_result cuMemHostRegister_v2(void *host, size_t bytes, unsigned flags) {
   struct rc_cu_context *context;
   rc_cu_result result = fake_begin(FAKE_host_register, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
-  if (read_only && fake.settings.no_read_only) return fake_end(RC_CU_NOT_SUPPORTED);
+  if (read_only && !fake.settings.read_only) return fake_end(RC_CU_NOT_SUPPORTED);
   if (flags & ~known || bytes == 0 || !look_at_mapping(host, bytes, &writable)) return fake_end(RC_CU_INVALID_VALUE);
   if (fake_host_memory(host, bytes, &outside)) return fake_end(RC_CU_HOST_MEMORY_ALREADY_REGISTERED);
   if (!writable && !read_only) return fake_end(RC_CU_INVALID_VALUE);

@@ -26,13 +26,19 @@ def broadcast(name, readers):
 def run(readers):
     def size(count):
         pool = {
+            "completion_us": 40.0,
             "send_us": 2.0,
             "receive_us": 3.0,
             "writer_copy_bytes_per_s": 2e12,
             "reader_copy_bytes_per_s": 2e12,
             "ratio_to_device_to_device": 0.97,
         }
-        return {"bytes": count, "pool": pool, "device_to_device": {"copy_bytes_per_s": 2.06e12}}
+        return {
+            "bytes": count,
+            "pool": pool,
+            "inline": {"completion_us": 30.0},
+            "device_to_device": {"copy_bytes_per_s": 2.06e12},
+        }
 
     writer = {"pool_frames": 900, "inline_frames": 1, "syncs": 1}
     return {
@@ -40,8 +46,7 @@ def run(readers):
         "pool": True,
         "why": "",
         "sizes": [size(1024), size(16 << 20), size(256 << 20)],
-        "pool_from_bytes": 4096,
-        "inline_most": 1024,
+        "device_shared_by": "time slices",
         "device_free_bytes": {"before": 9 << 30, "open": 8 << 30},
         "ring_with_pool": {"writer": writer, "readers": {"opens": readers, "syncs": 0, "registered": True}},
     }

@@ -202,11 +202,14 @@ def woken_by_the_host(found):
     return "a CPU's store ends a stream's wait: " + ", ".join(told)
 
 
-def threshold(found):
+def pool_and_inline(found):
     run = found.pools() and found.perf(1)
-    if run["pool_from_bytes"] < 0:
-        return "POOL takes no less time than INLINE at any size"
-    return f"POOL takes less time from {run['pool_from_bytes']} bytes on: inline_most={run['inline_most']}"
+    told = [
+        f"{size['bytes']} {size['pool']['completion_us']:.0f}/{size['inline']['completion_us']:.0f}"
+        for size in run["sizes"]
+    ]
+    shared = f"one device shared by {run['device_shared_by']}: no threshold follows; bytes and us of completion: "
+    return shared + ", ".join(told)
 
 
 def of_python(found):
@@ -232,7 +235,7 @@ MUST_SHOW = [
     ("no call waits for the device", no_waiting),
     ("memory and contexts", memory),
     ("a store ends a wait, how soon", woken_by_the_host),
-    ("threshold of INLINE and POOL", threshold),
+    ("POOL beside INLINE", pool_and_inline),
     ("tensors through Python", of_python),
 ]
 

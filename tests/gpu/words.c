@@ -2,12 +2,9 @@
 /* Words of host memory: a CPU's store that ends a stream's wait, streams of two processes, and what else is held up by
  * a wait that is pending. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "ringcast/gpu.h"
 #include "tests/gpu/probe.h"
@@ -142,29 +139,6 @@ static void two_processes_streams(void) {
   await_word(&words[1], 64, (uint64_t)count);
   figure_number("there_and_back_us", (now_us() - begun) / count);
   helper_end(&helper);
-}
-
-/* ---- Memory that may only be read ------------------------------------------------------------------------------- */
-
-static void waits_for_read_only(void) {
-  int fd = memfd_create("words", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, PAGE) != 0) failed("no memfd: %s", strerror(errno));
-  struct rc_word *words = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  void *read_only = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
-  struct gpu gpu = gpu_open();
-  rc_cu_ptr address;
-  unsigned flags = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
-  rc_cu_result result = gpu.cuda->host_register(read_only, PAGE, flags);
-  figure_result("register_without_flag", result);
-  if (result == RC_CU_SUCCESS) gpu.cuda->host_unregister(read_only);
-  result = gpu.cuda->host_register(read_only, PAGE, flags | RC_CU_MEMHOSTREGISTER_READ_ONLY);
-  figure_result("register_read_only", result);
-  if (result != RC_CU_SUCCESS) skipped("memory that may only be read can't be registered");
-  must(gpu.cuda->host_get_device_pointer(&address, read_only, 0), "cuMemHostGetDevicePointer");
-  result = rc_word_wait(gpu.cuda, 64, gpu.stream, address, 1);
-  figure_result("wait", result);
-  rc_word_store(words, 64, 1);
-  if (result == RC_CU_SUCCESS) must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
 }
 
 /* ---- What a pending wait holds up ------------------------------------------------------------------------------- */
@@ -319,7 +293,6 @@ const struct probe_case word_probes[] = {{"store_wakes_wait_64", store_wakes_64,
                                          {"words_compare_cyclically", compares_cyclically, 30, false},
                                          {"store_by_another_process", store_by_another_process, 60, false},
                                          {"two_processes_streams", two_processes_streams, 90, false},
-                                         {"wait_for_read_only_word", waits_for_read_only, 30, false},
                                          {"other_streams_beside_a_wait", other_streams_go_on, 60, false},
                                          {"calls_beside_a_wait", calls_beside_a_wait, 90, false},
                                          {"stream_follows_another", stream_follows_another, 30, false},

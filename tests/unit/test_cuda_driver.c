@@ -79,11 +79,11 @@ static const struct {
   const char *changes[MOST_CHANGES];
   const char *begins, *holds; /* the line */
 } cases[] = {
-    {"new", {0}, "mode 0, result 0, version 12040, devices 1, by address, table 1, words64 1, open 1" NAMED "\n", ""},
-    {"symbols", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 1,", "open 1" NAMED "\n"},
-    {"old", {0}, "mode 0, result 0, version 12040, devices 1, by symbol, table 1, words64 0, open 1" NAMED "\n", ""},
+    {"new", {0}, "mode 0, result 0, version 13000, devices 1, by address, table 1, words64 1, open 1" NAMED "\n", ""},
+    {"symbols", {0}, "mode 0, result 0, version 13000, devices 1, by symbol, table 1, words64 1,", "open 1" NAMED "\n"},
+    {"old", {0}, "mode 0, result 0, version 13000, devices 1, by symbol, table 1, words64 0, open 1" NAMED "\n", ""},
     {"new", {"FAKE_CUDA_WITHOUT=cuStreamWriteValue64"}, "mode 0, result 0,", "words64 0, open 1" NAMED "\n"},
-    {"new", {"FAKE_CUDA_DEVICES=3"}, "mode 0, result 0, version 12040, devices 3,", ""},
+    {"new", {"FAKE_CUDA_DEVICES=3"}, "mode 0, result 0, version 13000, devices 3,", ""},
     {"new", {"RINGCAST_DISABLE=cuda"}, "mode 1, result 0, version 0, devices 0,", UNNAMED "switched off by RINGCAST_"},
     {"none", {0}, "mode 2, result 0, version 0, devices 0, by symbol, table 0,", "libcuda.so.1: cannot open"},
     {"new", {"FAKE_CUDA_INIT=34"}, "mode 3, result 34,", NAMED "libcuda.so.1 is a toolkit's stub"},
@@ -91,7 +91,7 @@ static const struct {
     {"new", {"FAKE_CUDA_DEVICES=0"}, "mode 4, result 100,", "no device"},
     {"lacking", {0}, "mode 5, result 500, version 0, devices 0,", UNNAMED "the driver has no cuIpcOpenMemHandle"},
     {"new", {"FAKE_CUDA_WITHOUT=cuInit"}, "mode 5, result 500, version 0,", UNNAMED "the driver has no cuInit"},
-    {"new", {"FAKE_CUDA_INIT=999"}, "mode 6, result 999, version 12040,", "cuInit gives CUDA_ERROR_UNKNOWN (999)"},
+    {"new", {"FAKE_CUDA_INIT=999"}, "mode 6, result 999, version 13000,", "cuInit gives CUDA_ERROR_UNKNOWN (999)"},
     {"new", {"FAKE_CUDA_INIT=12345"}, "mode 6, result 12345,", "an error without a name (12345)"},
     {"new", {"FAKE_CUDA_FAIL=cuDeviceGetCount:1:2"}, "mode 6, result 2,", "CUDA_ERROR_OUT_OF_MEMORY (2)"},
     {"new", {"FAKE_CUDA_FAIL=cuDriverGetVersion:1:1"}, "mode 0, result 0, version 0, devices 1,", ""},
@@ -280,7 +280,7 @@ START_TEST(the_public_status_says_the_same) {
   ck_assert_int_eq(ringcast_gpu_status(NULL), -EINVAL);
   ck_assert_int_eq(ringcast_gpu_status(&(struct ringcast_gpu_driver){.size = 4}), -EINVAL);
   ck_assert_int_eq(ringcast_gpu_status(&status), 0);
-  ck_assert(status.ready == 1 && status.version == 12040 && status.devices == 1 && status.result == 0);
+  ck_assert(status.ready == 1 && status.version == 13000 && status.devices == 1 && status.result == 0);
   ck_assert_str_eq(status.why, "");
 }
 END_TEST

@@ -242,25 +242,6 @@ START_TEST(a_copy_over_the_end_of_a_registration_is_refused) {
 }
 END_TEST
 
-START_TEST(memory_that_is_mapped_read_only_takes_the_flag_and_no_write) {
-  uint8_t *host = map_host(PAGE, false);
-  rc_cu_ptr memory = allocate(BYTES);
-  ck_assert_int_eq(mprotect(host, PAGE, PROT_READ), 0);
-  must_be(cuda->host_register(host, PAGE, RC_CU_MEMHOSTREGISTER_PORTABLE), RC_CU_INVALID_VALUE);
-  must(cuda->host_register(host, PAGE, RC_CU_MEMHOSTREGISTER_READ_ONLY));
-  must(cuda->copy_htod(memory, host, 64, stream));
-  must(cuda->wait_value64(stream, address_of(host), 0, 0));
-  must(cuda->stream_synchronize(stream));
-  must_be(cuda->copy_dtoh(host, memory, 64, stream), RC_CU_INVALID_VALUE);
-  must(cuda->write_value64(stream, address_of(host), 1, 0));
-  must_be(cuda->stream_synchronize(stream), RC_CU_ILLEGAL_ADDRESS);
-  must_be(cuda->mem_free(memory), RC_CU_ILLEGAL_ADDRESS);
-  must_be(cuda->host_unregister(host), RC_CU_ILLEGAL_ADDRESS);
-  must_be(cuda->host_register(host, 2 * PAGE, 0), RC_CU_ILLEGAL_ADDRESS);
-  munmap(host, PAGE);
-}
-END_TEST
-
 START_TEST(what_is_unregistered_under_a_copy_that_is_queued_breaks_the_context) {
   uint8_t *host = map_host(PAGE, true), *word = map_host(PAGE, true);
   rc_cu_ptr memory = allocate(BYTES);
@@ -379,7 +360,6 @@ int main(void) {
   tcase_add_test(tests, a_capture_is_spoilt_by_all_that_would_have_to_wait_for_it);
   tcase_add_test(tests, registered_memory_is_read_when_the_stream_gets_there);
   tcase_add_test(tests, a_copy_over_the_end_of_a_registration_is_refused);
-  tcase_add_test(tests, memory_that_is_mapped_read_only_takes_the_flag_and_no_write);
   tcase_add_test(tests, what_is_unregistered_under_a_copy_that_is_queued_breaks_the_context);
   tcase_add_loop_test(tests, a_wrong_device_address_breaks_the_context_for_good, 0, 4);
   tcase_add_test(tests, freeing_waits_for_the_device_and_overwrites);
