@@ -22,8 +22,11 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-#define JOINING_NS RC_SLICE_NS       /* joining takes less than a microsecond: a slower reader is stopped */
-#define OTHERS_NS  (RC_SLICE_NS / 2) /* how often all other readers are checked in /proc, 10 us each */
+/* The longest sleep of a blocked writer, and how often the writer checks all other readers in /proc, 10 us each. The
+ * sum limits how late the writer notices a death. */
+#define SLICE_NS   ((int64_t)50 * 1000 * 1000)
+#define OTHERS_NS  (SLICE_NS / 2)
+#define JOINING_NS SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
   return &writer->ring.ring.control->slots[slot].owner;
@@ -179,10 +182,10 @@ struct rc_watch *rc_liveness_blocker(ringcast_writer *writer) {
 
 int64_t rc_liveness_slice(const ringcast_writer *writer) {
   const struct rc_liveness *liveness = &writer->liveness;
-  if (liveness->slow_ns == 0) return RC_SLICE_NS;
+  if (liveness->slow_ns == 0) return SLICE_NS;
   int64_t left = liveness->slow_ns - (rc_now_ns() - liveness->since);
   if (left < RC_CHECK_NS) left = RC_CHECK_NS;
-  return left < RC_SLICE_NS ? left : RC_SLICE_NS;
+  return left < SLICE_NS ? left : SLICE_NS;
 }
 
 /* Checks the readers that have blocked since the clock started. Past slow_ns: removes them, or fails, by the policy. */

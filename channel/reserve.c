@@ -99,20 +99,22 @@ static void wake_retainers(ringcast_writer *writer) {
     }
 }
 
-/* Publishes `wanted` for readers that can make room; the descriptor may wait for less: the least position counts. */
-static void publish_wanted(struct writer_wait *wait, uint64_t wanted) {
+/* Publishes `wanted` for readers that can make room; the descriptor may wait for less: the least position counts. True:
+ * the position has changed. */
+static bool publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   ringcast_writer *writer = wait->writer;
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
-  /* K1 -> K3. Relaxed: the event's fence publishes the store before the announcement of the sleep. */
-  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
+  _Atomic uint64_t *published = &writer->ring.ring.control->wanted;
+  bool changed = rc_load_relaxed(published) != wanted; /* relaxed: no other process stores the word */
+  rc_store_relaxed(published, wanted);                 /* K1 -> K3. Relaxed: E5 of wake_retainers publishes it */
   wake_retainers(writer);
+  return changed;
 }
 
-/* Before each sleep: the wanted position may have changed. */
+/* Before each sleep: the wanted position may have changed, which needs E9 as a new announcement does. */
 static int64_t slice_of(void *context) {
   struct writer_wait *wait = context;
-  publish_wanted(wait, wanted_now(wait));
-  return rc_liveness_slice(wait->writer);
+  return publish_wanted(wait, wanted_now(wait)) ? RC_SETTLE_NS : rc_liveness_slice(wait->writer);
 }
 
 static const void *word_of_blocker(void *context) {

@@ -19,14 +19,14 @@
  * E5 costs a signaller 1 to 5 ns. On a reader's fast path that is a visible part of a message's latency, so a reader
  * that moves its cursor leaves E5 out, and the one sleeper, the writer, makes up for the missing fence:
  *
- *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep on, all under one announcement
+ *   E9 after E3, sleep for RC_SETTLE_NS at most, look again, and only then sleep longer, all under one announcement
  *
  * Without E5 the signaller may load the state (E6) while E4 still stands in the store buffer of its CPU. If E6 comes
  * after E1 in the state's order, E6 finds the count. If E6 comes before E1, then E4 is in memory at E9: a store buffer
  * drains within microseconds, and at the latest when the CPU is interrupted. The announcement must stand from E1 to the
- * end of the second sleep; with E8 and another E1 between the two sleeps, an E6 between these finds no count, and E9
- * has come too early for its E4. No standard bounds the time that a store takes. If RC_SETTLE_NS is ever too short,
- * the sleeper loses one slice (RC_SLICE_NS) and no message.
+ * end of the last sleep; with E8 and another E1 between two sleeps, an E6 between these finds no count, and E9 has come
+ * too early for its E4. No standard bounds the time that a store takes. If RC_SETTLE_NS is ever too short, the sleeper
+ * loses one slice and no message.
  *
  * membarrier could take the fence off every signaller, but then each sleep interrupts every CPU that runs a process of
  * the ring, the signaller that is waking readers among them; where a message comes every few milliseconds that doubled

@@ -209,41 +209,37 @@ static int yield(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t u
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Sleeps while the event's epoch is that of `word`, and looks. */
-static int sleep_and_look(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t ns, int *slept) {
-  *slept = rc_os.futex_wait(&waiter->event->word, word, ns);
-  RC_POINT(SLEPT);
-  return look(waiter, wait);
-}
-
-/* One sleep of at most `most`. -EAGAIN: nothing yet. */
-static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t most) {
-  most = least(most, RC_SLICE_NS);
+/* One sleep of at most `most`, under the announcement `word`. *settled: E9's time has passed since the announcement. */
+static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t most, bool *settled) {
+  most = least(most, *settled ? RC_SLICE_NS : RC_SETTLE_NS);
   if (wait->slice) most = least(most, wait->slice(wait->context));
-  uint32_t word = rc_eventcount_prepare(waiter->event);
-  int result = look(waiter, wait), slept = 0;
-  if (result == -EAGAIN) {
-    waiter->sleeps++;
-    RC_POINT(E3_DONE);
-    int64_t first = wait->unfenced ? least(most, RC_SETTLE_NS) : most;
-    result = sleep_and_look(waiter, wait, word, first, &slept); /* E9 */
-    if (result == -EAGAIN && slept == -ETIMEDOUT && first < most)
-      result = sleep_and_look(waiter, wait, word, most - first, &slept);
-  }
-  rc_eventcount_withdraw(waiter->event, word); /* E8 */
-  RC_POINT(E8_DONE);
+  waiter->sleeps++;
+  RC_POINT(E3_DONE);
+  int slept = rc_os.futex_wait(&waiter->event->word, word, most);
+  RC_POINT(SLEPT);
+  *settled |= slept == -ETIMEDOUT;
+  int result = look(waiter, wait);
   return result == -EAGAIN && slept == -EINTR ? -EINTR : result;
 }
 
+/* The announcement stands from slice to slice, until a signal takes it back. */
 static int sleep_until(struct rc_waiter *waiter, const struct rc_wait *wait, int64_t *now, int64_t deadline) {
-  while (*now < deadline) {
-    int result = doze(waiter, wait, deadline - *now);
+  if (*now >= deadline) return -EAGAIN;
+  uint32_t word = rc_eventcount_prepare(waiter->event);
+  bool settled = !wait->unfenced;
+  int result = look(waiter, wait);
+  while (result == -EAGAIN && *now < deadline) {
+    result = doze(waiter, wait, word, deadline - *now, &settled);
     *now = rc_now_ns();
-    if (result != -EAGAIN) return result;
-    result = check_now_and_then(waiter, wait, *now);
-    if (result != -EAGAIN) return result;
+    if (result == -EAGAIN) result = check_now_and_then(waiter, wait, *now);
+    if (result != -EAGAIN || rc_load_acquire(&waiter->event->word) == word) continue; /* else E7: look after a new E1 */
+    word = rc_eventcount_prepare(waiter->event);
+    settled = !wait->unfenced;
+    result = look(waiter, wait);
   }
-  return -EAGAIN;
+  rc_eventcount_withdraw(waiter->event, word); /* E8 */
+  RC_POINT(E8_DONE);
+  return result;
 }
 
 /* Whether to spin when the next message is due. */

@@ -14,9 +14,9 @@
 #include "shm/cpu_wait.h"
 #include "shm/process.h"
 
-#define RC_SLICE_NS                                                                                                 \
-  ((int64_t)50 * 1000 * 1000)                         /* the longest sleep: limits how late a sleeper notices a ... \
-                                                       * ... death, or a wake-up lost with a dead signaller */
+/* The longest sleep. It limits how late a sleeper notices a death, which the library promises to tell within 100 ms, or
+ * a wake-up lost with a dead signaller. An idle waiter takes CPU time for its slices alone. */
+#define RC_SLICE_NS        ((int64_t)90 * 1000 * 1000)
 #define RC_SETTLE_NS       ((int64_t)100 * 1000)      /* E9's: a thousand times what a store buffer takes to drain */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
@@ -56,7 +56,7 @@ struct rc_wait {
                                        * result of NULL: not known */
   int64_t (*slice)(void *context);    /* the longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit */
   void *context;
-  bool unfenced; /* the signallers leave E5 out: each sleep settles first (E9 in ring/eventcount.h) */
+  bool unfenced; /* the signallers leave E5 out: the first sleep settles (E9 in ring/eventcount.h) */
   bool dear;     /* `poll` makes a system call: never spin with `poll` */
 };
 

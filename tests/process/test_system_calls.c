@@ -286,9 +286,8 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
 
 /* ---- Who waits long --------------------------------------------------------------------------------------------- */
 
-/* A sleep ends after 50 ms at the latest, for a look whether the other side lives. */
-enum { SLICES = 10 };
-#define LONG ((int64_t)SLICES * 50 * 1000 * 1000)
+/* A reader's sleep ends after 90 ms at the latest, a writer's after 50: for a look whether the other side lives. */
+#define LONG ((int64_t)450 * 1000 * 1000)
 
 static void stop_for_the_tracer(void) {
   child_must(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
@@ -299,18 +298,22 @@ static void wait_for_a_frame(void *nothing) {
   (void)nothing;
   ringcast_reader *reader = attach();
   struct ringcast_frame frame;
+  struct ringcast_stats stats = {.size = sizeof stats};
   stop_for_the_tracer();
   child_must(ringcast_reader_next(reader, LONG, &frame) == -ETIMEDOUT);
+  child_must(ringcast_reader_stats(reader, &stats) == 0 && stats.sleeps <= 5 + 1);
 }
 
 static void wait_for_room(void *nothing) {
   (void)nothing;
   struct ringcast_span span;
+  struct ringcast_stats stats = {.size = sizeof stats};
   writer = make_writer(4096);
   attach();
   while (ringcast_writer_send(writer, "x", 1, 0, 0) == 0) {}
   stop_for_the_tracer();
   child_must(ringcast_writer_reserve(writer, 1, LONG, &span) == -ETIMEDOUT);
+  child_must(ringcast_writer_stats(writer, &stats) == 0 && stats.sleeps <= 9 + 2); /* and the short first one (E9) */
 }
 
 /* How many calls it makes until it exits; -1: it can't be traced. */
@@ -334,7 +337,7 @@ static int trace_calls(pid_t pid) {
 }
 
 /* In each sleep: the sleep itself, and the look whether the other side lives (at its pidfd, or in /proc: open, read,
- * close). A wait for room sleeps twice each time (E9). To this come what the verdict at the end takes, and the exit. */
+ * close). To this come the verdict at the end, and the exit. */
 LOOP_TEST(who_waits_long_makes_a_few_calls_a_sleep, 0, 2) {
   static void (*const wait_in_vain[])(void *) = {wait_for_a_frame, wait_for_room};
   if (_i == 0) writer = make_writer(4096);
@@ -343,8 +346,8 @@ LOOP_TEST(who_waits_long_makes_a_few_calls_a_sleep, 0, 2) {
     tell_skipped(__func__, "a process can't be traced here");
     return;
   }
-  int sleeps = SLICES + 1, a_sleep = (has_pidfds() ? 2 : 4) + (_i == 1);
-  ck_assert_msg(calls > 0 && calls <= a_sleep * sleeps + 25, "%d calls in %d sleeps", calls, sleeps);
+  int sleeps = _i == 0 ? 6 : 11;
+  ck_assert_msg(calls > 0 && calls <= sleeps * (has_pidfds() ? 2 : 4) + 25, "%d calls in %d sleeps", calls, sleeps);
 }
 
 static void prepare(void) {

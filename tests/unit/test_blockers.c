@@ -81,7 +81,7 @@ TEST(so_is_one_that_dies_while_the_writer_sleeps) {
   ck_assert_int_eq(fill(writer, RINGCAST_FOREVER), -EOWNERDEAD);
   ck_says("'rank 2'");
   ck_assert_int_ge(sleeps, 2);
-  ck_assert_int_le(longest, RC_SLICE_NS);
+  ck_assert_int_le(longest, (int64_t)50 * 1000 * 1000); /* readers beside the blocker are checked every 25 ms */
 }
 
 /* It holds nobody back, but the one that does may be waiting for it. */
