@@ -156,7 +156,8 @@ int64_t rc_py_now_ns(void) {
   return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline) {
+static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
+                          int64_t *deadline) {
   int rc = attempt(call, 0);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
@@ -164,6 +165,7 @@ static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns,
   for (;;) {
     /* Signals are looked at after an attempt that got nothing, never after one that did: nothing is lost. */
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
+    if (between) between(call);
     int64_t left = *deadline - rc_py_now_ns();
     if (left <= 1) { /* once more, for the sentence that says why; 1 tells that this one has the GIL */
       rc = attempt(call, 1);
@@ -175,14 +177,14 @@ static int wait_in_slices(rc_py_attempt attempt, void *call, int64_t timeout_ns,
   }
 }
 
-int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline) {
-  int rc = wait_in_slices(attempt, call, timeout_ns, deadline);
+int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns, int64_t *deadline) {
+  int rc = wait_in_slices(attempt, between, call, timeout_ns, deadline);
   return rc == RC_PY_TOO_SLOW ? -ETIMEDOUT : rc;
 }
 
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns) {
   int64_t deadline = 0;
-  return rc_py_wait_until(attempt, call, timeout_ns, &deadline);
+  return rc_py_wait_until(attempt, NULL, call, timeout_ns, &deadline);
 }
 
 bool rc_py_enter(bool *busy, pid_t pid, const char *type) {

@@ -1,33 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* clang-format off */
 /*
- * What the files of the extension share. It stands on the public headers alone.
+ * What the files of the extension share. The extension stands on the public headers alone.
  *
- *   module.c    the module, its state, the constants     errors.c    errno -> exception, sentences for timeouts
- *   call.c      arguments, seconds, waiting               status.c    info, stats and peers, as Python shows them
+ *   module.c                   the module, its state, the constants
+ *   errors.c                   errno -> exception, sentences for timeouts
+ *   call.c                     arguments, seconds, waiting
+ *   status.c                   info, stats and peers, as Python shows them
  *
- *   handles/    what Python's users hold
- *     writer.c    Writer                                  send.c      what it sends: objects, bytes, errors
- *     options.c   what Writer() is told                   packed.c    PackedFrame: a frame in memory of its own
- *     span.c      Span; how a reservation ends
- *     reader.c    Reader                                  receive.c   what it receives
- *     frame.c     Frame; how a frame is given back        view.c      View: arrays that lie in the ring
- *     asyncio.c      asyncio's side of Reader and Writer     tap.c       Tap
- *   codec/      objects and frames
- *     encode.c, write.c    object -> parts -> frame       decode.c, decode_value.c    frame -> object
- *     token_write.c, scalars_write.c   nested values -> tokens        token_read.c, scalars_read.c          tokens ->
- * values classes.c   classes that travel by name, fields     names.c     torch.dtype and its like inspect.c      keys,
- * items and hashes of a frame       hash.c      hashes of what is sent path.c      where in a value something is
- * stack.c     what is left of a thread's stack tensors/    their memory; declared in tensors.h tensor.c    the dtypes
- * that all share               buffer_pool.c   memory of large arrays, used again torch.c, numpy.c   from Python's side
- * dlpack.c    described and made without Python view_arrays.c      arrays over the ring's own memory What has to do
- * with tensors of a CUDA device is in device.h.
+ *   handles/                   what Python's users hold
+ *     writer.c                 Writer
+ *     options.c                the options of Writer()
+ *     send.c                   what a Writer sends: objects, bytes, errors
+ *     span.c                   Span; how a reservation ends
+ *     packed.c                 PackedFrame: a frame in memory of its own
+ *     reader.c                 Reader
+ *     receive.c                what a Reader receives
+ *     turn.c                   the Reader's turn; how a frame is given back
+ *     frame.c                  Frame
+ *     view.c                   View: arrays that lie in the ring
+ *     tap.c                    Tap
+ *     asyncio.c                asyncio's side of Reader and Writer
+ *   codec/                     objects and frames
+ *     encode.c                 object -> parts
+ *     write.c                  parts -> frame
+ *     token_write.c            nested values -> tokens
+ *     scalars_write.c          numbers, text and bytes -> tokens
+ *     decode.c                 frame -> object
+ *     decode_value.c           one entry of a frame -> value
+ *     token_read.c             tokens -> nested values
+ *     scalars_read.c           tokens -> numbers
+ *     classes.c                classes that travel by name, and their fields
+ *     torch_names.c            torch.dtype, torch.device and torch.Size
+ *     inspect.c                keys, items and hashes of a frame
+ *     hash.c                   hashes of what is sent
+ *     path.c                   where in a value something is
+ *     stack.c                  what is left of a thread's stack
+ *   tensors/                   memory of tensors; declared in tensors.h
+ *     tensor.c                 the dtypes that all share
+ *     torch.c, numpy.c         from Python's side
+ *     dlpack.c                 described and made without Python
+ *     buffer_pool.c            memory of large arrays, used again
+ *     view_arrays.c            arrays over the ring's own memory
+ *
+ * device.h has the files for tensors of a CUDA device.
  *
  * handles/ stands on codec/, codec/ on tensors/, and not the other way round. Within handles/, writer.c stands on
- * send.c and span.c, reader.c on receive.c and frame.c.
+ * send.c and span.c, reader.c on receive.c, frame.c and turn.c.
  *
  * Every wait and every large copy is done without the GIL. A handle is for one thread at a time: `busy` is set for as
- * long as a call may let other Python code run, and a second caller is told so.
+ * long as a call may let other Python code run, and a second caller gets a RuntimeError. A Frame may be released or
+ * dropped by any thread.
  */
+/* clang-format on */
 #ifndef RC_EXTENSION_H
 #define RC_EXTENSION_H
 
@@ -68,7 +93,7 @@ struct rc_py_torch {
   PyObject *stream;                               /* torch's object of the stream that was recorded last, ... */
   void *stream_is;                                /* ... what it is to the driver, ... */
   int32_t stream_device;                          /* ... and where; NULL: none was */
-  PyObject *dtype_type, *device_type, *size_type; /* names.c's; NULL until one is looked for */
+  PyObject *dtype_type, *device_type, *size_type; /* torch_names.c's; NULL until one is looked for */
   PyObject *dtypes[RC_PY_DTYPES];                 /* NULL: this torch has no such dtype */
   bool takes_no_dlpack[RC_PY_DTYPES];
   unsigned char dlpack_failures[RC_PY_DTYPES]; /* in a row, that need not last */
@@ -208,7 +233,7 @@ struct rc_py_reader {
   PyObject *classes;       /* that came: the cache of classes.c */
   Py_ssize_t exports;      /* buffers in use, of all Frames */
   struct rc_py_hold *hold; /* what arrays of views hold; NULL: there was no view yet */
-  /* Frames that were dropped while a call was at work: given back at its end. */
+  /* Frames that were released or dropped while a call was at work: turn.c. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
   PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
@@ -276,8 +301,10 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
  * RC_PY_TOO_SLOW, or RC_PY_RAISED. */
 typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
-/* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. */
-int rc_py_wait_until(rc_py_attempt attempt, void *call, int64_t timeout_ns, int64_t *deadline);
+/* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. `between` is
+ * called with the GIL before each slice; it raises nothing. NULL: nothing is. */
+typedef void (*rc_py_between)(void *call);
+int rc_py_wait_until(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns, int64_t *deadline);
 /* Of CLOCK_MONOTONIC. */
 int64_t rc_py_now_ns(void);
 
@@ -319,7 +346,7 @@ static inline int rc_py_is_yes(PyObject *answer) {
 /* memcpy, without the GIL if there is much to copy. */
 void rc_py_copy(void *to, const void *from, size_t bytes);
 
-/* ---- names.c ---------------------------------------------------------------------------------------------------- */
+/* ---- torch_names.c ---------------------------------------------------------------------------------------------- */
 
 /* A torch.dtype, torch.device or torch.Size, as a token: what it counts, and its bytes, which `keep` holds. */
 struct rc_py_named {
@@ -399,8 +426,7 @@ PyObject *rc_py_writer_send(PyObject *self, PyObject *const *args, Py_ssize_t co
 PyObject *rc_py_writer_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 PyObject *rc_py_writer_send_error(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
-/* ---- asyncio.c -----------------------------------------------------------------------------------------------------
- */
+/* ---- asyncio.c -------------------------------------------------------------------------------------------------- */
 
 /* After so many frames in a row that a task had not to wait for, others get their turn: a turn of a loop costs as much
  * as receiving a few. Large frames count for more, as it is time that matters. */
@@ -435,7 +461,7 @@ void rc_py_reader_shut(struct rc_py_reader *self, bool lets_others_run);
 bool rc_py_writer_options(PyObject *args, PyObject *keywords, struct ringcast_writer_options *out, bool *allow_pickle,
                           struct rc_py_gpu_options *gpu);
 
-/* ---- span.c, frame.c -------------------------------------------------------------------------------------------- */
+/* ---- span.c ----------------------------------------------------------------------------------------------------- */
 
 /* Raises ValueError if it is closed, RuntimeError if a call is at work on it. */
 bool rc_py_writer_enter(struct rc_py_writer *self);
@@ -447,12 +473,18 @@ PyObject *rc_py_writer_commit(struct rc_py_writer *self, PyObject *n, PyObject *
 PyObject *rc_py_writer_abort(struct rc_py_writer *self);
 PyObject *rc_py_span_new(struct rc_py_writer *writer);
 
+/* ---- turn.c, frame.c -------------------------------------------------------------------------------------------- */
+
 bool rc_py_reader_enter(struct rc_py_reader *self);
 void rc_py_reader_give_back_dropped(struct rc_py_reader *self);
 static inline void rc_py_reader_leave(struct rc_py_reader *self) {
   if (self->dropped_count > 0) rc_py_reader_give_back_dropped(self);
   self->busy = false;
 }
+/* Raises what `rc` stands for if it is negative, and leaves. False: raised. */
+bool rc_py_reader_finish(struct rc_py_reader *self, int rc);
+/* Leaves the frame to the call that is at work on the Reader. False: none is. */
+bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);
 /* Gives the frame back, whatever became of its contents; an exception that is set already stays, but Evicted takes the
  * place of any other than KeyboardInterrupt and the like: it may come of what was overwritten. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);

@@ -293,11 +293,11 @@ class Frame:
         """The sender's tag; 0 for send_bytes()."""
 
     def release(self) -> None:
-        """Give the frame back to the ring. The writer may overwrite the memory once all older frames are released
-        too.
+        """Give the frame back to the ring, from any thread. The writer may overwrite the memory once all older frames
+        are released too. A second call does nothing.
 
-        A second call does nothing. BufferError: a memoryview of the frame is still in use. Evicted: the writer has
-        evicted this Reader and may have overwritten the frame during the read: discard all results.
+        BufferError: a memoryview of the frame is still in use. Evicted: the writer has evicted this Reader and may
+        have overwritten the frame during the read: discard all results.
         """
 
     @property

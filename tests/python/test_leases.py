@@ -123,23 +123,33 @@ def test_after_an_exception_each_frame_goes_with_its_own_last_view(four):
     assert reader.lag == 0
 
 
-def test_a_frame_dropped_while_another_thread_waits_is_released_afterwards(four):
-    writer, reader = four
-    writer.send_bytes(b"1", 0)
-    writer.send_bytes(b"2", 0)
-    frames = [reader.next(0), reader.next(0)]
-    got = []
-    thread = threading.Thread(target=lambda: got.append(reader.recv(WATCHDOG)))
-    thread.start()
-    with pytest.raises(RuntimeError):
+def wait_for_turn(reader, thread):
+    """Until another call is at work on the reader."""
+    with pytest.raises(RuntimeError, match="in use"):
         while thread.is_alive():
             assert reader.lag
-    with pytest.raises(RuntimeError, match="in use"):
-        frames[0].release()
-    frames.clear()  # nobody to raise to
-    writer.send_bytes(b"3", 0)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_frame_that_is_given_up_while_another_thread_waits_makes_room(four, drops):
+    writer, reader = four
+    large, held, got = bytes(writer.ring_frame), [], []
+    with pytest.raises(TimeoutError):  # what is held is in the way
+        for _ in range(4):
+            writer.send_bytes(large, 0)
+            held.append(reader.next(0))
+    thread = threading.Thread(target=lambda: got.append(reader.recv(WATCHDOG)))
+    thread.start()
+    wait_for_turn(reader, thread)
+    if not drops:
+        for frame in held:
+            frame.release()
+        with pytest.raises(ValueError, match="released already"):
+            bytes(held[0])
+    held.clear()
+    writer.send_bytes(large, WATCHDOG / 4)
     thread.join()
-    assert got == [b"3"] and reader.lag == 0
+    assert got == [large] and reader.lag == 0
     for number in range(8):  # none of the four places is lost
         writer.send_bytes(b"%d" % number, 0)
     assert len([reader.next(0) for _ in range(4)]) == 4

@@ -159,6 +159,30 @@ def test_memory_does_not_grow(ring):
     assert least < 20 * 1000  # bytes: less than any object kept in each round
 
 
+class Taker:
+    """A watch of the event loop that takes a memoryview when it is closed."""
+
+    def __init__(self, of):
+        self.of, self.taken = of, None
+
+    def close(self):
+        self.taken = memoryview(self.of)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_memoryview_that_is_taken_during_close_keeps_it_open(ring, side):
+    writer, reader = ring
+    writer.send_bytes(b"seen", 0)
+    ends = (writer, writer.reserve(4)), (reader, reader.next(0))
+    handle, lent = ends[side]
+    handle._watch = watch = Taker(lent)
+    with pytest.raises(BufferError):
+        handle.close()
+    assert not handle.closed and len(bytes(watch.taken)) == 4
+    watch.taken.release()
+    handle.close()
+
+
 # ---- Fork ----------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +229,21 @@ def test_a_forked_child_is_told_so(ring):
     assert set(of_writer) == set(of_reader) == {ringcast.ForkedError} and closed
     writer.send({"a": 1}, 0)
     assert reader.recv(0) == {"a": 1} and len(writer.readers()) == 1
+
+
+def test_a_frame_that_a_forked_child_drops_stays_the_parents(ring, monkeypatch):
+    writer, reader = ring
+    writer.send({"a": 1}, 0)
+    frames, told = [reader.next(0)], []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(repr(args.exc_value)))
+
+    def child():
+        frames.clear()
+        gc.collect()
+        return told
+
+    assert in_a_fork(child) == []
+    assert frames[0]["a"] == 1
 
 
 def test_a_child_forked_while_a_thread_waits_is_told_so(ring):

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frame: what Python may see of a ring that it reads from; and how a frame is given back.
+ * Frame: what Python may see of a ring that it reads from.
  *
  * A Frame that outlives its release, or its Reader, is seen to be of the past. While a memoryview of it exists it can't
- * be released: BufferError, as mmap does. A Frame that is dropped is released; if a call is at work on the Reader just
- * then (it waits in another thread, or unpickles), at the end of that call.
+ * be released: BufferError, as mmap does. A Frame that is dropped is released.
  */
 #include "python/extension/device.h"
 
@@ -23,50 +22,7 @@ struct frame {
   Py_ssize_t exports; /* memoryviews and other buffers in use */
 };
 
-/* ---- The Reader's turn, and the end of a frame ------------------------------------------------------------------ */
-
-bool rc_py_reader_enter(struct rc_py_reader *self) {
-  if (!rc_py_enter(&self->busy, self->pid, "Reader")) return false;
-  if (self->reader) return true;
-  self->busy = false;
-  PyErr_SetString(PyExc_ValueError, "the Reader is closed");
-  return false;
-}
-
-void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
-  while (self->dropped_count > 0) {
-    struct ringcast_frame frame = self->dropped[--self->dropped_count]; /* meanwhile another may be dropped */
-    /* Nobody is there to be told that it was evicted: the next call tells. */
-    if (self->reader) rc_py_reader_release(self, &frame);
-  }
-}
-
-bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  int rc = rc_py_reader_release(self, frame);
-  bool wins = type && rc == -ESTALE && PyErr_GivenExceptionMatches(type, PyExc_Exception);
-  if (wins) {
-    Py_CLEAR(type);
-    Py_CLEAR(value);
-    Py_CLEAR(traceback);
-  }
-  if (type) {
-    PyErr_Restore(type, value, traceback);
-  } else if (rc < 0) {
-    rc_py_raise(rc_py_state_of(self), rc);
-  }
-  return rc == 0;
-}
-
-PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object) {
-  int rc = ringcast_reader_check(self->reader);
-  if (rc == 0 || (!object && !PyErr_ExceptionMatches(PyExc_Exception))) return object;
-  if (!object && rc != -ESTALE) return NULL;
-  Py_XDECREF(object);
-  PyErr_Clear();
-  return rc_py_raise(rc_py_state_of(self), rc);
-}
+/* ---- The end of a frame ------------------------------------------------------------------------------------------ */
 
 static bool is_current(const struct frame *self) { return self->open && self->reader->reader; }
 
@@ -80,6 +36,10 @@ static bool frame_check(const struct frame *self) {
 static PyObject *release(struct frame *self) {
   struct rc_py_reader *reader = self->reader;
   if (self->exports > 0) return rc_py_raise_exported(self->exports, "release", "Frame");
+  if (rc_py_reader_defer(reader, &self->frame)) {
+    self->open = false;
+    return rc_py_ref(Py_None);
+  }
   if (!rc_py_reader_enter(reader)) return NULL;
   self->open = false;
   bool released = rc_py_reader_give_back(reader, &self->frame);
@@ -96,15 +56,9 @@ void rc_py_frame_give_up(PyObject *object) {
   rc_py_reader_leave(self->reader);
 }
 
-/* Releases it where there is nobody to raise to. */
+/* Releases the frame where no caller is left to raise to. In a forked child the frame is the parent's. */
 static void release_quietly(struct frame *self, PyObject *who) {
-  struct rc_py_reader *reader = self->reader;
-  if (!is_current(self)) return;
-  if (reader->busy && getpid() == reader->pid) {
-    self->open = false;
-    reader->dropped[reader->dropped_count++] = self->frame; /* a Reader holds no more than there is room for */
-    return;
-  }
+  if (!is_current(self) || getpid() != self->reader->pid) return;
   PyObject *type, *value, *traceback; /* this runs while an exception passes */
   PyErr_Fetch(&type, &value, &traceback);
   Py_XDECREF(release(self));

@@ -131,8 +131,8 @@ static PyObject *lend(struct rc_py_reader *self, int64_t timeout_ns) {
   if (!rc_py_reader_enter(self)) return NULL;
   struct ringcast_frame lent;
   int rc = rc_py_receive_frame(self, timeout_ns, &lent);
-  rc_py_watch_after(self->watch, self->pid, rc);
   PyObject *frame = rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_frame_new(self, &lent);
+  rc_py_watch_after(self->watch, self->pid, rc);
   if (rc >= 0 && !frame) rc_py_reader_give_back(self, &lent);
   rc_py_reader_leave(self);
   return frame;
@@ -166,13 +166,10 @@ static PyObject *reader_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!self->reader) Py_RETURN_NONE;
   if (!rc_py_enter(&self->busy, self->pid, "Reader")) return NULL;
+  if (self->exports == 0) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
   bool may_close = self->exports == 0;
-  if (may_close) {
-    rc_py_watch_close(&self->watch, self->pid);
-    rc_py_reader_shut(self, true); /* what is kept may have to be copied */
-  } else {
-    rc_py_raise_exported(self->exports, "close the Reader", "Frame");
-  }
+  if (may_close) rc_py_reader_shut(self, true); /* what is kept may have to be copied */
+  else rc_py_raise_exported(self->exports, "close the Reader", "Frame");
   rc_py_reader_leave(self);
   return may_close ? rc_py_ref(Py_None) : NULL;
 }
@@ -189,16 +186,13 @@ static PyObject *reader_fileno(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
   int fd = ringcast_reader_fd(self->reader);
-  rc_py_reader_leave(self);
-  return fd < 0 ? rc_py_raise(rc_py_state_of(self), fd) : PyLong_FromLong(fd);
+  return rc_py_reader_finish(self, fd) ? PyLong_FromLong(fd) : NULL;
 }
 
 static PyObject *reader_check(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   if (!rc_py_reader_enter(self)) return NULL;
-  int rc = ringcast_reader_check(self->reader);
-  rc_py_reader_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_ref(Py_None);
+  return rc_py_reader_finish(self, ringcast_reader_check(self->reader)) ? rc_py_ref(Py_None) : NULL;
 }
 
 static PyObject *reader_reduce(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused)) {
@@ -226,9 +220,7 @@ static PyObject *get_lag(PyObject *object, void *Py_UNUSED(closure)) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   uint64_t lag;
   if (!rc_py_reader_enter(self)) return NULL;
-  int rc = ringcast_reader_lag(self->reader, &lag);
-  rc_py_reader_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : PyLong_FromUnsignedLongLong(lag);
+  return rc_py_reader_finish(self, ringcast_reader_lag(self->reader, &lag)) ? PyLong_FromUnsignedLongLong(lag) : NULL;
 }
 
 static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -236,8 +228,7 @@ static PyObject *reader_info(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct ringcast_info info = {.size = sizeof info};
   if (!rc_py_reader_enter(self)) return NULL;
   int rc = ringcast_reader_info(self->reader, &info);
-  rc_py_reader_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_info(rc_py_state_of(self), &info);
+  return rc_py_reader_finish(self, rc) ? rc_py_info(rc_py_state_of(self), &info) : NULL;
 }
 
 static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
@@ -245,8 +236,7 @@ static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct ringcast_stats stats = {.size = sizeof stats};
   if (!rc_py_reader_enter(self)) return NULL;
   int rc = ringcast_reader_stats(self->reader, &stats);
-  rc_py_reader_leave(self);
-  return rc < 0 ? rc_py_raise(rc_py_state_of(self), rc) : rc_py_stats(rc_py_state_of(self), &stats);
+  return rc_py_reader_finish(self, rc) ? rc_py_stats(rc_py_state_of(self), &stats) : NULL;
 }
 
 static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {

@@ -13,7 +13,7 @@
 #include "python/extension/device.h"
 
 struct arrival {
-  ringcast_reader *reader;
+  struct rc_py_reader *owner;
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
   bool retained;
@@ -25,8 +25,11 @@ static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
   if (call->gpu && timeout_ns > 1) rc_py_gpu_end_owed(call->gpu);
   else if (call->gpu) rc_py_gpu_end_owed_now(call->gpu);
-  return ringcast_reader_next(call->reader, timeout_ns, &call->frame);
+  return ringcast_reader_next(call->owner->reader, timeout_ns, &call->frame);
 }
+
+/* The writer may be waiting for just what was dropped. */
+static void give_back_dropped(void *context) { rc_py_reader_give_back_dropped(((struct arrival *)context)->owner); }
 
 /* The next frame, or the one that an earlier call could not copy. */
 static int arrive(struct rc_py_reader *self, struct arrival *call) {
@@ -36,7 +39,7 @@ static int arrive(struct rc_py_reader *self, struct arrival *call) {
   }
   call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
   int rc = rc_py_gpu_check(self);
-  if (rc == 0) rc = rc_py_wait_until(try_next, call, call->timeout_ns, &call->deadline);
+  if (rc == 0) rc = rc_py_wait_until(try_next, give_back_dropped, call, call->timeout_ns, &call->deadline);
   if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed_now(call->gpu); /* says why, if that is what leaves no lease */
   return rc;
 }
@@ -112,7 +115,7 @@ static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t 
 }
 
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
-  struct arrival call = {.reader = self->reader, .timeout_ns = timeout_ns};
+  struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
   int rc = arrive(self, &call);
   if (rc < 0) return rc;
   self->begun = false; /* a frame that could not be copied is lent now */
@@ -122,7 +125,7 @@ int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ri
 
 PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
   if (!rc_py_reader_enter(self)) return NULL;
-  struct arrival call = {.reader = self->reader, .timeout_ns = timeout_ns};
+  struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
   PyObject *object = NULL;
   int rc;
   do {
@@ -135,8 +138,8 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
     self->spent = 0; /* the task is going to wait */
     object = rc_py_ref(rc_py_state_of(self)->nothing);
   } else if (rc < 0) {
-    rc_py_watch_after(self->watch, self->pid, rc);
     rc_py_raise(rc_py_state_of(self), rc);
+    rc_py_watch_after(self->watch, self->pid, rc);
   }
   rc_py_reader_leave(self);
   return object;

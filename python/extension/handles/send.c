@@ -26,8 +26,9 @@ static PyObject *sent(struct rc_py_writer *self, int rc, uint64_t bytes) {
     return rc_py_ref(rc_py_state_of(self)->nothing);
   }
   if (rc >= 0 && self->offering) self->spent += 1 + (unsigned)(bytes >> 18);
+  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   rc_py_watch_after(self->watch, self->pid, rc);
-  return rc < 0 ? rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes) : rc_py_ref(Py_None);
+  return rc < 0 ? NULL : rc_py_ref(Py_None);
 }
 
 /* Puts what was measured into the ring. On an error nothing is left open. */

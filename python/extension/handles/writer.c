@@ -79,9 +79,10 @@ static PyObject *writer_reserve(PyObject *object, PyObject *const *args, Py_ssiz
   if (!rc_py_writer_enter(self)) return NULL;
   struct rc_py_reservation call = {.writer = self, .bytes = bytes};
   int rc = rc_py_wait(rc_py_try_reserve, &call, timeout_ns);
+  if (rc < 0) rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
   rc_py_watch_after(self->watch, self->pid, rc);
   rc_py_writer_leave(self);
-  if (rc < 0) return rc_py_raise_of_frame(rc_py_state_of(self), rc, &self->info, bytes);
+  if (rc < 0) return NULL;
   self->span = call.span;
   self->lease = (struct rc_py_lease){.open = true, .generation = self->lease.generation + 1};
   PyObject *span = rc_py_span_new(self);
@@ -193,8 +194,9 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   if (!self->writer) Py_RETURN_NONE;
   if (!rc_py_enter(&self->busy, self->pid, "Writer")) return NULL;
   bool may_close = rc_py_writer_may_end(self, "close the Writer") && rc_py_loans_may_close(self);
+  if (may_close) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
+  may_close = may_close && rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
-    rc_py_watch_close(&self->watch, self->pid);
     ringcast_writer *writer = self->writer;
     self->writer = NULL;
     self->lease.open = false;

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The Reader's turn: one call at a time, and what a call leaves to be given back.
+ *
+ * A Frame may be released or dropped by any thread at any time. While a call is at work on the Reader, the frame is put
+ * on the list of dropped frames: a call that waits gives them back in its next slice, for the writer may be waiting for
+ * just these; any other call gives them back when it leaves.
+ */
+#include "python/extension/device.h"
+
+#include <unistd.h>
+
+bool rc_py_reader_enter(struct rc_py_reader *self) {
+  if (!rc_py_enter(&self->busy, self->pid, "Reader")) return false;
+  if (self->reader) return true;
+  self->busy = false;
+  PyErr_SetString(PyExc_ValueError, "the Reader is closed");
+  return false;
+}
+
+bool rc_py_reader_finish(struct rc_py_reader *self, int rc) {
+  if (rc < 0) rc_py_raise(rc_py_state_of(self), rc); /* first: what is given back may change the library's text */
+  rc_py_reader_leave(self);
+  return rc >= 0;
+}
+
+bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  if (!self->busy || getpid() != self->pid) return false;
+  self->dropped[self->dropped_count++] = *frame; /* a Reader holds no more frames than there is room for */
+  return true;
+}
+
+void rc_py_reader_give_back_dropped(struct rc_py_reader *self) {
+  while (self->dropped_count > 0) {
+    struct ringcast_frame frame = self->dropped[--self->dropped_count]; /* meanwhile another may be dropped */
+    /* No caller is left to be told of an eviction: the next call tells. */
+    if (self->reader) rc_py_reader_release(self, &frame);
+  }
+}
+
+/* Raises `rc` in place of the exception that is set, if any; the old one is dropped last, for that may run any code. */
+static void raise_instead(struct rc_py_reader *self, int rc) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  rc_py_raise(rc_py_state_of(self), rc);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  int rc = rc_py_reader_release(self, frame);
+  bool has_raised = PyErr_Occurred(), may_replace = !has_raised || PyErr_ExceptionMatches(PyExc_Exception);
+  if (rc < 0 && may_replace && (!has_raised || rc == -ESTALE)) raise_instead(self, rc);
+  return rc == 0;
+}
+
+PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object) {
+  int rc = ringcast_reader_check(self->reader);
+  if (rc == 0 || (!object && !PyErr_ExceptionMatches(PyExc_Exception))) return object;
+  if (object || rc == -ESTALE) raise_instead(self, rc);
+  Py_XDECREF(object);
+  return NULL;
+}
