@@ -212,8 +212,9 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
                   rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return commit_slowly(writer, bytes, kind);
   rc_count_frame(&writer->ring.ring.control->counts, bytes);
-  if (rc_unlikely(rc_eventcount_is_asleep(&writer->ring.ring.control->not_empty))) return wake_readers(writer);
-  return 0;
+  bool asleep = rc_eventcount_is_asleep(&writer->ring.ring.control->not_empty);
+  rc_ring_zero_ahead(&writer->ring, bytes);
+  return rc_unlikely(asleep) ? wake_readers(writer) : 0;
 }
 
 int ringcast_writer_abort(ringcast_writer *writer) {

@@ -65,19 +65,25 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
   RC_POINT(W1_DONE);
   rc_store_release(&frame->commit, end); /* W2 -> R1 */
   RC_POINT(W2_DONE);
-  if (rc_likely(end + lines + RC_FRAME_ALIGN <= writer->limit)) {
-    rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* W0 of the next frame, if the length is equal */
-    /* Prefetch a later frame's line, so that the signaller's fence (E5) does not wait for each line in turn. */
-    __builtin_prefetch(rc_frame_at(ring, end + FETCH_AHEAD), 1);
-  } else {
-    writer->zeroed = 0;
-  }
-  RC_POINT(ZEROED_AHEAD);
   rc_store_release(&ring->control->tail, end); /* W3 -> J3 */
   RC_POINT(W3_DONE);
   writer->tail = end;
   writer->open = false;
+  writer->zeroed = 0;
   assert(rc_ring_writer_is_valid(writer));
+}
+
+/* W0 of the next frame, in case that frame is as long as the last one, of `bytes`. The caller has passed the
+ * signaller's fence (E5), which would wait for this line. */
+static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
+  const struct rc_ring *ring = &writer->ring;
+  uint64_t lines = rc_frame_lines(bytes), end = writer->tail;
+  if (rc_unlikely(end + lines + RC_FRAME_ALIGN > writer->limit)) return;
+  rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* relaxed: as in rc_ring_publish */
+  writer->zeroed = lines;
+  /* Prefetch a later frame's line, so that the next fences do not wait for each line in turn. */
+  __builtin_prefetch(rc_frame_at(ring, end + FETCH_AHEAD), 1);
+  RC_POINT(ZEROED_AHEAD);
 }
 
 static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind) {

@@ -16,11 +16,11 @@
  * word, at 0, is zero because new memory is zero. A small frame and its commit word share one line, and only this line
  * moves between the CPUs.
  *
- * The writer does W0 ahead, directly after the previous commit, as if the next frame had the same length. A trip then
- * takes a quarter less: W0 has to fetch a line, stores become visible in order, and W2 would wait behind W0. The line
- * also belongs to the writer's CPU already when the writer fills the next frame. If the next frame has another length,
- * or if its reservation reached over the word, W0 is done before W2. In both cases W0 precedes W2 in program order, and
- * the proof needs nothing more.
+ * The writer does W0 ahead, after the previous commit and the fence that follows the commit (E5 in ring/eventcount.h),
+ * as if the next frame had the same length. A trip then takes a quarter less: W0 has to fetch a line, stores become
+ * visible in order, and W2 or the fence would wait behind W0. The line also belongs to the writer's CPU already when
+ * the writer fills the next frame. If the next frame has another length, or if its reservation reached over the word,
+ * W0 is done before W2. In both cases W0 precedes W2 in program order, and the proof needs nothing more.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)

@@ -26,6 +26,7 @@ static bool send(uint64_t bytes) {
   if (!reserve(bytes, &to)) return false;
   stamp(to, bytes, world.number);
   require(rc_ring_commit(&world.writer, bytes, (uint16_t)world.number) == 0);
+  rc_ring_zero_ahead(&world.writer, bytes);
   was_sent(position, bytes, false);
   return true;
 }
@@ -48,6 +49,7 @@ static void send_by_turns(struct input *input) {
   }
   stamp(to, bytes, world.number);
   require(rc_ring_commit(&world.writer, bytes, (uint16_t)world.number) == 0);
+  rc_ring_zero_ahead(&world.writer, bytes);
   was_sent(position, bytes, false);
 }
 

@@ -227,10 +227,6 @@ inline publish(size) {
 #else
   store_release(W, COMMIT(tail), tail + size); /* W2 */
 #endif
-  if
-  :: tail + size + size + 1 <= limit -> store_relaxed(W, COMMIT(tail + size + size), 0) /* W0 of the next */
-  :: else -> zeroed = 0
-  fi;
 #ifdef WEAK_W0
   if
   :: zeroed != size -> store_relaxed(W, COMMIT(tail + size), 0); zeroed = size
@@ -242,6 +238,10 @@ inline publish(size) {
 #else
   store_release(W, TAIL, tail + size); /* W3 */
 #endif
+  if
+  :: tail + size + size + 1 <= limit -> store_relaxed(W, COMMIT(tail + size + size), 0) /* W0 of the next */
+  :: else -> zeroed = 0
+  fi;
   tail = tail + size
 }
 

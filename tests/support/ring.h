@@ -47,7 +47,9 @@ static inline int send(uint64_t number, size_t bytes) {
   int result = rc_ring_reserve(&writer, bytes, &out);
   if (result != 0) return result;
   pattern_fill(out, bytes, number);
-  return rc_ring_commit(&writer, bytes, (uint16_t)number);
+  result = rc_ring_commit(&writer, bytes, (uint16_t)number);
+  rc_ring_zero_ahead(&writer, bytes);
+  return result;
 }
 
 static inline void expect(struct rc_ring_reader *reader, uint64_t number, size_t bytes) {

@@ -90,6 +90,7 @@ static inline void fill_and_commit(struct rc_ring_writer *writer, struct rc_spil
   size_t bytes = frame_bytes(number);
   fill(out, bytes, number);
   if ((is_spilled(number) ? rc_spill_commit(spill, writer, bytes, 0) : rc_ring_commit(writer, bytes, 0)) != 0) abort();
+  if (!is_spilled(number)) rc_ring_zero_ahead(writer, bytes);
 }
 
 /* `kind` is in the place of a process: the writer may tell readers apart by it. */

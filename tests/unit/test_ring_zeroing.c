@@ -25,7 +25,10 @@ static void *reserve(size_t bytes) {
 /* Reserves so much and fills it. */
 static void reserve_forged(size_t bytes) { forge(reserve(bytes), bytes, writer.tail); }
 
-static void commit(size_t bytes) { ck_assert_int_eq(rc_ring_commit(&writer, bytes, SENT), 0); }
+static void commit(size_t bytes) {
+  ck_assert_int_eq(rc_ring_commit(&writer, bytes, SENT), 0);
+  rc_ring_zero_ahead(&writer, bytes);
+}
 
 static void expect_only(struct rc_ring_reader *reader, size_t bytes) {
   struct rc_ring_frame frame;
