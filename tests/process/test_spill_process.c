@@ -209,23 +209,6 @@ TEST(a_reader_that_dies_with_a_spilled_frame_is_named_when_the_memory_is_wanted)
   ringcast_writer_close(writer);
 }
 
-static void open_the_gate(void *context) { gate_open(&((struct party *)context)->gate); }
-
-TEST(a_reader_that_lets_go_frees_a_writer_that_waits_for_spill_memory) {
-  ringcast_writer *writer = make_writer(65536, 8 * MIB);
-  struct party party = {.gate = gate_make(), .done = gate_make()};
-  struct ringcast_span span;
-  pid_t pid = send_to_holder(writer, &party);
-  pid_t opener = start_child(open_the_gate, &party);
-  ck_assert_int_eq(ringcast_writer_reserve(writer, 5 * MIB, RINGCAST_FOREVER, &span), 0);
-  fill_words(span.data, 5 * MIB, 2);
-  child_must_succeed(pid);
-  child_must_succeed(opener);
-  gate_free(&party.gate);
-  gate_free(&party.done);
-  ringcast_writer_close(writer);
-}
-
 enum { LEFT = 3 };
 
 static void write_and_stop(void *context) {

@@ -160,15 +160,9 @@ static int count_wakes(_Atomic uint32_t *word, int count) {
   return real_wake(word, count);
 }
 
-/* Whether the kernel has it asleep. Between two slices of a sleep it is not, for a moment. */
-static bool sleeps(pid_t pid) {
-  char path[40], text[512] = "";
-  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-  ck_assert_int_gt(rc_os.read_file(path, text, sizeof text), 0);
-  const char *state = strrchr(text, ')');
-  ck_assert_ptr_nonnull(state);
-  ck_assert_msg(state[2] != 'Z', "a child has ended");
-  return state[2] == 'S';
+/* Until the kernel has it asleep. Between two slices of a sleep it is not, for a moment. */
+static void await_sleep(pid_t pid) {
+  for (char state; (state = state_of(pid)) != 'S'; sched_yield()) ck_assert_msg(state != 'Z', "a child has ended");
 }
 
 struct party {
@@ -209,7 +203,7 @@ LOOP_TEST(one_call_wakes_all_who_wait_for_a_frame_and_none_is_made_for_nobody, 0
   for (uint64_t n = 1; n <= (uint64_t)rounds; n++) {
     for (int i = 0; i < readers; i++) {
       await(i, 2 * n - 1);
-      while (!sleeps(pids[i])) sched_yield();
+      await_sleep(pids[i]);
     }
     wakes = 0;
     ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, 0, 0), 0);
@@ -262,7 +256,7 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   uint64_t lag;
   for (uint64_t n = 1; n <= (uint64_t)share_of(50); n++) {
     await(0, 2 * n - 1);
-    while (!sleeps(pid)) sched_yield();
+    await_sleep(pid);
     wakes = 0;
     while (reader->ring.cursor + RC_FRAME_ALIGN < control->wanted) {
       read_one(reader);

@@ -66,6 +66,16 @@ static inline void fill(void *out, size_t bytes, uint64_t number) {
   }
 }
 
+/* Whether the frame is the one of this number, byte for byte. */
+static inline bool is_whole(const struct rc_ring_frame *frame, uint64_t number) {
+  bool same = frame->bytes == frame_bytes(number);
+  for (size_t at = 0; same && at < frame->bytes; at += 8) {
+    uint64_t word = frame_word(number, at);
+    same = memcmp((const uint8_t *)frame->data + at, &word, 8) == 0;
+  }
+  return same;
+}
+
 static inline int reserve_spilled(struct rc_ring_writer *writer, struct rc_spill *spill, size_t bytes, void **out) {
   uint64_t offset;
   int result = rc_ring_reserve(writer, sizeof(struct rc_spilled), out);
@@ -91,6 +101,21 @@ static inline void fill_and_commit(struct rc_ring_writer *writer, struct rc_spil
   fill(out, bytes, number);
   if ((is_spilled(number) ? rc_spill_commit(spill, writer, bytes, 0) : rc_ring_commit(writer, bytes, 0)) != 0) abort();
   if (!is_spilled(number)) rc_ring_zero_ahead(writer, bytes);
+}
+
+/* Writes all frames; `make_room` is called each time that there is no room. */
+static inline void write_all(void (*make_room)(const struct rc_ring_writer *)) {
+  struct rc_ring_writer writer;
+  struct rc_spill spill;
+  rc_ring_writer_init(&writer, ring);
+  rc_spill_init(&spill, SPILL);
+  for (uint64_t n = 0; n < frames; n++) {
+    void *out;
+    int result;
+    while ((result = reserve(&writer, &spill, n, &out)) == -EAGAIN) make_room(&writer);
+    if (result != 0) abort();
+    fill_and_commit(&writer, &spill, n, out);
+  }
 }
 
 /* `kind` is in the place of a process: the writer may tell readers apart by it. */

@@ -36,7 +36,7 @@ static void take_over(void) {
   rc_os.futex_wake = counted_wake;
 }
 
-START_TEST(the_word_changes_when_somebody_sleeps_and_only_then) {
+TEST(the_word_changes_when_somebody_sleeps_and_only_then) {
   struct rc_eventcount event = {0};
   ck_assert(!rc_eventcount_is_asleep(&event));
   ck_assert(!rc_eventcount_advance(&event));
@@ -48,17 +48,15 @@ START_TEST(the_word_changes_when_somebody_sleeps_and_only_then) {
   ck_assert_uint_ne(event.word, value);
   ck_assert_uint_ne(rc_eventcount_prepare(&event), value);
 }
-END_TEST
 
-START_TEST(two_sleepers_are_woken_by_one_signal) {
+TEST(two_sleepers_are_woken_by_one_signal) {
   struct rc_eventcount event = {0};
   ck_assert_uint_eq(rc_eventcount_prepare(&event), rc_eventcount_prepare(&event));
   ck_assert(rc_eventcount_advance(&event));
   ck_assert(!rc_eventcount_advance(&event));
 }
-END_TEST
 
-START_TEST(waking_nobody_makes_no_system_call) {
+TEST(waking_nobody_makes_no_system_call) {
   struct rc_eventcount event = {0};
   for (int i = 0; i < 1000; i++) rc_wake(&event);
   ck_assert_int_eq(wakes, 0);
@@ -66,20 +64,18 @@ START_TEST(waking_nobody_makes_no_system_call) {
   for (int i = 0; i < 1000; i++) rc_wake(&event);
   ck_assert_int_eq(wakes, 1);
 }
-END_TEST
 
 /* ---- rc_wait ---------------------------------------------------------------------------------------------------- */
 
-START_TEST(a_wait_that_is_over_at_once_asks_nothing) {
+TEST(a_wait_that_is_over_at_once_asks_nothing) {
   struct target target = {0};
   set_up(&target, -1, -EAGAIN);
   target.wanted = 0;
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), 0);
   ck_assert_int_eq(target.checks, 0);
 }
-END_TEST
 
-START_TEST(a_wait_in_vain_ends_with_its_timeout) {
+TEST(a_wait_in_vain_ends_with_its_timeout) {
   const int64_t spins[] = {-1, 0, 1000, INT64_MAX};
   for (int i = 0; i < 4; i++) {
     struct target target = {0};
@@ -89,9 +85,8 @@ START_TEST(a_wait_in_vain_ends_with_its_timeout) {
     ck_assert_int_eq(wait_for(&target, 5000000), -ETIMEDOUT);
   }
 }
-END_TEST
 
-START_TEST(a_spin_as_long_as_the_timeout_still_checks) {
+TEST(a_spin_as_long_as_the_timeout_still_checks) {
   struct target target = {0};
   set_up(&target, INT64_MAX, -EOWNERDEAD);
   for (int i = 1; i <= 3; i++) { /* a bad verdict is not kept back until the slice is over */
@@ -102,15 +97,13 @@ START_TEST(a_spin_as_long_as_the_timeout_still_checks) {
   set_up(&target, -1, -EOWNERDEAD);
   ck_assert_int_eq(wait_for(&target, 1), -EOWNERDEAD);
 }
-END_TEST
 
-START_TEST(a_wait_for_ever_ends_when_the_check_says_so) {
+TEST(a_wait_for_ever_ends_when_the_check_says_so) {
   struct target target = {0};
   set_up(&target, -1, -EOWNERDEAD);
   ck_assert_int_eq(wait_for(&target, RINGCAST_FOREVER), -EOWNERDEAD);
   ck_assert_int_eq(target.checks, 1);
 }
-END_TEST
 
 static void do_nothing(int number) { (void)number; }
 
@@ -125,7 +118,7 @@ static int sleep_and_be_interrupted(_Atomic uint32_t *word, uint32_t value, int6
   return -EINTR;
 }
 
-START_TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
+TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
   struct target target = {0};
   set_up(&target, -1, -EAGAIN);
   rc_os.futex_wait = sleep_and_be_interrupted;
@@ -139,7 +132,6 @@ START_TEST(a_signal_ends_a_wait_unless_it_is_over_anyway) {
   ck_assert(result == -EINTR || result == -ETIMEDOUT);
   pthread_join(thread, NULL);
 }
-END_TEST
 
 /* ---- No wake-up is lost: two threads hand a number to and fro, and each can only go on when woken --------------- */
 
@@ -161,7 +153,7 @@ static void *answer(void *nothing) {
 }
 
 /* Never, briefly, or as learnt. */
-START_TEST(no_wake_up_is_lost) {
+LOOP_TEST(no_wake_up_is_lost, 0, 4) {
   const int64_t spins[] = {-1, 500, 5000, 0};
   int64_t spin_ns = spins[_i];
   handoffs = (uint64_t)share_of(15000);
@@ -178,7 +170,6 @@ START_TEST(no_wake_up_is_lost) {
   pthread_join(thread, NULL);
   if (spin_ns < 0) ck_assert_int_gt(wakes, 0);
 }
-END_TEST
 
 /* ---- Cancelling ------------------------------------------------------------------------------------------------- */
 
@@ -196,7 +187,7 @@ static int sleep_to_be_cancelled(_Atomic uint32_t *word, uint32_t value, int64_t
   return wait_without_end(word, value, timeout_ns);
 }
 
-START_TEST(a_wait_can_be_cancelled_by_another_thread) {
+TEST(a_wait_can_be_cancelled_by_another_thread) {
   set_up(&cancelled, -1, -EAGAIN);
   rc_os.futex_wait = sleep_to_be_cancelled;
   ck_assert_int_eq(wait_for(&cancelled, RINGCAST_FOREVER), -ECANCELED);
@@ -207,21 +198,5 @@ START_TEST(a_wait_can_be_cancelled_by_another_thread) {
   cancelled.value = 1; /* what is there can still be had */
   ck_assert_int_eq(wait_for(&cancelled, 0), 0);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("event");
-  TCase *tests = add_case(suite, "event");
-  tcase_add_checked_fixture(tests, take_over, NULL);
-  tcase_add_test(tests, the_word_changes_when_somebody_sleeps_and_only_then);
-  tcase_add_test(tests, two_sleepers_are_woken_by_one_signal);
-  tcase_add_test(tests, waking_nobody_makes_no_system_call);
-  tcase_add_test(tests, a_wait_that_is_over_at_once_asks_nothing);
-  tcase_add_test(tests, a_wait_in_vain_ends_with_its_timeout);
-  tcase_add_test(tests, a_spin_as_long_as_the_timeout_still_checks);
-  tcase_add_test(tests, a_wait_for_ever_ends_when_the_check_says_so);
-  tcase_add_test(tests, a_signal_ends_a_wait_unless_it_is_over_anyway);
-  tcase_add_loop_test(tests, no_wake_up_is_lost, 0, 4);
-  tcase_add_test(tests, a_wait_can_be_cancelled_by_another_thread);
-  return run_suite(suite);
-}
+RUN_TESTS("event", take_over, NULL)

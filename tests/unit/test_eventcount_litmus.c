@@ -106,15 +106,9 @@ static bool shows_losses(const char *test) {
   return losses > 0;
 }
 
-START_TEST(a_fence_on_either_side_is_enough) {
+TEST(a_fence_on_either_side_is_enough) {
   if (!shows_losses(__func__)) return;
   ck_assert_int_eq(count_losses(), 0);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("event, litmus");
-  TCase *tests = add_case(suite, "litmus");
-  tcase_add_test(tests, a_fence_on_either_side_is_enough);
-  return run_suite(suite);
-}
+RUN_TESTS("event, litmus", NULL, NULL)

@@ -81,6 +81,7 @@ LOOP_TEST(nobody_can_map_the_data_writable_or_change_its_size, 0, 2) {
   ck_assert_int_eq(ftruncate(fd, 0), -1);
   ck_assert_int_eq(ftruncate(fd, (off_t)(8 * MIB)), -1);
   ck_assert_int_lt(write(fd, "x", 1), 0);
+  ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
   ck_assert_int_ne(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)memory.bytes), 0);
   ck_assert_int_eq(rc_memory_map_data(fd, memory.bytes, memory.page_size, &view), 0);
   memory.base[5] = 7;

@@ -45,6 +45,7 @@ LOOP_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS) {
   if (!choose(_i, __func__)) return;
   for (int look_before = 0; look_before < 2; look_before++) {
     int descriptors = open_descriptors();
+    struct rc_process process;
     pid_t child = start_child(live_for_ever, NULL);
     struct rc_watch watch = watch_of(child);
     if (look_before) must_be_alive(watch);
@@ -54,6 +55,7 @@ LOOP_TEST(a_zombie_is_dead_and_so_is_one_that_was_waited_for, 0, WAYS) {
     ck_assert_int_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
     must_be_dead(watch);
     must_be_dead(watch);
+    ck_assert_int_eq(rc_process_find(child, &process), -ENOENT);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
     must_be_dead(watch);
     rc_watch_close(&watch);
@@ -119,8 +121,10 @@ static struct gate stop, stopped;
 
 static void look_from_where_proc_is_hidden(void *context) {
   struct rc_watch *watch = context;
+  struct rc_process process;
   child_must(chroot("/etc") == 0 && chdir("/") == 0);
   child_must(open("/proc/self/stat", O_RDONLY) < 0);
+  child_must(rc_process_find(watch->pid, &process) == -EIO);
   child_must(rc_watch_is_alive(watch));
   gate_open(&stop);
   gate_wait(&stopped); /* it is dead, and nobody has waited for it */

@@ -2,50 +2,6 @@
 /* The ring's behaviour, one thread, every step in a chosen order. */
 #include "tests/support/ring.h"
 
-TEST(a_frame_arrives_whole_once_and_in_order) {
-  struct rc_ring_reader reader = join();
-  expect_nothing(&reader);
-  for (uint64_t i = 0; i < 5; i++) ck_assert_int_eq(send(i, i * 37), 0);
-  for (uint64_t i = 0; i < 5; i++) {
-    expect(&reader, i, i * 37);
-    ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
-  }
-  expect_nothing(&reader);
-}
-
-TEST(nothing_is_seen_before_commit_and_abort_leaves_nothing) {
-  struct rc_ring_reader reader = join();
-  void *out;
-  ck_assert_int_eq(rc_ring_reserve(&writer, 100, &out), 0);
-  memset(out, 0xff, 100);
-  expect_nothing(&reader);
-  ck_assert_int_eq(rc_ring_abort(&writer), 0);
-  expect_nothing(&reader);
-  ck_assert_int_eq(send(1, 10), 0);
-  expect(&reader, 1, 10);
-}
-
-TEST(commit_trims_and_grow_keeps_what_was_written) {
-  struct rc_ring_reader reader = join();
-  void *out, *grown;
-  ck_assert_int_eq(rc_ring_reserve(&writer, 1000, &out), 0);
-  pattern_fill(out, 300, 7);
-  ck_assert_int_eq(rc_ring_commit(&writer, 300, 7), 0);
-  ck_assert_uint_eq(writer.tail, rc_frame_lines(300));
-  ck_assert_int_eq(rc_ring_reserve(&writer, 10, &out), 0);
-  pattern_fill(out, 8, 8);
-  ck_assert_int_eq(rc_ring_grow(&writer, 900, &grown), 0);
-  pattern_fill(grown, 0, 8);
-  for (size_t i = 8; i < 900; i += 8) {
-    uint64_t word = pattern_word(8, i);
-    memcpy((uint8_t *)grown + i, &word, 900 - i < 8 ? 900 - i : 8);
-  }
-  ck_assert_int_eq(rc_ring_commit(&writer, 900, 8), 0);
-  expect(&reader, 7, 300);
-  ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
-  expect(&reader, 8, 900);
-}
-
 TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   struct rc_ring_reader reader = join();
   void *out, *grown;
@@ -62,55 +18,6 @@ TEST(a_grow_that_fails_leaves_the_reservation_as_it_was) {
   expect(&reader, 1, 700);
   ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
   expect(&reader, 2, 100);
-}
-
-TEST(calls_out_of_order_are_refused) {
-  struct rc_ring_reader reader = join();
-  struct rc_ring_frame frame;
-  void *out;
-  ck_assert_int_eq(rc_ring_commit(&writer, 0, 0), -EINVAL);
-  ck_assert_int_eq(rc_ring_abort(&writer), -EINVAL);
-  ck_assert_int_eq(rc_ring_grow(&writer, 1, &out), -EINVAL);
-  ck_assert_int_eq(rc_ring_reserve(&writer, 1, &out), 0);
-  ck_assert_int_eq(rc_ring_reserve(&writer, 1, &out), -EBUSY);
-  ck_assert_int_eq(rc_ring_commit(&writer, 2, 0), -EINVAL);
-  ck_assert_int_eq(rc_ring_commit(&writer, 1, 0), 0);
-  ck_assert_int_eq(rc_ring_next(&reader, &frame), 0);
-  ck_assert_int_eq(rc_ring_next(&reader, &frame), -EBUSY);
-}
-
-TEST(a_frame_that_runs_over_the_end_is_contiguous) {
-  struct rc_ring_reader reader = join();
-  uint64_t straddled = 0;
-  for (uint64_t i = 0; i < 200; i++) {
-    size_t bytes = 700 + i % 64;
-    uint64_t start = writer.tail % CAPACITY;
-    ck_assert_int_eq(send(i, bytes), 0);
-    straddled += start + rc_frame_lines(bytes) > CAPACITY;
-    expect(&reader, i, bytes);
-    ck_assert_int_eq(rc_ring_release(&reader, reader.cursor), 0);
-  }
-  ck_assert_uint_gt(straddled, 10);
-}
-
-TEST(a_full_ring_refuses_names_the_slowest_and_goes_on_after_release) {
-  struct rc_ring_reader quick = join(), slow = join();
-  uint64_t sent = 0, read = 0;
-  while (send(sent, 200) == 0) {
-    expect(&quick, sent++, 200);
-    ck_assert_int_eq(rc_ring_release(&quick, quick.cursor), 0);
-  }
-  ck_assert_uint_ge(sent, (CAPACITY - 2 * rc_frame_lines(200)) / rc_frame_lines(200));
-  ck_assert_uint_eq(writer.blocker, slow.slot);
-  expect(&slow, read, 200);
-  ck_assert_int_eq(send(sent, 200), -EAGAIN); /* read, but not released */
-  ck_assert_int_eq(rc_ring_release(&slow, slow.cursor), 0);
-  ck_assert_int_eq(send(sent, 200), 0);
-  for (read++; read <= sent; read++) {
-    expect(&slow, read, 200);
-    ck_assert_int_eq(rc_ring_release(&slow, slow.cursor), 0);
-  }
-  expect_nothing(&slow);
 }
 
 /* Aeron's C ring once took a wrong index here: free room before the end and after the start, neither enough alone. */

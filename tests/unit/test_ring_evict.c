@@ -131,6 +131,7 @@ TEST(the_evicted_are_no_parties) {
   ck_assert_uint_eq(rc_ring_participants(&ring), 3);
   ck_assert(evict(&first));
   ck_assert_uint_eq(rc_ring_participants(&ring), 2);
+  ck_assert_uint_eq(control->cpus.participants, 2);
 }
 
 RUN_TESTS("ring, evict", make_ring, free_ring)

@@ -36,9 +36,9 @@ TEST(a_tap_that_loses_each_frame_comes_back_after_a_lap) {
   ck_assert_uint_eq(tap.lost_bytes, CAPACITY);
 }
 
-/* Sums of positions would overflow. */
-TEST(a_tail_near_the_end_of_all_numbers_is_refused) {
-  const uint64_t tails[] = {-(uint64_t)RC_FRAME_ALIGN, (uint64_t)1 << 63, RC_MAX_POSITION + RC_FRAME_ALIGN};
+/* Off the lines of frames, or so large that sums of positions overflow. */
+TEST(a_tail_that_cannot_be_right_is_refused) {
+  const uint64_t tails[] = {1, -(uint64_t)RC_FRAME_ALIGN, (uint64_t)1 << 63, RC_MAX_POSITION + RC_FRAME_ALIGN};
   struct rc_ring_reader reader;
   struct rc_ring_frame frame;
   uint8_t buffer[256];

@@ -16,17 +16,7 @@ static void evict_or_wait(const struct rc_ring_writer *writer) {
 }
 
 static void *write_frames(void *nothing) {
-  struct rc_ring_writer writer;
-  struct rc_spill spill;
-  rc_ring_writer_init(&writer, ring);
-  rc_spill_init(&spill, SPILL);
-  for (uint64_t n = 0; n < frames; n++) {
-    void *out;
-    int result;
-    while ((result = reserve(&writer, &spill, n, &out)) == -EAGAIN) evict_or_wait(&writer);
-    if (result != 0) abort();
-    fill_and_commit(&writer, &spill, n, out);
-  }
+  write_all(evict_or_wait);
   finished = 1;
   return nothing;
 }
@@ -38,13 +28,9 @@ struct held {
   uint64_t number;
 };
 
-/* Looks at all of it; it stays so until it is released, whatever the writer does meanwhile. */
+/* It stays as it is until it is released, whatever the writer does meanwhile. */
 static void check(const struct held *held) {
-  if (held->frame.bytes != frame_bytes(held->number)) abort();
-  for (size_t at = 0; at + 8 <= held->frame.bytes; at += 8) {
-    uint64_t word = frame_word(held->number, at);
-    if (memcmp((const uint8_t *)held->frame.data + at, &word, 8) != 0) abort();
-  }
+  if (!is_whole(&held->frame, held->number)) abort();
 }
 
 static void let_go(struct rc_ring_reader *reader, struct held *held) {

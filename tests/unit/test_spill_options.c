@@ -61,11 +61,12 @@ TEST(it_can_be_chosen_and_left_out_by_option_and_by_environment) {
   writer = make_writer(RINGCAST_NO_SPILL);
   ck_assert_uint_eq(info_of(writer).spill_bytes, 0);
   ringcast_writer_close(writer);
-  const char *bad[] = {"much", "-1", "1M", " 5", "99999999999999999999999", "1099511627777"};
+  const char *bad[] = {"much", "-1", "+1", "1M", " 5", "5 ", "0x10", "99999999999999999999999", "1099511627777"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     setenv("RINGCAST_SPILL_BYTES", bad[i], 1);
     ck_assert_int_eq(create(0, &writer), -EINVAL);
-    ck_says("RINGCAST_SPILL_BYTES");
+    ck_says("RINGCAST_SPILL_BYTES is '");
+    ck_says("it must be a whole number of bytes, 0 (");
   }
   ck_assert_int_eq(create(UINT64_MAX - 1, &writer), -EINVAL);
   ck_says("spill_bytes");

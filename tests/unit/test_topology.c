@@ -44,16 +44,15 @@ static void use_cache(const char *size) {
   l3_by_libc = 0;
 }
 
-START_TEST(the_cache_of_the_cpu_we_run_on_is_found) {
+TEST(the_cache_of_the_cpu_we_run_on_is_found) {
   struct rc_l3 cache;
   use_cache("32768K\n");
   rc_topology_l3(&cache);
   ck_assert_uint_eq(cache.bytes, 32 * MIB);
   ck_assert_uint_eq(cache.cpus, 8);
 }
-END_TEST
 
-START_TEST(where_sysfs_is_hidden_the_c_library_tells_the_cache) {
+TEST(where_sysfs_is_hidden_the_c_library_tells_the_cache) {
   struct rc_l3 cache;
   use_cache("");
   use_fake_files(none);
@@ -63,9 +62,8 @@ START_TEST(where_sysfs_is_hidden_the_c_library_tells_the_cache) {
   ck_assert_uint_eq(cache.cpus, 0);
   ck_assert_uint_eq(rc_default_capacity(), 16 * MIB); /* a quarter is 24 MiB; powers of two only */
 }
-END_TEST
 
-START_TEST(the_default_capacity_is_a_quarter_of_the_cache_within_bounds) {
+TEST(the_default_capacity_is_a_quarter_of_the_cache_within_bounds) {
   const struct {
     const char *size;
     uint64_t capacity;
@@ -76,7 +74,6 @@ START_TEST(the_default_capacity_is_a_quarter_of_the_cache_within_bounds) {
     ck_assert_uint_eq(rc_default_capacity(), cases[i].capacity);
   }
 }
-END_TEST
 
 /* ---- Nodes ------------------------------------------------------------------------------------------------------ */
 
@@ -88,7 +85,7 @@ static struct rc_nodes find_nodes(const char *memory, const char *status) {
   return nodes;
 }
 
-START_TEST(the_nodes_are_those_with_memory_that_we_may_use) {
+TEST(the_nodes_are_those_with_memory_that_we_may_use) {
   char text[64];
   struct rc_nodes nodes =
       find_nodes("0-3,8\n", "Name:\tx\nMems_allowed:\tff\nMems_allowed_list:\t1-2,5,8-1023\nx:\t1\n");
@@ -101,9 +98,8 @@ START_TEST(the_nodes_are_those_with_memory_that_we_may_use) {
   rc_nodes_describe(&nodes, text, sizeof text);
   ck_assert_str_eq(text, "1-2,8");
 }
-END_TEST
 
-START_TEST(a_kernel_that_does_not_say_has_one_node) {
+TEST(a_kernel_that_does_not_say_has_one_node) {
   const char *const lists[] = {"", "\n", "2-1\n", "x\n", "99999999999999999999-1\n"};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     struct rc_nodes nodes = find_nodes(lists[i], "\nMems_allowed_list:\t0-7\n");
@@ -112,9 +108,8 @@ START_TEST(a_kernel_that_does_not_say_has_one_node) {
   }
   ck_assert_uint_eq(find_nodes("0-3\n", "Name:\tx\n").count, 1);
 }
-END_TEST
 
-START_TEST(a_list_of_nodes_is_cut_to_what_it_is_given) {
+TEST(a_list_of_nodes_is_cut_to_what_it_is_given) {
   char text[8];
   struct rc_nodes nodes = {0};
   for (uint32_t node = 0; node < RC_MAX_NODES; node += 2) rc_nodes_add(&nodes, node);
@@ -124,7 +119,6 @@ START_TEST(a_list_of_nodes_is_cut_to_what_it_is_given) {
   rc_nodes_describe(&nodes, text, sizeof text);
   ck_assert_str_eq(text, "0,2,4,6");
 }
-END_TEST
 
 /* ---- Room ------------------------------------------------------------------------------------------------------- */
 
@@ -137,15 +131,14 @@ static struct rc_room find_room(const struct fake_file *files) {
   return room;
 }
 
-START_TEST(room_is_what_the_machine_has_available_with_swap) {
+TEST(room_is_what_the_machine_has_available_with_swap) {
   struct rc_room room = find_room((struct fake_file[]){{"/proc/meminfo", meminfo}, {0}});
   ck_assert_uint_eq(room.bytes, 5 * MIB);
   ck_assert_str_eq(room.limit, "the machine's memory");
   ck_assert_uint_eq(find_room(none).bytes, UINT64_MAX);
 }
-END_TEST
 
-START_TEST(the_narrowest_cgroup_up_to_the_root_sets_the_room) {
+TEST(the_narrowest_cgroup_up_to_the_root_sets_the_room) {
   struct rc_room room = find_room((struct fake_file[]){
       {"/proc/self/cgroup", "9:name=systemd:/other\n0::/outer/inner\n"},
       {"/proc/meminfo", "MemAvailable: 99999999 kB\n"},
@@ -160,9 +153,8 @@ START_TEST(the_narrowest_cgroup_up_to_the_root_sets_the_room) {
   ck_assert_uint_eq(room.bytes, 2 * MIB + 4 * KIB); /* 4 - 3 + 1 of cache that is no shared memory, and the slab */
   ck_assert_str_eq(room.limit, "the memory limit of the container");
 }
-END_TEST
 
-START_TEST(a_container_that_sees_itself_as_the_root_finds_its_limit) {
+TEST(a_container_that_sees_itself_as_the_root_finds_its_limit) {
   const struct fake_file limit = {"/sys/fs/cgroup/memory.max", "1048576\n"};
   const struct fake_file usage = {"/sys/fs/cgroup/memory.current", "2097152\n"};
   struct rc_room at_root = find_room((struct fake_file[]){{"/proc/self/cgroup", "0::/\n"}, limit, usage, {0}});
@@ -170,9 +162,8 @@ START_TEST(a_container_that_sees_itself_as_the_root_finds_its_limit) {
   struct rc_room unseen = find_room((struct fake_file[]){{"/proc/self/cgroup", "0::/docker/ab\n"}, limit, usage, {0}});
   ck_assert_uint_eq(unseen.bytes, 0);
 }
-END_TEST
 
-START_TEST(cgroups_of_version_1_are_read_too) {
+TEST(cgroups_of_version_1_are_read_too) {
   struct rc_room room = find_room((struct fake_file[]){
       {"/proc/self/cgroup", "5:cpu:/a\n4:memory:/pod\n0::/\n"},
       {"/sys/fs/cgroup/memory/pod/memory.limit_in_bytes", "8388608\n"},
@@ -182,7 +173,6 @@ START_TEST(cgroups_of_version_1_are_read_too) {
   });
   ck_assert_uint_eq(room.bytes, 5 * MIB);
 }
-END_TEST
 
 /* ---- CPU quota -------------------------------------------------------------------------------------------------- */
 
@@ -191,7 +181,7 @@ static uint32_t find_quota(const struct fake_file *files) {
   return rc_topology_cpu_quota();
 }
 
-START_TEST(the_smallest_cpu_quota_up_to_the_root_counts) {
+TEST(the_smallest_cpu_quota_up_to_the_root_counts) {
   const struct fake_file own = {"/proc/self/cgroup", "0::/outer/middle/inner\n"};
   const struct fake_file inner = {"/sys/fs/cgroup/outer/middle/inner/cpu.max", "800000 100000\n"};
   const struct fake_file middle = {"/sys/fs/cgroup/outer/middle/cpu.max", "250000 100000\n"};
@@ -203,9 +193,8 @@ START_TEST(the_smallest_cpu_quota_up_to_the_root_counts) {
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, outer, {0}}), UINT32_MAX);
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, root, {0}}), 1); /* a container that sees itself as the root */
 }
-END_TEST
 
-START_TEST(a_cpu_quota_of_version_1_is_found) {
+TEST(a_cpu_quota_of_version_1_is_found) {
   const struct fake_file own = {"/proc/self/cgroup", "9:cpuset:/x\n8:cpuacct,cpu:/pod/ab\n1:name=systemd:/\n0::/\n"};
   const struct fake_file quota = {"/sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us", "150000\n"};
   const struct fake_file period = {"/sys/fs/cgroup/cpu/pod/cpu.cfs_period_us", "50000\n"};
@@ -214,9 +203,8 @@ START_TEST(a_cpu_quota_of_version_1_is_found) {
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, {0}}), UINT32_MAX);
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, quota, period, {0}}), 3);
 }
-END_TEST
 
-START_TEST(nonsense_is_no_cpu_quota) {
+TEST(nonsense_is_no_cpu_quota) {
   const struct fake_file own = {"/proc/self/cgroup", "0::/\n"};
   const char *const texts[] = {"", "\n", "max\n", "100000\n", "100000 0\n", "0 100000\n", "x y\n"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -225,11 +213,10 @@ START_TEST(nonsense_is_no_cpu_quota) {
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
     find_quota((struct fake_file[]){{"/proc/self/cgroup", tables[i]}, {0}});
 }
-END_TEST
 
 /* ---- This machine ----------------------------------------------------------------------------------------------- */
 
-START_TEST(this_machine_has_a_node_and_room_and_a_capacity) {
+TEST(this_machine_has_a_node_and_room_and_a_capacity) {
   struct rc_nodes nodes;
   struct rc_room room;
   char text[64];
@@ -245,24 +232,5 @@ START_TEST(this_machine_has_a_node_and_room_and_a_capacity) {
   ck_assert_uint_eq(strlen(text), 63);
   ck_assert_int_eq(rc_os.read_file("/proc/self/no such file", text, sizeof text), -ENOENT);
 }
-END_TEST
 
-int main(void) {
-  Suite *suite = suite_create("machine");
-  TCase *tests = add_case(suite, "machine");
-  tcase_add_test(tests, the_cache_of_the_cpu_we_run_on_is_found);
-  tcase_add_test(tests, where_sysfs_is_hidden_the_c_library_tells_the_cache);
-  tcase_add_test(tests, the_default_capacity_is_a_quarter_of_the_cache_within_bounds);
-  tcase_add_test(tests, the_nodes_are_those_with_memory_that_we_may_use);
-  tcase_add_test(tests, a_kernel_that_does_not_say_has_one_node);
-  tcase_add_test(tests, a_list_of_nodes_is_cut_to_what_it_is_given);
-  tcase_add_test(tests, room_is_what_the_machine_has_available_with_swap);
-  tcase_add_test(tests, the_narrowest_cgroup_up_to_the_root_sets_the_room);
-  tcase_add_test(tests, a_container_that_sees_itself_as_the_root_finds_its_limit);
-  tcase_add_test(tests, cgroups_of_version_1_are_read_too);
-  tcase_add_test(tests, the_smallest_cpu_quota_up_to_the_root_counts);
-  tcase_add_test(tests, a_cpu_quota_of_version_1_is_found);
-  tcase_add_test(tests, nonsense_is_no_cpu_quota);
-  tcase_add_test(tests, this_machine_has_a_node_and_room_and_a_capacity);
-  return run_suite(suite);
-}
+RUN_TESTS("machine", NULL, NULL)

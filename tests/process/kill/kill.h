@@ -145,7 +145,7 @@ struct tally {
   uint64_t longest_ns; /* that the referee waited for anything */
 };
 extern struct tally tally;
-extern uint64_t hang_ns; /* it is a hang from here on */
+extern const uint64_t hang_ns; /* it is a hang from here on */
 /* The round is made for the first strike; sets `done` in those that were met. False: something hung. */
 bool play_round(struct strike *strikes, int count);
 /* Whether a point is come by so often that a round need not be made for it. */

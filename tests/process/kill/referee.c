@@ -19,7 +19,7 @@ const char *const mode_names[MODES] = {
 
 struct board *board;
 struct tally tally;
-uint64_t hang_ns = (uint64_t)10 * 1000000000;
+const uint64_t hang_ns = (uint64_t)60 * 1000000000;
 static uint64_t state;
 
 uint64_t now_ns(void) {
