@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes that die, leave, stall or have no business here: who is left gets told, and nothing stays behind. */
+/* Processes that die, leave, stall or have no right to the ring: the other processes are told, and no memory, mapping
+ * or descriptor stays behind. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -25,7 +25,7 @@ static ringcast_writer *make_writer(uint64_t capacity, uint64_t spill_bytes) {
   return writer;
 }
 
-/* Each word of it by its place: as fast as memory is. */
+/* Each word depends on its place. This is as fast as memory is. */
 static void fill_words(void *data, size_t bytes, uint64_t number) {
   uint64_t *words = data;
   for (size_t i = 0; i < bytes / 8; i++) words[i] = i * 0x9e3779b97f4a7c15u + number;
@@ -84,8 +84,8 @@ enum { FRAMES = 2000 };
 enum { FRAMES = 10000 };
 #endif
 
-/* Most stay in the ring of 64 KiB; some need a few MiB. Readers hold one while they wait for the next: wherever it lies
- * in 20 MiB, there is a gap for another, with what is reserved beyond its need. */
+/* Most frames stay in the ring of 64 KiB; some need a few MiB. Readers hold one frame while they wait for the next
+ * frame: wherever the first lies in 20 MiB, there is a gap for the next, and for what is reserved beyond need. */
 static size_t mixed_bytes(uint64_t number) {
   uint64_t random = mix(number);
   return (size_t)(random % 40 == 0  ? (random >> 8) % (5 * MIB)

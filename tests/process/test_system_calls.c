@@ -160,7 +160,7 @@ static int count_wakes(_Atomic uint32_t *word, int count) {
   return real_wake(word, count);
 }
 
-/* Until the kernel has it asleep. Between two slices of a sleep it is not, for a moment. */
+/* Until the process sleeps. Between two slices of a sleep the process runs for a moment. */
 static void await_sleep(pid_t pid) {
   for (char state; (state = state_of(pid)) != 'S'; sched_yield()) ck_assert_msg(state != 'Z', "a child has ended");
 }
