@@ -4,14 +4,11 @@
 import contextlib
 import hashlib
 import os
-import signal
 import traceback
-import warnings
 from dataclasses import dataclass
 from typing import Any, List
 
 import needs
-import numpy as np
 import pytest
 
 if needs.torch is None:
@@ -20,14 +17,11 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
-from _dist import meet, text_of
+from _dist import text_of
 from values import assert_same, scribble
 
 import ringcast
-import ringcast.torch as rt
-from ringcast._group.rings import ends
 from ringcast.sglang import feature_hash, rule, share, share_once
-from ringcast.sglang.hashes import hashes_of
 
 pytestmark = pytest.mark.alike
 
@@ -239,31 +233,6 @@ def test_who_has_no_room_for_an_error_takes_in_what_the_others_sent(ranks):
     ranks.run(2, ranks_failing_without_room)
 
 
-class Late:
-    """Its unpickling fails as a wait does that has taken too long."""
-
-    def __reduce__(self) -> Any:
-        return late, ()
-
-
-def late() -> None:
-    raise TimeoutError("of its own")
-
-
-def ranks_taking_too_long() -> None:
-    failing = share_once(Late, 1, src=0, how="share")
-    behind = share_once(lambda: mm_inputs(1), 20_000, src=0, how="share")
-    if dist.get_rank() == 0:
-        failing.result()
-    else:
-        assert text_of(TimeoutError, failing.result) == "of its own"
-    check(behind.result(), 1)
-
-
-def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(ranks):
-    ranks.run(2, ranks_taking_too_long)
-
-
 kept: List[Any] = []  # by the ranks
 
 
@@ -332,58 +301,10 @@ def test_bad_arguments_are_refused_on_each_rank(ranks):
     ranks.run(2, ranks_with_bad_arguments)
 
 
-def ranks_closing() -> None:
-    for seed in range(3):
-        check(share_once(lambda seed=seed: mm_inputs(seed), 1, how="share").result(), seed)
-        assert _dist.memory_of_rings()
-        dist.barrier()
-        rt.close()
-        assert not _dist.memory_of_rings()
-
-
-def test_close_closes_them_and_the_next_call_makes_new_ones(ranks):
-    ranks.run(2, ranks_closing)
-
-
-@pytest.fixture
-def mortals():
-    mortals = _dist.Ranks(3)
-    yield mortals
-    mortals.stop()
-
-
 def length_of_traceback(shared: Any) -> int:
     with pytest.raises(Exception) as raised:
         shared.result()
     return len(list(traceback.walk_tb(raised.value.__traceback__)))
-
-
-def ranks_dying(victim: int) -> Any:
-    rank = dist.get_rank()
-    for src in range(3):
-        check(share_once(lambda: mm_inputs(1), 1, src=src, how="share").result(), 1)
-    pids: List[Any] = [None] * 3
-    dist.all_gather_object(pids, os.getpid())
-    meet()
-    if rank == victim:
-        os.kill(os.getpid(), signal.SIGKILL)
-    who = f"rank {victim} (pid {pids[victim]})"
-    assert who in text_of(ringcast.WriterGone, share_once(lambda: None, 1, src=victim, how="share").result)
-    while ends(None)["share_once", rank].lost is None:
-        os.sched_yield()  # to the thread that hears of it
-    for src in 0, 1:  # this rank's own ring, and the other's, whose notice it waits for
-        shared = share_once(lambda: mm_inputs(1), 1, src=src, how="share")
-        assert who in text_of(ringcast.ReaderDied, shared.result)
-    lengths = []
-    for _ in range(3):
-        shared = share_once(lambda: None, 1, src=victim, how="share")
-        lengths += [length_of_traceback(shared) for _ in range(2)]
-    assert len(set(lengths)) == 1, lengths
-    return True
-
-
-def test_a_rank_that_dies_is_named_to_all_the_others(mortals):
-    assert mortals.run(3, ranks_dying, 2, dying=2) == [True, True, None]
 
 
 # ---- When it pays ----------------------------------------------------------------------------------------------------
@@ -440,34 +361,6 @@ def test_all_ranks_decide_as_the_first_one_has_measured(ranks, told, sources):
 
 
 # ---- Hashes ----------------------------------------------------------------------------------------------------------
-
-
-VALUES = {
-    "a tensor": feature(1),
-    "an array": np.arange(12.0).reshape(3, 4).T,
-    "a list": [feature(1), 2, np.arange(3)],
-    "nothing to hash": [1, "two"],
-    "plain": 7,
-    "a dict": {"a": feature(1), "b": [feature(2), None], "c": "text", "d": [], "e": [1], "f": (feature(3),)},
-    "strided": {"a": feature(1)[::2], "b": torch.arange(6).reshape(2, 3).T},
-    "other dtypes": {"a": torch.ones(4, dtype=torch.bfloat16), "b": np.array(["x"], object), "c": np.longdouble([1])},
-    "deeper": {"a": {"b": feature(1)}, "c": [[feature(2)]]},
-    "items": {"a": [Item("image", feature(1))], "b": feature(2)},
-    "many": {str(key): feature(key, 3) for key in range(100)},
-    "many plain": {str(key): key for key in range(100)},
-    "other keys": {1: feature(1)},
-    "empty": {"a": torch.empty(0, 4), "b": np.empty((3, 0))},
-    "scalars": {"a": torch.tensor(7), "b": np.array(2.5)},
-    "conjugated": {"a": torch.tensor([1 + 2j]).conj()},
-    "a parameter": {"a": torch.nn.Parameter(feature(1))},
-}
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_hashes_of_one_that_computes_for_itself_are_those_that_would_be_sent(name):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert hashes_of(VALUES[name], "sha256") == ringcast.pack(VALUES[name], hash="sha256").hashes
 
 
 def test_feature_hash_is_that_of_the_bytes():

@@ -17,6 +17,9 @@ A message is a letter, a body, and for F the frames' bytes:
 Flow control: the relay acknowledges what is in its ring. With WINDOW_BYTES unacknowledged the hub stops reading, the
 writer's ring fills, and the writer waits. Loss: a connection that breaks or falls silent is reported by both sides, by
 the name of the peer. All input is checked; invalid input raises Malformed, which ends the connection.
+
+The transport finds silence. torch.distributed has no heartbeats, so torch_transport.py sends its own; ZeroMQ keeps its
+heartbeats, because ZeroMQ's own thread answers them while the relay's thread copies a large frame or waits for room.
 """
 
 import contextlib

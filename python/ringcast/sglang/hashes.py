@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hashes of features, as SGLang's and as ringcast's frames have them, without a copy where it can be had."""
+"""SGLang's hash of a feature, without a copy where the memory allows."""
 
 import hashlib
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 import numpy as np
 import torch
-
-import ringcast
-
-# A dict of more may travel as one value and is then hashed as one; and the encoder looks through a long list sooner.
-_MOST_ITEMS = 64
-# NumPy's long doubles go by its own pickle.
-_KINDS, _LONG_DOUBLES = "biufc", "gG"
-_PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 def feature_hash(feature: Any) -> int:
@@ -49,46 +41,3 @@ def _bytes_of(part: Any) -> Any:
     if isinstance(part, (bytes, bytearray, memoryview)):
         return part
     raise TypeError(f"feature_hash takes tensors, arrays and bytes, and lists of them, not {type(part).__name__}")
-
-
-# ---- As Frame.hashes -------------------------------------------------------------------------------------------------
-
-
-def hashes_of(value: Any, hash: Optional[str]) -> Any:
-    """What Frame.hashes would be of `value`, sent with this hash."""
-    if hash == "sha256" and _is_simple(value):
-        if isinstance(value, dict):
-            return {key: found for key, item in value.items() if (found := _hashes_in(item)) not in (None, [])}
-        found = _hashes_in(value)
-        return None if found == [] else found
-    return None if hash is None else ringcast.pack(value, hash=hash).hashes
-
-
-def _is_simple(value: Any) -> bool:
-    """Whether it is a tensor or array, a list of them, or a dict of such: what can be walked here as well. Of anything
-    else the encoder alone knows how it travels."""
-    if type(value) is dict:
-        return len(value) <= _MOST_ITEMS and all(type(key) is str and _is_flat(item) for key, item in value.items())
-    return _is_flat(value)
-
-
-def _is_flat(item: Any) -> bool:
-    if type(item) in (list, tuple):
-        return len(item) <= _MOST_ITEMS and all(_is_leaf(part) for part in item)
-    return _is_leaf(item)
-
-
-def _is_leaf(item: Any) -> bool:
-    if type(item) is torch.Tensor:
-        return bool(item.device.type == "cpu" and item.layout is torch.strided and not item.is_quantized)
-    if type(item) is np.ndarray:
-        return item.dtype.isnative and item.dtype.kind in _KINDS and item.dtype.char not in _LONG_DOUBLES
-    return type(item) in _PLAIN
-
-
-def _hashes_in(item: Any) -> Any:
-    if isinstance(item, (torch.Tensor, np.ndarray)):
-        return feature_hash(item)
-    if isinstance(item, (list, tuple)):
-        return [feature_hash(part) for part in item if isinstance(part, (torch.Tensor, np.ndarray))]
-    return None

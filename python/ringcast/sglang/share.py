@@ -23,7 +23,6 @@ from ringcast._group.endpoint import SHARE, End, Receiver, Source
 from ringcast._group.packing import pack
 from ringcast._group.rings import end_of
 from ringcast.sglang import rule
-from ringcast.sglang.hashes import hashes_of
 
 _HASHES = (None, "sha256", "xxh3")
 # After these nothing more comes from that ring.
@@ -135,7 +134,7 @@ def _check(compute: Callable[[], Any], nbytes: int, src: Optional[int], hash: Op
 def _outcome_of(compute: Callable[[], Any], hash: Optional[str]) -> Any:
     try:
         value = compute()
-        return value, hashes_of(value, hash)
+        return value, None if hash is None else pack(value, hash).hashes
     except Exception as error:
         return error
 

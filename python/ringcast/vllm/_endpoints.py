@@ -132,35 +132,30 @@ class Sender(WriterEnd):
 
     def enqueue(self, obj: Any, timeout: Optional[float]) -> None:
         try:
-            self._send(obj, _FIRST if timeout is None else _first(timeout))
-            return
-        except TimeoutError:
-            pass
-        except TypeError:  # a tensor on another device, which vLLM's pickle takes
-            obj = pack(obj)
+            try:
+                self._send(obj, _FIRST if timeout is None else _first(timeout))
+                return
+            except TimeoutError:
+                pass
+            except TypeError:  # a tensor on another device, which vLLM's pickle takes
+                obj = pack(obj)
+            self._enqueue_slowly(obj, timeout)
         except ringcast.Cancelled:
             raise RuntimeError("cancelled") from None
         except ringcast.FrameTooLarge as error:
-            raise self._name_setting(error) from None
+            raise name_setting(error, "in the writer's process", "queue", capacity=False) from None
         finally:
             if self._alarm:
                 self._catch_up()
-        self._enqueue_slowly(obj, timeout)
 
     def _enqueue_slowly(self, obj: Any, timeout: Optional[float]) -> None:
         """There is no room, or a reader is missing; or obj is what fails, and fails again."""
         wait = Wait(timeout, _first(timeout) if self._complete else 0.0)
-        try:
-            if not self._complete:
-                self._gather(wait)
-            if not isinstance(obj, ringcast.PackedFrame):
-                obj = pack(obj)  # once, and not for each slice of the wait
-            self._send_waiting(obj, wait)
-        except ringcast.FrameTooLarge as error:
-            raise self._name_setting(error) from None
-        finally:
-            if self._alarm:
-                self._catch_up()
+        if not self._complete:
+            self._gather(wait)
+        if not isinstance(obj, ringcast.PackedFrame):
+            obj = pack(obj)  # once, and not for each slice of the wait
+        self._send_waiting(obj, wait)
 
     def dequeue(self, timeout: Optional[float], indefinite: bool) -> NoReturn:
         raise RuntimeError("Only readers can dequeue")
@@ -181,9 +176,6 @@ class Sender(WriterEnd):
         close_ring(self.ring)
         if self.link is not None:
             self.link.close()
-
-    def _name_setting(self, error: Exception) -> Exception:
-        return name_setting(error, "in the writer's process", "queue", capacity=False)
 
     def _send_waiting(self, obj: Any, wait: Wait, tag: int = 0) -> None:
         while True:
