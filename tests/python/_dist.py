@@ -80,6 +80,7 @@ def _serve(connection: Any) -> None:
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    gc.freeze()  # torch's objects, which a collection takes a second to look through
     with contextlib.suppress(EOFError):
         while True:
             store, rank, world, function, args = connection.recv()

@@ -31,11 +31,6 @@ def write(ip, remote_readers, capacity=1 << 20):
         command, argument = link().recv()
         if command == "send":
             writer.send(argument, WATCHDOG)
-        elif command == "fill":
-            with contextlib.suppress(TimeoutError):
-                while True:
-                    writer.send_bytes(bytes(100_000), 0.2)
-            link().send(uplink.describe())
         elif command == "describe":
             link().send(uplink.describe())
         elif command == "lost":

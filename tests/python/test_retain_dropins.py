@@ -6,7 +6,7 @@ All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow
 
 import gc
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 import needs
 import pytest
@@ -17,13 +17,10 @@ if needs.torch is None:
 import _dist
 import torch
 import torch.distributed as dist
+from dropins import WAYS, opened
 from keeping import KEEPS, MIB, is_kept, is_some, tensor
 from peers import WATCHDOG
-from queues import SMALL, make_ready, meanwhile, the_watching_thread, watchdog  # noqa: F401
-
-import ringcast.torch as rt
-from ringcast import sglang
-from ringcast.vllm.group import Group
+from queues import SMALL, make_ready, the_watching_thread, watchdog  # noqa: F401
 
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
@@ -44,29 +41,35 @@ def any_is_kept(values: List[Dict[str, Any]]) -> bool:
     return any(is_kept(got["x"]) for got in values)
 
 
-# ---- vLLM's queue ----------------------------------------------------------------------------------------------------
+def ranks_holding(name: str) -> List[bool]:
+    """Of each function: whether anything that it gave was kept."""
+    os.environ["RINGCAST_SPILL_BYTES"], os.environ["RINGCAST_CAPACITY"] = str(16 * MIB), "65536"
+    return [hold_all(name, function) for function in WAYS[name].functions]
 
 
-def test_all_that_a_queue_has_given_stays_right(monkeypatch):
-    monkeypatch.setenv("RINGCAST_SPILL_BYTES", str(16 * MIB))
-    writer, one, other = make_ready(2, **SMALL)
-    held: Tuple[List[Any], List[Any]] = [], []
+def hold_all(name: str, function: str) -> bool:
+    with opened(name) as way:
+        values = [way(function, value_of(number), 1) for number in range(COUNT)]
+        kept = any_is_kept(values)
+        assert all(is_value(got, number) for number, got in enumerate(values))
+        for got in values[::2]:
+            got["x"].fill_(dist.get_rank())
+        dist.barrier()  # nobody has gone before all have written
+        assert all(int(got["x"].max()) == int(got["x"].min()) == dist.get_rank() for got in values[::2])
+        assert all(is_value(got, 2 * number + 1) for number, got in enumerate(values[1::2]))
+        del values[:], got
+        gc.collect()
+        dist.barrier()
+        return kept
 
-    def send() -> None:
-        for number in range(COUNT):
-            writer.enqueue(("execute_model", (value_of(number),)), timeout=WATCHDOG)
 
-    with meanwhile(send) as outcome:
-        for _ in range(COUNT):
-            for reader, values in zip((one, other), held):
-                values.append(reader.dequeue(timeout=WATCHDOG)[1][0])
-    assert outcome == [None]
-    for values in held:
-        assert any_is_kept(values) == KEEPS
-        values[3]["x"].zero_()
-    for values in held:
-        assert int(values.pop(3)["x"].max()) == 0
-        assert all(is_value(got, got["n"]) for got in values)
+@pytest.mark.parametrize("way", WAYS)
+def test_all_that_was_sent_stays_right(ranks, way):
+    by_rank = ranks.run(3, ranks_holding, way)
+    assert by_rank == [[rank != 1 and KEEPS and way != "share_once"] * len(by_rank[0]) for rank in range(3)]
+
+
+# ---- Step after step -------------------------------------------------------------------------------------------------
 
 
 def test_what_a_queue_gives_is_kept_step_after_step(monkeypatch):
@@ -76,71 +79,3 @@ def test_what_a_queue_gives_is_kept_step_after_step(monkeypatch):
         writer.enqueue(value_of(number), timeout=WATCHDOG)
         got = reader.dequeue(timeout=WATCHDOG)
         assert is_value(got, number) and is_kept(got["x"]) == (KEEPS and number > 0)
-
-
-# ---- Groups ----------------------------------------------------------------------------------------------------------
-
-
-def hold_all(receive: Any) -> bool:
-    """Whether anything of it was kept."""
-    os.environ["RINGCAST_SPILL_BYTES"], os.environ["RINGCAST_CAPACITY"] = str(16 * MIB), "65536"
-    values = [receive(number) for number in range(COUNT)]
-    kept = any_is_kept(values)
-    assert all(is_value(got, number) for number, got in enumerate(values))
-    for got in values[::2]:
-        got["x"].fill_(dist.get_rank())
-    dist.barrier()  # nobody has gone before all have written
-    assert all(int(got["x"].max()) == int(got["x"].min()) == dist.get_rank() for got in values[::2])
-    assert all(is_value(got, 2 * number + 1) for number, got in enumerate(values[1::2]))
-    del values[:], got
-    gc.collect()
-    dist.barrier()
-    return kept
-
-
-def ranks_broadcast(name: str) -> bool:
-    mine = dist.get_rank() == 1
-
-    def receive(number: int) -> Any:
-        if name == "broadcast_pyobj":
-            value = [value_of(number)] if mine else []
-            return sglang.broadcast_pyobj(value, dist.get_rank(), dist.group.WORLD, 1)[0]
-        functions = {
-            "broadcast_tensor_dict": rt.broadcast_tensor_dict,
-            "broadcast_object": rt.broadcast_object,
-            "broadcast_tensor_dict of vLLM's": Group(dist.group.WORLD, None).broadcast_tensor_dict,
-            "broadcast_tensor_dict of SGLang's": sglang.broadcast_tensor_dict,
-        }
-        return functions[name](value_of(number) if mine else None, src=1)
-
-    return hold_all(receive)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "broadcast_tensor_dict",
-        "broadcast_object",
-        "broadcast_pyobj",
-        "broadcast_tensor_dict of vLLM's",
-        "broadcast_tensor_dict of SGLang's",
-    ],
-)
-def test_all_that_was_broadcast_stays_right(ranks, name):
-    assert ranks.run(3, ranks_broadcast, name) == [KEEPS, False, KEEPS]
-
-
-def ranks_pairs() -> bool:
-    group = Group(dist.group.WORLD, None)
-
-    def receive(number: int) -> Any:
-        if dist.get_rank() == 1:
-            return group.recv_tensor_dict(0)
-        group.send_tensor_dict(value_of(number), 1)
-        return value_of(number)
-
-    return hold_all(receive)
-
-
-def test_all_that_one_rank_has_sent_to_another_stays_right(ranks):
-    assert ranks.run(2, ranks_pairs) == [False, KEEPS]

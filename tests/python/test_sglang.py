@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.sglang as SGLang calls it, and in its place. SGLang itself is not installed: its modules are stubs that have
-its names and signatures of August 2026. A function whose name starts with `ranks_` runs on every rank of a gloo group.
-"""
+"""ringcast.sglang as SGLang calls it, and in its place; test_all_dropins.py has what all drop-ins promise. SGLang
+itself is not installed: its modules are stubs that have its names and signatures of August 2026. A function whose name
+starts with `ranks_` runs on every rank of a gloo group."""
 
-import os
 import sys
 import warnings
 from typing import Any, List, Optional, Tuple
@@ -22,7 +21,6 @@ from values import assert_same
 
 import ringcast
 from ringcast import _plugin
-from ringcast._group import apart
 from ringcast.sglang import broadcast_pyobj, broadcast_tensor_dict, install, uninstall
 
 pytestmark = pytest.mark.alike
@@ -131,34 +129,13 @@ def ranks_with_odd_data() -> None:
     for odd in ("a", 1), {"a": 1}, "text", {1, 2}, range(3):
         got = broadcast_pyobj(odd if rank == 0 else [], rank)
         assert got == odd and type(got) is type(odd)
-    elsewhere = broadcast_pyobj([torch.empty(2, 3, device="meta"), 1], rank)  # ringcast has no form for it
-    assert elsewhere[0].device.type == "meta" and elsewhere[0].shape == (2, 3) and elsewhere[1] == 1
-    for bad, error, words in (7, TypeError, "needs a list, not int"), ([lambda: 1], None, "lambda"):
-        if rank == 0:
-            with pytest.raises(error or Exception, match=words):
-                broadcast_pyobj(bad, rank)
-        else:
-            text = text_of(ringcast.SendError, lambda: broadcast_pyobj(None, rank))
-            assert "broadcast_pyobj failed at the source, rank 0" in text and words in text
+    text = text_of(ringcast.SendError if rank else TypeError, lambda: broadcast_pyobj(7, rank))
+    assert "needs a list, not int" in text
     assert broadcast_pyobj([rank], rank) == [0]
 
 
 def test_odd_data_goes_as_it_does_in_sglang_and_what_cannot_be_sent_is_told(ranks):
     ranks.run(2, ranks_with_odd_data)
-
-
-def ranks_without_pickles() -> None:
-    os.environ["RINGCAST_ALLOW_PICKLE"] = "0"
-    rank = dist.get_rank()
-    assert broadcast_pyobj(["plain", 1], rank) == ["plain", 1]
-    for refused in [Request("r")], [torch.empty(2, device="meta")]:
-        error = ringcast.PickleRefused if rank == 0 else ringcast.SendError
-        text_of(error, lambda: broadcast_pyobj(refused, rank))  # noqa: B023
-    assert broadcast_pyobj([rank], rank) == [0]
-
-
-def test_what_goes_by_pickle_is_refused_where_pickles_are_off(ranks):
-    ranks.run(2, ranks_without_pickles)
 
 
 def ranks_with_one_wrong_rank() -> None:
@@ -218,20 +195,9 @@ def ranks_with_tensor_dicts() -> None:
         got = broadcast_tensor_dict(sent, 1, group, dist.new_group([1, 2], use_local_synchronization=True))
         assert_same(got, tensors())
         assert rank != 2 or got is sent
-    # As if they were on a device whose own collective is gloo's.
-    apart.travels_apart = lambda tensor: tensor.dtype is torch.float32
-    sent = tensors() if rank == 1 else None
-    got = broadcast_tensor_dict(sent, 1)
-    assert_same(got, tensors())
-    assert rank != 1 or got is sent
-    error = TypeError if rank == 0 else ringcast.SendError
-    text_of(error, lambda: broadcast_tensor_dict([1], 0))
-    inside = {"r": Request("r", torch.ones(2, device="meta"))}
-    assert broadcast_tensor_dict(inside if rank == 0 else None, 0)["r"].feature.device.type == "meta"
-    assert broadcast_tensor_dict({"a": rank}, 0) == {"a": 0}
 
 
-def test_tensor_dicts_arrive_and_those_on_a_device_by_the_groups_own_collective(ranks):
+def test_a_tensor_dict_goes_in_a_group_of_its_own(ranks):
     ranks.run(3, ranks_with_tensor_dicts)
 
 

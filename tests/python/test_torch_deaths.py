@@ -100,21 +100,6 @@ def test_a_death_is_told_while_the_source_calls_nothing(mortals):
     assert source == other and source.startswith("rank 2 (pid ")
 
 
-def ranks_of_a_dying_source() -> str:
-    check_usable()
-    meet()
-    pid = rt.rings()[0].writer_pid if dist.get_rank() else os.getpid()
-    if dist.get_rank() == 0:
-        os.kill(pid, signal.SIGKILL)
-    text = text_of(ringcast.WriterGone, rt.broadcast_object)
-    assert text == f"the source, rank 0 (pid {pid}), has died or exited", text
-    return text
-
-
-def test_a_source_that_dies_is_named_on_all_others(mortals):
-    mortals.run(3, ranks_of_a_dying_source, dying=0)
-
-
 def ranks_without_room(received: bool, watched: bool) -> str:
     """Rank 1 does not receive, so the ring is full; rank 2, which has received all or nothing, dies."""
     rank = dist.get_rank()

@@ -54,24 +54,6 @@ def test_a_rank_with_another_version_is_named_on_all_ranks(ranks):
     assert texts[0] == texts[1] and "0.0.0-old on rank 1" in texts[0]
 
 
-def ranks_other_operation() -> None:
-    check_usable()
-    if dist.get_rank() == 0:
-        rt.broadcast_tensor_dict({"a": 1})
-        rt.broadcast_object(2)
-    else:
-        text = text_of(RuntimeError, rt.broadcast_object)
-        assert "call 1 of the source, rank 0, was broadcast_tensor_dict" in text, text
-        assert f"on rank {dist.get_rank()}, call 1 is broadcast_object:" in text, text
-        text = text_of(RuntimeError, lambda: rt.broadcast_object_list([0]))
-        assert "call 2 of the source, rank 0, was broadcast_object;" in text, text
-    check_usable()
-
-
-def test_a_rank_that_calls_another_operation_than_the_source_is_told_both(ranks):
-    ranks.run(4, ranks_other_operation)
-
-
 def ranks_lost_frame() -> None:
     check_usable()
     rt.broadcast_object("one")
@@ -121,21 +103,12 @@ def test_a_list_of_another_length_is_refused_and_left_as_it_was(ranks):
 # ---- What can't be sent ----------------------------------------------------------------------------------------------
 
 
-class BadText:
-    def __reduce__(self) -> Any:
-        raise OverflowError("no " * 5000)
-
-
 def refused(name: str) -> Any:
     return {
         "unpicklable": (AttributeError if sys.version_info < (3, 14) else Exception, {"f": lambda: 0}),
-        "device": (TypeError, {"x": {"y": torch.ones(2, device="meta")}}),
-        "no dict": (TypeError, [("a", 1)]),
-        "nothing": (TypeError, None),
         "too large": (ringcast.FrameTooLarge, {"x": torch.zeros(100_000)}),
         "larger": (ringcast.FrameTooLarge, {"x": torch.zeros(6 << 20, dtype=torch.uint8)}),
         "too much": (ringcast.Error, {"x": torch.zeros(1, dtype=torch.uint8).expand((1 << 40) - (4 << 20))}),
-        "long text": (OverflowError, {"x": BadText()}),
     }[name]
 
 
@@ -154,18 +127,16 @@ def ranks_failing_send(names: List[str], spill_bytes: str) -> List[str]:
 
 
 def test_what_the_source_cannot_send_is_an_error_on_all_ranks_and_the_next_call_works(ranks):
-    names = ["unpicklable", "device", "no dict", "nothing", "too large", "long text"]
+    names = ["unpicklable", "too large"]
     other, source, third = ranks.run(3, ranks_failing_send, names, "0")
     assert other == third
     for name, mine, theirs in zip(names, source, other):
         start = f"broadcast_tensor_dict failed at the source, rank 1: {refused(name)[0].__name__}: "
         assert theirs.startswith(start) and theirs[len(start) :].rstrip(".")[:200] in mine, (name, mine, theirs)
-        assert len(theirs) <= 400
     assert source[0].startswith("value['f']: ")
-    assert "meta" in source[1] and "dict" in source[2] and "NoneType" in source[3]
     spill = ": set RINGCAST_SPILL_BYTES on rank 1 to at least "
     knobs = spill + "2097152, or RINGCAST_CAPACITY to at least 1048576, before the ring is made"
-    assert source[4].endswith(knobs) and other[4].endswith(knobs)
+    assert source[1].endswith(knobs) and other[1].endswith(knobs)
 
 
 def test_what_is_larger_than_spill_memory_or_the_machine_is_an_error_on_all_ranks(ranks):
@@ -174,81 +145,6 @@ def test_what_is_larger_than_spill_memory_or_the_machine_is_an_error_on_all_rank
     assert source[0].endswith(knob) and other[0].endswith(knob)
     other, source, _ = ranks.run(3, ranks_failing_send, ["too much"], str(1 << 40))
     assert "spill memory" in source[0] and other[0].endswith(source[0])
-
-
-class Explosive:
-    """Its unpickling fails."""
-
-    def __init__(self, error: type = LookupError) -> None:
-        self._error = error
-
-    def __reduce__(self) -> Any:
-        return explode, (self._error,)
-
-
-def explode(error: type) -> None:
-    raise error("boom")
-
-
-def ranks_failing_receive() -> None:
-    for error in LookupError, TimeoutError:
-        check_usable()
-        if dist.get_rank() == 0:
-            rt.broadcast_object(Explosive(error))
-        else:
-            assert text_of(error, rt.broadcast_object) == "boom"
-        check_usable()
-
-
-def test_what_cannot_be_unpickled_is_an_error_there_and_the_next_call_works(ranks):
-    ranks.run(2, ranks_failing_receive)
-
-
-def ranks_without_pickles(where: str) -> str:
-    is_source = dist.get_rank() == 0
-    if is_source == (where == "source"):
-        os.environ["RINGCAST_ALLOW_PICKLE"] = "0"
-    check_usable()
-    text = ""
-    if is_source and where == "others":
-        rt.broadcast_object_list([Explosive()])
-    else:
-        error = ringcast.PickleRefused if is_source or where == "others" else ringcast.SendError
-        text = text_of(error, lambda: rt.broadcast_object_list([Explosive()]))
-    if not is_source:  # the number of the call is known as before
-        assert next(iter(rings._rings[dist.group.WORLD].values()))._call == 2
-    check_usable()
-    return text
-
-
-def test_where_pickles_are_turned_off_they_are_refused_and_the_next_call_works(ranks):
-    source, other = ranks.run(2, ranks_without_pickles, "source")
-    assert source.startswith("value[0] is of type test_torch_errors.Explosive, which only pickle can send")
-    assert other.startswith(f"broadcast_object_list failed at the source, rank 0: PickleRefused: {source[:60]}")
-    _, other = ranks.run(2, ranks_without_pickles, "others")
-    which = "test_torch_errors.explode and builtins.LookupError"
-    assert other.startswith(f"the frame holds a pickle, which asks for {which}; ")
-
-
-class Late:
-    """Its pickling fails with what a send raises that has waited for too long."""
-
-    def __reduce__(self) -> Any:
-        raise TimeoutError("of its own")
-
-
-def ranks_late() -> None:
-    check_usable()
-    if dist.get_rank() == 0:
-        assert "of its own" in text_of(TimeoutError, lambda: rt.broadcast_object(Late()))
-        rt.broadcast_object("next")
-    else:
-        assert "TimeoutError: value: of its own" in text_of(ringcast.SendError, rt.broadcast_object)
-        assert rt.broadcast_object() == "next"
-
-
-def test_a_value_whose_pickling_takes_too_long_is_told_as_any_other(ranks):
-    ranks.run(2, ranks_late)
 
 
 class InterruptError(Exception):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.torch in groups that span machines. A function whose name starts with `ranks_` runs on every rank.
+"""ringcast.torch in groups that span machines; test_all_dropins.py has what all drop-ins promise. A function
+whose name starts with `ranks_` runs on every rank.
 
 Ranks that refuse to attach to each other's rings stand for machines first; then namespaces do, which can disappear.
 """
@@ -8,9 +9,8 @@ import contextlib
 import datetime
 import gc
 import os
-import signal
 import threading
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List
 
 import needs
 import pytest
@@ -22,7 +22,8 @@ import _dist
 import machines
 import torch
 import torch.distributed as dist
-from _dist import check_usable, meet, text_of
+from _dist import check_usable, text_of
+from dropins import PAIRS, on_machines
 from values import assert_same
 
 import ringcast
@@ -32,110 +33,6 @@ from ringcast._group import rings
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 pytestmark = pytest.mark.alike
-
-PAIRS = ((0, 1), (2, 3))
-
-
-@contextlib.contextmanager
-def on_machines(of: Tuple[Tuple[int, ...], ...]) -> Iterator[Dict[int, int]]:
-    """A Reader finds no ring of a rank that is not of its machine. The ranks' pids."""
-    pids: List[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(pids, os.getpid())
-    mine = next(machine for machine in of if dist.get_rank() in machine)
-    reader = ringcast.Reader
-
-    def attach(handle: str, **keywords: Any) -> ringcast.Reader:
-        if int(handle.split(":")[1]) not in [pids[rank] for rank in mine]:
-            raise ringcast.RingNotFound(2, "it is on another machine")
-        return reader(handle, **keywords)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ringcast, "Reader", attach)
-        patch.setattr(rings, "_machine", lambda: f"machine {mine}")
-        yield dict(enumerate(pids))
-        rt.close()
-
-
-def payload(step: int) -> Dict[str, Any]:
-    return {"step": step, "x": torch.arange(step * 1000), "none": None, "nested": [torch.ones(2, 3).T, b"b"]}
-
-
-def ranks_of_any_source(of: Tuple[Tuple[int, ...], ...]) -> None:
-    with on_machines(of):
-        for step in range(3):
-            for src in range(dist.get_world_size()):
-                is_source = dist.get_rank() == src
-                got = rt.broadcast_tensor_dict(payload(step) if is_source else None, src)
-                assert_same(got, payload(step))
-                assert rt.broadcast_object(step if is_source else None, src) == step
-                assert rt.broadcast_object_list([src, step] if is_source else [0, 0], src) == [src, step]
-        assert len(rt.rings()) == dist.get_world_size()
-
-
-@pytest.mark.parametrize("of", [PAIRS, ((0, 3), (1,), (2,)), ((0,), (1, 2, 3)), ((1,), (0,), (2,), (3,))])
-def test_what_is_sent_from_any_source_arrives_on_all_machines(ranks, of):
-    ranks.run(4, ranks_of_any_source, of)
-
-
-def ranks_large() -> None:
-    with on_machines(PAIRS):
-        for step in range(3):
-            words = torch.arange(1 << 20) * (step + 1)
-            got = rt.broadcast_object(words if dist.get_rank() == 0 else None)
-            assert torch.equal(got, words)
-
-
-def test_a_large_tensor_crosses(ranks):
-    ranks.run(4, ranks_large)
-
-
-def ranks_many() -> None:
-    """The source goes on at once; who is behind holds it back."""
-    os.environ["RINGCAST_CAPACITY"] = "65536"
-    with on_machines(PAIRS):
-        for step in range(300):
-            assert_same(rt.broadcast_object([step, bytes(step * 10)]), [step, bytes(step * 10)])
-
-
-def test_many_calls_arrive_in_order(ranks):
-    ranks.run(4, ranks_many)
-
-
-def ranks_errors() -> List[str]:
-    with on_machines(PAIRS):
-        check_usable()
-        is_source = dist.get_rank() == 0
-        texts = [text_of(TypeError if is_source else ringcast.SendError, lambda: rt.broadcast_tensor_dict([1]))]
-        check_usable()
-        if is_source:
-            rt.broadcast_object(1)
-        else:
-            texts.append(text_of(RuntimeError, lambda: rt.broadcast_object_list([1])))
-        check_usable()
-        return texts
-
-
-def test_errors_cross_and_the_next_call_works(ranks):
-    source, near, far, farther = ranks.run(4, ranks_errors)
-    assert near[0] == far[0] == farther[0]
-    assert far[0] == f"broadcast_tensor_dict failed at the source, rank 0: TypeError: {source[0]}"
-    assert "was broadcast_object; here, on rank 3" in farther[1]
-
-
-def ranks_source_leaves() -> None:
-    with on_machines(PAIRS):
-        check_usable()
-        if dist.get_rank() == 0:
-            rt.broadcast_object("last")
-            rt.close()
-        else:
-            assert rt.broadcast_object() == "last"
-            text_of(ringcast.WriterGone, rt.broadcast_object)
-        check_usable()
-
-
-def test_when_the_source_closes_all_machines_drain_their_rings_and_are_told(ranks):
-    ranks.run(4, ranks_source_leaves)
 
 
 def ranks_destroyed() -> None:
@@ -181,40 +78,6 @@ def test_a_rank_of_the_same_machine_that_cannot_attach_says_so(ranks):
     assert not none and text.startswith("rank 1 is on the machine of rank 0, but can't attach to its ring")
 
 
-# ---- Deaths ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def mortals():
-    ranks = _dist.Ranks(4)
-    yield ranks
-    ranks.stop()
-
-
-def ranks_dying(dying: int) -> str:
-    rank = dist.get_rank()
-    with on_machines(PAIRS) as pids:
-        check_usable()
-        meet()  # what a source has sent that is killed may not have crossed yet
-        if rank == dying:
-            os.kill(os.getpid(), signal.SIGKILL)
-        error = ringcast.WriterGone if rank == 3 and dying == 2 or dying == 0 else ringcast.ReaderDied
-        if rank == 0:
-            source = rings._rings[dist.group.WORLD]["broadcast", 0]
-            while source.lost is None:
-                os.sched_yield()
-        text = text_of(error, lambda: rt.broadcast_object(1))
-        assert f"rank {dying} (pid {pids[dying]}" in text, text
-        return text
-
-
-@pytest.mark.parametrize("dying", [1, 2, 3, 0])
-def test_a_rank_that_dies_on_any_machine_is_named_on_all(mortals, dying):
-    texts = mortals.run(4, ranks_dying, dying, dying=dying)
-    if dying in (1, 3):
-        assert len({text for rank, text in enumerate(texts) if rank != dying}) == 1
-
-
 # ---- Namespaces as machines ------------------------------------------------------------------------------------------
 
 SECONDS = 6.0  # the groups' timeout
@@ -237,7 +100,8 @@ def ranks_over_network(interface: str, first: str, rank: int, world: int) -> Lis
     join_over_network(interface, first, rank, world)
     for src in range(world):
         for step in range(3):
-            assert_same(rt.broadcast_tensor_dict(payload(step) if rank == src else None, src), payload(step))
+            value: Dict[str, Any] = {"step": step, "x": torch.arange(step * 1000), "nested": [torch.ones(2, 3).T, b"b"]}
+            assert_same(rt.broadcast_tensor_dict(value if rank == src else None, src), value)
             assert rt.broadcast_object_list([src] if rank == src else [0], src) == [src]
     text_of(TypeError if rank == 0 else ringcast.SendError, lambda: rt.broadcast_tensor_dict([1]))
     check_usable()

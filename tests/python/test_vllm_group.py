@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ringcast.vllm.group among the ranks of gloo groups. "Apart" are tensors that a test has travel as those on a device
-would: by a second group. A function whose name starts with `ranks_` runs on every rank."""
+"""ringcast.vllm.group among the ranks of gloo groups; test_all_dropins.py has what all drop-ins promise. "Apart" are
+tensors that a test has travel as those on a device would: by a second group. A function whose name starts with `ranks_`
+runs on every rank."""
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, List
+from typing import Any, Iterator, List
 
 import needs
 import pytest
@@ -16,13 +17,13 @@ import _dist
 import torch
 import torch.distributed as dist
 from _dist import text_of
+from dropins import opened, payload
 from sending import end_to
-from values import assert_same, scribble
+from values import assert_same
 
 import ringcast
-from ringcast import sglang
-from ringcast._group import apart as travelling
 from ringcast._group import p2p
+from ringcast.vllm import MessageQueue
 from ringcast.vllm.group import Group
 
 pytestmark = pytest.mark.alike
@@ -30,34 +31,11 @@ pytestmark = pytest.mark.alike
 ranks = pytest.fixture(_dist.four_ranks, scope="module")
 
 
-def payload() -> Dict[Any, Any]:
-    """What vLLM's own test of these functions sends, and more."""
-    return {
-        "a": torch.arange(8, dtype=torch.float32),
-        "b": torch.arange(16, dtype=torch.int8),
-        "c": "test",
-        "d": [1, 2, 3],
-        "e": {"a": 1, "b": 2},
-        "f": torch.tensor([], dtype=torch.float32),
-        "empty rows": torch.empty((0, 5), dtype=torch.float32),
-        "transposed": torch.arange(24, dtype=torch.float32).reshape(4, 6).T,
-        "0-d": torch.tensor(2.5),
-        "bf16": torch.arange(6, dtype=torch.bfloat16),
-        "fp8": torch.arange(6.0).to(torch.float8_e4m3fn),
-        "bool": torch.tensor([True, False]),
-        "i64": torch.arange(5),
-        7: {"nested": [torch.ones(3), (torch.zeros(0),)]},
-        "last": None,
-    }
-
-
 @contextlib.contextmanager
 def group_of_all(apart: bool) -> Iterator[Group]:
     """With `apart`, what is of float32 travels so."""
-    with pytest.MonkeyPatch.context() as patch:
-        if apart:
-            patch.setattr(travelling, "travels_apart", lambda tensor: tensor.dtype == torch.float32)
-        yield Group(dist.group.WORLD, dist.new_group() if apart else None)
+    with opened("vllm apart" if apart else "vllm") as way:
+        yield way.group
 
 
 @pytest.fixture(params=[False, True], ids=["in the frame", "apart"])
@@ -68,29 +46,16 @@ def apart(request):
 # ---- Broadcasts ------------------------------------------------------------------------------------------------------
 
 
-def ranks_broadcast(apart: bool) -> None:
+def ranks_filling(apart: bool) -> None:
     with group_of_all(apart) as group:
-        for src in list(range(group.world_size)) * 2:
-            mine = group.rank_in_group == src
-            given = payload() if mine else None
-            got = group.broadcast_tensor_dict(given, src)
-            assert got is given if mine else list(got) == list(payload())
-            assert_same(got, payload())
-            if not mine:
-                scribble(got)
-            obj = {"x": src}
-            assert_same(group.broadcast_object(obj if mine else None, src), obj)
-            filled = [src, "two"] if mine else [None, None]
-            assert group.broadcast_object_list(filled, src, group=dist.group.WORLD) is filled and filled == [src, "two"]
+        for src in range(group.world_size):
             for dtype in torch.float32, torch.int8, torch.bfloat16:
-                tensor = torch.full((3, 2), src + 1 if mine else 0, dtype=dtype)
+                tensor = torch.full((3, 2), src + 1 if group.rank_in_group == src else 0, dtype=dtype)
                 assert group.broadcast(tensor, src) is tensor and bool((tensor == src + 1).all())
-            assert group.broadcast_tensor_dict({} if mine else None, src) == {}
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_every_rank_can_broadcast_by_each_function(ranks, world, apart):
-    ranks.run(world, ranks_broadcast, apart)
+def test_a_tensor_is_filled_in_place_from_any_source(ranks, apart):
+    ranks.run(4, ranks_filling, apart)
 
 
 def ranks_apart_is_apart() -> List[int]:
@@ -108,49 +73,16 @@ def test_what_travels_apart_is_not_in_the_frame(ranks):
     assert first < 1000 < 80_000 < both
 
 
-class Held:
-    """What only pickle can send."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-
-class Defaults(Dict[str, Any]):
-    """What no receiver could make."""
-
-    def __reduce__(self) -> Any:
-        raise NotImplementedError
-
-
-def ranks_dicts_of_a_class(apart: bool) -> None:
-    with group_of_all(apart) as group:
-        given = Defaults(payload())
-        for function in group.broadcast_tensor_dict, ringcast.torch.broadcast_tensor_dict, sglang.broadcast_tensor_dict:
-            got = function(given if group.rank_in_group == 0 else None)
-            if group.rank_in_group == 0:
-                assert got is given
-            else:
-                assert type(got) is dict and list(got) == list(payload())
-                assert_same(got, payload())
-        for _ in range(3):
-            if group.rank_in_group == 0:
-                group.send_tensor_dict(given, 1)
-            else:
-                assert_same(group.recv_tensor_dict(0), payload())
-            dist.barrier()
-
-
-def test_of_a_dict_of_a_class_its_items_are_sent(ranks, apart):
-    ranks.run(2, ranks_dicts_of_a_class, apart)
-
-
-def ranks_bad_broadcasts() -> str:
+def ranks_bad_broadcasts() -> None:
     group = Group()
     for function in group.broadcast, group.broadcast_object, group.broadcast_object_list, group.broadcast_tensor_dict:
         assert text_of(AssertionError, lambda function=function: function([], 2)).startswith("Invalid src rank (2)")
     mine = group.rank_in_group == 0
-    text = text_of(AssertionError if mine else ringcast.SendError, lambda: group.broadcast_tensor_dict([1]))
-    assert group.broadcast_object(5 if mine else None) == 5
+    if mine:
+        text = text_of(AssertionError, lambda: group.broadcast_tensor_dict([1]))
+        assert text == "Expecting a dictionary, got <class 'list'>"
+    else:
+        text_of(ringcast.SendError, group.broadcast_tensor_dict)
     tensor = torch.ones(3 if mine else 4)
     if mine:
         group.broadcast(tensor)
@@ -161,35 +93,10 @@ def ranks_bad_broadcasts() -> str:
         group.broadcast(tensor)
     else:
         assert "was broadcast; here" in text_of(RuntimeError, group.broadcast_object)
-    refused = {"x": torch.ones(2, device="meta")}
-    assert "meta" in text_of(TypeError if mine else ringcast.SendError, lambda: group.broadcast_tensor_dict(refused))
-    assert group.broadcast_object(6 if mine else None) == 6
-    # What goes by pickle as a whole where ringcast is not in place does here.
-    inside = {"a": 1, "o": Held(torch.ones(2, device="meta"))}
-    received = group.broadcast_tensor_dict(inside if mine else None)
-    assert received["o"].tensor.device.type == "meta" and received["a"] == 1
-    if mine:
-        group.send_tensor_dict(inside, 1)
-        assert "meta" in text_of(TypeError, lambda: group.send_tensor_dict(refused, 1))
-    elif group.rank_in_group == 1:
-        assert group.recv_tensor_dict(0)["o"].tensor.device.type == "meta"
-        assert "meta" in text_of(ringcast.SendError, lambda: group.recv_tensor_dict(0))
-    there = [refused, 7]
-    got = group.broadcast_object(there if mine else None), group.broadcast_object_list(list(there) if mine else [0, 0])
-    for value in got:
-        assert value[0]["x"].device.type == "meta" and value[1] == 7
-    for number in range(2):
-        if mine:
-            group.send_object(there, 1)
-        else:
-            assert group.recv_object(0)[0]["x"].shape == (2,), number
-    return text
 
 
 def test_what_is_wrong_in_a_broadcast_is_said_on_all_ranks_and_the_next_works(ranks):
-    source, other = ranks.run(2, ranks_bad_broadcasts)
-    assert source == "Expecting a dictionary, got <class 'list'>"
-    assert other.startswith("broadcast_tensor_dict failed at the source, rank 0: TypeError: ")
+    ranks.run(2, ranks_bad_broadcasts)
 
 
 def ranks_alone() -> None:
@@ -209,29 +116,6 @@ def test_a_rank_that_is_alone_gets_its_input_back(ranks):
 
 
 # ---- From one rank to another ----------------------------------------------------------------------------------------
-
-
-def ranks_pairs(apart: bool) -> None:
-    with group_of_all(apart) as group:
-        me, world = group.rank_in_group, group.world_size
-        for step in range(4):
-            for src in range(world):
-                for dst in range(world):
-                    if me == src != dst:
-                        assert group.send_object([src, dst, step], dst) is None
-                        assert group.send_tensor_dict(payload(), dst) is None
-                    elif me == dst != src:
-                        assert group.recv_object(src) == [src, dst, step]
-                        got = group.recv_tensor_dict(src)
-                        assert list(got) == list(payload())
-                        assert_same(got, payload())
-            dist.barrier()
-        assert world > 2 or end_to(group, 1 - me)._on_ring  # with more ranks, an answer may come later than the barrier
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_every_rank_can_send_to_every_other(ranks, world, apart):
-    ranks.run(world, ranks_pairs, apart)
 
 
 def ranks_around(apart: bool) -> None:
@@ -330,8 +214,8 @@ def ranks_anew() -> None:
             handles = [group.isend_object("lost", 1)]
             while turn == 2 and handles[-1].is_completed():  # until the ring is full
                 handles.append(group.isend_object(bytes(1 << 16), 1))
+        dist.barrier()  # a sender that looks for the receiver finds it
         if turn == 1:  # closed, and used again
-            dist.barrier()
             if me == 1:
                 assert group.recv_object(0) == "lost"
             dist.barrier()
@@ -418,3 +302,28 @@ def ranks_gather(apart: bool) -> None:
 
 def test_parts_are_gathered_where_they_travel_apart(ranks, apart):
     ranks.run(4, ranks_gather, apart)
+
+
+# ---- Queues ----------------------------------------------------------------------------------------------------------
+
+
+def ranks_sub_group() -> Any:
+    """Its ranks are other numbers in the group than outside."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    rank = dist.get_rank()
+    queue = MessageQueue.create_from_process_group(groups[rank // 2], 1 << 20, 2, 1)
+    got = queue.broadcast_object(rank if rank % 2 else None)
+    readers = [1, 3]
+    answers, handles = MessageQueue.create_from_process_group_single_reader(
+        groups[rank // 2], 1 << 20, 6, readers[rank // 2]
+    )
+    ends = [MessageQueue.create_from_handle(handle, 0) for handle in handles]
+    dist.barrier()
+    answers.enqueue(rank)
+    result = got, [end.dequeue(timeout=_dist.JOB_SECONDS) for end in ends]
+    dist.barrier()
+    return result
+
+
+def test_sub_groups_have_queues_of_their_own(ranks):
+    assert ranks.run(4, ranks_sub_group) == [(1, []), (1, [0, 1]), (3, []), (3, [2, 3])]

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 import pickle
-import random
+import re
 import sys
 import threading
 import types
@@ -13,7 +13,6 @@ import weakref
 
 import numpy as np
 import pytest
-from needs import torch
 from peers import WATCHDOG
 from queues import SMALL, fill, make, make_ready, meanwhile, once_it_waits, the_watching_thread, watchdog  # noqa: F401
 
@@ -38,37 +37,6 @@ def test_every_reader_receives_every_object():
         assert (method, args, rank) == ("execute_model", ({"ids": [1, 2]},), None)
         assert kwargs["k"].tolist() == [0, 1, 2, 3, 4]
         assert [reader.dequeue(timeout=0) for _ in range(4)] == [None, "text", 7, b"x" * 100]
-
-
-def test_what_arrives_is_writable_and_stays_when_the_ring_is_used_again():
-    writer, reader = make_ready(**SMALL)
-    values = [np.full(5000, 17, np.uint16), np.full(1_000_000, 17, np.uint16)]
-    values += [torch.full((5000,), 17), torch.full((1_000_000,), 17)] if torch else []
-    for value in values:
-        writer.enqueue({"nested": [value]})
-        got = reader.dequeue(timeout=WATCHDOG)["nested"][0]
-        for number in range(40):
-            writer.enqueue(np.full(4000, number, np.uint16))
-            assert (reader.dequeue(timeout=WATCHDOG) == number).all()
-        assert type(got) is type(value) and got.dtype == value.dtype and bool((got == value).all())
-        got[0] = 42
-        assert value[0] == 17
-
-
-def test_messages_of_all_sizes_go_through_a_small_ring_in_order():
-    writer, reader = make_ready(**SMALL)
-    assert ringcast.Tap(writer.handle.buffer_handle).info().capacity == 64 << 10
-    sizes = [random.Random(7).choice([0, 10, 1000, 40_000, 300_000, 3_000_000]) for _ in range(200)]
-
-    def send():
-        for number, size in enumerate(sizes):
-            writer.enqueue((number, np.full(size, number, np.uint8)))
-
-    with meanwhile(send) as outcome:
-        for number, size in enumerate(sizes):
-            got, data = reader.dequeue(timeout=WATCHDOG)
-            assert got == number and len(data) == size and (data == number).all()
-    assert outcome == [None]
 
 
 @pytest.mark.parametrize("least", [0, 4 << 20])
@@ -144,19 +112,6 @@ def test_ranks_are_those_that_the_handle_says():
 def test_arguments_that_make_no_queue(args, options, error, text):
     with pytest.raises(error, match=text):
         MessageQueue(*args, **options)
-
-
-def test_a_tensor_on_another_device_arrives_as_by_pickle():
-    torch = pytest.importorskip("torch", reason="torch is not installed here")
-    writer, reader = make_ready()
-    for _ in range(2):
-        writer.enqueue({"a": torch.empty(2, 3, device="meta"), "n": 1})
-        got = reader.dequeue(timeout=0)
-        assert got["a"].device.type == "meta" and got["a"].shape == (2, 3) and got["n"] == 1
-    with pytest.raises(TypeError, match=r"value\['l'\]"):  # as before: with the place
-        writer.enqueue({"l": threading.Lock()})
-    writer.enqueue(2)
-    assert reader.dequeue(timeout=0) == 2
 
 
 def test_a_rank_that_attaches_twice_is_told():
@@ -364,7 +319,7 @@ def warnings_of(caplog):
     found = [record for record in caplog.records if record.name == "ringcast.vllm"]
     assert all(record.levelno == logging.WARNING for record in found)
     caplog.clear()
-    return [record.getMessage() for record in found]
+    return [re.sub(r"found in \d+ seconds", "found in some seconds", record.getMessage()) for record in found]
 
 
 @pytest.fixture(params=["environment", "vllm"])
@@ -384,8 +339,8 @@ def test_a_reader_that_waits_warns_unless_it_is_told_not_to(every_millisecond, c
         reader.dequeue(timeout=0.01)
     pid = reader._end.ring.writer_pid
     assert warnings_of(caplog)[0] == (
-        f"No available shared memory broadcast block found in 0 seconds: the writer (pid {pid}) is alive, and all that "
-        "it has sent was received"
+        f"No available shared memory broadcast block found in some seconds: the writer (pid {pid}) is alive, and all "
+        "that it has sent was received"
     )
     with pytest.raises(TimeoutError):
         reader.dequeue(timeout=0.1, indefinite=True)
@@ -401,7 +356,7 @@ def test_a_writer_that_waits_says_for_whom(every_millisecond, caplog):
     with pytest.raises(TimeoutError):
         writer.enqueue(bytes(1000), timeout=0.1)
     texts = warnings_of(caplog)
-    start = "No available shared memory broadcast block found in 0 seconds: rank 0 (pid "
+    start = "No available shared memory broadcast block found in some seconds: rank 0 (pid "
     assert texts and texts[0].startswith(start)
     assert f") is alive, {one._end.ring.lag} bytes ({number} messages) behind, and has held the writer" in texts[0]
     assert "rank 1" not in texts[0]
@@ -412,7 +367,7 @@ def test_who_waits_for_readers_says_who_is_missing(every_millisecond, caplog):
     reader = MessageQueue.create_from_handle(writer.handle, 1)
     with pytest.raises(TimeoutError):
         writer.enqueue(1, timeout=0.1)
-    assert "0 seconds: 1 of 3 readers are attached; missing: rank 0, rank 2" in warnings_of(caplog)[0]
+    assert "some seconds: 1 of 3 readers are attached; missing: rank 0, rank 2" in warnings_of(caplog)[0]
     del reader
 
 
