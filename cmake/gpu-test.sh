@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that only a real GPU can show, in one go: builds the library, its tools, the probes of tests/gpu and the
-# Python extension with what is there (a compiler, CMake, Python; neither check nor liburing nor a package registry),
-# runs them, each with a time limit, and leaves what they found in $OUT (default build/gpu/out) as text and JSON.
-# docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
+# Python extension with what is there (a compiler, CMake, make or Ninja, Python; neither check nor liburing nor a
+# package registry), runs them, each with a time limit, and leaves what they found in $OUT (default build/gpu/out) as
+# text and JSON. docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
 #
+# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes, perf, python; or those alone
+# that are named as arguments. A call goes on where an earlier one stopped: of the same sources, what build/gpu/out has
+# already does not run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
 # GPU_FAKE=1: on a machine without a GPU, with the tests' own driver: so that each line here has run before it counts.
-# Steps by name as arguments: only these, after the build; what others have left in build/gpu/out is kept, and put
-# beside in $OUT. GPU_TEST_SECONDS: when all of it is over, at the latest.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 build=build/gpu fake=${GPU_FAKE:-} failed=0 wanted=" $* "
@@ -17,22 +18,28 @@ budget=${GPU_TEST_SECONDS:-3600} not_run=()
 python=${PYTHON:-$(command -v build/venv/bin/python || command -v python3)}
 mkdir -p "$out" "$kept"
 out=$(cd "$out" && pwd)
-if [ $# = 0 ]; then
-  rm -f "$kept"/*.txt "$kept"/*.json "$kept"/*.jsonl
-  : >"$out/summary.txt"
-else
-  [ "$out" = "$kept" ] || cp -np "$kept"/* "$out/" 2>/dev/null
-  echo "---- $*" >>"$out/summary.txt"
-fi
 
-touch "$build/begun"
+# While no process has the device open, the driver gives it up, and the next process waits until it is set up again.
+[ ! -c /dev/nvidia0 ] || exec 8</dev/nvidia0 || echo "can't hold the device open"
+[ ! -c /dev/nvidiactl ] || exec 9</dev/nvidiactl || echo "can't hold the driver open"
+
+# What was found with other sources does not count.
+sources=$(find CMakeLists.txt cmake include ring shm channel gpu tools python tests/gpu tests/fake_cuda -type f \
+  -regex '.*\.\([chS]\|py\|txt\|cmake\|sh\|map\)' -print0 | sort -z | xargs -0 cat | sha256sum | cut -c 1-16)
+grep -qs "^sources $sources" "$kept/summary.txt" || rm -f "$kept"/*.txt "$kept"/*.json "$kept"/*.jsonl
+[ "$out" = "$kept" ] || { rm -f "$out"/*.txt "$out"/*.json "$out"/*.jsonl; cp -p "$kept"/* "$out/" 2>/dev/null; }
+earlier=$(cd "$out" && find . -name '*.json*' -printf '%f, ' | sed 's/, $//')
+echo "sources $sources  $(date -u +%FT%TZ)  $*" >>"$out/summary.txt"
 
 keep() { [ "$out" = "$kept" ] || cp -p "$out/$1" "$kept/"; }
 say() { echo "$*" | tee -a "$out/summary.txt"; }
 
-is_wanted() { [[ "$wanted" == "  " || "$wanted" == *" $1 "* ]]; }
+# Whether it is one of the steps of this call, and has not passed in an earlier one.
+is_wanted() {
+  [[ "$wanted" == "  " || "$wanted" == *" ${1%-*} "* ]] && ! grep -qE "^$1 +passed" "$out/summary.txt"
+}
 
-# step NAME SECONDS FILE COMMAND...: what it prints goes to FILE, or where it is
+# step NAME SECONDS FILE COMMAND...: what the command prints is added to FILE
 step() {
   local name=$1 limit=$2 file=$3 began=$SECONDS status=0
   shift 3
@@ -42,7 +49,8 @@ step() {
     return 0
   fi
   [ "$limit" -lt "$((budget - SECONDS))" ] || limit=$((budget - SECONDS))
-  timeout --kill-after=10 "$limit" "$@" >"$out/$file" 2>"$build/stderr" || status=$?
+  [ -z "$(tail -c 1 "$out/$file" 2>/dev/null)" ] || echo >>"$out/$file" # an earlier call was cut off in a line
+  timeout --kill-after=10 "$limit" "$@" >>"$out/$file" 2>"$build/stderr" || status=$?
   case $status in
   0) say "$(printf '%-8s passed  %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
   124 | 137) say "$(printf '%-8s TIMEOUT %4d s  %s' "$name" $((SECONDS - began)) "$file")" ;;
@@ -59,6 +67,10 @@ step() {
 
 facts() {
   uname -srm
+  dmesg 2>/dev/null | head -n 1 # gVisor names itself
+  cat /proc/driver/nvidia/version
+  readlink /proc/self/ns/{ipc,net,pid}
+  ls -l /dev/nvidia*
   gcc --version | head -n 1
   cmake --version | head -n 1
   "$python" --version
@@ -80,7 +92,11 @@ for name in ("torch", "cupy-cuda13x", "cupy-cuda12x", "jax", "numpy", "nvidia-nc
 
 # Without what can't be had there; the extension too, where Python's headers are.
 configure() {
-  local options=(-S . -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRINGCAST_TOOLS=ON
+  local generator="Unix Makefiles"
+  command -v make >/dev/null || generator=Ninja
+  grep -qs "CMAKE_GENERATOR:INTERNAL=$generator" "$build/CMakeCache.txt" ||
+    rm -rf "$build/CMakeCache.txt" "$build/CMakeFiles"
+  local options=(-S . -B "$build" -G "$generator" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DRINGCAST_TOOLS=ON
     -DRINGCAST_GPU_TESTS=ON -DRINGCAST_INSTALL=OFF)
   local executable
   executable=$("$python" -c 'import sys; print(sys.executable)')
@@ -122,19 +138,15 @@ warned=$(grep -c 'warning:' "$out/build.log")
 
 probe=("$build/tests/gpu/gpu_probe")
 tool=$build/bin/ringcast
-perf=()
+perf=("$tool" perf gpu --format json)
 if [ -n "$fake" ]; then
   export LD_LIBRARY_PATH=$PWD/$build/tests/fake_cuda/new${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   probe+=(--fake)
   export GPU_FAKE # to the probes of Python
   # shellcheck disable=SC2054
-  perf=(--sizes 1K,16M --seconds 0.05)
+  perf+=(--sizes 1K,16M --seconds 0.05)
 fi
 export PYTHONPATH=$PWD/$build/site PYTHONDONTWRITEBYTECODE=1
-
-# One reader, and three, as an array.
-both='echo "["; "$0" perf gpu --format json "$@" && echo "," &&
-      "$0" perf gpu --format json --readers 3 --seconds 0.3 "$@" && echo "]"'
 
 # What doctor says of the pool: nothing if a tensor went by it, else why not. Nor if doctor was not asked.
 why_inline() {
@@ -151,16 +163,21 @@ for line in lines:
 END
 }
 
+step recon 60 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl" device_attributes driver register_read_only \
+  two_processes_streams all_beside_a_capture
+"$python" tests/gpu/verdict.py --table "$out" | tee -a "$out/summary.txt"
+is_wanted doctor && rm -f "$out/doctor.json"
 step doctor 150 doctor.json "$tool" doctor --format json
 why=$(why_inline)
 if [ -n "$why" ]; then
   export GPU_PROBE_INLINE=$why # what is about the pool is skipped then, and fails without this
   say "  $why"
 fi
-step probes 420 probes.jsonl "${probe[@]}"
-step perf 180 perf.json bash -c "$both" "$tool" "${perf[@]}"
+step probes 600 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl"
+step perf-1 120 perf.json "${perf[@]}"
+step perf-3 120 perf.json "${perf[@]}" --readers 3
 if [ -n "$(find "$build/site" -name '_ringcast*.so')" ]; then
-  step python 420 python.jsonl "$python" tests/gpu/tensors.py
+  step python 600 python.jsonl "$python" tests/gpu/tensors.py --after "$out/python.jsonl"
 else
   ! is_wanted python || not_run+=("python (no headers of Python, so no extension: see build.log)")
 fi
@@ -168,8 +185,7 @@ fi
 # What did not go well, or not at all, in the words of the probes; then what a GPU must show.
 told() { grep -hE "\"result\": \"($1)\"" "$out/probes.jsonl" "$out/python.jsonl" 2>/dev/null | cut -c 1-300; }
 told 'failed|crashed|timeout|skipped' | tee -a "$out/summary.txt"
-earlier=$(cd "$out" && find . -name '*.json*' ! -newer "$OLDPWD/$build/begun" -printf '%f, ' | sed 's/, $//')
-[ -z "$earlier" ] || say "  of an earlier call: $earlier"
+[ -z "$earlier" ] || say "  begun by an earlier call: $earlier"
 strict=()
 [ -z "$fake" ] || [ "$wanted" != "  " ] || strict=(--strict) # the fake can show all but speed, and torch's
 "$python" tests/gpu/verdict.py "$out" "${strict[@]}" | tee -a "$out/summary.txt"

@@ -19,7 +19,7 @@ rm -f build/test/ended
 models() { python3 -B tests/model/run.py; }
 plants() { check dev plants -L '^plants$'; }
 # What only a real GPU can show, with the tests' own driver: that each line of it runs.
-gpu_fake() { GPU_FAKE=1 cmake/gpu-test.sh; }
+gpu_fake() { rm -rf build/gpu/out-fake && GPU_FAKE=1 cmake/gpu-test.sh; }
 memcheck() {
   command -v valgrind >/dev/null || { echo "SKIPPED no valgrind (Debian: valgrind)" && return 77; }
   build valgrind --target programs_memcheck && check valgrind valgrind -L memcheck -j "$jobs"

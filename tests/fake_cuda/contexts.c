@@ -32,7 +32,6 @@ static void read_settings(void) {
   }
   settings->version = number("FAKE_CUDA_VERSION", 13000);
   settings->no_peer = number("FAKE_CUDA_NO_PEER", 0);
-  settings->read_only = number("FAKE_CUDA_READ_ONLY", 0);
   settings->same_handle = number("FAKE_CUDA_SAME_HANDLE", 0);
   settings->stuck_words = number("FAKE_CUDA_STUCK_WORDS", 0);
   settings->jitter = (unsigned)number("FAKE_CUDA_JITTER", 0);
@@ -157,6 +156,7 @@ static const struct {
                   {91, 0} /* registered memory has another address than the host's */,
                   {99, 1} /* host memory can be registered */,
                   {100, 0} /* host page tables */,
+                  {RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0},
                   {115, 1} /* memory pools */,
                   {122, 1} /* stream operations on words of 64 bits */};
 
@@ -164,8 +164,7 @@ rc_cu_result cuDeviceGetAttribute(int *out, rc_cu_device_attribute attribute, rc
   rc_cu_result result = fake_begin(FAKE_device_get_attribute, FAKE_READY, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if (!is_device(device)) return fake_end(RC_CU_INVALID_DEVICE);
-  bool is_known = attribute == RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-  *out = is_known && fake.settings.read_only;
+  bool is_known = false;
   for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
     if (attributes[i].number == attribute) is_known = true, *out = attributes[i].value;
   return fake_end(is_known ? RC_CU_SUCCESS : RC_CU_INVALID_VALUE);
@@ -261,7 +260,7 @@ rc_cu_result cuCtxSynchronize(void) {
 /* ---- Modules ---------------------------------------------------------------------------------------------------- */
 
 static char the_module;
-char fake_kernel;
+char fake_kernel, fake_fault;
 
 rc_cu_result cuModuleLoadData(rc_cu_module *out, const void *image) {
   rc_cu_result result = fake_begin(FAKE_module_load_data, FAKE_CURRENT, NULL);
@@ -279,6 +278,7 @@ rc_cu_result cuModuleGetFunction(rc_cu_function *out, rc_cu_module module, const
   rc_cu_result result = fake_begin(FAKE_module_get_function, FAKE_CURRENT, NULL);
   if (result != RC_CU_SUCCESS) return result;
   if ((void *)module != &the_module) return fake_end(RC_CU_INVALID_HANDLE);
-  *out = (rc_cu_function)(void *)&fake_kernel;
-  return fake_end(strcmp(name, "spin") == 0 ? RC_CU_SUCCESS : RC_CU_NOT_FOUND);
+  bool faults = strcmp(name, "fault") == 0;
+  *out = (rc_cu_function)(void *)(faults ? &fake_fault : &fake_kernel);
+  return fake_end(faults || strcmp(name, "spin") == 0 ? RC_CU_SUCCESS : RC_CU_NOT_FOUND);
 }

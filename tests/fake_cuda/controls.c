@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each call begins with: counters and faults. And what a test can ask. */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -292,31 +291,3 @@ void *fake_cuda_host(rc_cu_ptr pointer) {
   pthread_mutex_unlock(&fake.lock);
   return host;
 }
-
-/* ---- The log ---------------------------------------------------------------------------------------------------- */
-
-/* In one write, so that lines of several processes do not mix. */
-void fake_cuda_log(void) {
-  const char *path = fake_setting("FAKE_CUDA_LOG");
-  if (!path || fake.pid != getpid()) return;
-  char *line = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&line, &bytes);
-  int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (out && fd >= 0) {
-    pthread_mutex_lock(&fake.lock);
-    fprintf(out, "{\"pid\": %d, \"calls\": {\"fake_host_waits\": %ld", (int)fake.pid, fake.host_waits);
-    for (int i = 0; i < FAKE_FUNCTIONS; i++)
-      if (fake.calls[i] > 0) fprintf(out, ", \"%s\": %ld", names[i], fake.calls[i]);
-    fprintf(out, "}, \"live\": {");
-    for (int i = 0; i < LIVE; i++) fprintf(out, "%s\"%s\": %ld", i ? ", " : "", live_names[i], count_live(i));
-    fprintf(out, "}}\n");
-    pthread_mutex_unlock(&fake.lock);
-  }
-  if (out) fclose(out);
-  if (fd >= 0 && line && write(fd, line, bytes) != (ssize_t)bytes) perror("FAKE_CUDA_LOG");
-  if (fd >= 0) close(fd);
-  free(line);
-}
-
-__attribute__((destructor)) static void log_at_exit(void) { fake_cuda_log(); }

@@ -72,13 +72,13 @@ struct fake_memory {
   ino_t inode;
   int references; /* IMPORTED: times opened */
   int pins;       /* copies that are being made */
-  bool exportable, read_only, going;
+  bool exportable, going;
   bool is_own; /* REGISTERED: memory of cuMemHostAlloc */
 };
 
 struct fake_settings {
   int devices, visible[MOST_DEVICES], version;
-  bool no_peer, read_only, same_handle, stuck_words;
+  bool no_peer, same_handle, stuck_words;
   unsigned jitter, queues, depth; /* 0: none, one for each stream, without a bound */
 };
 
@@ -93,7 +93,7 @@ extern struct fake {
   long calls[FAKE_FUNCTIONS], all_calls, host_waits, contexts_made, lost, spoilt;
 } fake;
 
-extern char fake_kernel; /* the address of the kernel `spin` */
+extern char fake_kernel, fake_fault; /* the addresses of the kernels `spin` and `fault` */
 
 /* How often this thread has called what waits for a device, or may. */
 extern _Thread_local long fake_own_waits;

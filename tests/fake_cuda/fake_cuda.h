@@ -6,6 +6,7 @@
  * device's breaks the context for good. Nothing outlives the process but what others have mapped.
  *
  * Where it is stricter than the driver, or simpler:
+ *   - Memory that is mapped read-only can't be registered, as by data-centre cards.
  *   - The device's address of registered memory is never the host's, and any copy that leaves a registration at its
  *     end is an error, even into the next one.
  *   - A copy to or from registered memory is made when the stream gets there, and breaks the context if the memory is
@@ -16,8 +17,8 @@
  *   - While a stream captures a graph, all calls but those that are known to be harmless are forbidden to threads that
  *     are not RELAXED; to all, work for that stream (CUDA would make it part of the graph), asking for it, or for its
  *     whole context, and the legacy stream if the one that captures is blocking. What is forbidden spoils the capture.
- *   - Of kernels it knows one, whatever the module: spin(word, turns): until the 32-bit word at this address (0: none)
- *     is not 0, or so many turns.
+ *   - Of kernels the driver knows two, whatever the module: spin(word, turns), until the 32-bit word at this address
+ *     (0: none) is not 0, or so many turns; and fault(), which breaks the context.
  *
  * From the environment, read by cuInit:
  *   FAKE_CUDA_INIT=100          what cuInit gives
@@ -27,7 +28,6 @@
  *   FAKE_CUDA_DEVICES=2         how many there are (1)
  *   FAKE_CUDA_VISIBLE=1,0       which of them this process sees, in its own order; their UUIDs stay theirs
  *   FAKE_CUDA_NO_PEER=1         no device opens memory of another: 217
- *   FAKE_CUDA_READ_ONLY=1       memory that is mapped read-only can be registered; data-centre cards refuse it (801)
  *   FAKE_CUDA_FAIL=cuIpcOpenMemHandle:1:217,cuMemAlloc:2:2    the first call of the one, the second of the other;
  *                               call 0: each. The name * counts all calls, of whatever function but
  *                               cuThreadExchangeStreamCaptureMode. The result 700 breaks the context that is current,
@@ -39,7 +39,6 @@
  *                               enqueued in one is done in that order, of whichever stream it is
  *   FAKE_CUDA_DEPTH=16          operations that a stream takes before the device has done some of them (1024): a call
  *                               that adds one more waits, and all other threads' calls about that context with it
- *   FAKE_CUDA_LOG=file          a line of JSON at exit: what was called, what is left
  * and by cuGetProcAddress:
  *   FAKE_CUDA_WITHOUT=cuStreamWriteValue64,cuStreamWaitValue64    functions that this driver has not
  */
@@ -71,9 +70,7 @@
   /* As a capture by the calling thread, in the mode GLOBAL; where it ends, 901 says that it was spoilt. */           \
   X(rc_cu_result, capture, (rc_cu_stream stream, bool on))                                                            \
   /* Where device memory lies in this process, for the test alone to look at; NULL: it is none. */                    \
-  X(void *, host, (rc_cu_ptr pointer))                                                                                \
-  /* Appends the line to the log now. */                                                                              \
-  X(void, log, (void))
+  X(void *, host, (rc_cu_ptr pointer))
 /* clang-format on */
 
 #define FAKE_CUDA_DECLARE(type, name, arguments) __attribute__((visibility("default"))) type fake_cuda_##name arguments;

@@ -220,18 +220,16 @@ static bool look_at_mapping(const uint8_t *host, size_t bytes, bool *writable) {
 }
 
 rc_cu_result cuMemHostRegister_v2(void *host, size_t bytes, unsigned flags) {
-  const unsigned known =
-      RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP | RC_CU_MEMHOSTREGISTER_READ_ONLY;
-  bool read_only = flags & RC_CU_MEMHOSTREGISTER_READ_ONLY, writable, outside;
+  const unsigned known = RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP;
+  bool writable, outside;
   struct rc_cu_context *context;
   rc_cu_result result = fake_begin(FAKE_host_register, FAKE_CURRENT, &context);
   if (result != RC_CU_SUCCESS) return result;
-  if (read_only && !fake.settings.read_only) return fake_end(RC_CU_NOT_SUPPORTED);
+  if (flags & RC_CU_MEMHOSTREGISTER_READ_ONLY) return fake_end(RC_CU_NOT_SUPPORTED);
   if (flags & ~known || bytes == 0 || !look_at_mapping(host, bytes, &writable)) return fake_end(RC_CU_INVALID_VALUE);
   if (fake_host_memory(host, bytes, &outside)) return fake_end(RC_CU_HOST_MEMORY_ALREADY_REGISTERED);
-  if (!writable && !read_only) return fake_end(RC_CU_INVALID_VALUE);
-  fake_memory_add((struct fake_memory){
-      .kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes, .read_only = read_only});
+  if (!writable) return fake_end(RC_CU_INVALID_VALUE);
+  fake_memory_add((struct fake_memory){.kind = FAKE_REGISTERED, .context = context, .host = host, .bytes = bytes});
   return fake_end(RC_CU_SUCCESS);
 }
 

@@ -15,7 +15,7 @@
 
 #define LOOK_NS 20000 /* how often a waiting stream looks */
 
-enum kind { COPY, WRITE_WORD, WAIT_WORD, SPIN, FREE, MARK };
+enum kind { COPY, WRITE_WORD, WAIT_WORD, SPIN, FAULT, FREE, MARK };
 
 /* One side of a copy: memory of a device, of the host, or bytes that were read when the call was made. */
 struct side {
@@ -92,7 +92,7 @@ static bool spin(struct rc_cu_stream *stream, const struct fake_operation *opera
 static bool write_word(const struct fake_operation *operation) {
   struct fake_memory *memory;
   uint8_t *word = fake_resolve(operation->word, (size_t)operation->bits / 8, &memory);
-  if (!word || memory->read_only) return false;
+  if (!word) return false;
   if (operation->bits == 64) atomic_store_explicit((_Atomic uint64_t *)word, operation->value, memory_order_release);
   else atomic_store_explicit((_Atomic uint32_t *)word, (uint32_t)operation->value, memory_order_release);
   return true;
@@ -113,23 +113,19 @@ static uint8_t *pin(const struct side *side, size_t bytes, struct fake_memory **
   return host;
 }
 
-static void unpin(struct fake_memory *memory) {
-  if (memory) memory->pins--;
-}
-
 static bool copy(const struct fake_operation *operation) {
   struct fake_memory *to_memory, *from_memory = NULL;
   const uint8_t *from = NULL;
   uint8_t *to = pin(&operation->to, operation->bytes, &to_memory);
   if (to) from = pin(&operation->from, operation->bytes, &from_memory);
-  bool may = to && from && !(to_memory && to_memory->read_only);
+  bool may = to && from;
   if (may) {
     pthread_mutex_unlock(&fake.lock);
     memmove(to, from, operation->bytes);
     pthread_mutex_lock(&fake.lock);
   }
-  if (to) unpin(to_memory);
-  if (from) unpin(from_memory);
+  if (to && to_memory) to_memory->pins--;
+  if (from && from_memory) from_memory->pins--;
   return may;
 }
 
@@ -144,6 +140,7 @@ static bool perform(struct rc_cu_stream *stream, const struct fake_operation *op
     fake_memory_drop(operation->memory);
     return true;
   case MARK: return true;
+  case FAULT: break;
   }
   return false;
 }
@@ -402,7 +399,7 @@ rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_
   struct fake_operation operation = {.kind = COPY, .to.host = to, .from.device = from, .bytes = bytes};
   struct fake_memory *memory = fake_host_memory(to, bytes, &outside);
   operation.to.registered = memory != NULL;
-  if (outside || (memory && memory->read_only)) return fake_end(RC_CU_INVALID_VALUE);
+  if (outside) return fake_end(RC_CU_INVALID_VALUE);
   result = enqueue(found, operation);
   if (result != RC_CU_SUCCESS || memory) return fake_end(result);
   struct rc_cu_context *context = found->context;
@@ -510,6 +507,7 @@ rc_cu_result cuLaunchKernel(rc_cu_function function, unsigned grid_x, unsigned g
   rc_cu_result result = begin_work(FAKE_launch_kernel, stream, &found);
   if (result != RC_CU_SUCCESS) return result;
   bool sound = grid_x && grid_y && grid_z && block_x && block_y && block_z && shared_bytes == 0 && arguments && !extra;
+  if ((void *)function == &fake_fault) return fake_end(enqueue(found, (struct fake_operation){.kind = FAULT}));
   if ((void *)function != &fake_kernel) return fake_end(RC_CU_INVALID_HANDLE);
   if (!sound) return fake_end(RC_CU_INVALID_VALUE);
   struct fake_operation operation = {.kind = SPIN};

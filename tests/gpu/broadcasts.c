@@ -18,13 +18,14 @@ static void must_be_pending(struct world *world, const char *when) {
     failed("the writer's stream has gone on %s", when);
 }
 
-static void delayed_by_a_kernel(int readers) {
-  struct job job = {.spin = shared_memory(PAGE), .says_enqueued = true};
+static void delayed_by_a_kernel(int readers, bool on_null_stream) {
+  struct job job = {.spin = shared_memory(PAGE), .says_enqueued = true, .on_null_stream = on_null_stream};
   struct helper helpers[MOST_READERS];
   int count = 3 + rounds(50);
   char byte;
   for (int i = 0; i < readers; i++) helpers[i] = helper_start(read_all, &job);
   struct world world = open_writer(job.spin, 16 << 20, 0);
+  if (on_null_stream) world.gpu.stream = NULL;
   introduce(&world, helpers, readers, count);
   for (int round = 0; round < count; round++) {
     bool spins = info_of(&world).way == RINGCAST_GPU_WAY_POOL;
@@ -43,8 +44,9 @@ static void delayed_by_a_kernel(int readers) {
   if (writer.inline_frames != 1)
     failed("%llu frames went INLINE, and not the first alone", (unsigned long long)writer.inline_frames);
 }
-static void delayed_one(void) { delayed_by_a_kernel(1); }
-static void delayed_three(void) { delayed_by_a_kernel(3); }
+static void delayed_one(void) { delayed_by_a_kernel(1, false); }
+static void delayed_three(void) { delayed_by_a_kernel(3, false); }
+static void delayed_on_null_stream(void) { delayed_by_a_kernel(1, true); } /* torch's default */
 
 /* As fast as it goes: the pool holds only a few, so it wraps, is full, and frames go INLINE in between. */
 static void in_a_row(int readers) {
@@ -172,6 +174,7 @@ static void lent_memory(void) {
 
 const struct probe_case broadcast_probes[] = {{"broadcast_behind_a_kernel_to_1", delayed_one, 90, false},
                                               {"broadcast_behind_a_kernel_to_3", delayed_three, 120, false},
+                                              {"broadcast_on_the_null_stream", delayed_on_null_stream, 90, false},
                                               {"broadcast_in_a_row_to_1", in_a_row_one, 90, false},
                                               {"broadcast_in_a_row_to_3", in_a_row_three, 120, false},
                                               {"pool_behind_a_reader", reader_behind_a_kernel, 60, false},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies: one packed one beside many small ones, from registered memory and from what is not, and how fast. */
+/* Copies from registered memory, from ordinary memory and within the device, and how fast. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,32 +36,6 @@ static void copy_in(struct gpu *gpu, struct timed *timed, int round, rc_cu_ptr t
   timed->call[round] = now_us() - begun;
   must(gpu->cuda->stream_synchronize(gpu->stream), "cuStreamSynchronize");
   timed->whole[round] = now_us() - begun;
-}
-
-static void packed_or_many(void) {
-  static const struct {
-    const char *many, *one;
-    int tensors;
-    size_t each;
-  } cases[] = {{"8_of_1KiB", "packed_8KiB", 8, 1024},
-               {"64_of_4KiB", "packed_256KiB", 64, 4096},
-               {"256_of_4KiB", "packed_1MiB", 256, 4096},
-               {"64_of_64KiB", "packed_4MiB", 64, 65536}};
-  enum { MOST = 4 << 20 };
-  static struct timed many, one;
-  uint8_t *host = shared_memory(MOST);
-  struct gpu gpu = gpu_open();
-  rc_cu_ptr device = gpu_alloc(&gpu, MOST);
-  gpu_register(&gpu, host, MOST);
-  int count = rounds(ROUNDS);
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    for (int round = -2; round < count; round++) { /* the first two are not counted */
-      copy_in(&gpu, &many, round < 0 ? 0 : round, device, host, cases[i].tensors, cases[i].each);
-      copy_in(&gpu, &one, round < 0 ? 0 : round, device, host, 1, (size_t)cases[i].tensors * cases[i].each);
-    }
-    figures_of(cases[i].many, &many, count, 0);
-    figures_of(cases[i].one, &one, count, 0);
-  }
 }
 
 static void bandwidths(void) {
@@ -116,7 +90,5 @@ static void spinning_kernel(void) {
   figure_number("bound_of_20_ms_us", now_us() - begun);
 }
 
-const struct probe_case copy_probes[] = {{"spinning_kernel", spinning_kernel, 60, false},
-                                         {"packed_or_many_copies", packed_or_many, 60, false},
-                                         {"bandwidths", bandwidths, 60, false},
-                                         {NULL, NULL, 0, false}};
+const struct probe_case copy_probes[] = {
+    {"spinning_kernel", spinning_kernel, 60, false}, {"bandwidths", bandwidths, 60, false}, {NULL, NULL, 0, false}};

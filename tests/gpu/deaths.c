@@ -16,7 +16,7 @@
 
 struct doomed {
   uint32_t *spin;
-  bool forks;
+  bool forks, has_much;
   int until[2]; /* a pipe: the child lives until the end for writing is closed */
 };
 
@@ -34,6 +34,7 @@ static void write_and_hang(struct helper *me, void *context) {
   const struct doomed *doomed = context;
   struct world world = open_writer(doomed->spin, 16 << 20, 0);
   char byte = 1;
+  if (doomed->has_much) gpu_alloc(&world.gpu, is_little() ? 64 << 20 : gpu_free_bytes(&world.gpu) / 3);
   tell_handle(&world, me);
   helper_hear(me, &byte, 1); /* attached */
   for (int i = 0; i < 4; i++) {
@@ -48,8 +49,8 @@ static void write_and_hang(struct helper *me, void *context) {
 }
 
 /* The reader's stream waits for what will never come, also while a child has all that was the writer's. */
-static void writer_dies(bool forks) {
-  struct doomed doomed = {.spin = shared_memory(PAGE), .forks = forks};
+static void writer_dies(bool forks, bool has_much) {
+  struct doomed doomed = {.spin = shared_memory(PAGE), .forks = forks, .has_much = has_much};
   pid_t child;
   if (pipe(doomed.until) != 0) failed("no pipe: %s", strerror(errno));
   struct helper helper = helper_start(write_and_hang, &doomed);
@@ -86,8 +87,9 @@ static void writer_dies(bool forks) {
   if (forks)
     figure_number("free_after_the_child_mib", ((double)gpu_free_bytes(&opened.gpu) - (double)before) / (1 << 20));
 }
-static void writer_dies_alone(void) { writer_dies(false); }
-static void writer_dies_with_a_child(void) { writer_dies(true); }
+static void writer_dies_alone(void) { writer_dies(false, false); }
+static void writer_dies_with_a_child(void) { writer_dies(true, false); }
+static void writer_dies_with_much(void) { writer_dies(false, true); } /* its death is seen when that is given back */
 
 /* ---- A reader --------------------------------------------------------------------------------------------------- */
 
@@ -133,6 +135,7 @@ static void reader_dies(void) {
 }
 
 const struct probe_case death_probes[] = {{"writer_dies_while_a_stream_waits", writer_dies_alone, 60, false},
+                                          {"writer_dies_with_much_memory", writer_dies_with_much, 90, false},
                                           {"writer_dies_and_leaves_a_child", writer_dies_with_a_child, 60, false},
                                           {"reader_dies_with_a_frame", reader_dies, 60, false},
                                           {NULL, NULL, 0, false}};

@@ -69,6 +69,7 @@ void read_all(struct helper *me, void *context) {
   struct ringcast_gpu_info info = {.size = sizeof info};
   int count = say_attached(me);
   char byte = 1;
+  if (job->on_null_stream) opened.gpu.stream = NULL;
   for (int i = 0; i < count; i++) {
     uint32_t seed = read_one(&opened, i);
     if (job->says_enqueued) helper_tell(me, &byte, 1);

@@ -15,7 +15,7 @@ static const uint64_t BOUND_NS = 20000000000; /* of a kernel that nobody release
 
 struct job {
   uint32_t *spin; /* on a page of its own */
-  bool says_enqueued;
+  bool says_enqueued, on_null_stream;
 };
 
 struct opened {

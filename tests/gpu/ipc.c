@@ -151,17 +151,6 @@ static void two_of_one_block(void) {
   dismiss(&helper);
 }
 
-/* A driver may also crash of it: then that is the answer. */
-static void nonsense_is_opened(void) {
-  struct gpu gpu = gpu_open();
-  struct offer offer;
-  rc_cu_ptr memory, mine = gpu_alloc(&gpu, TRIED);
-  memset(&offer.handle, 0x55, sizeof offer.handle);
-  figure_result("open", open_it(&gpu, &offer, &memory));
-  gpu_fill(&gpu, mine, TRIED, 1);
-  figure_shows("the_context_works_after_it", &gpu, mine, TRIED, 1);
-}
-
 /* Free and allocate again: are the handle's bytes the same, and what does an opener of the old one see? */
 static void handles_after_free(void) {
   struct helper helper = helper_start(serve, NULL);
@@ -257,7 +246,6 @@ static void what_is_not_exported(void) {
 const struct probe_case ipc_probes[] = {{"ipc_open_costs", open_costs, 120, false},
                                         {"ipc_open_twice_and_by_itself", open_twice_and_by_itself, 60, true},
                                         {"ipc_two_of_one_block", two_of_one_block, 60, false},
-                                        {"ipc_open_nonsense", nonsense_is_opened, 30, true},
                                         {"ipc_handles_after_free", handles_after_free, 60, true},
                                         {"ipc_exporter_dies", exporter_dies, 60, false},
                                         {"ipc_memory_of_the_dead", memory_of_the_dead, 60, false},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs the probes, one after the other. gpu_probe [--list] [--fake] [NAME...]; --fake: a little of each loop. */
+/* Runs the probes, one after the other. gpu_probe [--list] [--fake] [--after FILE] [NAME...]; --fake: a little of each
+ * loop; --after: not those that FILE has a line of, which an earlier run has left. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -14,8 +15,9 @@
 
 #include "tests/gpu/run.h"
 
-static const struct probe_case *const groups[] = {word_probes,      memory_probes, ipc_probes,    copy_probes,
-                                                  broadcast_probes, death_probes,  capture_probes};
+static const struct probe_case *const groups[] = {attribute_probes, word_probes,  broadcast_probes, cost_probes,
+                                                  death_probes,     fault_probes, capture_probes,   memory_probes,
+                                                  copy_probes,      ipc_probes};
 static int bad;
 
 static void print_line(const struct probe_case *probe, const char *result, const char *why, const char *figures) {
@@ -76,9 +78,24 @@ static void run_probe(const struct probe_case *probe) {
              *why ? why : report->why, report->figures);
 }
 
+static bool has_run(const char *name, const char *path) {
+  char line[16384], wanted[128];
+  bool found = false;
+  FILE *file = fopen(path, "re");
+  snprintf(wanted, sizeof wanted, "{\"probe\": \"%s\", ", name);
+  while (file && !found && fgets(line, sizeof line, file))
+    found = strncmp(line, wanted, strlen(wanted)) == 0 && strchr(line, '\n') != NULL;
+  if (file) fclose(file);
+  return found;
+}
+
 static bool wanted(const char *name, int count, char **names) {
   bool any = false;
   for (int i = 1; i < count; i++) {
+    if (strcmp(names[i], "--after") == 0 && ++i < count) {
+      if (has_run(name, names[i])) return false;
+      continue;
+    }
     any |= names[i][0] != '-';
     if (strcmp(names[i], name) == 0) return true;
   }

@@ -117,95 +117,6 @@ static void register_read_only(void) {
   figure_result("unregister", gpu.cuda->host_unregister(view));
 }
 
-/* INLINE, as a process can't open its own pool. */
-static void send_and_receive(struct gpu *gpu, ringcast_gpu_writer *writer, ringcast_gpu_reader *reader) {
-  enum { BYTES = 1 << 20 };
-  const int64_t shape[1] = {BYTES};
-  rc_cu_ptr from = gpu_alloc(gpu, BYTES), to = gpu_alloc(gpu, BYTES);
-  const struct ringcast_gpu_item item = {.key = "x",
-                                         .key_bytes = 1,
-                                         .on_device = 1,
-                                         .tensor = {.data = (const void *)(uintptr_t)from,
-                                                    .dtype = {1, 8, 1},
-                                                    .ndim = 1,
-                                                    .shape = shape,
-                                                    .flags = RINGCAST_ITEM_CUDA}};
-  struct ringcast_frame frame;
-  struct ringcast_frame_reader tensors;
-  struct ringcast_gpu_take take;
-  struct ringcast_item found;
-  gpu_fill(gpu, from, BYTES, 5);
-  must_ringcast(ringcast_gpu_send(writer, &item, 1, 0, 0, gpu->stream, 0), "ringcast_gpu_send");
-  must_ringcast(ringcast_gpu_next(reader, 0, &frame), "ringcast_gpu_next");
-  must_ringcast(ringcast_gpu_begin(reader, &frame, gpu->stream, &take), "ringcast_gpu_begin");
-  must_ringcast(ringcast_frame_open(&tensors, frame.data, frame.bytes), "ringcast_frame_open");
-  must_ringcast(ringcast_frame_item(&tensors, 0, &found), "ringcast_frame_item");
-  must_ringcast(ringcast_gpu_copy_out(reader, &take, &found, to), "ringcast_gpu_copy_out");
-  must_ringcast(ringcast_gpu_end(reader, &take), "ringcast_gpu_end");
-  if (gpu_differing(gpu, to, BYTES, 5) != 0) failed("other bytes came than were sent");
-}
-
-/* Whether the driver takes memory of this kind, mapped as a writer has it, or as a reader. */
-static bool takes_kind(struct gpu *gpu, uint32_t kind, bool of_reader) {
-  enum { BYTES = 2 * HUGE };
-  int fd = memory_file(kind == RINGCAST_MEMORY_HUGETLB ? MFD_HUGETLB | MFD_HUGE_2MB : 0, BYTES), can_read_only = 0;
-  int access = of_reader ? PROT_READ : PROT_READ | PROT_WRITE;
-  void *memory = fd < 0 ? MAP_FAILED : mmap(NULL, BYTES, access, MAP_SHARED, fd, 0);
-  if (fd >= 0) close(fd);
-  if (memory == MAP_FAILED) return false;
-  if (kind == RINGCAST_MEMORY_SHMEM_HUGE) madvise(memory, BYTES, MADV_HUGEPAGE);
-  must(gpu->cuda->device_get_attribute(&can_read_only, RC_CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-                                       gpu->device),
-       "cuDeviceGetAttribute");
-  unsigned read_only = of_reader && can_read_only ? RC_CU_MEMHOSTREGISTER_READ_ONLY : 0;
-  bool takes = gpu->cuda->host_register(memory, BYTES, RC_CU_MEMHOSTREGISTER_PORTABLE | read_only) == RC_CU_SUCCESS;
-  if (takes) must(gpu->cuda->host_unregister(memory), "cuMemHostUnregister");
-  munmap(memory, BYTES);
-  return takes;
-}
-
-static void must_be_registered(struct gpu *gpu, const char *name, uint32_t kind, bool of_reader, bool registered) {
-  const char *side = of_reader ? "reader" : "writer";
-  char key[64];
-  bool takes = takes_kind(gpu, kind, of_reader);
-  snprintf(key, sizeof key, "%s_%s", name, side);
-  figure_integer(key, registered);
-  snprintf(key, sizeof key, "%s_memory_of_a_%s", name, side);
-  figure_integer(key, takes);
-  if (takes && !registered) failed("a ring of %s is not registered by its %s, but such memory can be", name, side);
-}
-
-/* What the library makes of it: a ring of each kind, and whether both sides have it registered. */
-static void rings_are_registered(void) {
-  static const char *const kinds[] = {NULL, "hugetlb", "shmem_huge", "pages"};
-  struct gpu gpu = gpu_open();
-  for (uint32_t kind = RINGCAST_MEMORY_HUGETLB; kind <= RINGCAST_MEMORY_PAGES; kind++) {
-    struct ringcast_writer_options options = {.size = sizeof options, .capacity = 4 << 20, .memory = kind};
-    struct ringcast_gpu_info info = {.size = sizeof info};
-    ringcast_writer *ring;
-    ringcast_reader *other;
-    ringcast_gpu_writer *writer;
-    ringcast_gpu_reader *reader;
-    if (ringcast_writer_create_ex(&options, &ring) != 0) {
-      figure_text(kinds[kind], ringcast_last_error());
-      continue;
-    }
-    must_ringcast(ringcast_reader_attach(ringcast_writer_handle(ring), &other), "attach");
-    must_ringcast(ringcast_gpu_writer_open(ring, NULL, &writer), "ringcast_gpu_writer_open");
-    must_ringcast(ringcast_gpu_reader_open(other, NULL, &reader), "ringcast_gpu_reader_open");
-    send_and_receive(&gpu, writer, reader); /* it is registered when it is first needed */
-    must_ringcast(ringcast_gpu_writer_info(writer, &info), "ringcast_gpu_writer_info");
-    must_be_registered(&gpu, kinds[kind], kind, false, info.registered);
-    info = (struct ringcast_gpu_info){.size = sizeof info};
-    must_ringcast(ringcast_gpu_reader_info(reader, &info), "ringcast_gpu_reader_info");
-    must_be_registered(&gpu, kinds[kind], kind, true, info.registered);
-    ringcast_gpu_reader_close(reader);
-    ringcast_gpu_writer_close(writer);
-    ringcast_reader_close(other);
-    ringcast_writer_close(ring);
-  }
-}
-
 /* ---- What a process costs --------------------------------------------------------------------------------------- */
 
 static void hold_context(struct helper *me, void *context) {
@@ -277,5 +188,4 @@ const struct probe_case memory_probes[] = {{"driver", driver, 60, false},
                                            {"register_kinds_of_memory", register_kinds, 60, false},
                                            {"register_mirrored", register_mirrored, 60, false},
                                            {"register_read_only", register_read_only, 60, false},
-                                           {"rings_are_registered", rings_are_registered, 60, false},
                                            {NULL, NULL, 0, false}};

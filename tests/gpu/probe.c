@@ -256,9 +256,17 @@ static const char spin_ptx[] = ".version 6.4\n"
                                "  @%p2 bra again;\n"
                                "done:\n"
                                "  ret;\n"
+                               "}\n"
+                               ".visible .entry fault()\n"
+                               "{\n"
+                               "  .reg .b32 %r<2>; .reg .b64 %d<2>;\n"
+                               "  mov.u64 %d1, 64;\n"
+                               "  mov.u32 %r1, 1;\n"
+                               "  st.volatile.global.u32 [%d1], %r1;\n"
+                               "  ret;\n"
                                "}\n";
 
-static rc_cu_function spin;
+static rc_cu_function spin, fault;
 
 void gpu_load_spin(struct gpu *gpu) {
   enum { JIT_COMPILER_NOT_FOUND = 221, UNSUPPORTED_PTX_VERSION = 222, JIT_COMPILATION_DISABLED = 223 };
@@ -270,6 +278,7 @@ void gpu_load_spin(struct gpu *gpu) {
     skipped("the driver translates no PTX: cuModuleLoadData gives %d, %s", result, rc_cuda_name(result));
   must(result, "cuModuleLoadData");
   must(gpu->cuda->module_get_function(&spin, module, "spin"), "cuModuleGetFunction");
+  must(gpu->cuda->module_get_function(&fault, module, "fault"), "cuModuleGetFunction");
 }
 
 void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns) {
@@ -277,6 +286,12 @@ void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bou
   void *arguments[] = {&word, &bound_ns};
   if (is_little()) bound_ns /= 100000; /* the fake counts turns */
   must(gpu->cuda->launch_kernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL), "cuLaunchKernel");
+}
+
+void gpu_fault(struct gpu *gpu, rc_cu_stream stream) {
+  void *none[] = {NULL};
+  if (!fault) gpu_load_spin(gpu);
+  must(gpu->cuda->launch_kernel(fault, 1, 1, 1, 1, 1, 1, 0, stream, none, NULL), "cuLaunchKernel");
 }
 
 rc_cu_ptr gpu_register(struct gpu *gpu, void *memory, size_t bytes) {

@@ -26,7 +26,7 @@ struct probe_case {
   bool only_measures; /* any answer will do, a crash too */
 };
 extern const struct probe_case word_probes[], memory_probes[], ipc_probes[], copy_probes[], broadcast_probes[],
-    death_probes[], capture_probes[]; /* to NULL */
+    death_probes[], capture_probes[], attribute_probes[], cost_probes[], fault_probes[]; /* to NULL */
 
 /* ---- What a probe says ------------------------------------------------------------------------------------------ */
 
@@ -76,6 +76,8 @@ void *gpu_symbol(const char *symbol);
  * probe is skipped. */
 void gpu_load_spin(struct gpu *gpu); /* now, and not with the first */
 void gpu_spin(struct gpu *gpu, rc_cu_stream stream, rc_cu_ptr word, uint64_t bound_ns);
+/* A kernel that stores to an address that is none: the context has failed then, for good. */
+void gpu_fault(struct gpu *gpu, rc_cu_stream stream);
 
 /* Memory that children share; registered is a thing of each process. */
 void *shared_memory(size_t bytes);

@@ -6,7 +6,7 @@ Each probe runs in a process of its own, with a time limit, and leaves one line 
 pool is a failure, unless GPU_PROBE_INLINE has the reason, of doctor, why not. GPU_FAKE: torch, CuPy and JAX are
 stand_in.py's, on the tests' own driver, and nothing is skipped.
 
-tensors.py [NAME...]
+tensors.py [--after FILE] [NAME...]; --after: not those that FILE has a line of, which an earlier run has left.
 """
 
 import contextlib
@@ -60,9 +60,13 @@ def main(names):
         run_here(names[1])
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is killed first
-    bad = 0
+    bad, before = 0, ""
+    if names[:1] == ["--after"]:
+        with contextlib.suppress(OSError), open(names[1], encoding="utf-8") as file:
+            before = file.read()
+        names = names[2:]
     for probe in PROBES:
-        if names and probe.__name__ not in names:
+        if names and probe.__name__ not in names or f'{{"probe": "{probe.__name__}", ' in before:
             continue
         line = run_apart(probe.__name__)
         print(json.dumps(line), flush=True)

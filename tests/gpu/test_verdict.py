@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on what a GPU has shown: each line of it can be met, not met, and not measured."""
+"""The verdict on what a GPU has shown: each line of it can be met, not met, and not run."""
 
 import contextlib
 import copy
@@ -41,6 +41,7 @@ def run(readers):
         }
 
     writer = {"pool_frames": 900, "inline_frames": 1, "syncs": 1}
+    inline = {"registered": True, "inline_frames": 90, "syncs": 2}
     return {
         "readers": readers,
         "pool": True,
@@ -48,6 +49,7 @@ def run(readers):
         "sizes": [size(1024), size(16 << 20), size(256 << 20)],
         "device_shared_by": "time slices",
         "device_free_bytes": {"before": 9 << 30, "open": 8 << 30},
+        "ring_without": {"writer": inline, "readers": inline},
         "ring_with_pool": {"writer": writer, "readers": {"opens": readers, "syncs": 0, "registered": True}},
     }
 
@@ -59,6 +61,10 @@ GOOD = {
             for kind in ("broadcast_behind_a_kernel", "broadcast_in_a_row")
             for count in (1, 3)
         ),
+        probe("cost_of_each_call", write_host_us_p50=0.8, write_device_us_p50=1.1, get_current_host_us_p50=0.04),
+        probe("operations_behind_a_wait", operations=1022, a_call_blocked=1, another_stream_blocked_too=0),
+        probe("writer_faults", writer_stream="700 x", reader_check=-32),
+        probe("reader_faults", reader_stream="700 x", pool_frames_after_it=40),
         probe("contexts", context_mib_p50=500, open_ms_p50=200),
         *(probe(f"store_wakes_wait_{bits}", store_to_write_us_p50=3.0, store_to_write_us_max=9.0) for bits in (64, 32)),
     ],
@@ -83,7 +89,7 @@ class Verdict(unittest.TestCase):
         change(found)
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as printed:
             for name, content in found.items():
-                lines = content if name.endswith(".jsonl") else [content]
+                lines = [content] if isinstance(content, str) else content
                 text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
                 pathlib.Path(folder, name).write_text(text, encoding="utf-8")
             status = verdict.main(folder, *flags)
@@ -112,6 +118,9 @@ class Verdict(unittest.TestCase):
         of_a_small_one = changed("perf.json", 0, "sizes", 0, "pool", ratio_to_device_to_device=0.1)
         self.one("0.95 of a plain copy's bandwidth", "met", "0.970", of_a_small_one, 0)
 
+        not_pinned = changed("perf.json", 1, "ring_without", "readers", registered=False, syncs=90)
+        self.one("INLINE by pinned memory", "NOT MET", "3 readers NOT by pinned memory, 90 waits in 90", not_pinned, 0)
+
     def test_a_wrong_count_is_a_failure(self):
         def ring(side, figure, value):
             return changed("perf.json", 1, "ring_with_pool", side, **{figure: value})
@@ -127,8 +136,10 @@ class Verdict(unittest.TestCase):
             (0, "two processes on the device"),
             (1, "four processes on the device"),
             (0, "right under a delayed producer"),
-            (4, "memory and contexts"),
-            (5, "a store ends a wait, how soon"),
+            (6, "a kernel that faults"),
+            (8, "memory and contexts"),
+            (9, "a store ends a wait, how soon"),
+            (3, "every probe"),
         ):
             crashed = changed("probes.jsonl", number, result="crashed", why="status 0xb")
             self.one(what, "NOT MET", "crashed: status 0xb", crashed, 1)
@@ -143,19 +154,19 @@ class Verdict(unittest.TestCase):
 
             status, lines = self.judge(gone)
             self.assertEqual(status, 0)
-            self.assertIn("not measured", {word for word, _ in lines.values()}, name)
+            self.assertIn("not run", {word for word, _ in lines.values()}, name)
             strict, _ = self.judge(gone, "--strict")
             self.assertEqual(strict, 0 if name == "python.jsonl" else 1)
         skipped = changed("probes.jsonl", 0, result="skipped", why="no PTX")
-        self.one("two processes on the device", "not measured", "no PTX", skipped, 0)
+        self.one("two processes on the device", "not run", "no PTX", skipped, 0)
         no_pool = changed("perf.json", 0, pool=False, why="217")
-        self.one("0.95 of a plain copy's bandwidth", "not measured", "217", no_pool, 0)
+        self.one("0.95 of a plain copy's bandwidth", "not run", "217", no_pool, 0)
         none = changed("perf.json", 0, "sizes", 1, "pool", ratio_to_device_to_device=None)
-        self.one("0.95 of a plain copy's bandwidth", "not measured", "alone", none, 0)
+        self.one("0.95 of a plain copy's bandwidth", "not run", "alone", none, 0)
 
     def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(self):
         def cut_perf(found):
-            found["perf.json"] = json.dumps(found["perf.json"], indent=1)[:-200]
+            found["perf.json"] = "\n".join(json.dumps(run, indent=1) for run in found["perf.json"])[:-200]
 
         self.one("one open for each reader", "met", "1 of 1 readers in 900 frames", cut_perf, 0)
         self.one("two processes on the device", "met", "", cut_perf, 0)

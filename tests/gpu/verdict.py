@@ -2,14 +2,17 @@
 """What `make gpu-test` has found, held against what a GPU must show: a line for each, with the figures.
 
     verdict.py FOLDER [--strict]
+    verdict.py --table FOLDER
 
-reads doctor.json, probes.jsonl, perf.json and python.jsonl there, as far as they are. "met", "NOT MET",
-"not measured" (what is missing). A figure of speed that is not met is told and no more; a count that is wrong, or
-bytes that are, make the exit status 1. --strict: so does a missing figure, but for those of Python, which need torch.
+reads doctor.json, probes.jsonl, perf.json and python.jsonl there, as far as they are. "met", "NOT MET", "not run" (what
+is missing). A figure of speed that is not met is told and no more; a count that is wrong, or bytes that are, or a probe
+that failed, make the exit status 1. --strict: so does what was not run, but for what needs torch. --table: what the
+probes of the first minute have found.
 """
 
 import json
 import os
+import re
 import sys
 
 MOST_HOST_US = 5.0
@@ -73,15 +76,13 @@ class Found:
         raise Missing(f"no perf gpu with {readers} readers")
 
     def perfs(self):
-        """Those that came to an end: an array, which may be cut off."""
-        text, runs = self.read("perf.json").lstrip("[ \n"), []
-        while text.startswith("{"):
+        """Those that came to an end: the last may be cut off."""
+        text, runs = self.read("perf.json"), []
+        for start in [0, *(at.start() + 1 for at in re.finditer(r"\n\{", text))]:
             try:
-                run, end = json.JSONDecoder().raw_decode(text)
+                runs.append(json.JSONDecoder().raw_decode(text, start)[0])
             except ValueError:
-                break
-            runs.append(run)
-            text = text[end:].lstrip(", \n")
+                continue
         if not runs:
             raise Missing("no perf gpu")
         return runs
@@ -183,6 +184,20 @@ def no_waiting(found):
     return ", ".join(told)
 
 
+def pinned(found):
+    """INLINE frames without pinned memory wait for the device, on either side."""
+    told, slow = [], False
+    for run in found.perfs():
+        for side, name in (("writer", "the writer"), ("readers", f"{run['readers']} readers")):
+            ring = run["ring_without"][side]
+            slow |= not ring["registered"]
+            how = "by pinned memory" if ring["registered"] else "NOT by pinned memory"
+            told.append(f"{name} {how}, {ring['syncs']} waits in {ring['inline_frames']} frames")
+    if slow:
+        raise Slow(", ".join(told))
+    return ", ".join(told)
+
+
 def memory(found):
     figures = found.probe("contexts")
     told = f"a context takes {figures['context_mib_p50']:.0f} MiB and {figures['open_ms_p50']:.0f} ms"
@@ -225,6 +240,45 @@ def of_python(found):
     return f"{len(told['ok'])} probes" + (f", skipped: {' '.join(told['skipped'])}" if "skipped" in told else "")
 
 
+def calls(found):
+    figures, ending = found.probe("cost_of_each_call"), "_host_us_p50"
+    names = [name.removesuffix(ending) for name in figures if name.endswith(ending)]
+    told = [(name, figures[name + ending], figures.get(name + "_device_us_p50")) for name in names]
+    return "us of the host/the device: " + ", ".join(
+        f"{name} {host:.2f}" + (f"/{device:.2f}" if device is not None else "") for name, host, device in told
+    )
+
+
+def depth(found):
+    figures = found.probe("operations_behind_a_wait")
+    if not figures["a_call_blocked"]:
+        return f"more than {figures['operations']}"
+    return f"{figures['operations']}, then a call blocks" + (
+        ", and calls on other streams with it" if figures["another_stream_blocked_too"] else ""
+    )
+
+
+def faults(found):
+    writer, reader = found.probe("writer_faults"), found.probe("reader_faults")
+    return (
+        f"in the writer: {writer['writer_stream']}, the reader's check {writer['reader_check']}; "
+        f"in a reader: {reader['reader_stream']}, {reader['pool_frames_after_it']} frames by the pool after it"
+    )
+
+
+def every_probe(found):
+    bad = [
+        f"{name} {entry['result']}: {entry['why']}"
+        for name, entry in found.probes.items()
+        if entry["result"] not in ("ok", "skipped") and not entry.get("only_measures")
+    ]
+    if bad:
+        raise Wrong("; ".join(bad))
+    if not found.probes:
+        raise Missing("no probes.jsonl")
+    return f"{len(found.probes)} have run"
+
+
 MUST_SHOW = [
     ("two processes on the device", two_processes),
     ("four processes on the device", four_processes),
@@ -233,20 +287,44 @@ MUST_SHOW = [
     ("0.95 of a plain copy's bandwidth", bandwidth),
     ("one open for each reader", one_open),
     ("no call waits for the device", no_waiting),
+    ("INLINE by pinned memory", pinned),
     ("memory and contexts", memory),
     ("a store ends a wait, how soon", woken_by_the_host),
     ("POOL beside INLINE", pool_and_inline),
+    ("cost of each call", calls),
+    ("operations behind a wait", depth),
+    ("a kernel that faults", faults),
+    ("every probe", every_probe),
     ("tensors through Python", of_python),
 ]
 
 
+RECON = "driver", "register_read_only", "two_processes_streams", "all_beside_a_capture", "device_attributes"
+
+
+def table(folder):
+    found = Found(folder)
+    for name in RECON:
+        entry = found.probes.get(name, {"result": "not run", "why": "", "figures": {}})
+        print(f"{name:24} {entry['result']:10} {entry['why']}")
+        numbered = [f"{key}={value}" for key, value in entry["figures"].items() if key.isdigit()]
+        for key, value in entry["figures"].items():
+            if not key.isdigit():
+                print(f"    {key:36} {value}")
+        if numbered:
+            print("    others:", " ".join(numbered))
+    return 0
+
+
 def main(folder, *flags):
+    if folder == "--table":
+        return table(*flags)
     found, status = Found(folder), 0
     for what, look in MUST_SHOW:
         try:
             verdict, text = "met", look(found)
         except Missing as missing:
-            verdict, text = "not measured", str(missing)
+            verdict, text = "not run", str(missing)
             status |= flags == ("--strict",) and look is not of_python
         except Slow as figure:
             verdict, text = "NOT MET", str(figure)

@@ -270,24 +270,6 @@ static void stream_follows_another(void) {
   if (gpu_differing(&gpu, to, PAGE, 3) != 0) failed("a stream has not waited for the one that it follows");
 }
 
-/* What the driver says of a stream that was destroyed, which CUDA does not say; it may crash. Callers do that against
- * the rules, and ringcast_gpu_stream_follow, and a reader's thread, make the best of it. */
-static void stream_that_is_gone(void) {
-  struct gpu gpu = gpu_open();
-  rc_cu_ptr mine = gpu_alloc(&gpu, PAGE);
-  rc_cu_stream gone;
-  int status;
-  must(gpu.cuda->stream_create(&gone, RC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  must(gpu.cuda->copy_dtod(mine, mine + 64, 64, gone), "cuMemcpyDtoDAsync");
-  must(gpu.cuda->stream_destroy(gone), "cuStreamDestroy");
-  if (gpu.cuda->stream_is_capturing) figure_result("is_capturing", gpu.cuda->stream_is_capturing(gone, &status));
-  figure_result("query", gpu.cuda->stream_query(gone));
-  if (gpu.cuda->write_value64) figure_result("write", gpu.cuda->write_value64(gone, mine, 1, 0));
-  figure_integer("follow", ringcast_gpu_stream_follow(0, gpu.stream, gone));
-  gpu_fill(&gpu, mine, PAGE, 1);
-  figure_shows("the_context_works_after_it", &gpu, mine, PAGE, 1);
-}
-
 const struct probe_case word_probes[] = {{"store_wakes_wait_64", store_wakes_64, 60, false},
                                          {"store_wakes_wait_32", store_wakes_32, 60, false},
                                          {"words_compare_cyclically", compares_cyclically, 30, false},
@@ -296,5 +278,4 @@ const struct probe_case word_probes[] = {{"store_wakes_wait_64", store_wakes_64,
                                          {"other_streams_beside_a_wait", other_streams_go_on, 60, false},
                                          {"calls_beside_a_wait", calls_beside_a_wait, 90, false},
                                          {"stream_follows_another", stream_follows_another, 30, false},
-                                         {"stream_that_is_gone", stream_that_is_gone, 30, true},
                                          {NULL, NULL, 0, false}};

@@ -24,14 +24,14 @@ PARTS = {
     "package": ("python/ringcast", 7860),
     "measuring": ("tools bench python/ringcast/bench", 7440),
     "tests": ("tests", 42750),
-    "tests of gpu": ("tests", 21030),
+    "tests of gpu": ("tests", 21340),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
     "python/ringcast/_ringcast.pyi": 926,
-    "tests/fake_cuda/streams.c": 519,
+    "tests/fake_cuda/streams.c": 517,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,
 }

@@ -82,14 +82,6 @@ START_TEST(a_driver_without_words_of_64_bits_has_those_of_32) {
 }
 END_TEST
 
-START_TEST(a_driver_that_registers_read_only_memory_is_told) {
-  setenv("FAKE_CUDA_READ_ONLY", "1", 1);
-  ck_assert_int_eq(look(0, 1), 0);
-  must_do(1, 1, 1, 1, 1);
-  fake_must_be_empty();
-}
-END_TEST
-
 START_TEST(what_is_switched_off_is_not_tried) {
   disable_too("cuda_words64");
   ck_assert_int_eq(look(0, 1), 0);
@@ -192,7 +184,6 @@ int main(void) {
   tcase_add_test(tests, what_there_is_not_is_refused);
   tcase_add_test(tests, without_a_driver_there_is_no_device_and_a_reason);
   tcase_add_test(tests, a_driver_without_words_of_64_bits_has_those_of_32);
-  tcase_add_test(tests, a_driver_that_registers_read_only_memory_is_told);
   tcase_add_test(tests, what_is_switched_off_is_not_tried);
   tcase_add_test(tests, a_driver_whose_words_never_come_does_not_hold_the_caller);
   tcase_add_test(tests, each_call_that_fails_is_told_and_leaves_nothing);
