@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cases.
- *   stream, full, spill, pages, readers, tap
- *                tools/measure/stream.h: by the size of a frame; with a ring of one page, which has room for three
- *                frames; with frames just below and just above half the ring; in each kind of memory; to more readers;
- *                with an observer
+ *   stream, full, spill, pages, tap
+ *                tools/measure/stream.h: small and large frames; with a ring of one page, which has room for three
+ *                frames; with frames just below and just above half the ring; in each kind of memory; with an observer.
+ *                `ringcast perf throughput` and `scale` have more sizes, and more readers
+ *   one_way      tools/measure/trip.h: half of a round trip, over rings and over bare cache lines
  *   alone        the two halves of the hot path in one process: reserve and commit, next and release; no byte of
  *                payload is touched
  */
@@ -19,19 +20,18 @@
 
 #include "tools/cli.h"
 #include "tools/measure/stream.h"
+#include "tools/measure/trip.h"
 #include "tools/perf.h"
 
-enum { KI = 1 << 10, MI = 1 << 20, MOST_FOR_A_CPU = 8 };
+enum { KI = 1 << 10, MI = 1 << 20 };
 #define ALONE_BYTES MI /* fits in L2: the memory is not what is measured */
 
-static bool is_dry;
 static struct perf_options machine; /* the CPUs; the other fields are zero */
 static const char *figure_key;
 static double figure_value;
 
-void bench_begin(bool dry) {
+void bench_begin(void) {
   cpu_set_t allowed;
-  is_dry = dry;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) perf_die("can't tell the CPUs: %s", strerror(errno));
   for (int cpu = 0; cpu < CPU_SETSIZE && machine.cpu_count < PERF_MAX_CPUS; cpu++)
     if (CPU_ISSET(cpu, &allowed)) machine.cpus[machine.cpu_count++] = cpu;
@@ -64,25 +64,10 @@ struct running {
   struct stream *stream;
 };
 
-/* Whether the machine has memory for the ring, the frames beside the ring, and what the ring is compared with. */
-static bool has_memory(size_t frame) {
-  unsigned long long kibibytes = 0, needed = 6 * (uint64_t)frame >> 10;
-  char line[128];
-  if (frame <= 64 << 20) return true;
-  if (is_dry) return perf_skip("a dry run leaves frames of %zu MiB out", frame >> 20);
-  FILE *file = fopen("/proc/meminfo", "re");
-  while (file && fgets(line, sizeof line, file) && sscanf(line, "MemAvailable: %llu", &kibibytes) != 1) continue;
-  if (file) fclose(file);
-  if (needed <= kibibytes) return true;
-  return perf_skip("needs %llu MiB, and %llu are free", needed >> 10, kibibytes >> 10);
-}
-
 static bool has_cpus(const struct stream_options *options) {
   uint32_t participants = options->readers + options->taps + 1, cpus = (uint32_t)machine.cpu_count;
-  if (options->taps > 0 && participants > cpus)
-    return perf_skip("needs %u CPUs, and %u may be used", participants, cpus);
-  if (options->readers <= MOST_FOR_A_CPU * cpus) return true;
-  return perf_skip("more than %d readers for each of %u CPUs", MOST_FOR_A_CPU, cpus);
+  return options->taps == 0 || participants <= cpus ||
+         perf_skip("needs %u CPUs, and %u may be used", participants, cpus);
 }
 
 static void *set_up_stream(const struct bench_case *self) {
@@ -90,7 +75,7 @@ static void *set_up_stream(const struct bench_case *self) {
   struct stream_options options = stream_case->options;
   options.size = self->bytes;
   options.floor = stream_case->kind != STREAM_RING;
-  struct stream *stream = has_memory(self->bytes) && has_cpus(&options) ? stream_make(&machine, &options) : NULL;
+  struct stream *stream = has_cpus(&options) ? stream_make(&machine, &options) : NULL;
   if (!stream) return NULL;
   struct running *running = malloc(sizeof *running);
   if (!running) perf_die("no memory");
@@ -112,6 +97,35 @@ static void tear_down_stream(void *state) {
   stream_destroy(running->stream);
   free(running);
 }
+
+/* ---- Trips ------------------------------------------------------------------------------------------------------ */
+
+struct trip_state {
+  enum trip_kind kind;
+  struct trips *trips;
+};
+
+static void *set_up_trips(const struct bench_case *self) {
+  static struct perf_options options;
+  static struct trip_state state;
+  options = machine;
+  options.size = self->bytes;
+  options.readers = 1;
+  if (machine.cpu_count < 2) return perf_skip("needs 2 CPUs, and 1 may be used");
+  state = (struct trip_state){*(const enum trip_kind *)self->options, trips_make(&options)};
+  return &state;
+}
+
+static double run_trips(void *state, uint64_t iterations) {
+  const struct trip_state *self = state;
+  double ns[TRIP_MOST];
+  int count = (int)iterations, group = count % TRIP_GROUP == 0 ? TRIP_GROUP : 1;
+  trips_run(self->trips, self->kind, count, group, ns);
+  perf_sort(ns, (size_t)(count / group));
+  return perf_quantile(ns, (size_t)(count / group), 0.5) * count * 1e-9; /* trips without a CPU do not count */
+}
+
+static void tear_down_trips(void *state) { trips_destroy(((struct trip_state *)state)->trips); }
 
 /* ---- The two halves --------------------------------------------------------------------------------------------- */
 
@@ -187,24 +201,20 @@ static void tear_down_alone(void *state) {
       STREAM("pages/" text "/65536", 64 * KI, STREAM_RING, 0, .readers = 1, .capacity = 64 * MI, .memory = wanted)
 #define FULL(text, kind, ...)    STREAM("full/" text, KI, kind, 0, .readers = 1, __VA_ARGS__)
 #define SPILL(text, bytes, kind) STREAM("spill/" text, bytes, kind, 0, .readers = 1, .capacity = MI)
-#define READERS(count)           STREAM("readers/" #count, 40, STREAM_RING, 20000, .readers = count)
 #define TAP(text, reader_count, tap_count) \
   STREAM("tap/" text, 40, STREAM_RING, 100000, .readers = reader_count, .taps = tap_count)
+#define TRIP(text, kind) \
+  { "one_way/" text, 40, set_up_trips, run_trips, tear_down_trips, &(const enum trip_kind){kind}, TRIP_MOST }
 enum { IN_RING = MI / 2 - 2 * 64 /* of payload: half the ring, less two headers' lines */ };
 
 const struct bench_case bench_cases[] = {
+    TRIP("ring", TRIP_RING),
+    TRIP("floor", TRIP_FLOOR),
+    TRIP("line", TRIP_LINE),
     {"alone/reserve_commit", 40, set_up_alone, run_writer, tear_down_alone, NULL, 1000},
     {"alone/next_release", 40, set_up_reader, run_reader, tear_down_alone, NULL, 1000},
-    SIZE("16", 16),
     SIZE("40", 40),
-    SIZE("64", 64),
-    SIZE("256", 256),
-    SIZE("1024", KI),
-    SIZE("4096", 4 * KI),
     SIZE("65536", 64 * KI),
-    SIZE("1048576", MI),
-    SIZE("16777216", 16 * MI),
-    SIZE("268435456", 256 * MI),
     FULL("room_enough", STREAM_RING),
     FULL("room_short", STREAM_RING, .capacity = 4096),
     FULL("memcpy", STREAM_FLOOR, .capacity = 4096),
@@ -215,11 +225,6 @@ const struct bench_case bench_cases[] = {
     PAGES("hugetlb", RINGCAST_MEMORY_HUGETLB),
     PAGES("shmem-huge", RINGCAST_MEMORY_SHMEM_HUGE),
     PAGES("small", RINGCAST_MEMORY_PAGES),
-    READERS(1),
-    READERS(2),
-    READERS(4),
-    READERS(8),
-    READERS(16),
     TAP("nobody", 0, 0),
     TAP("tap", 0, 1),
     TAP("reader", 1, 0),

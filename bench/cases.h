@@ -28,8 +28,8 @@ struct bench_case {
 extern const struct bench_case bench_cases[];
 extern const size_t bench_case_count;
 
-/* Once, at the start. `dry`: each case runs once only, to show that the case works. */
-void bench_begin(bool dry);
+/* Once, at the start. */
+void bench_begin(void);
 
 /* From setup that has returned NULL: why the machine can't do the case. */
 const char *bench_reason(void);

@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
   char **end = std::remove_if(argv + 1, argv + argc, [](const char *word) { return !std::strcmp(word, "--dry-run"); });
   bool dry = end != argv + argc;
   argc = static_cast<int>(end - argv);
-  bench_begin(dry);
+  bench_begin();
   add_context();
   for (size_t i = 0; i < bench_case_count; i++) add(bench_cases[i], dry);
   benchmark::Initialize(&argc, argv);

@@ -92,14 +92,21 @@ void doctor_probe_wait(struct doctor *doctor) {
   doctor_facts(doctor, FACTS({"waitpkg", waitpkg}, {"monitorx", monitorx}, {"wfet", wfet}, {"used", used}));
 }
 
+/* 0, or why there is no descriptor of a process. */
+static int pidfd_error(void) {
+  int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+  if (fd < 0) return errno;
+  close(fd);
+  return 0;
+}
+
 void doctor_probe_pidfd(struct doctor *doctor) {
-  int fd = (int)syscall(SYS_pidfd_open, getpid(), 0), error = errno;
-  bool off = doctor_is_disabled("pidfd"), used = fd >= 0 && !off;
-  if (fd >= 0) close(fd);
-  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: whether the other side lives %s", fd >= 0 ? "there" : strerror(error),
+  int error = pidfd_error();
+  bool off = doctor_is_disabled("pidfd"), used = error == 0 && !off;
+  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: whether the other side lives %s", error ? strerror(error) : "there",
              off ? DOCTOR_SWITCHED_OFF : "", used ? "is told by the kernel" : "is looked up in /proc, now and then");
-  if (fd < 0) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
-  doctor_facts(doctor, FACTS({"available", fd >= 0}, {"used", used}));
+  if (error) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
+  doctor_facts(doctor, FACTS({"available", error == 0}, {"used", used}));
 }
 
 /* io_uring's numbers, for headers that are older than the kernel. */
@@ -125,12 +132,6 @@ static const char *why_no_uring(int error, int64_t disabled, bool has_pidfd) {
   return error == 0 && !has_pidfd ? ", but not used without pidfds" : "";
 }
 
-static bool has_pidfd(void) {
-  int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-  if (fd >= 0) close(fd);
-  return fd >= 0 && !doctor_is_disabled("pidfd");
-}
-
 void doctor_probe_io_uring(struct doctor *doctor) {
   static struct uring_probe probe;
   uint64_t params[15] = {0}; /* struct io_uring_params is 120 bytes */
@@ -139,7 +140,8 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   bool futex = fd >= 0 && syscall(SYS_io_uring_register, fd, REGISTER_PROBE, &probe, PROBED) == 0 &&
                probe.last_op >= OP_FUTEX_WAIT && (probe.ops[OP_FUTEX_WAIT].flags & OP_SUPPORTED);
   if (fd >= 0) close(fd);
-  bool watches = has_pidfd(), used = futex && watches && RINGCAST_HAVE_LIBURING && !doctor_is_disabled("io_uring");
+  bool watches = pidfd_error() == 0 && !doctor_is_disabled("pidfd");
+  bool used = futex && watches && RINGCAST_HAVE_LIBURING && !doctor_is_disabled("io_uring");
   doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
              fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
              why_no_uring(fd < 0 ? error : 0, disabled, watches),

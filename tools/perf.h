@@ -122,6 +122,14 @@ void *perf_source(size_t bytes); /* bytes to send, not all zero */
 void perf_sort(double *values, size_t count);
 double perf_quantile(const double *sorted, size_t count, double share);
 
+/* A number of values that is not known in advance. */
+struct perf_series {
+  double *values;
+  size_t count, room;
+};
+void perf_add(struct perf_series *series, const double *values, size_t count);
+double perf_quantile_of(struct perf_series *series, double share); /* sorts the values */
+
 /* Shows the progress on stderr, if stderr is a terminal, some times a second. `done` of 1 clears the line. */
 void perf_progress(const struct perf_options *options, double done);
 

@@ -80,10 +80,27 @@ static int compare(const void *left, const void *right) {
   return (a > b) - (a < b);
 }
 
-void perf_sort(double *values, size_t count) { qsort(values, count, sizeof *values, compare); }
+void perf_sort(double *values, size_t count) {
+  if (count > 0) qsort(values, count, sizeof *values, compare);
+}
 
 double perf_quantile(const double *sorted, size_t count, double share) {
   return count == 0 ? NAN : sorted[(size_t)(share * (double)(count - 1) + 0.5)];
+}
+
+void perf_add(struct perf_series *series, const double *values, size_t count) {
+  if (series->count + count > series->room) {
+    series->room = 2 * (series->room + count);
+    series->values = realloc(series->values, series->room * sizeof *values);
+    if (!series->values) perf_die("no memory for the figures");
+  }
+  memcpy(series->values + series->count, values, count * sizeof *values);
+  series->count += count;
+}
+
+double perf_quantile_of(struct perf_series *series, double share) {
+  perf_sort(series->values, series->count);
+  return perf_quantile(series->values, series->count, share);
 }
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */

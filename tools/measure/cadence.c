@@ -58,9 +58,8 @@ struct shared {
 };
 
 struct figures {
-  double *commits, *wakes, *slowest; /* ns, of each message; wakes: of each message and reader */
-  size_t messages;                   /* counted, over all blocks */
-  double cpu_ns, wall_ns, joules;    /* cpu_ns: of all readers together */
+  struct perf_series commits, wakes, slowest; /* ns, of each counted message; wakes: of each message and reader */
+  double cpu_ns, wall_ns, joules;             /* cpu_ns: of all readers together */
   uint64_t calls;
 };
 
@@ -274,15 +273,14 @@ static void start(struct cadence *cadence) {
 }
 
 static void count(struct cadence *cadence, struct figures *figures, size_t message, int64_t commit_ns) {
-  uint32_t readers = cadence->options->readers;
-  double slowest = 0;
-  for (uint32_t i = 0; i < readers; i++) {
+  double slowest = 0, commit = (double)commit_ns;
+  for (uint32_t i = 0; i < cadence->options->readers; i++) {
     double wake = (double)cadence->wakes[i * cadence->block + message];
-    figures->wakes[figures->messages * readers + i] = wake;
+    perf_add(&figures->wakes, &wake, 1);
     slowest = fmax(slowest, wake);
   }
-  figures->slowest[figures->messages] = slowest;
-  figures->commits[figures->messages++] = (double)commit_ns;
+  perf_add(&figures->slowest, &slowest, 1);
+  perf_add(&figures->commits, &commit, 1);
 }
 
 /* The CPU time of a reader that waits without messages, in percent of a CPU. */
@@ -325,47 +323,39 @@ struct row {
   double commit, wake, wake99, slowest, cpu, watts;
 };
 
-static struct row row_of(const struct cadence *cadence, enum way way) {
-  const struct figures *figures = &cadence->figures[way];
-  size_t messages = figures->messages, wakes = messages * cadence->options->readers;
-  perf_sort(figures->commits, messages);
-  perf_sort(figures->wakes, wakes);
-  perf_sort(figures->slowest, messages);
-  return (struct row){.commit = perf_quantile(figures->commits, messages, 0.5) / 1000,
-                      .wake = perf_quantile(figures->wakes, wakes, 0.5) / 1000,
-                      .wake99 = perf_quantile(figures->wakes, wakes, 0.99) / 1000,
-                      .slowest = perf_quantile(figures->slowest, messages, 0.5) / 1000,
+static struct row row_of(struct cadence *cadence, enum way way) {
+  struct figures *figures = &cadence->figures[way];
+  return (struct row){.commit = perf_quantile_of(&figures->commits, 0.5) / 1000,
+                      .wake = perf_quantile_of(&figures->wakes, 0.5) / 1000,
+                      .wake99 = perf_quantile_of(&figures->wakes, 0.99) / 1000,
+                      .slowest = perf_quantile_of(&figures->slowest, 0.5) / 1000,
                       .cpu = 100 * figures->cpu_ns / figures->wall_ns / cadence->options->readers,
                       .watts = figures->joules / figures->wall_ns * 1e9};
 }
 
 static double calls_per_message(const struct cadence *cadence) {
   const struct figures *figures = &cadence->figures[RING];
-  return (double)figures->calls / (double)figures->messages / cadence->options->readers;
+  return (double)figures->calls / (double)figures->commits.count / cadence->options->readers;
 }
 
 static void print_json(struct json *json, const struct cadence *cadence, const struct row rows[WAYS]) {
+  static const char *const keys[WAYS][5] = {
+      {"wake_us", "commit_us", "slowest_us", "reader_cpu_percent", "watts"},
+      {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
+      {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
   json_number(json, "gap_ms", cadence->options->gap_ms);
   json_number(json, "jitter", cadence->options->jitter);
   json_boolean(json, "cold", cadence->walk.bytes > 0);
-  json_percentiles(json, "commit_us", rows[RING].commit, NAN);
-  json_percentiles(json, "wake_us", rows[RING].wake, rows[RING].wake99);
-  json_percentiles(json, "slowest_us", rows[RING].slowest, NAN);
-  json_number(json, "reader_cpu_percent", rows[RING].cpu);
-  json_number(json, "system_calls_per_message", calls_per_message(cadence));
-  if (!isnan(rows[RING].watts)) json_number(json, "watts", rows[RING].watts);
-  for (enum way way = FUTEX; way < WAYS; way++) {
-    static const char *const keys[][5] = {
-        [FUTEX] = {"futex_us", "futex_commit_us", "futex_slowest_us", "futex_cpu_percent", "futex_watts"},
-        [SPIN] = {"spin_us", "spin_commit_us", "spin_slowest_us", "spin_cpu_percent", "spin_watts"}};
+  for (enum way way = 0; way < WAYS; way++) {
     json_percentiles(json, keys[way][0], rows[way].wake, rows[way].wake99);
     json_percentiles(json, keys[way][1], rows[way].commit, NAN);
     json_percentiles(json, keys[way][2], rows[way].slowest, NAN);
     json_number(json, keys[way][3], rows[way].cpu);
     if (!isnan(rows[way].watts)) json_number(json, keys[way][4], rows[way].watts);
   }
+  json_number(json, "system_calls_per_message", calls_per_message(cadence));
   json_number(json, "ratio", rows[RING].wake / rows[FUTEX].wake);
-  json_integer(json, "messages", (int64_t)cadence->figures[RING].messages);
+  json_integer(json, "messages", (int64_t)cadence->figures[RING].commits.count);
   json_close(json, '}');
 }
 
@@ -382,16 +372,10 @@ static void print_text(const struct cadence *cadence, const struct row rows[WAYS
     printf("\n");
   }
   printf("\nratio to the futex %.3f; %.2f sleeps and wakes a message and reader; %zu messages each way\n",
-         rows[RING].wake / rows[FUTEX].wake, calls_per_message(cadence), cadence->figures[RING].messages);
+         rows[RING].wake / rows[FUTEX].wake, calls_per_message(cadence), cadence->figures[RING].commits.count);
 }
 
 /* ---- Setting up ------------------------------------------------------------------------------------------------- */
-
-static double *numbers(size_t count) {
-  double *numbers = calloc(count, sizeof *numbers);
-  if (!numbers) perf_die("no memory for the figures");
-  return numbers;
-}
 
 static void set_up(struct cadence *cadence, const struct perf_options *options) {
   double wanted = options->seconds * 1000 / options->gap_ms / ROUNDS;
@@ -407,23 +391,7 @@ static void set_up(struct cadence *cadence, const struct perf_options *options) 
   cadence->shared = perf_shared(cadence->shared_bytes);
   cadence->source = perf_source(options->size);
   cadence->wakes = perf_shared(options->readers * cadence->block * sizeof *cadence->wakes);
-  for (enum way way = 0; way < cadence->ways; way++) {
-    struct figures *figures = &cadence->figures[way];
-    figures->commits = numbers(ROUNDS * counted);
-    figures->slowest = numbers(ROUNDS * counted);
-    figures->wakes = numbers(ROUNDS * counted * options->readers);
-  }
   if (options->cold) walk_make(&cadence->walk, options->cold_bytes);
-}
-
-static void tear_down(struct cadence *cadence) {
-  for (enum way way = 0; way < cadence->ways; way++) {
-    free(cadence->figures[way].commits);
-    free(cadence->figures[way].slowest);
-    free(cadence->figures[way].wakes);
-  }
-  walk_destroy(&cadence->walk);
-  free(cadence->source);
 }
 
 static void run(struct cadence *cadence, const struct perf_options *options, struct row rows[WAYS]) {
@@ -443,7 +411,6 @@ int perf_cadence(const struct perf_options *options) {
   run(&cadence, options, rows);
   perf_print_head(&json, options, &cadence.info, options->readers + 1);
   options->json ? print_json(&json, &cadence, rows) : print_text(&cadence, rows);
-  tear_down(&cadence);
   return CLI_OK;
 }
 
@@ -457,7 +424,7 @@ int perf_wake(const struct perf_options *asked) {
   options.jitter = WAKE_JITTER;
   cadence.idle_s = options.seconds / ROUNDS;
   run(&cadence, &options, rows);
-  int64_t wakes = (int64_t)cadence.figures[RING].messages * options.readers;
+  int64_t wakes = (int64_t)cadence.figures[RING].wakes.count;
   double ratio = rows[RING].wake / rows[FUTEX].wake;
   perf_print_head(&json, &options, &cadence.info, options.readers + 1);
   if (options.json) {
@@ -474,6 +441,5 @@ int perf_wake(const struct perf_options *asked) {
     printf("\nratio %.3f, of %lld wake-ups each\n", ratio, (long long)wakes);
     printf("without messages, a reader takes %.3f %% of a CPU\n", cadence.idle_percent);
   }
-  tear_down(&cadence);
   return CLI_OK;
 }
