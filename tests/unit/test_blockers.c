@@ -115,9 +115,12 @@ TEST(the_slots_of_all_that_died_evicted_are_free_after_a_few_looks) {
 /* ---- Whose time it is ------------------------------------------------------------------------------------------- */
 
 static ringcast_reader *slow;
+static ringcast_writer *held_back;
 
+/* In the later sleeps a minute passes. */
 static void read_in_first(int number) {
   if (number == 1) read_one(slow);
+  else held_back->liveness.since -= 60 * SECOND;
 }
 
 /* In one and the same wait it is first the ring that lacks room, and then spill memory. */
@@ -127,11 +130,12 @@ TEST(who_holds_spill_memory_is_evicted_though_the_ring_was_full_first) {
                                             .capacity = 4096,
                                             .spill_bytes = 4 << 20,
                                             .on_slow = RINGCAST_EVICT,
-                                            .slow_ns = SECOND / 50};
+                                            .slow_ns = 60 * SECOND};
   SCOPED_WRITER writer = NULL;
   struct ringcast_span span;
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   slow = attach(writer);
+  held_back = writer;
   for (int i = 0; i < 2; i++) ck_assert_int_eq(ringcast_writer_send(writer, "frame", 5, 0, 0), 0);
   ck_assert_int_eq(ringcast_writer_send(writer, large, sizeof large, 0, 0), 0);
   ck_assert_int_eq(fill(writer, 0), -EAGAIN);
