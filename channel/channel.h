@@ -19,11 +19,12 @@ struct rc_liveness {
   uint32_t on_death, on_slow; /* enum ringcast_policy */
   int64_t slow_ns;
   int64_t since;            /* when the first reserve found no room, until a reserve succeeds; 0: no reserve waits */
-  uint64_t wanted, tail;    /* at `since`: the position that no cursor may be below, the ring's tail, ... */
-  bool open;                /* ... and whether a reservation was open; a successful reserve changes one of the two */
+  uint64_t wanted;          /* the position that no cursor may be below, at `since` */
+  uint64_t tail;            /* the ring's, at `since`; a successful reserve changes the tail or `open` */
+  bool open;                /* whether a reservation was open, at `since` */
   int64_t checked;          /* when all other readers were last checked */
-  uint64_t joining;         /* the owner word of the first joining reader, and ... */
-  int64_t joining_since;    /* ... when that word was first seen */
+  uint64_t joining;         /* the owner word of the first joining reader */
+  int64_t joining_since;    /* when the word in `joining` was first seen */
   uint32_t reap_turn;       /* counts calls, and so chooses the slot whose evicted reader is checked */
   struct rc_poller *poller; /* watches all readers; NULL until ringcast_writer_check or _fd */
   uint32_t first, count;    /* the queue of departed readers that ringcast_writer_check has yet to report */
@@ -45,7 +46,7 @@ static inline void rc_detach(struct rc_attachment *attachment) {
 struct ringcast_writer {
   struct rc_ring_writer ring;
   uint64_t ring_frame;             /* the largest payload of the ring; larger frames go through spill memory */
-  bool is_large;                   /* the open reservation lies in spill memory */
+  bool is_large;                   /* the open reservation lies in spill memory: spill.is_open, on a line in use */
   struct rc_attachment attachment; /* ended by close */
   struct rc_segment segment;
   struct rc_waiter waiter;  /* for room */
@@ -94,7 +95,8 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
 uint64_t rc_ring_frame(const struct rc_segment *segment);
 uint64_t rc_max_frame(const struct rc_segment *segment);
 
-/* Reserves or grows, in spill memory if the ring is too small. Returns as rc_ring_reserve, or as rc_commit_provide. */
+/* Reserves or grows, in spill memory if the ring is too small, and gives idle spill memory back (commit.excess).
+ * Returns as rc_ring_reserve, or as rc_commit_provide. */
 int rc_writer_try_large(ringcast_writer *writer, uint64_t bytes, bool grow, void **out);
 
 static inline int rc_writer_try_reserve(ringcast_writer *writer, uint64_t bytes, bool grow, void **out) {
@@ -110,7 +112,7 @@ int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int64_t time
 /* After -EAGAIN: there is room once no cursor is below this position. */
 uint64_t rc_writer_wanted(const ringcast_writer *writer, uint64_t bytes);
 
-static inline bool rc_writer_is_open(const ringcast_writer *writer) { return writer->ring.open || writer->is_large; }
+static inline bool rc_writer_is_open(const ringcast_writer *writer) { return writer->ring.open; }
 
 /* Commits or aborts the open reservation in spill memory. Returns as rc_spill_commit. */
 int rc_writer_commit_large(ringcast_writer *writer, uint64_t bytes, uint16_t kind);

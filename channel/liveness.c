@@ -22,8 +22,8 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-/* The longest sleep of a blocked writer, and how often the writer checks all other readers in /proc, 10 us each. The
- * sum limits how late the writer notices a death. */
+/* The longest sleep of a blocked writer, and how often the writer checks all other readers in /proc, 10 us each: a
+ * pidfd for each would cost the writer up to 1,024 descriptors. The sum limits how late the writer notices a death. */
 #define SLICE_NS   ((int64_t)50 * 1000 * 1000)
 #define OTHERS_NS  (SLICE_NS / 2)
 #define JOINING_NS SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */

@@ -41,6 +41,16 @@ static bool reap_evicted(const struct rc_ring *ring) {
 
 /* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
  * move its limit. */
+/* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
+static void clear_counts(struct rc_slot *slot) {
+  _Atomic uint64_t *counts[] = {&slot->counts.frames, &slot->counts.bytes, &slot->counts.waits,
+                                &slot->counts.sleeps, &slot->counts.wakes, &slot->counts.waited_ns,
+                                &slot->stalls};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) rc_store_relaxed(counts[i], 0);
+  for (uint32_t i = 0; i < RC_BUCKETS; i++) rc_store_relaxed(&slot->waits.counts[i], 0);
+  rc_store_relaxed(&slot->retains, 0);
+}
+
 static int join(ringcast_reader *reader, const char *name) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
@@ -58,7 +68,7 @@ static int join(ringcast_reader *reader, const char *name) {
     if (result == -EUSERS && reap_evicted(&ring)) continue;
     if (result != 0) break;
     memcpy(ring.control->slots[slot].name, padded, sizeof padded);
-    rc_store_relaxed(&ring.control->slots[slot].retains, 0); /* relaxed: as in publish_count of retain.c */
+    clear_counts(&ring.control->slots[slot]);
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
   } while ((result == -EAGAIN || result == -EUSERS) && most-- > 0);
@@ -179,7 +189,7 @@ static int poll_frame(void *context) {
 static int check_writer(void *context) {
   struct reader_wait *wait = context;
   if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
-  /* Spares the other readers their own check. No wake-up: the kernel notifies sleeping readers too. */
+  /* Spares the other readers their own check. No wake-up: each sleeper finds `closed`, or the death, within a slice. */
   RC_POINT(MOURN);
   rc_store_release(&wait->reader->ring.ring.control->closed, 1);
   RC_POINT(MOURNED);

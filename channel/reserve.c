@@ -50,7 +50,7 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
     return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
   /* No cursor matters here: joining and leaving wake the writer whatever `wanted` says. But the descriptor may wait for
    * room at the same time, and continue afterwards. Relaxed: as in publish_wanted. */
-  if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, UINT64_MAX);
+  if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, RC_WANTED_NONE);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);
@@ -196,7 +196,7 @@ static int fail_to_reserve(ringcast_writer *writer, int code, uint64_t bytes) {
                    "RINGCAST_EVICT)",
                    blocker);
   case -ETIMEDOUT: return fail_full(writer, code, bytes, blocker, late);
-  default: return code; /* an error of spill memory, with its text */
+  default: return code; /* of spill memory, or -ENOBUFS of arm: each has its text */
   }
 }
 

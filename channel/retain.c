@@ -12,7 +12,8 @@
  * To unshare a frame makes each of its pages private, which copies the unmodified pages: then the pin ends, and the
  * frame is ordinary private memory. Unsharing takes several times as long as copying the frame at once, so a reader
  * that had to unshare skips some frames, more each time. The reader unshares a frame when the ring has advanced by a
- * quarter of its capacity, or when the writer waits:
+ * quarter of its capacity, when spilled frames of a quarter of the spill memory have come since, or when the writer
+ * waits:
  *
  *   writer, out of room                          reader, out of frames
  *   K1  store wanted                             K2  announce the sleep on `not_empty` (E1, E2)
@@ -38,12 +39,15 @@
 #include "shm/private_map.h"
 #include "shm/error.h"
 
-/* Frames to skip after a frame that had to be unshared, twice as many after each further one, until WELL frames in a
- * row were released in time. */
+/* A frame ends well if the caller releases it in time, with at most one page in MOST_WRITTEN modified. After a frame
+ * that did not, the reader skips LEAST_SKIP frames, and twice as many after each further one, until WELL frames in a
+ * row ended well. */
 #define LEAST_SKIP   4u
 #define MOST_SKIP    1024u
 #define WELL         16u
-#define MOST_WRITTEN 4u /* ... with at most one page in so many modified */
+#define MOST_WRITTEN 4u
+
+_Static_assert(RC_MAX_RETAINED <= RC_MAX_PINNED, "the ring's queue has room for the pins of all retained frames");
 
 enum { RETAINED, RELEASED, UNSHARED };
 
@@ -117,7 +121,7 @@ static void after_fork_in_child(void) {
         rc_store_relaxed(&retained->state, UNSHARED);             /* relaxed: there is one thread */
       } else if (rc_load_relaxed(&retained->state) == RELEASED) { /* as above */
         remove_frame(retained);
-        rc_sub_acq_rel(&retainer->holders, 1); /* never the last: the reader is a holder until rc_retain_end */
+        rc_sub_acq_rel(&retainer->holders, 1); /* never the last: the reader is a holder until rc_retainer_put */
       }
     }
   }

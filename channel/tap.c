@@ -3,6 +3,7 @@
 #include "ring/tap.h"
 
 #include <errno.h>
+#include <string.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -124,9 +125,10 @@ static int fail_to_copy(const ringcast_tap *tap, int code) {
     return rc_fail(code, "the writer (pid %d) is gone, and all frames that were left are copied",
                    tap->segment.writer.pid);
   case -EPROTO: return rc_fail_damaged(tap->ring.next, &tap->segment);
-  default:
+  case -ETIMEDOUT:
     return rc_fail(code, "no frame has come from the writer (pid %d), which is %s", tap->segment.writer.pid,
                    rc_process_in_words(&tap->segment.writer));
+  default: return rc_fail(code, "can't read the ring's spill memory: %s", strerror(-code));
   }
 }
 

@@ -33,8 +33,8 @@ static inline void rc_fence_release(void) { atomic_thread_fence(memory_order_rel
 /* Loads before the fence are done before any access after the fence. */
 static inline void rc_fence_acquire(void) { atomic_thread_fence(memory_order_acquire); }
 
-/* The compiler moves no access across this fence; the CPU may. For a pair of sides of which the other side's fence also
- * orders this CPU. */
+/* The compiler moves no access across this fence; the CPU may. For a store that the other side waits out
+ * (ring/eventcount.h, E9), and where a value must be loaded again. */
 static inline void rc_fence_light(void) { atomic_signal_fence(memory_order_seq_cst); }
 
 /* Orders a store before a later load. If two sides each store a word, fence, and load the other side's word, at least

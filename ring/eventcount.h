@@ -92,8 +92,8 @@ static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
 }
 
 /* Begins the next epoch and leaves the count as it is. The caller must wake all that sleep on the word; they look, and
- * sleep again. Pairs with E1, as either finds the other's: the look at E3 sees what the caller stored before, or the
- * word is no longer E1's. */
+ * sleep again. The count stays too high until the next signal, which costs one system call. Pairs with E1: either the
+ * look at E3 sees what the caller stored before, or the word is no longer E1's. */
 static inline void rc_eventcount_nudge(struct rc_eventcount *event) {
   uint64_t state = rc_load_relaxed(&event->state), next; /* relaxed: only a first guess for the exchange */
   do next = (state & ~(uint64_t)UINT32_MAX) | ((uint32_t)state + 1u);

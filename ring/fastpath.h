@@ -43,7 +43,7 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
   return 0;
 }
 
-#define FETCH_AHEAD (12 * RC_LINE) /* fetching a line takes about as long as writing 12 small frames */
+#define RC_FETCH_AHEAD (12 * RC_LINE) /* fetching a line takes about as long as writing 12 small frames */
 
 /* Commits the first `bytes` of the open reservation. */
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
@@ -82,7 +82,7 @@ static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t by
   rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* relaxed: as in rc_ring_publish */
   writer->zeroed = lines;
   /* Prefetch a later frame's line, so that the next fences do not wait for each line in turn. */
-  __builtin_prefetch(rc_frame_at(ring, end + FETCH_AHEAD), 1);
+  __builtin_prefetch(rc_frame_at(ring, end + RC_FETCH_AHEAD), 1);
   RC_POINT(ZEROED_AHEAD);
 }
 

@@ -19,6 +19,11 @@
  *   pin       a reason besides the lease to hold a frame; the cursor stops at the oldest frame with a lease or a pin
  *   slot      one reader's entry in CONTROL
  *   spill     of a frame: the payload lies in SPILL, and a descriptor in DATA gives the offset and the length
+ *
+ * Labels. A store, load or fence that another side relies on has a letter and a number, and `X -> Y` says that Y sees
+ * what X stored. W, R, A, G, J: ring.c. L, R3, A0: eviction, slot.c; for taps tap.h, T. V: slot.c. S: spill.c.
+ * E: eventcount.h. K: retained frames, above this folder. C0 stores `closed` after the last commit; C1 loads it and
+ * then looks for a frame once more.
  */
 #ifndef RC_RING_LAYOUT_H
 #define RC_RING_LAYOUT_H
@@ -105,8 +110,8 @@ struct rc_cpus {
   _Atomic uint64_t cpus[RC_CPU_WORDS]; /* a bit for each CPU that a participant may run on */
 };
 
-/* The file of the writer's device words. The writer stores epoch 0, then the other fields, then the epoch. A reader
- * loads the epoch before and after the other fields. */
+/* The file of the words that device tensors are synchronised by (ringcast/gpu.h). The writer stores epoch 0, then the
+ * other fields, then the epoch. A reader loads the epoch before and after the other fields. */
 struct rc_device_place {
   _Atomic uint32_t epoch; /* 0: no pool. Each pool of this ring has an epoch of its own */
   _Atomic int32_t fd;     /* in the writer's process */
@@ -152,14 +157,16 @@ struct rc_control {
   _Atomic uint64_t limit;                    /* the writer, rarely: not on tail's line, which each frame changes */
   _Alignas(RC_LINE) struct rc_eventcount not_empty; /* readers sleep here until the writer commits or closes */
   _Alignas(RC_LINE) struct rc_eventcount not_full;  /* the writer sleeps here until readers release, join or leave */
-  _Atomic uint64_t wanted;                          /* the writer: a grant succeeds once no cursor is below this */
-  _Alignas(RC_LINE) struct rc_cpus cpus;            /* all, rarely */
-  _Alignas(RC_LINE) struct rc_histogram waits;      /* the writer */
-  _Alignas(RC_LINE) struct rc_device_place device;  /* the writer, rarely */
+  _Atomic uint64_t wanted; /* the writer: a grant succeeds once no cursor is below this. 0: the writer does not wait.
+                            * RC_WANTED_NONE: the writer waits, and no cursor matters */
+  _Alignas(RC_LINE) struct rc_cpus cpus;           /* all, rarely */
+  _Alignas(RC_LINE) struct rc_histogram waits;     /* the writer */
+  _Alignas(RC_LINE) struct rc_device_place device; /* the writer, rarely */
   struct rc_slot slots[];
 };
 
-#define RC_READY 1u
+#define RC_READY       1u
+#define RC_WANTED_NONE UINT64_MAX
 
 _Static_assert(sizeof(struct rc_frame_header) == 16, "a frame's header");
 _Static_assert(offsetof(struct rc_frame_header, kind) == 12 && offsetof(struct rc_frame_header, flags) == 14, "meta");
@@ -178,7 +185,8 @@ _Static_assert(offsetof(struct rc_control, waits) == 512, "waits");
 _Static_assert(offsetof(struct rc_control, device) == 576 && sizeof(struct rc_device_place) == 32, "device");
 _Static_assert(offsetof(struct rc_control, slots) == 640, "slots: at a pair of lines");
 
-/* Builds with different layouts have different fingerprints. Raise RC_LAYOUT_REVISION if a field's meaning changes. */
+/* Builds whose structs differ in size have different fingerprints. For any other change of the layout or of a field's
+ * meaning, raise RC_LAYOUT_REVISION. */
 #define RC_LAYOUT_REVISION 17u
 #define RC_LAYOUT                                                                            \
   ((uint32_t)(RC_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_control) * 0x101u ^         \

@@ -17,17 +17,18 @@
  * moves between the CPUs.
  *
  * The writer does W0 ahead, after the previous commit and the fence that follows the commit (E5 in ring/eventcount.h),
- * as if the next frame had the same length. A trip then takes a quarter less: W0 has to fetch a line, stores become
- * visible in order, and W2 or the fence would wait behind W0. The line also belongs to the writer's CPU already when
- * the writer fills the next frame. If the next frame has another length, or if its reservation reached over the word,
- * W0 is done before W2. In both cases W0 precedes W2 in program order, and the proof needs nothing more.
+ * as if the next frame had the same length. The time from the commit to the reader's load is then a quarter shorter:
+ * W0 has to fetch a line, stores become visible in order, and W2 or the fence would wait behind W0. The line also
+ * belongs to the writer's CPU already when the writer fills the next frame. If the next frame has another length, or if
+ * its reservation reached over the word, W0 is done before W2. In both cases W0 precedes W2 in program order, and the
+ * proof needs nothing more.
  *
  * Room. The writer fills positions below its limit. A grant sets
  *     limit = min(lowest cursor + capacity, tail + capacity / 2)
- * The writer therefore overwrites no byte above any cursor. An observer without a slot must trust no byte below
- * limit - capacity. G2 (load-acquire cursor) pairs with A1: the reader's loads of a frame come before the writer's
- * stores over the frame. "need" covers the next frame's header, because W0 writes there. The same pass over the
- * cursors, rc_ring_lowest, also frees spill memory.
+ * The writer therefore overwrites no byte above any cursor. A tap (ring/tap.h), which has no slot, must trust no byte
+ * below limit - capacity; the half in the grant leaves a tap time. G2 (load-acquire cursor) pairs with A1: the reader's
+ * loads of a frame come before the writer's stores over the frame. The room that a frame needs includes the next
+ * frame's header, because W0 writes there. The same pass over the cursors, rc_ring_lowest, also frees spill memory.
  *
  * Joining. A reader must start at a position that the writer does not overwrite before the reader's first look:
  *
@@ -38,8 +39,8 @@
  *     G2  load-acquire cursor of ACTIVE slots         J4  owner: JOINING -> ACTIVE, release   -> G1
  *
  * G0 and J2 pair, so one of two cases holds. Either G1 sees JOINING, and the writer grants itself nothing while a slot
- * is JOINING. Or J3 sees a tail at least as new as the grant's tail, and limit <= tail + capacity / 2 keeps the
- * reader's start safe. J4 -> G1: a writer that sees ACTIVE also sees the cursor of the same owner. If the slot changes
+ * is JOINING. Or J3 sees a tail at least as new as the grant's tail, and limit <= tail + capacity keeps the reader's
+ * start safe. J4 -> G1: a writer that sees ACTIVE also sees the cursor of the same owner. If the slot changes
  * hands between G1 and G2, the cursor read belongs to a later owner, which started at a tail of its own: the grant then
  * counts the later owner as if that reader had joined just before.
  *

@@ -59,8 +59,9 @@ static void pass(struct rc_ring_tap *tap, uint64_t end) {
   tap->next = end;
 }
 
-/* At most a lap in one call. Otherwise a hostile writer could make a tap skip lost frames without end. */
-static bool may_pass(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
+/* Counts the bytes of a lost frame. False: more than a lap in one call; otherwise a hostile writer could make a tap
+ * skip lost frames without end. */
+static bool count_passed(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
   *passed += end - tap->next;
   return *passed <= tap->ring.capacity;
 }
@@ -72,15 +73,15 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     const struct rc_frame_header *frame =
         (const struct rc_frame_header *)(ring->data + (tap->next & (ring->capacity - 1)));
     uint64_t end = rc_load_acquire(&frame->commit); /* T1 <- W2 */
-    uint32_t bytes = rc_load_relaxed(&frame->bytes);
-    struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes};
-    uint16_t flags = rc_load_relaxed(&frame->flags);
+    uint64_t meta = rc_load_relaxed(&frame->meta);
+    uint32_t bytes = rc_meta_bytes(meta);
+    uint16_t flags = rc_meta_flags(meta);
+    struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes, .kind = rc_meta_kind(meta)};
     /* Used only after is_whole has found the descriptor intact. */
     int descriptor = flags == 0 ? 0
                      : flags == RC_FRAME_SPILLED
                          ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
                          : -EPROTO;
-    copy(&found.kind, &frame->kind, sizeof found.kind);
     if (!is_whole(tap)) {
       if (!skip(tap)) return -EPROTO;
       tries++;
@@ -96,7 +97,7 @@ int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_
     else copy(buffer, frame + 1, bytes);
     if (result != 0 && result != -ESTALE) return result;
     if (result == -ESTALE) {
-      if (!may_pass(tap, end, &passed)) return -EAGAIN;
+      if (!count_passed(tap, end, &passed)) return -EAGAIN;
       pass(tap, end);
     } else if (found.spilled || is_whole(tap)) {
       tap->next = end;

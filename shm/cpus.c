@@ -16,7 +16,7 @@ void rc_cpus_enter(struct rc_cpus *cpus) {
 
 uint32_t rc_cpus_count(struct rc_cpus *cpus) {
   uint32_t count = 0, quota = rc_topology_cpu_quota();
-  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) /* relaxed: no process ever clears a bit */
+  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) /* relaxed: no process ever clears a bit, so the count may be too high */
     count += (uint32_t)__builtin_popcountll(rc_load_relaxed(&cpus->cpus[i]));
   return quota < count ? quota : count;
 }

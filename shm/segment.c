@@ -152,7 +152,7 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   struct rc_identity *shared = &rc_segment_control(segment)->id;
   uint32_t ready = rc_load_acquire(&shared->ready); /* pairs with fill_identity */
   memcpy(id, shared, sizeof *id);                   /* checked and used: later changes of the page don't matter */
-  rc_fence_light();
+  rc_fence_light();                                 /* from here on `id`, never the page again */
   if (id->magic != RC_MAGIC || ready != RC_READY) return fail_gone(handle);
   if (id->layout != RC_LAYOUT)
     return rc_fail(-EPROTO,

@@ -29,10 +29,11 @@
  *            memory lies beside the ring. The writer takes spill memory from the machine when first needed, reuses the
  *            memory when all readers have passed, and gives the memory back when idle. If spill memory is used up
  *            (options.spill_bytes), the writer waits, as with a full ring.
- *   Files    A ring holds three descriptors for its writer, none for a reader. A handle that has waited holds one more
- *            (the peer's pidfd); ringcast_writer_check and _fd hold two, and one for each reader;
- *            ringcast_reader_fd and ringcast_writer_room_fd up to five each. Closing the handle closes them.
- *   Trust    Only processes of the same user that may read the writer's /proc entry can open a ring.
+ *   Files    A ring holds three descriptors for its writer, one for a reader that retains frames and for a tap of a
+ * ring with spill memory, none for another reader. A handle that has waited holds one more (the peer's pidfd);
+ * ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and ringcast_writer_room_fd up to
+ * five each. Closing the handle closes them. Trust    Only processes of the same user that may read the writer's /proc
+ * entry can open a ring.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
  *   ringcast_reader_attach in each reading process -> ringcast_writer_wait_readers, so that every reader gets the
@@ -127,9 +128,10 @@ enum ringcast_policy {
  * regularly, the waiter sleeps until shortly before the next message is due and then spins, within a share of a CPU on
  * average. Without a regular interval, or with fewer CPUs than participants, the waiter just sleeps. */
 enum ringcast_wait_mode {
-  RINGCAST_WAIT_BALANCED = 0, /* as RINGCAST_WAIT in the environment says (latency, balanced, power), else 5 % */
-  RINGCAST_WAIT_LATENCY = 1,  /* 25 % */
-  RINGCAST_WAIT_POWER = 2     /* 0 */
+  RINGCAST_WAIT_BALANCED =
+      0, /* as RINGCAST_WAIT in the environment says (latency, balanced, power), else at most 5 % of a CPU */
+  RINGCAST_WAIT_LATENCY = 1, /* at most 25 % */
+  RINGCAST_WAIT_POWER = 2    /* none: always sleeps */
 };
 
 /* What a frame's bytes are: an agreement between sender and receiver. The library does not read the bytes. */
@@ -147,9 +149,10 @@ struct ringcast_writer_options {
                          * cache, from 4 to 32 MiB, because a ring larger than the cache is several times slower */
   uint32_t memory;      /* enum ringcast_memory; an explicit kind that the machine can't provide is an error */
   uint32_t flags;       /* must be 0 */
-  int64_t spin_ns;      /* how long a wait spins before it sleeps. 0: adaptive, at most 20 us or RINGCAST_SPIN_US;
-                         * with fewer CPUs than participants, yields for at most 50 us. -1: never spins or yields.
-                         * More: always spins so long; with fewer CPUs than participants, yields */
+  int64_t spin_ns;      /* how long a wait spins before it sleeps. 0: RINGCAST_SPIN_US, if set, as if given here;
+                         * else adaptive, at most 20 us; with fewer CPUs than participants, yields for at most 50 us.
+                         * -1: never spins or yields. More: always spins so long; with fewer CPUs than participants,
+                         * yields */
   uint32_t numa;        /* enum ringcast_numa */
   uint32_t numa_node;   /* for RINGCAST_NUMA_NODE; -EINVAL if there is no such node */
   uint64_t spill_bytes; /* the most memory for frames too large for the ring; rounded up to 2 MiB. 0:
@@ -326,7 +329,7 @@ RINGCAST_API void ringcast_writer_learn(ringcast_writer *writer, uint32_t tag, s
 /* ---- Writer: introspection -------------------------------------------------------------------------------------- */
 
 /* Fills up to `capacity` peers and returns the number of readers. Racy by nature: each peer was true at some moment.
- * Wait-free, but asks the kernel whether each process is alive. -EINVAL, -ECHILD. */
+ * Never waits for a peer; asks the kernel whether each process is alive. -EINVAL, -ECHILD. */
 RINGCAST_API int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity);
 
 /* The reader that is furthest behind: after -ETIMEDOUT, the cause (after -EOWNERDEAD, ringcast_writer_check names the
@@ -409,11 +412,12 @@ typedef struct ringcast_retained ringcast_retained;
  * the caller writes there. *data stays valid after the reader has closed and the writer has gone.
  *
  * The memory returns to the ring at the reader's next call of next() after ringcast_retained_release, or earlier,
- * if the ring advances by a quarter of the capacity or the writer waits for the memory: next(), also while it waits,
- * then copies the unmodified pages, one at a time. That takes several times as long as copying the frame up front. So a
- * reader retains fewer frames after a copy, and after frames with mostly modified pages. fork copies all
- * retained frames; so does closing the reader, unless the writer has closed. While the reader makes no call, frames
- * retained, and frames released since the last call, block the writer as held frames do.
+ * if the ring advances by a quarter of the capacity, spilled frames of a quarter of the spill memory come, or the
+ * writer waits for the memory: next(), also while it waits, then copies the unmodified pages, one at a time. That takes
+ * several times as long as copying the frame up front. So a reader retains fewer frames after a copy, and after frames
+ * with mostly modified pages. fork copies all retained frames; so does closing the reader, unless the writer has
+ * closed. While the reader makes no call, frames retained, and frames released since the last call, block the writer as
+ * held frames do.
  *
  * -ENOTSUP: the frame is still held; copy it. Causes: the frame lies in the ring. With this frame, more than a quarter
  * of the spill memory would be retained and not copied, or released since the last call of next(). A retained frame

@@ -144,6 +144,24 @@ TEST(a_tap_sees_all_and_takes_no_slot) {
   ck_assert_int_eq(ringcast_tap_attach("rc1:", &tap), -EINVAL);
 }
 
+TEST(a_readers_numbers_begin_with_it_and_not_with_the_last_owner_of_its_slot) {
+  SCOPED_WRITER writer = make_writer(4096, 1);
+  struct ringcast_peer peer = {.size = sizeof peer};
+  for (int round = 0; round < 2; round++) {
+    ringcast_reader *reader = attach(writer);
+    struct ringcast_frame frame;
+    ck_assert_int_eq(ringcast_writer_peers(writer, &peer, 1), 1);
+    ck_assert_uint_eq(peer.stats.frames, 0);
+    ck_assert_uint_eq(peer.stats.bytes, 0);
+    ck_assert_uint_eq(peer.stats.waits, 0);
+    ck_assert_uint_eq(peer.stalls, 0);
+    while (ringcast_writer_send(writer, "frame", 5, 0, 1) == 0) continue;
+    ck_assert_int_eq(ringcast_reader_next(reader, 1000, &frame), 0);
+    ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
+    ringcast_reader_close(reader);
+  }
+}
+
 TEST(a_readers_name_cannot_break_a_line_of_a_log) {
   SCOPED_WRITER writer = make_writer(4096, 2);
   SCOPED_READER reader = NULL;

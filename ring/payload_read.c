@@ -7,7 +7,7 @@
  * subtracting within known bounds, and never summed. A field that the entry's kind does not use must be zero, so that a
  * later version may give the field a meaning.
  */
-#include "ring/frame.h"
+#include "ring/payload.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -36,7 +36,7 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
   struct ringcast_frame_header header;
   if (bytes < sizeof header) return -EPROTO;
   copy_once(&header, data, sizeof header);
-  if (header.magic != RINGCAST_FRAME_MAGIC || header.version < RC_FRAME_OLDEST) return -EPROTO;
+  if (header.magic != RINGCAST_FRAME_MAGIC || header.version < RC_PAYLOAD_OLDEST) return -EPROTO;
   if (header.version > RINGCAST_FRAME_VERSION) {
     *reader = (struct ringcast_frame_reader){.version = header.version};
     return -EPROTONOSUPPORT;
@@ -45,7 +45,7 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
   if (header.root == RINGCAST_ROOT_VALUE && header.count == 0) return -EPROTO;
   if (!device_check(&header)) return -EPROTO;
   if (header.bytes != bytes || header.count > RINGCAST_MAX_ENTRIES) return -EPROTO;
-  if (!lies_within(rc_frame_meta(header.count), header.meta_bytes, 0, bytes)) return -EPROTO;
+  if (!lies_within(rc_payload_meta(header.count), header.meta_bytes, 0, bytes)) return -EPROTO;
   *reader = (struct ringcast_frame_reader){.base = data,
                                            .bytes = bytes,
                                            .meta_bytes = header.meta_bytes,
@@ -60,11 +60,11 @@ int ringcast_frame_open(struct ringcast_frame_reader *reader, const void *data, 
 }
 
 static uint64_t meta_end(const struct ringcast_frame_reader *reader) {
-  return rc_frame_meta(reader->count) + reader->meta_bytes;
+  return rc_payload_meta(reader->count) + reader->meta_bytes;
 }
 
 static void entry_copy(const struct ringcast_frame_reader *reader, uint32_t index, struct ringcast_frame_entry *out) {
-  copy_once(out, reader->base + rc_frame_meta(index), sizeof *out);
+  copy_once(out, reader->base + rc_payload_meta(index), sizeof *out);
 }
 
 /* NULL in `*out`: the entry has no key. */
@@ -78,8 +78,8 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
   uint64_t offset = entry->key_offset;
   if (entry->key_bytes == 0) {
     if (offset != 0) return -EPROTO;
-    offset = RC_FRAME_NOWHERE;
-  } else if (!lies_within(offset, entry->key_bytes, rc_frame_meta(reader->count), meta_end(reader))) {
+    offset = RC_PAYLOAD_NOWHERE;
+  } else if (!lies_within(offset, entry->key_bytes, rc_payload_meta(reader->count), meta_end(reader))) {
     return -EPROTO;
   }
   *out = (const char *)reader->base + offset;
@@ -91,7 +91,7 @@ static int device_data(const struct ringcast_frame_reader *reader, const struct 
   bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
   if (!is_lent && entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
   if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA)) return -EPROTO;
-  if (!rc_frame_device_range(entry)) return -EPROTO;
+  if (!rc_payload_device_range(entry)) return -EPROTO;
   return (entry->lent != 0) == is_lent ? 0 : -EPROTO;
 }
 
@@ -106,11 +106,11 @@ static int entry_data(const struct ringcast_frame_reader *reader, const struct r
   if (entry->lent != 0) return -EPROTO;
   if (entry->bytes == 0) {
     if (offset != 0) return -EPROTO;
-    offset = RC_FRAME_NOWHERE;
+    offset = RC_PAYLOAD_NOWHERE;
   } else {
-    if (!lies_within(offset, entry->bytes, rc_frame_line(meta_end(reader)), reader->bytes)) return -EPROTO;
-    uint64_t line = entry->kind == RINGCAST_ITEM_TENSOR ? RC_FRAME_LINE : RC_FRAME_ALIGN;
-    if ((offset + RC_FRAME_PHASE) % line != 0) return -EPROTO;
+    if (!lies_within(offset, entry->bytes, rc_payload_line(meta_end(reader)), reader->bytes)) return -EPROTO;
+    uint64_t line = entry->kind == RINGCAST_ITEM_TENSOR ? RC_PAYLOAD_LINE : RC_PAYLOAD_ALIGN;
+    if ((offset + RC_PAYLOAD_PHASE) % line != 0) return -EPROTO;
   }
   *out = reader->base + offset;
   return 0;
@@ -151,8 +151,8 @@ static int item_tensor(const struct ringcast_frame_reader *reader, const struct 
   if (entry->ndim == 0) {
     if (entry->dims_offset != 0) return -EPROTO;
   } else {
-    if (entry->dims_offset % RC_FRAME_ALIGN != 0) return -EPROTO;
-    if (!lies_within(entry->dims_offset, 2 * bytes, rc_frame_meta(reader->count), meta_end(reader))) return -EPROTO;
+    if (entry->dims_offset % RC_PAYLOAD_ALIGN != 0) return -EPROTO;
+    if (!lies_within(entry->dims_offset, 2 * bytes, rc_payload_meta(reader->count), meta_end(reader))) return -EPROTO;
     copy_once(dims, reader->base + entry->dims_offset, 2 * bytes);
   }
   int rc = tensor_check(entry, dims, dims + entry->ndim);

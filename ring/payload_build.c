@@ -7,7 +7,7 @@
  * The builder writes every byte and fills gaps with zeros: the memory may hold bytes of an earlier frame, and equal
  * content must give equal bytes.
  */
-#include "ring/frame.h"
+#include "ring/payload.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -23,13 +23,13 @@ static void plan_add(struct ringcast_frame_plan *plan, uint64_t data_bytes, uint
 void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim, uint64_t data_bytes) {
   plan->meta = rc_add(plan->meta, key_bytes);
   if (ndim < 0 || ndim > RINGCAST_MAX_NDIM) plan->meta = UINT64_MAX; /* no frame has so many dimensions */
-  else if (ndim > 0) plan->meta = rc_add(rc_align(plan->meta, RC_FRAME_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
-  plan_add(plan, data_bytes, RC_FRAME_LINE);
+  else if (ndim > 0) plan->meta = rc_add(rc_align(plan->meta, RC_PAYLOAD_ALIGN), (uint64_t)ndim * 2 * sizeof(int64_t));
+  plan_add(plan, data_bytes, RC_PAYLOAD_LINE);
 }
 
 void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes) {
   plan->meta = rc_add(plan->meta, key_bytes);
-  plan_add(plan, data_bytes, RC_FRAME_ALIGN);
+  plan_add(plan, data_bytes, RC_PAYLOAD_ALIGN);
 }
 
 void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim) {
@@ -38,9 +38,9 @@ void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_by
 
 uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan) {
   if (plan->count > RINGCAST_MAX_ENTRIES) return UINT64_MAX;
-  uint64_t meta_end = rc_add(rc_frame_meta(plan->count), plan->meta);
+  uint64_t meta_end = rc_add(rc_payload_meta(plan->count), plan->meta);
   if (meta_end > UINT32_MAX) return UINT64_MAX; /* the offsets of keys and dimensions have 32 bits */
-  return plan->data == 0 ? meta_end : rc_add(rc_frame_line(meta_end), plan->data);
+  return plan->data == 0 ? meta_end : rc_add(rc_payload_line(meta_end), plan->data);
 }
 
 int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, size_t bytes,
@@ -49,9 +49,9 @@ int ringcast_build_begin(struct ringcast_frame_builder *builder, void *memory, s
   if (root == RINGCAST_ROOT_VALUE && plan->count == 0) return -EINVAL;
   uint64_t need = ringcast_plan_bytes(plan);
   if (need == UINT64_MAX || need > bytes) return -EMSGSIZE;
-  uint64_t meta = rc_frame_meta(plan->count);
+  uint64_t meta = rc_payload_meta(plan->count);
   struct ringcast_frame_header header = {.magic = RINGCAST_FRAME_MAGIC,
-                                         .version = RC_FRAME_OLDEST, /* see need_version */
+                                         .version = RC_PAYLOAD_OLDEST, /* see need_version */
                                          .root = (uint16_t)root,
                                          .tag = tag,
                                          .count = plan->count,
@@ -82,8 +82,8 @@ static void need_version(struct ringcast_frame_builder *builder, uint16_t versio
 
 /* The offset of the next data of `kind`. The first data of a frame starts on a line, whatever the kind. */
 static uint64_t data_place(const struct ringcast_frame_builder *builder, uint16_t kind) {
-  if (kind == RINGCAST_ITEM_TENSOR || builder->data == builder->meta_end) return rc_frame_line(builder->data);
-  return rc_align(builder->data, RC_FRAME_ALIGN);
+  if (kind == RINGCAST_ITEM_TENSOR || builder->data == builder->meta_end) return rc_payload_line(builder->data);
+  return rc_align(builder->data, RC_PAYLOAD_ALIGN);
 }
 
 static void zero(struct ringcast_frame_builder *builder, uint64_t from, uint64_t to) {
@@ -99,7 +99,7 @@ static bool has_data(const struct ringcast_frame_entry *entry) {
 static int entry_place(const struct ringcast_frame_builder *builder, struct ringcast_frame_entry *entry) {
   uint64_t key = builder->meta, dims = key + entry->key_bytes, end = dims;
   if (entry->ndim > 0) {
-    dims = rc_align(dims, RC_FRAME_ALIGN);
+    dims = rc_align(dims, RC_PAYLOAD_ALIGN);
     end = dims + (uint64_t)entry->ndim * 2 * sizeof(int64_t);
   }
   if (builder->next >= builder->count || end > builder->meta_end) return -ENOSPC;
@@ -128,7 +128,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   int rc = entry_place(builder, &entry);
   if (rc < 0) return rc;
 
-  memcpy(builder->base + rc_frame_meta(builder->next++), &entry, sizeof entry);
+  memcpy(builder->base + rc_payload_meta(builder->next++), &entry, sizeof entry);
   if (key_bytes > 0) memcpy(builder->base + builder->meta, key, key_bytes);
   builder->meta += key_bytes;
   if (entry.ndim > 0) {
@@ -140,7 +140,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
     memcpy(builder->base + entry.dims_offset + bytes, strides, bytes);
     builder->meta = entry.dims_offset + 2 * bytes;
   }
-  *out = builder->base + RC_FRAME_NOWHERE;
+  *out = builder->base + RC_PAYLOAD_NOWHERE;
   if (has_data(&entry)) {
     zero(builder, builder->data, entry.offset);
     *out = builder->base + entry.offset;
@@ -154,7 +154,7 @@ static int tensor_put(struct ringcast_frame_builder *builder, const char *key, s
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
   if (rc < 0) return rc;
-  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_frame_device_range(entry)) return -EINVAL;
+  if (entry->placement != RINGCAST_PLACEMENT_INLINE && !rc_payload_device_range(entry)) return -EINVAL;
   entry->kind = RINGCAST_ITEM_TENSOR;
   entry->dtype = tensor->dtype;
   entry->flags = tensor->flags;
@@ -272,7 +272,7 @@ int ringcast_build_float(struct ringcast_frame_builder *builder, const char *key
 int ringcast_build_hash(struct ringcast_frame_builder *builder, uint32_t entry, uint32_t flag, uint64_t hash) {
   struct ringcast_frame_entry built;
   if (entry >= builder->next || (flag != RINGCAST_ITEM_SHA256 && flag != RINGCAST_ITEM_XXH3)) return -EINVAL;
-  uint8_t *place = builder->base + rc_frame_meta(entry);
+  uint8_t *place = builder->base + rc_payload_meta(entry);
   memcpy(&built, place, sizeof built);
   if (built.kind != RINGCAST_ITEM_TENSOR) return -EINVAL;
   built.flags = (built.flags & ~RC_ITEM_HASHES) | flag;
@@ -289,7 +289,7 @@ static bool lacks_words(const struct ringcast_frame_builder *builder) {
   memcpy(&header, builder->base, sizeof header);
   if (header.version < 3 || header.device_epoch != 0) return false;
   for (uint32_t i = 0; i < builder->next; i++) {
-    memcpy(&entry, builder->base + rc_frame_meta(i), sizeof entry);
+    memcpy(&entry, builder->base + rc_payload_meta(i), sizeof entry);
     if (entry.placement != RINGCAST_PLACEMENT_INLINE) return true;
   }
   return false;

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The offsets in the payload of a tensor frame, shared by the builder and the reader. ringcast/frame.h describes the
+ * layout. */
+#ifndef RC_RING_PAYLOAD_H
+#define RC_RING_PAYLOAD_H
+
+#include <stdbool.h>
+
+#include "ringcast/frame.h"
+
+#define RC_PAYLOAD_OLDEST 1 /* the oldest readable version; a frame has a later version only if its content needs one \
+                             */
+#define RC_PAYLOAD_LINE  64
+#define RC_PAYLOAD_PHASE 16 /* a frame's payload starts this far into a line */
+#define RC_PAYLOAD_ALIGN 8  /* dimensions, and data other than tensors */
+/* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on a line. */
+#define RC_PAYLOAD_NOWHERE (RC_PAYLOAD_LINE - RC_PAYLOAD_PHASE)
+
+#define RC_ITEM_FLAGS                                                                              \
+  (RINGCAST_ITEM_KEYED | RINGCAST_ITEM_NUMPY | RINGCAST_ITEM_TORCH | RINGCAST_ITEM_REQUIRES_GRAD | \
+   RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_READONLY | RINGCAST_ITEM_PADDED | RC_ITEM_DEVICES)
+/* Of TENSOR, from version 3 on. */
+#define RC_ITEM_DEVICES (RINGCAST_ITEM_CUDA | RINGCAST_ITEM_CUPY | RINGCAST_ITEM_JAX)
+#define RC_ITEM_HASHES  (RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3) /* set by ringcast_build_hash only */
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the layout is little-endian");
+
+/* The offsets of the fields are held by tests/vectors. */
+_Static_assert(sizeof(struct ringcast_dtype) == 4, "dtype");
+_Static_assert(sizeof(struct ringcast_frame_header) == 48, "header");
+_Static_assert(sizeof(struct ringcast_frame_entry) == 64, "entry");
+
+/* Sums saturate at UINT64_MAX, which no memory can hold. */
+static inline uint64_t rc_add(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? UINT64_MAX : sum;
+}
+
+static inline uint64_t rc_align(uint64_t offset, uint64_t alignment) {
+  uint64_t up = rc_add(offset, alignment - 1);
+  return up == UINT64_MAX ? UINT64_MAX : up & ~(alignment - 1);
+}
+
+/* The first offset on a line, not below `offset`. */
+static inline uint64_t rc_payload_line(uint64_t offset) {
+  uint64_t up = rc_align(rc_add(offset, RC_PAYLOAD_PHASE), RC_PAYLOAD_LINE);
+  return up == UINT64_MAX ? UINT64_MAX : up - RC_PAYLOAD_PHASE;
+}
+
+static inline uint64_t rc_payload_meta(uint32_t count) {
+  return sizeof(struct ringcast_frame_header) + (uint64_t)count * sizeof(struct ringcast_frame_entry);
+}
+
+/* Whether the bytes of a tensor that is not INLINE are a valid range: not empty, and without overflow. */
+static inline bool rc_payload_device_range(const struct ringcast_frame_entry *entry) {
+  return entry->bytes > 0 && entry->offset <= UINT64_MAX - entry->bytes;
+}
+
+#endif
