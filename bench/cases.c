@@ -121,8 +121,7 @@ static double run_trips(void *state, uint64_t iterations) {
   double ns[TRIP_MOST];
   int count = (int)iterations, group = count % TRIP_GROUP == 0 ? TRIP_GROUP : 1;
   trips_run(self->trips, self->kind, count, group, ns);
-  perf_sort(ns, (size_t)(count / group));
-  return perf_quantile(ns, (size_t)(count / group), 0.5) * count * 1e-9; /* trips without a CPU do not count */
+  return perf_median(ns, (size_t)(count / group)) * count * 1e-9; /* trips without a CPU do not count */
 }
 
 static void tear_down_trips(void *state) { trips_destroy(((struct trip_state *)state)->trips); }

@@ -17,12 +17,12 @@ static const char usage[] = "usage: ringcast doctor [--format text|json]\n";
 static const char help[] =
     "\n"
     "What this machine offers, what ringcast makes of it, and how to mend what is missing. Makes a ring with default\n"
-    "options and has another process attach to it, and where there is a GPU has two processes hand its tensors over,\n"
-    "so the answer is not a guess. Changes nothing.\n"
+    "options, has another process attach to the ring, and where there is a GPU sends tensors of the GPU from one\n"
+    "process to another. Changes no setting of the machine.\n"
     "\n"
     "LEVELS\n"
     "  ok        nothing to do\n"
-    "  note      it works, but something is slower than it could be, or not usual\n"
+    "  note      ringcast works, but something is slower than possible, or not usual\n"
     "  problem   rings can't be made, or others can't attach to them, or tensors of a GPU fail\n"
     "\n"
     "OPTIONS\n"
@@ -173,14 +173,14 @@ static int parse(int argc, char **argv, bool *json, bool *asks_help) {
     switch (option) {
     case 'f':
       if (!cli_format(optarg, json))
-        return cli_misused(usage, "'%s' will not do for --format: it takes %s", optarg, CLI_FORMATS);
+        return cli_misused(usage, "'%s' is not valid for --format: it takes %s", optarg, CLI_FORMATS);
       break;
     case 'h': *asks_help = true; break;
     case ':': return cli_misused(usage, "%s needs a value", argv[optind - 1]);
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }
   }
-  return optind < argc ? cli_misused(usage, "'%s' is one word too many", argv[optind]) : 0;
+  return optind < argc ? cli_misused(usage, "unexpected argument '%s'", argv[optind]) : 0;
 }
 
 int doctor_main(int argc, char **argv) {

@@ -104,7 +104,7 @@ static void tell_driver(struct doctor *doctor, const struct survey *survey, cons
   if (*end && !status->ready)
     doctor_add(doctor, "GPU", DOCTOR_NOTE, "can't be told: %s; tensors of a GPU can't be sent", end);
   else if (!status->ready)
-    doctor_add(doctor, "GPU", DOCTOR_NOTE, "none is used: %s. All else works as it does with one", status->why);
+    doctor_add(doctor, "GPU", DOCTOR_NOTE, "none is used: %s. Everything but tensors of a GPU works", status->why);
   else
     doctor_add(doctor, "GPU", *end ? DOCTOR_NOTE : DOCTOR_OK, "%d device%s, a driver for CUDA %d.%d%s%s",
                status->devices, status->devices == 1 ? "" : "s", major, minor, *end ? "; " : "", end);

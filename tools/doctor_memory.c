@@ -148,11 +148,12 @@ void doctor_probe_ring(struct doctor *doctor) {
   doctor->ring.size = sizeof doctor->ring;
   doctor->can_make = ringcast_writer_info(writer, &doctor->ring) == 0;
   const struct ringcast_info *ring = &doctor->ring;
-  doctor_add(doctor, "ring", DOCTOR_OK,
-             "a ring with default options gets %lld MiB of %s memory, pages of %lld KiB, "
-             "and spins for at most %.0f us before it sleeps",
-             (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
-             (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
+  doctor_add(
+      doctor, "ring", DOCTOR_OK,
+      "a ring with default options gets %lld MiB of memory (%s, pages of %lld KiB); its waits spin for at most %.0f "
+      "us before they sleep",
+      (long long)((int64_t)ring->capacity / MIB), ringcast_memory_name(ring->memory),
+      (long long)(ring->page_size >> 10), (double)ring->spin_ns / 1000);
   doctor_facts(doctor, FACTS({"capacity", (int64_t)ring->capacity}, {"max_frame", (int64_t)ring->max_frame},
                              {"memory", ring->memory}, {"page_size", (int64_t)ring->page_size},
                              {"spin_ns", ring->spin_ns}, {"files", held}));
@@ -178,9 +179,10 @@ static void tell_pool(struct doctor *doctor, int64_t pool, int64_t spare, bool o
                (long long)pool, (long long)spare, switched);
   } else {
     doctor_add(doctor, "huge pages", huge ? DOCTOR_OK : DOCTOR_NOTE,
-               "%lld pages of 2 MiB in the pool, %lld free%s; a default ring takes %lld and gets %s", (long long)pool,
-               (long long)spare, switched, wanted, used ? "them" : ringcast_memory_name(doctor->ring.memory));
-    if (!used && !off)
+               "%lld pages of 2 MiB in the pool, %lld free%s; a default ring would take %lld of them, and gets %s",
+               (long long)pool, (long long)spare, switched, wanted,
+               used ? "them" : ringcast_memory_name(doctor->ring.memory));
+    if (!huge && !off)
       doctor_mend(doctor,
                   "as root: echo %lld > /proc/sys/vm/nr_hugepages (more for more rings); in a container also "
                   "raise its hugetlb.2MB.max",
@@ -248,8 +250,8 @@ static void probe_files(struct doctor *doctor) {
   int64_t limit = limit_of(RLIMIT_NOFILE), used = open_files();
   bool few = limit >= 0 && limit - used < 64;
   doctor_add(doctor, "open files", few ? DOCTOR_NOTE : DOCTOR_OK,
-             "at most %lld (ulimit -n), %lld open; each writer holds some for as long as it lives (the ring's facts "
-             "say how many)",
+             "at most %lld (ulimit -n), %lld open; each writer keeps some open ('files' of the line 'ring' in --format "
+             "json)",
              (long long)limit, (long long)used);
   if (few) doctor_mend(doctor, "ulimit -n 1024");
   doctor_facts(doctor, FACTS({"limit", limit}, {"open", used}));
@@ -266,13 +268,12 @@ static void probe_group_memory(struct doctor *doctor) {
     used = doctor_read_number(path);
   if (limit > INT64_MAX / 2) limit = -1; /* how version 1 says that there is none */
   if (limit < 0) {
-    doctor_add(doctor, "container memory", DOCTOR_OK,
-               "the control group sets no limit, as far as it can be seen from here");
+    doctor_add(doctor, "container memory", DOCTOR_OK, "the control group sets no limit that this process can see");
   } else {
     bool tight = used >= 0 && limit - used < 4 * ring;
     doctor_add(doctor, "container memory", tight ? DOCTOR_NOTE : DOCTOR_OK,
-               "the control group allows %lld MiB, of which %lld are in use; a ring counts towards it, all at once "
-               "when it is made",
+               "the control group allows %lld MiB, of which %lld are in use; the whole ring counts from the "
+               "moment when the ring is made",
                (long long)(limit / MIB), (long long)(used / MIB));
     if (tight) doctor_mend(doctor, "give the container more memory (docker run --memory), or make smaller rings");
   }
@@ -299,7 +300,7 @@ void doctor_probe_numa(struct doctor *doctor) {
                (long long)nodes, libnuma, off);
     doctor_mend(doctor, "make the ring on the node where its writer runs: numactl --cpunodebind=0 ...");
   } else {
-    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node: nothing to place; %s%s", libnuma, off);
+    doctor_add(doctor, "NUMA", DOCTOR_OK, "one node, so a ring has no choice of nodes; %s%s", libnuma, off);
   }
   doctor_facts(doctor, FACTS({"nodes", nodes}, {"libnuma", RINGCAST_HAVE_NUMA}));
 }

@@ -63,11 +63,13 @@ void doctor_probe_cores(struct doctor *doctor) {
   char limit[64] = "no quota";
   if (isfinite(quota)) snprintf(limit, sizeof limit, "a quota of %.2f CPUs", quota);
   doctor_add(doctor, "cores", least < 2 ? DOCTOR_NOTE : DOCTOR_OK,
-             "%ld CPUs online, %d allowed to this process, %s: enough for a writer and %d reader%s that spin at a time",
+             "%ld CPUs online, %d allowed to this process, %s: a writer and %d reader%s can spin at the same time",
              online, usable, limit, least < 2 ? 0 : (int)least - 1, (int)least == 2 ? "" : "s");
   if (least < 2)
-    doctor_mend(doctor, "with one CPU every wait must sleep, some 10 us a frame; allow two or more (taskset, docker "
-                        "run --cpus and --cpuset-cpus)");
+    doctor_mend(
+        doctor,
+        "with one CPU every wait must sleep, which takes some 10 us a frame; allow two or more (taskset, docker "
+        "run --cpus and --cpuset-cpus)");
   doctor_facts(doctor, FACTS({"online", online}, {"allowed", usable},
                              {"quota_percent", isfinite(quota) ? (int64_t)(100 * quota) : -1}));
 }
@@ -85,10 +87,10 @@ void doctor_probe_wait(struct doctor *doctor) {
 #endif
   bool off = doctor_is_disabled("cpu_wait"), used = (waitpkg || monitorx || wfet) && !off;
   const char *names = waitpkg ? "umwait" : monitorx ? "mwaitx" : wfet ? "wfet" : "none";
-  doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; spins %s", names,
-             used  ? "use it after their first microsecond"
-             : off ? "do with pauses, as RINGCAST_DISABLE asks"
-                   : "do with pauses");
+  doctor_add(doctor, "CPU wait", DOCTOR_OK, "instructions that wait at low power: %s; spinning waits %s", names,
+             used  ? "use these after their first microsecond"
+             : off ? "use pause instructions, as RINGCAST_DISABLE asks"
+                   : "use pause instructions");
   doctor_facts(doctor, FACTS({"waitpkg", waitpkg}, {"monitorx", monitorx}, {"wfet", wfet}, {"used", used}));
 }
 
@@ -103,8 +105,10 @@ static int pidfd_error(void) {
 void doctor_probe_pidfd(struct doctor *doctor) {
   int error = pidfd_error();
   bool off = doctor_is_disabled("pidfd"), used = error == 0 && !off;
-  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: whether the other side lives %s", error ? strerror(error) : "there",
-             off ? DOCTOR_SWITCHED_OFF : "", used ? "is told by the kernel" : "is looked up in /proc, now and then");
+  doctor_add(doctor, "pidfd", DOCTOR_OK, "%s%s: %s", error ? strerror(error) : "available",
+             off ? DOCTOR_SWITCHED_OFF : "",
+             used ? "the kernel reports when a peer's process ends"
+                  : "a waiter looks in /proc, some times a second, whether a peer's process lives");
   if (error) doctor_mend(doctor, "Linux 5.3 or newer, and a seccomp profile that lets pidfd_open through");
   doctor_facts(doctor, FACTS({"available", error == 0}, {"used", used}));
 }
@@ -143,10 +147,11 @@ void doctor_probe_io_uring(struct doctor *doctor) {
   bool watches = pidfd_error() == 0 && !doctor_is_disabled("pidfd");
   bool used = futex && watches && RINGCAST_HAVE_LIBURING && !doctor_is_disabled("io_uring");
   doctor_add(doctor, "io_uring", DOCTOR_OK, "%s%s: %s",
-             fd >= 0 ? futex ? "there, with FUTEX_WAIT" : "there, without FUTEX_WAIT (Linux 6.7)" : strerror(error),
+             fd >= 0 ? futex ? "available, with FUTEX_WAIT" : "available, without FUTEX_WAIT (Linux 6.7)"
+                     : strerror(error),
              why_no_uring(fd < 0 ? error : 0, disabled, watches),
-             used ? "it serves a reader's pollable descriptor"
-                  : "a helper thread serves a reader's pollable descriptor");
+             used ? "io_uring waits behind a reader's pollable descriptor"
+                  : "a helper thread waits behind a reader's pollable descriptor");
   if (!futex)
     doctor_mend(doctor, "Linux 6.7 or newer, sysctl kernel.io_uring_disabled=0, and a seccomp profile that "
                         "lets io_uring_setup through");
@@ -176,13 +181,14 @@ static void probe_seccomp(struct doctor *doctor) {
   doctor_facts(doctor, FACTS({"mode", mode}));
 }
 
-/* From RINGCAST_CAPACITY on they are the Python package's, which a test compares. */
+/* A test compares the names with the sources. */
 static bool is_variable(const char *name, size_t length) {
-  static const char *const known[] = {
-      "RINGCAST_MEMORY",   "RINGCAST_SPIN_US",        "RINGCAST_SPILL_BYTES",   "RINGCAST_DISABLE",
-      "RINGCAST_CAPACITY", "RINGCAST_ATTACH_TIMEOUT", "RINGCAST_RECYCLE_BYTES", "RINGCAST_ALLOW_PICKLE",
-      "RINGCAST_ON_DEATH", "RINGCAST_VLLM",           "RINGCAST_SGLANG",        "RINGCAST_SHARE_ONCE",
-      "RINGCAST_CURVE",    "RINGCAST_HEARTBEAT",      "RINGCAST_GPU",           "RINGCAST_GPU_POOL_BYTES"};
+  static const char *const known[] = {"RINGCAST_MEMORY",         "RINGCAST_SPIN_US",      "RINGCAST_SPILL_BYTES",
+                                      "RINGCAST_DISABLE",        "RINGCAST_CAPACITY",     "RINGCAST_ATTACH_TIMEOUT",
+                                      "RINGCAST_RECYCLE_BYTES",  "RINGCAST_ALLOW_PICKLE", "RINGCAST_ON_DEATH",
+                                      "RINGCAST_VLLM",           "RINGCAST_SGLANG",       "RINGCAST_SHARE_ONCE",
+                                      "RINGCAST_CURVE",          "RINGCAST_HEARTBEAT",    "RINGCAST_GPU",
+                                      "RINGCAST_GPU_POOL_BYTES", "RINGCAST_WAIT"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strlen(known[i]) == length && memcmp(known[i], name, length) == 0) return true;
   return false;
@@ -208,9 +214,10 @@ static void probe_environment(struct doctor *doctor) {
              count || unknown ? text : "no RINGCAST_ variable is set", count && unknown ? "; " : "",
              unknown ? "unknown to ringcast: " : "", strange);
   if (count)
-    doctor_mend(doctor, "these change what is said above, or what the Python package does; unset those that are not "
-                        "meant");
-  else if (unknown) doctor_mend(doctor, "look how its name is written: it changes nothing");
+    doctor_mend(doctor,
+                "these variables change what is said above, or what the Python package does; unset those that are not "
+                "intended");
+  else if (unknown) doctor_mend(doctor, "check the spelling of the name: an unknown variable changes nothing");
   doctor_facts(doctor, FACTS({"variables", count}, {"unknown", unknown}));
 }
 
@@ -246,7 +253,8 @@ void doctor_probe_proc(struct doctor *doctor) {
     doctor_mend(doctor, "mount -t proc proc /proc: readers attach by the writer's entry there");
   } else {
     doctor_add(doctor, "/proc", DOCTOR_OK, "mounted, hidepid=%lld: %s", (long long)hidepid,
-               hidepid == 0 ? "all processes are seen" : "a user sees its own processes, which is enough");
+               hidepid == 0 ? "all processes are visible"
+                            : "a user sees the own processes, and ringcast needs no others");
   }
   doctor_facts(doctor, FACTS({"hidepid", hidepid}));
 }

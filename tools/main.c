@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
   if (argc < 2) return cli_misused(usage, "no command given; 'ringcast --help' lists them");
   const char *command = argv[1];
   bool of_command = strcmp(command, "help") == 0 && argc > 2;
-  if (of_command && argc > 3) return cli_misused(usage, "'%s' is one word too many", argv[3]);
+  if (of_command && argc > 3) return cli_misused(usage, "unexpected argument '%s'", argv[3]);
   if (of_command && !is_help(argv[2])) {
     char *arguments[] = {argv[2], (char[]){"--help"}, NULL};
     return run_command(2, arguments);

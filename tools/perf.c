@@ -25,10 +25,11 @@ static const char help[] =
     "MEASUREMENTS\n"
     "  latency      one way from process to process: half a round trip over two rings, while both sides spin\n"
     "               floor_ns: the bare ping-pong, a cache line each way; line_ns: one line that both write in turn\n"
-    "  throughput   frames written (copied) by one process and read in place, every byte, by another\n"
-    "               memcpy: the same copying and reading in the same kind of memory, handed over by a bare flag\n"
-    "  wake         a message every 0.5 ms to readers that never spin, from just before the send until a reader\n"
-    "               runs; futex: the same with a bare futex; and a reader's CPU time without messages\n"
+    "  throughput   one process copies into each frame, and another reads every byte in place\n"
+    "               memcpy: the same copying and reading in the same kind of memory, with two counters for a ring\n"
+    "  wake         how long a sleeping reader takes to run: from just before the send, with a message every 0.5 ms\n"
+    "               and readers that never spin; futex: the same with a bare futex; and the CPU time of a reader\n"
+    "               while no message comes\n"
     "  scale        the writer's time per frame, for each number of readers from 1 on (its CPU time, where there are\n"
     "               more processes than CPUs)\n"
     "  cadence      one message every --gap milliseconds, with the default waiting: the time of the commit, the time\n"
@@ -147,19 +148,20 @@ static int parse_cpus(const char *text, const cpu_set_t *allowed, struct perf_op
     unsigned long cpu = strtoul(text, &end, 10);
     if (!isdigit((unsigned char)*text) || (*end != ',' && *end != '\0'))
       return cli_misused(usage,
-                         "'%s' will not do for --cpus: it takes numbers of CPUs with commas between them, such "
+                         "'%s' is not valid for --cpus: it takes numbers of CPUs with commas between them, such "
                          "as 0,1",
                          given);
     if (options->cpu_count == usable && (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, &seen)))
-      return cli_misused(usage, "'%s' will not do for --cpus: it names more CPUs than the %d that this process may use",
+      return cli_misused(usage,
+                         "'%s' is not valid for --cpus: it names more CPUs than the %d that this process may use",
                          given, usable);
     if (cpu >= PERF_MAX_CPUS || !CPU_ISSET(cpu, allowed))
       return cli_misused(usage,
-                         "'%s' will not do for --cpus: there is no CPU %lu among the %d that this process may "
+                         "'%s' is not valid for --cpus: there is no CPU %lu among the %d that this process may "
                          "use (Cpus_allowed_list in /proc/self/status)",
                          given, cpu, usable);
     if (CPU_ISSET(cpu, &seen))
-      return cli_misused(usage, "'%s' will not do for --cpus: it names CPU %lu twice", given, cpu);
+      return cli_misused(usage, "'%s' is not valid for --cpus: it names CPU %lu twice", given, cpu);
     CPU_SET(cpu, &seen);
     options->cpus[options->cpu_count++] = (int)cpu;
     if (*end == '\0') return 0;
@@ -240,10 +242,10 @@ static int parse(int argc, char **argv, struct perf_options *options) {
     default: return cli_misused(usage, "there is no option '%s'", argv[optind - 1]);
     }
     if (!good)
-      return cli_misused(usage, "'%s' will not do for --%s: it takes %s", optarg, known[option - 1].name,
+      return cli_misused(usage, "'%s' is not valid for --%s: it takes %s", optarg, known[option - 1].name,
                          takes[option]);
   }
-  if (optind < argc) return cli_misused(usage, "'%s' is one word too many", argv[optind]);
+  if (optind < argc) return cli_misused(usage, "unexpected argument '%s'", argv[optind]);
   options->size = size;
   if (!options->cpus_given) take_all_cpus(&allowed, options);
   return 0;
@@ -260,7 +262,7 @@ int perf_main(int argc, char **argv) {
     printf("%s%s", usage, help);
     return cli_finish(stdout, CLI_OK);
   }
-  if (argc < 2 || argv[1][0] == '-') return cli_misused(usage, "say first what to measure");
+  if (argc < 2 || argv[1][0] == '-') return cli_misused(usage, "say what to measure, such as latency");
   const struct measurement *measurement = find(argv[1]);
   if (!measurement) return cli_misused(usage, "there is no measurement '%s'", argv[1]);
   struct perf_options options = {.name = measurement->name,

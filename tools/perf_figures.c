@@ -88,6 +88,11 @@ double perf_quantile(const double *sorted, size_t count, double share) {
   return count == 0 ? NAN : sorted[(size_t)(share * (double)(count - 1) + 0.5)];
 }
 
+double perf_median(double *values, size_t count) {
+  perf_sort(values, count);
+  return perf_quantile(values, count, 0.5);
+}
+
 void perf_add(struct perf_series *series, const double *values, size_t count) {
   if (series->count + count > series->room) {
     series->room = 2 * (series->room + count);
@@ -120,9 +125,9 @@ void perf_progress(const struct perf_options *options, double done) {
 
 static void print_text_head(const struct perf_options *options, const struct ringcast_info *info, uint32_t parties,
                             const char *cpu) {
-  printf("ringcast %s, %s of %zu bytes, %u reader%s, ring of %llu bytes (%s)\n", ringcast_version(), options->name,
-         options->size, options->readers, options->readers == 1 ? "" : "s", (unsigned long long)info->capacity,
-         ringcast_memory_name(info->memory));
+  printf("ringcast %s, %s, frames of %zu bytes, %u reader%s, ring of %llu bytes (%s)\n", ringcast_version(),
+         options->name, options->size, options->readers, options->readers == 1 ? "" : "s",
+         (unsigned long long)info->capacity, ringcast_memory_name(info->memory));
   printf("%s; ", cpu);
   if (perf_cpu_of(options, 0, parties) < 0) {
     printf("not pinned: %u processes on %d CPU%s\n\n", parties, options->cpu_count, options->cpu_count == 1 ? "" : "s");

@@ -351,11 +351,6 @@ static void close_all(struct gpu *gpu) {
 
 /* ---- Measuring -------------------------------------------------------------------------------------------------- */
 
-static double median(double *values, size_t count) {
-  perf_sort(values, count);
-  return perf_quantile(values, count, 0.5);
-}
-
 struct series {
   double total[ROUNDS], send[ROUNDS], receive[ROUNDS], row[ROUNDS];
 };
@@ -376,9 +371,9 @@ static void measure_copies(struct gpu *gpu, struct series *series, uint64_t byte
     series->send[round - 1] = held.out;
     series->receive[round - 1] = held.plain;
   }
-  pool[GPU_COPY_IN] = per_s / median(series->total, round - 1);
-  pool[GPU_COPY_OUT] = per_s / median(series->send, round - 1);
-  *plain = per_s / median(series->receive, round - 1);
+  pool[GPU_COPY_IN] = per_s / perf_median(series->total, round - 1);
+  pool[GPU_COPY_OUT] = per_s / perf_median(series->send, round - 1);
+  *plain = per_s / perf_median(series->receive, round - 1);
   pool[GPU_COPY_RATIO] = fmin(pool[GPU_COPY_IN], pool[GPU_COPY_OUT]) / *plain;
 }
 
@@ -401,10 +396,10 @@ static void measure_size(struct gpu *gpu, struct series *series, uint64_t bytes,
   out->bytes = bytes;
   for (int way = first; way < GPU_WAYS; way++) {
     out->rounds[way] = round - 1;
-    out->of[way][GPU_COMPLETION] = median(series[way].total, round - 1) / 1e3;
-    out->of[way][GPU_SEND] = median(series[way].send, round - 1) / 1e3;
-    out->of[way][GPU_RECEIVE] = way < GPU_RINGS ? median(series[way].receive, round - 1) / 1e3 : NAN;
-    out->of[way][GPU_RATE] = (double)bytes * row / median(series[way].row, round - 1) * 1e9;
+    out->of[way][GPU_COMPLETION] = perf_median(series[way].total, round - 1) / 1e3;
+    out->of[way][GPU_SEND] = perf_median(series[way].send, round - 1) / 1e3;
+    out->of[way][GPU_RECEIVE] = way < GPU_RINGS ? perf_median(series[way].receive, round - 1) / 1e3 : NAN;
+    out->of[way][GPU_RATE] = (double)bytes * row / perf_median(series[way].row, round - 1) * 1e9;
   }
   measure_copies(gpu, series, bytes, out);
 }

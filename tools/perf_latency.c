@@ -30,8 +30,8 @@ static void measure_kind(struct trips *trips, struct findings *findings, enum tr
   trips_run(trips, kind, SINGLE, 1, singles);
   perf_add(&findings->trips[kind], singles, SINGLE);
   perf_add(&findings->groups[kind], groups, GROUPS);
-  perf_sort(groups, GROUPS);
-  perf_add(&findings->medians[kind], &groups[GROUPS / 2], 1);
+  double median = perf_median(groups, GROUPS);
+  perf_add(&findings->medians[kind], &median, 1);
 }
 
 static void measure_cold(struct trips *trips, struct findings *findings, enum trip_kind kind) {

@@ -70,10 +70,8 @@ static void run_step(const struct perf_options *options, struct step *step, stru
     perf_progress(options, (step->readers - 1 + (double)i / BLOCKS) / options->readers);
   }
   stream_destroy(stream);
-  perf_sort(bursts, BLOCKS);
-  perf_sort(floods, BLOCKS);
-  step->writer_ns = perf_quantile(bursts, BLOCKS, 0.5);
-  step->frames_per_s = perf_quantile(floods, BLOCKS, 0.5);
+  step->writer_ns = perf_median(bursts, BLOCKS);
+  step->frames_per_s = perf_median(floods, BLOCKS);
 }
 
 static void print(const struct perf_options *options, const struct ringcast_info *info, const struct step *steps) {
@@ -81,13 +79,13 @@ static void print(const struct perf_options *options, const struct ringcast_info
   perf_print_head(&json, options, info, options->readers + 1);
   if (options->json) json_open(&json, "scale", '[');
   else
-    printf("ns per frame: in bursts that fit into the ring; frames/s: as fast as the slowest reader takes them\n\n"
-           "%8s %22s %10s %14s\n",
-           "readers", "writer, ns per frame", "to 1", "frames/s");
+    printf("ns per frame: while the readers keep up; frames/s: without a stop, at the speed of the slowest reader\n\n"
+           "%8s %22s %12s %14s\n",
+           "readers", "writer, ns per frame", "to 1 reader", "frames/s");
   for (uint32_t i = 0; i < options->readers; i++) {
     const struct step *step = &steps[i];
     if (!options->json) {
-      printf("%8u %22.1f %10.2f %14.0f%s\n", step->readers, step->writer_ns, step->writer_ns / steps[0].writer_ns,
+      printf("%8u %22.1f %12.2f %14.0f%s\n", step->readers, step->writer_ns, step->writer_ns / steps[0].writer_ns,
              step->frames_per_s, step->pinned ? "" : "   more readers than CPUs");
       continue;
     }

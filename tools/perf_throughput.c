@@ -49,10 +49,7 @@ static void measure(const struct perf_options *options, struct stream *stream, d
     perf_progress(options, (double)round / rounds);
   }
   perf_progress(options, 1);
-  for (int kind = 0; kind < STREAM_KINDS; kind++) {
-    perf_sort(rates[kind], round);
-    p50[kind] = perf_quantile(rates[kind], round, 0.5);
-  }
+  for (int kind = 0; kind < STREAM_KINDS; kind++) p50[kind] = perf_median(rates[kind], round);
 }
 
 static void print(const struct perf_options *options, const struct stream *stream, const double rates[STREAM_KINDS],

@@ -123,10 +123,13 @@ class Doctor(Case):
         self.assertIn("RINGCAST_MEMROY", unknown)
         self.assertGreaterEqual(line["facts"]["unknown"], 1)
 
-    def test_the_variables_of_the_python_package_are_known(self):
+    def test_the_variables_of_the_sources_are_known(self):
         package = pathlib.Path(__file__).parents[2] / "python" / "ringcast"
         names = {name for path in package.rglob("*.py") for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())}
-        self.assertIn("RINGCAST_VLLM", names)
+        for folder in ("shm", "channel", "gpu", "python/extension"):
+            for path in (package.parents[1] / folder).rglob("*.c"):
+                names.update(re.findall(r'\("(RINGCAST_[A-Z_]+)"', path.read_text()))
+        self.assertLess({"RINGCAST_VLLM", "RINGCAST_WAIT", "RINGCAST_RECYCLE_BYTES"}, names)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("RINGCAST_")}
         environment = {**inherited, **dict.fromkeys(names, "1")}  # which not all of them can be
         done = subprocess.run(

@@ -438,8 +438,8 @@ int perf_wake(const struct perf_options *asked) {
     printf("%-30s %8s %8s\n", "from send to running, us", "p50", "p99");
     printf("%-30s %8.2f %8.2f\n", "ring", rows[RING].wake, rows[RING].wake99);
     printf("%-30s %8.2f %8.2f\n", "floor: a bare futex", rows[FUTEX].wake, rows[FUTEX].wake99);
-    printf("\nratio %.3f, of %lld wake-ups each\n", ratio, (long long)wakes);
-    printf("without messages, a reader takes %.3f %% of a CPU\n", cadence.idle_percent);
+    printf("\nratio to the futex %.3f; %lld wake-ups of each\n", ratio, (long long)wakes);
+    printf("while no message comes, a reader uses %.3f %% of a CPU\n", cadence.idle_percent);
   }
   return CLI_OK;
 }
