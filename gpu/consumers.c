@@ -96,10 +96,9 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
   else if (rc_peer_count(&gpu->writer->ring.ring) == 0) info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
-bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index,
-                          uint32_t what) {
+bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index) {
   if (counted[index].owner == 0) return false;
-  if (rc_os.is_locked(segment->memory.fd, rc_gpu_lock_of(segment, index, counted[index].turn, what)) != 1) return false;
+  if (rc_os.is_locked(segment->memory.fd, rc_gpu_lock_of(segment, index, counted[index].turn)) != 1) return false;
   return !rc_owner_is_dead(counted[index].owner); /* a child that it has forked may have the file open still */
 }
 
@@ -120,7 +119,7 @@ static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
   const struct rc_gpu_segment *segment = &gpu->estate->segment;
   const struct rc_pool_slot *slot = &gpu->pool.slots[number];
   if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;
-  if (slot->state == RC_POOL_DROPPED) return true;
+  if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;
   for (uint32_t i = 0; i < segment->consumers; i++) {
     if (gpu->counted[i].owner == 0 || gpu->counted[i].from > slot->position) continue;
     if (rc_word_has_reached(rc_gpu_ack(segment, number, i), segment->word_bits, slot->generation)) continue;
@@ -134,10 +133,13 @@ void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all) {
   int64_t now = all ? rc_now_ns() : 0;
   bool ask = all && now - gpu->asked >= ASK_NS;
   if (ask) gpu->asked = now;
-  for (uint32_t i = 0; i < pool->slot_count && pool->used > 0; i++) {
-    struct rc_pool_slot *slot = &pool->slots[i];
-    if ((slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) || !is_done(gpu, i, ask)) continue;
-    rc_lent_give(gpu, slot);
-    rc_pool_give(pool, i);
+  for (bool again = true; again;) {
+    again = false; /* but for memory that a frame referred to */
+    for (uint32_t i = 0; i < pool->slot_count && pool->used > 0; i++) {
+      struct rc_pool_slot *slot = &pool->slots[i];
+      if ((slot->state != RC_POOL_SENT && slot->state != RC_POOL_DROPPED) || !is_done(gpu, i, ask)) continue;
+      again |= slot->attached > 0;
+      rc_pool_give(pool, i);
+    }
   }
 }

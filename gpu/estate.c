@@ -156,20 +156,6 @@ rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct r
   return found;
 }
 
-void rc_estate_lend(struct rc_estate *estate, uint32_t place, rc_cu_ptr base) {
-  pthread_mutex_lock(&estates.mutex);
-  estate->lent[place] = base;
-  pthread_mutex_unlock(&estates.mutex);
-}
-
-rc_cu_ptr rc_estate_find_lent(const uint64_t token[2], uint32_t epoch, const struct rc_device *device, uint32_t place) {
-  pthread_mutex_lock(&estates.mutex);
-  const struct rc_estate *estate = find(token, epoch, device);
-  rc_cu_ptr found = estate ? estate->lent[place] : 0;
-  pthread_mutex_unlock(&estates.mutex);
-  return found;
-}
-
 /* ---- What is left ----------------------------------------------------------------------------------------------- */
 
 /* By its word or, as anybody may have zeroed that, by its lock. Acquire: pairs with the store by which a consumer
@@ -178,7 +164,7 @@ static bool has_consumers(const struct rc_estate *estate) {
   for (uint32_t i = 0; i < estate->segment.consumers; i++) {
     uint64_t owner = rc_load_acquire(&rc_gpu_control(&estate->segment)->consumers[i].owner);
     if (owner != 0 && !rc_owner_is_dead(owner)) return true;
-    if (rc_consumer_has_lock(&estate->segment, estate->counted, i, RC_GPU_POOL_ITSELF)) return true;
+    if (rc_consumer_has_lock(&estate->segment, estate->counted, i)) return true;
   }
   return false;
 }
@@ -202,7 +188,7 @@ static struct rc_estate *unlink_ended(void) {
   pthread_mutex_lock(&estates.mutex);
   for (struct rc_estate **link = &estates.first, *estate; (estate = *link) != NULL;) {
     bool is_ours = estate->forks == rc_fork_count(); /* else the parent's; its memory goes with this process */
-    if (!is_ours || !estate->is_left || has_consumers(estate)) {
+    if (!is_ours || !estate->is_left || estate->is_kept || has_consumers(estate)) {
       link = &estate->next;
       continue;
     }

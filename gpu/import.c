@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A reader's side of the pool: what is being read of it, and how that ends. It is opened, and closed, in opening.c;
- * memory that is lent besides, in borrow.c.
+ * A reader's side of the pool: what is being read of it, and how that ends. It is opened, and closed, in opening.c.
  *
  *   a frame of the pool, read                       the watcher, when the writer dies
  *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
@@ -101,7 +100,7 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
     return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? rc_import_fail_dead() /* pairs with X0 */
                                                                     : fail_damaged();
   await_done(import, slot);
-  rc_import_lock_to_begin(import);
+  pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;

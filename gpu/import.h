@@ -20,13 +20,6 @@ struct rc_taken {
   enum { RC_OWES_NOTHING = 0, RC_OWES_ACK, RC_OWES_ACK_SOON } owed;
 };
 
-/* Memory that the writer has lent, as it is open here. */
-struct rc_lent {
-  rc_cu_ptr base; /* 0: it is not */
-  uint64_t bytes;
-  uint32_t serial;
-};
-
 struct rc_import {
   struct rc_device device;
   struct rc_gpu_segment segment;
@@ -40,14 +33,12 @@ struct rc_import {
   struct rc_taken *taken; /* of each slot, as is `done`: by that, and not by what is shared, it is known what is read */
   struct rc_word *done;
   rc_cu_ptr done_address;
-  uint32_t acking;                      /* threads that are enqueuing an `ack`; guarded by the mutex */
-  bool is_settling;                     /* a thread sees to what is owed; guarded by the mutex */
-  struct rc_seldom seldom;              /* that thread's */
-  bool is_looking, to_look;             /* one looks at the device, and is to look again; guarded by the mutex */
-  struct rc_lent lent[RC_GPU_MAX_LENT]; /* guarded by the mutex */
-  bool is_closing_lent;                 /* no take begins meanwhile; guarded by the mutex */
+  uint32_t acking;          /* threads that are enqueuing an `ack`; guarded by the mutex */
+  bool is_settling;         /* a thread sees to what is owed; guarded by the mutex */
+  struct rc_seldom seldom;  /* that thread's */
+  bool is_looking, to_look; /* one looks at the device, and is to look again; guarded by the mutex */
   pthread_mutex_t mutex;
-  pthread_cond_t change;    /* of that, and of `ended` */
+  pthread_cond_t change;    /* of `ended` */
   _Atomic uint32_t dead;    /* the writer has died, or its device has failed */
   _Atomic uint32_t missing; /* something that a stream waited for was released, and never came */
   _Atomic uint32_t closing; /* the reader has closed */
@@ -56,7 +47,6 @@ struct rc_import {
   bool ended;               /* guarded by the mutex: all is closed */
   struct rc_import *before; /* the reader's: the one that it had before this one, closed */
   /* The watcher's. */
-  uint32_t asked; /* how often the writer had asked whether the device works, when it was last looked */
   struct rc_waiter waiter;
   struct rc_watch writer;
   struct rc_cpus cpus;
@@ -65,8 +55,8 @@ struct rc_import {
 static inline struct rc_gpu_consumer *rc_import_place(const struct rc_import *import) {
   return &rc_gpu_control(&import->segment)->consumers[import->consumer];
 }
-static inline uint64_t rc_import_lock_of(const struct rc_import *import, uint32_t what) {
-  return rc_gpu_lock_of(&import->segment, import->consumer, import->turn, what);
+static inline uint64_t rc_import_lock_of(const struct rc_import *import) {
+  return rc_gpu_lock_of(&import->segment, import->consumer, import->turn);
 }
 static inline struct rc_word *rc_import_ack(const struct rc_import *import, uint32_t slot) {
   return rc_gpu_ack(&import->segment, slot, import->consumer);
@@ -94,7 +84,7 @@ void rc_import_finish(struct rc_import *import);
 /* How long is waited for the word that a stream writes next: 0.1 s, but in tests. */
 extern int64_t rc_done_patience_ns;
 
-/* -EPIPE: what a frame has in the pool, or in lent memory, went with its writer. */
+/* -EPIPE: what a frame has in the pool went with its writer. */
 int rc_import_fail_dead(void);
 
 /* The reader does without it. It is closed as soon as this reader's streams, and who holds tensors in it, have done;
@@ -132,20 +122,6 @@ void rc_import_lose(struct rc_import *import, int reason);
 /* For the watcher: the writer is dead; all is done with, and can be closed. */
 void rc_import_mark_dead(struct rc_import *import);
 bool rc_import_is_idle(struct rc_import *import);
-
-/* ---- borrow.c ---- */
-
-/* Where memory lies that was lent under this number; opens it the first time. -EPROTO, -EIO, -ENOTSUP,
- * -EPIPE: the writer is gone. */
-int rc_import_lent(struct rc_import *import, uint64_t number, uint64_t offset, uint64_t bytes, rc_cu_ptr *out);
-/* Closes what was taken back; false: not now, as a stream waits for the writer. To close may wait for the device, whose
- * streams may wait for a writer whose death only the watcher sees: so none is to wait for it meanwhile, and no take
- * begins. What else is under way is in other memory: the writer takes back what all have read. Nor is the mutex held:
- * others, who do not wait for the device, ask whether something is missing, or end what they hold. `all`: all, when
- * the import ends. */
-bool rc_import_close_lent(struct rc_import *import, bool all);
-/* Takes the mutex, once nothing lent is being closed. */
-void rc_import_lock_to_begin(struct rc_import *import);
 
 /* ---- watcher.c ---- */
 

@@ -22,7 +22,6 @@
 #define RC_GPU_MAGIC     0x6c6f6f7070636772u /* "rgcppool", little-endian */
 #define RC_GPU_READY     1u
 #define RC_GPU_MAX_SLOTS 1024u
-#define RC_GPU_MAX_LENT  64u
 #define RC_GPU_ALIGN     256u                /* of a tensor in the pool */
 #define RC_GPU_GRANULE   ((uint64_t)2 << 20) /* what device memory is allocated in */
 #define RC_GPU_PATTERN   RC_GPU_ALIGN        /* bytes behind the pool that readers try to read */
@@ -43,21 +42,12 @@ struct rc_gpu_identity {
   uint64_t reserved[14];
 };
 
-/* Memory that the writer has lent. */
-struct rc_gpu_lent {
-  _Atomic uint32_t serial; /* the writer, last: odd while it is lent */
-  uint32_t reserved;
-  uint64_t bytes;
-  rc_cu_ipc_handle handle;
-};
-
 struct rc_gpu_consumer {
   _Alignas(RC_LINE) _Atomic uint64_t owner; /* whose this place is: its owner word in the ring; 0: nobody's */
   _Atomic uint64_t opened;                  /* the consumer: that word, once it has opened the pool and tried it */
   _Atomic uint64_t refused;                 /* the consumer: the word of one that can't, and ... */
   _Atomic int32_t reason;                   /* ... why: CUDA's result, or a negative errno; to look at only */
   _Atomic uint32_t turn;                    /* the consumer: how often the place was taken */
-  _Atomic uint64_t lent;                    /* the consumer: a bit for each that it has open */
   /* The writer: it counts on the consumer of this turn, from this position of the ring on. */
   _Alignas(RC_LINE) _Atomic uint32_t counted_turn;
   uint32_t reserved;
@@ -67,21 +57,18 @@ struct rc_gpu_consumer {
 struct rc_gpu_control {
   struct rc_gpu_identity id;
   _Alignas(RC_LINE) struct rc_eventcount attention; /* consumers' watchers sleep here */
-  _Atomic uint32_t dead;   /* the writer, whose device has failed, or who finds the writer dead: 1, once */
-  _Atomic uint32_t closed; /* the writer: 1, once */
-  _Atomic uint32_t asked;  /* the writer: how often it asked whether consumers' devices work still */
-  _Alignas(RC_LINE) struct rc_gpu_lent lent[RC_GPU_MAX_LENT];
+  _Atomic uint32_t dead;              /* the writer, whose device has failed, or who finds the writer dead: 1, once */
+  _Atomic uint32_t closed;            /* the writer: 1, once */
   struct rc_gpu_consumer consumers[]; /* and then the words */
 };
 
 _Static_assert(sizeof(struct rc_gpu_identity) == 4 * RC_LINE, "identity: four lines");
-_Static_assert(sizeof(struct rc_gpu_lent) == 80, "lent");
 _Static_assert(sizeof(struct rc_gpu_consumer) == 2 * RC_LINE, "consumer: two lines");
 _Static_assert(offsetof(struct rc_gpu_control, attention) == 256, "attention");
-_Static_assert(offsetof(struct rc_gpu_control, lent) == 320, "lent");
+_Static_assert(offsetof(struct rc_gpu_control, consumers) == 320, "consumers");
 _Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "what follows has its own lines");
 
-#define RC_GPU_LAYOUT_REVISION 1u
+#define RC_GPU_LAYOUT_REVISION 2u
 #define RC_GPU_LAYOUT                                                                        \
   ((uint32_t)(RC_GPU_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_gpu_control) * 0x101u ^ \
               sizeof(struct rc_gpu_consumer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))
@@ -102,13 +89,6 @@ static inline uint64_t rc_gpu_try_at(uint32_t slots, uint32_t consumers, uint32_
 static inline uint64_t rc_gpu_segment_bytes(uint32_t slots, uint32_t consumers) {
   return rc_gpu_try_at(slots, consumers, consumers);
 }
-
-/* Lent memory is known by a number: its place, and how often that was used, by 24 bits. */
-#define RC_GPU_SERIAL 0xffffffu
-static inline uint32_t rc_gpu_next_serial(uint32_t serial) { return (serial + 1) & RC_GPU_SERIAL; }
-static inline uint32_t rc_gpu_lent_number(uint32_t place, uint32_t serial) { return serial << 8 | (place + 1); }
-static inline uint32_t rc_gpu_lent_place(uint64_t number) { return (uint32_t)(number & 0xff) - 1; }
-static inline uint32_t rc_gpu_lent_serial(uint64_t number) { return (uint32_t)(number >> 8); }
 
 /* Word number i of the pattern: any function that zeros, or an earlier pool's, are no values of. */
 static inline uint64_t rc_gpu_pattern(uint64_t seed, uint32_t i) {

@@ -16,9 +16,8 @@
 /* Release: pairs with the acquire of whoever takes the place next, and of the writer. */
 static void leave_place(struct rc_import *import) {
   struct rc_gpu_consumer *place = rc_import_place(import);
-  rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import, RC_GPU_POOL_ITSELF), false);
+  rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import), false);
   rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; who still sees it counts on one who has left */
-  rc_store_relaxed(&place->lent, 0);
   rc_store_release(&place->owner, 0);
   RC_POINT(PLACE_LEFT);
 }
@@ -44,15 +43,14 @@ static int take_place(struct rc_import *import) {
   import->turn = rc_load_relaxed(&place->turn) + 1; /* relaxed: the place is ours */
   if (import->turn == 0) import->turn = 1;
   /* Before it can be counted on. Where the kernel has no such locks, the words have to do. */
-  if (rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import, RC_GPU_POOL_ITSELF), true) == -EAGAIN) {
+  if (rc_os.lock(import->segment.memory.fd, rc_import_lock_of(import), true) == -EAGAIN) {
     leave_place(import);
     return fail_taken();
   }
   /* Release: who sees it sees that the one before has left, or never opened the pool. -> D1 */
   rc_store_relaxed(&place->opened, 0); /* relaxed: the release below; of one that has died it may stand still */
   rc_store_release(&place->turn, import->turn);
-  rc_store_relaxed(&place->lent, 0); /* relaxed: as the others, until O3 */
-  rc_store_relaxed(&place->refused, 0);
+  rc_store_relaxed(&place->refused, 0); /* relaxed: as the others, until O3 */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
     rc_word_store(rc_import_ack(import, slot), 64, ready);
@@ -132,7 +130,6 @@ static int open_and_try(struct rc_import *import, const struct rc_process *write
 /* Closes what was opened, the place last. The context is current. */
 static void close_all(struct rc_import *import) {
   const struct rc_cuda *cuda = import->device.cuda;
-  rc_import_close_lent(import, true);
   if (import->by_handle) cuda->ipc_close_handle(import->pool);
   import->by_handle = false;
   rc_words_end(cuda, import->done, import->segment.slots);
@@ -190,7 +187,6 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   if (failed == 0)
     failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention, &import->cpus, -1,
                             RINGCAST_WAIT_POWER);
-  import->asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in the watcher's look */
   if (failed == 0) failed = rc_watcher_start(import);
   if (failed == 0) return 0;
   if (failed == -EBUSY) { /* some stream captures a graph: that says nothing of the pool, which is tried again */

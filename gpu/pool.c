@@ -68,14 +68,41 @@ int rc_pool_take(struct rc_pool *pool, uint64_t bytes) {
   return (int)number;
 }
 
+static void detach_all(struct rc_pool *pool, uint32_t frame) {
+  for (uint32_t i = 0; i < pool->slot_count && pool->slots[frame].attached > 0; i++) {
+    if (pool->slots[i].frame != frame + 1) continue;
+    pool->slots[i].frame = 0;
+    pool->slots[frame].attached--;
+  }
+}
+
 void rc_pool_give(struct rc_pool *pool, uint32_t number) {
   uint32_t rank = 0;
+  detach_all(pool, number);
   while (pool->order[rank] != number) rank++;
   pool->used--;
   pool->used_bytes -= pool->slots[number].bytes;
   memmove(&pool->order[rank], &pool->order[rank + 1], (pool->used - rank) * sizeof *pool->order);
   pool->slots[number].state = RC_POOL_FREE;
   assert(rc_pool_is_valid(pool));
+}
+
+int rc_pool_find(const struct rc_pool *pool, uint64_t at, uint64_t bytes) {
+  for (uint32_t i = 0; i < pool->slot_count; i++) {
+    const struct rc_pool_slot *slot = &pool->slots[i];
+    if (slot->state != RC_POOL_LEASED || at < slot->base || at - slot->base > slot->bytes) continue;
+    if (bytes <= slot->bytes - (at - slot->base)) return (int)i;
+  }
+  return -ENOENT;
+}
+
+bool rc_pool_attach(struct rc_pool *pool, uint32_t number, uint32_t frame) {
+  struct rc_pool_slot *slot = &pool->slots[number];
+  if (slot->frame == 0) {
+    slot->frame = frame + 1;
+    pool->slots[frame].attached++;
+  }
+  return slot->frame == frame + 1;
 }
 
 bool rc_pool_is_valid(const struct rc_pool *pool) {

@@ -20,9 +20,11 @@ struct rc_pool_slot {
   uint64_t generation; /* of its words: the last that was given out */
   uint64_t base, bytes;
   uint64_t position; /* of the frame */
-  uint64_t lent;     /* a bit for each lent memory that the lease, or the frame, refers to */
-  void *stream;      /* that copies were enqueued on; of a lease with `copied` */
+  void *stream;      /* that copies, or the caller's kernels, were enqueued on; of a lease with `copied` */
   bool copied;
+  bool is_kept;      /* the caller has its address until the lease is dropped: ringcast_gpu_allocate */
+  uint32_t frame;    /* 1 + the slot of the frame under way that refers to this extent, besides its own; 0: none */
+  uint32_t attached; /* how many other slots have this one as their `frame` */
 };
 
 struct rc_pool {
@@ -41,6 +43,10 @@ void rc_pool_free(struct rc_pool *pool);
  * slot is free, or no gap is large enough. */
 int rc_pool_take(struct rc_pool *pool, uint64_t bytes);
 void rc_pool_give(struct rc_pool *pool, uint32_t slot);
+/* The leased slot in whose extent these bytes of the pool lie. -ENOENT: none. */
+int rc_pool_find(const struct rc_pool *pool, uint64_t at, uint64_t bytes);
+/* The frame of slot `frame` refers to the extent of `slot`, until that frame's slot is given. False: another does. */
+bool rc_pool_attach(struct rc_pool *pool, uint32_t slot, uint32_t frame);
 
 bool rc_pool_is_valid(const struct rc_pool *pool);
 

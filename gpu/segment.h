@@ -27,13 +27,11 @@ static inline struct rc_word *rc_gpu_ack(const struct rc_gpu_segment *segment, u
   return rc_gpu_word(segment, rc_gpu_ack_at(segment->consumers, slot, consumer));
 }
 
-/* What a consumer has open, the pool and what is lent, it also holds by locks of the kernel's, of bytes that stand for
- * them: what the segment says of it, any other could write. They are those of its turn, as a child that it has forked
- * keeps them, also when another has the place. */
-#define RC_GPU_POOL_ITSELF 0u
-static inline uint64_t rc_gpu_lock_of(const struct rc_gpu_segment *segment, uint32_t consumer, uint32_t turn,
-                                      uint32_t what) { /* or 1 + the place of what is lent */
-  return ((uint64_t)turn * segment->consumers + consumer) * (1 + RC_GPU_MAX_LENT) + what;
+/* A consumer that has the pool open also holds a lock of the kernel's, of the byte that stands for its turn: what the
+ * segment says, any peer could write. A child that the consumer has forked keeps the lock, also when another has the
+ * place. */
+static inline uint64_t rc_gpu_lock_of(const struct rc_gpu_segment *segment, uint32_t consumer, uint32_t turn) {
+  return (uint64_t)turn * segment->consumers + consumer;
 }
 
 /* How long a writer waits for a device that is busy before it does without a pool, for good: ten seconds, but in

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "ring/tensor.h"
 #include "shm/error.h"
 
 struct sending {
@@ -12,7 +13,8 @@ struct sending {
   const struct ringcast_gpu_item *items;
   uint32_t count;
   uint64_t *bytes;   /* of each item */
-  uint64_t *offsets; /* of each item in the pool or in lent memory */
+  uint64_t *offsets; /* of each item in the pool */
+  uint64_t *there;   /* 1 + the leased slot that the item's memory lies in already; 0: it is to be copied */
   bool by_pool;
   struct ringcast_gpu_extent lease;
 };
@@ -29,26 +31,36 @@ static int measure(struct sending *sending) {
   return 0;
 }
 
+static uint64_t at_of(const struct sending *sending, uint32_t i) {
+  return (uint64_t)(uintptr_t)sending->items[i].tensor.data - sending->gpu->estate->memory;
+}
+
+/* A tensor in C order in memory of ringcast_gpu_allocate needs no copy, unless a frame refers to the memory still. */
+static void find_there(struct sending *sending, uint32_t i) {
+  const struct ringcast_tensor *tensor = &sending->items[i].tensor;
+  bool is_c = !tensor->strides || rc_strides_are_c(tensor->ndim, tensor->shape, tensor->strides);
+  if (!sending->gpu->estate || !is_c) return;
+  int slot = rc_pool_find(&sending->gpu->pool, at_of(sending, i), sending->bytes[i]);
+  if (slot >= 0 && sending->gpu->pool.slots[slot].frame != 0) rc_consumers_reclaim(sending->gpu, true);
+  if (slot >= 0 && sending->gpu->pool.slots[slot].frame == 0) sending->there[i] = (uint64_t)slot + 1;
+}
+
 /* Those that need a place in the pool, in a row, and back again. */
 static int take_lease(struct sending *sending) {
   uint64_t *rows = sending->offsets;
   uint32_t used = 0, row = 0;
   for (uint32_t i = 0; i < sending->count; i++)
-    if (sending->items[i].on_device && !sending->items[i].lent && sending->bytes[i] > 0)
-      rows[used++] = sending->bytes[i];
+    if (sending->items[i].on_device && !sending->there[i] && sending->bytes[i] > 0) rows[used++] = sending->bytes[i];
   uint64_t *placed = rows + sending->count;
   int failed = ringcast_gpu_lease(sending->gpu, rows, used, placed, &sending->lease);
   if (failed != 0) return failed;
-  for (uint32_t i = 0; i < sending->count && failed == 0; i++) {
-    const struct ringcast_gpu_item *item = &sending->items[i];
-    if (!item->on_device || sending->bytes[i] == 0) continue;
-    if (!item->lent) rows[i] = placed[row++];
-    else failed = rc_lent_offset(sending->gpu, item->lent, &item->tensor, &rows[i]);
-    if (failed == 0 && item->lent) failed = ringcast_gpu_lease_lent(sending->gpu, &sending->lease, item->lent);
+  for (uint32_t i = 0; i < sending->count; i++) {
+    if (!sending->items[i].on_device || sending->bytes[i] == 0) continue;
+    rows[i] = sending->there[i] ? at_of(sending, i) : placed[row++];
+    if (sending->there[i]) rc_pool_attach(&sending->gpu->pool, (uint32_t)sending->there[i] - 1, sending->lease.slot);
   }
-  if (failed != 0) ringcast_gpu_drop(sending->gpu, &sending->lease);
-  else sending->by_pool = true;
-  return failed;
+  sending->by_pool = true;
+  return 0;
 }
 
 static size_t plan(const struct sending *sending, struct ringcast_frame_plan *out) {
@@ -69,9 +81,7 @@ static int build_item(struct sending *sending, struct ringcast_frame_builder *bu
   if (!item->on_device) return ringcast_build_tensor(builder, item->key, item->key_bytes, &tensor);
   tensor.flags |= RINGCAST_ITEM_CUDA;
   if (is_apart(sending, i))
-    return ringcast_build_device_tensor(builder, item->key, item->key_bytes, &tensor,
-                                        item->lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL,
-                                        sending->offsets[i], item->lent);
+    return ringcast_build_device_tensor(builder, item->key, item->key_bytes, &tensor, sending->offsets[i]);
   int rc = ringcast_build_tensor_in_place(builder, item->key, item->key_bytes, &tensor, &place, &bytes);
   if (rc < 0 || bytes == 0) return rc;
   *fetched = true;
@@ -81,7 +91,7 @@ static int build_item(struct sending *sending, struct ringcast_frame_builder *bu
 static int copy_all(const struct sending *sending, ringcast_stream stream) {
   int failed = 0;
   for (uint32_t i = 0; i < sending->count && failed == 0; i++)
-    if (is_apart(sending, i) && !sending->items[i].lent)
+    if (is_apart(sending, i) && !sending->there[i])
       failed =
           ringcast_gpu_copy_in(sending->gpu, &sending->lease, sending->offsets[i], &sending->items[i].tensor, stream);
   return failed;
@@ -123,20 +133,22 @@ static int send_planned(struct sending *sending, uint32_t tag, ringcast_stream s
 int ringcast_gpu_send(ringcast_gpu_writer *gpu, const struct ringcast_gpu_item *items, uint32_t count, uint32_t tag,
                       uint32_t flags, ringcast_stream stream, int64_t timeout_ns) {
   struct sending sending = {.gpu = gpu, .items = items, .count = count};
-  bool on_device = false, lent = false;
+  bool on_device = false;
   if ((flags & ~RINGCAST_GPU_NO_INLINE) != 0) return rc_fail(-EINVAL, "flags are 0x%x: one is not known", flags);
-  uint64_t *memory = calloc((size_t)count * 3 + 1, sizeof *memory);
+  uint64_t *memory = calloc((size_t)count * 4 + 1, sizeof *memory);
   if (!memory) return rc_fail(-ENOMEM, "out of memory");
   sending.bytes = memory;
-  sending.offsets = memory + count;
+  sending.there = memory + count;
+  sending.offsets = memory + (size_t)count * 2;
   int rc = measure(&sending);
-  for (uint32_t i = 0; i < count; i++) {
-    on_device |= items[i].on_device && sending.bytes[i] > 0;
-    lent |= items[i].lent != 0;
+  for (uint32_t i = 0; i < count && rc == 0; i++) {
+    if (!items[i].on_device || sending.bytes[i] == 0) continue;
+    on_device = true;
+    find_there(&sending, i);
   }
   if (rc == 0 && on_device) {
     rc = take_lease(&sending);
-    bool may_inline = !lent && !(flags & RINGCAST_GPU_NO_INLINE);
+    bool may_inline = !(flags & RINGCAST_GPU_NO_INLINE);
     if (may_inline && (rc == -EAGAIN || rc == -EMSGSIZE)) rc = 0;
   }
   if (rc == 0) rc = send_planned(&sending, tag, stream, timeout_ns);

@@ -139,61 +139,46 @@ int ringcast_gpu_copy_frame(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *
   return failed;
 }
 
-/* Bytes that lie on the device: in the pool, or in lent memory. */
-struct part {
-  bool is_lent;
-  uint64_t lent, offset, bytes;
-};
-
-static struct part part_of(const struct ringcast_item *item) {
-  return (struct part){.is_lent = item->placement == RINGCAST_PLACEMENT_EXTERN,
-                       .lent = item->lent,
-                       .offset = item->device_offset,
-                       .bytes = item->bytes};
-}
-
-static int locate(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, const struct part *part,
+/* Where bytes of the pool lie for this reader. */
+static int locate(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, uint64_t offset, uint64_t bytes,
                   rc_cu_ptr *out) {
   struct rc_import *import = gpu->import;
   if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return fail_no_take();
-  if (part->is_lent) return rc_import_lent(import, part->lent, part->offset, part->bytes, out);
-  if (part->offset > import->pool_bytes || part->bytes > import->pool_bytes - part->offset) return fail_outside();
-  *out = import->pool + part->offset;
+  if (offset > import->pool_bytes || bytes > import->pool_bytes - offset) return fail_outside();
+  *out = import->pool + offset;
   return 0;
 }
 
 /* One of `to` and `to_host`. */
-static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, const struct part *part,
+static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take, uint64_t offset, uint64_t bytes,
                       rc_cu_ptr to, void *to_host) {
   struct rc_cuda_entry entry;
   rc_cu_ptr from;
   if (!is_open(gpu, take)) return fail_no_take();
-  if (part->bytes == 0) return 0;
+  if (bytes == 0) return 0;
   int failed = rc_gpu_reader_enter(gpu, &entry);
   if (failed != 0) return failed;
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
-  if (failed == 0) failed = locate(gpu, take, part, &from);
+  if (failed == 0) failed = locate(gpu, take, offset, bytes, &from);
   const struct rc_cuda *cuda = gpu->device.cuda;
   if (failed == 0)
-    failed = rc_gpu_reader_copied(gpu, to_host ? cuda->copy_dtoh(to_host, from, part->bytes, take->stream)
-                                               : cuda->copy_dtod(to, from, part->bytes, take->stream));
+    failed = rc_gpu_reader_copied(gpu, to_host ? cuda->copy_dtoh(to_host, from, bytes, take->stream)
+                                               : cuda->copy_dtod(to, from, bytes, take->stream));
   rc_cuda_leave(&entry);
-  if (failed == 0) gpu->pool_bytes += part->bytes;
+  if (failed == 0) gpu->pool_bytes += bytes;
   return failed;
 }
 
 int ringcast_gpu_copy_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, uint64_t offset, uint64_t bytes,
                            ringcast_device_ptr to) {
-  struct part part = {.offset = offset, .bytes = bytes};
-  return copy_apart(gpu, take, &part, to, NULL);
+  return copy_apart(gpu, take, offset, bytes, to, NULL);
 }
 
 int ringcast_gpu_copy_out(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, const struct ringcast_item *item,
                           ringcast_device_ptr to) {
   if (item->placement == RINGCAST_PLACEMENT_INLINE)
     return ringcast_gpu_copy_frame(gpu, take, item->data, item->bytes, to);
-  struct part part = part_of(item);
-  return copy_apart(gpu, take, &part, to, NULL);
+  return copy_apart(gpu, take, item->device_offset, item->bytes, to, NULL);
 }
 
 static int synchronise(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
@@ -210,8 +195,7 @@ static int synchronise(ringcast_gpu_reader *gpu, rc_cu_stream stream) {
 int ringcast_gpu_copy_to_host(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take,
                               const struct ringcast_item *item, void *to) {
   if (item->placement != RINGCAST_PLACEMENT_INLINE) {
-    struct part part = part_of(item);
-    int failed = copy_apart(gpu, take, &part, 0, to);
+    int failed = copy_apart(gpu, take, item->device_offset, item->bytes, 0, to);
     if (failed == 0 && item->bytes > 0) failed = synchronise(gpu, take->stream);
     return failed != 0 ? failed : ringcast_gpu_check(gpu);
   }
@@ -230,8 +214,7 @@ int ringcast_gpu_map(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take, c
   if (item->placement != RINGCAST_PLACEMENT_POOL)
     return rc_fail_as(-ENOTSUP, "only what lies in the writer's pool can be looked at in place: copy it");
   int failed = rc_check_fork(gpu->forks);
-  struct part part = part_of(item);
-  if (failed == 0) failed = locate(gpu, take, &part, &where);
+  if (failed == 0) failed = locate(gpu, take, item->device_offset, item->bytes, &where);
   if (failed != 0) return failed;
   ringcast_gpu_hold *made = malloc(sizeof *made);
   if (!made) return rc_fail(-ENOMEM, "out of memory");

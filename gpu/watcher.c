@@ -2,9 +2,8 @@
 /*
  * The thread of each import. A stream's wait has no time limit, and the program may be waiting for that stream just
  * when the writer dies; so somebody else must see it, and release the wait. It sleeps on the device segment's event
- * and on the writer's pidfd, and costs nothing until one of them stirs. It also closes what is to be closed: lent
- * memory that is taken back, and, when the reader has closed, the import itself, as soon as no stream reads it; it sees
- * to each `ack` that is owed; and it looks whether the device works still, when the writer waits for it.
+ * and on the writer's pidfd, and costs nothing until one of them stirs. It also closes the import when the reader has
+ * closed, as soon as no stream reads it; and it sees to each `ack` that is owed.
  *
  * The watcher itself calls nothing of the driver's as long as a stream may wait for the writer: a call that adds to a
  * stream which takes no more waits for the device, and other threads' calls may wait for that one. Whoever makes them,
@@ -20,16 +19,6 @@
 #define PAUSE_NS      ((int64_t)200 * 1000)         /* between two looks whether the streams have done, ... */
 #define MOST_PAUSE_NS ((int64_t)20 * 1000 * 1000)   /* ... twice as long each time */
 #define LOOK_NS       ((int64_t)1000 * 1000 * 1000) /* between two looks at the device, where nobody asks for one */
-
-static bool is_taken_back(struct rc_import *import) {
-  bool found = false;
-  pthread_mutex_lock(&import->mutex);
-  for (uint32_t place = 0; place < RC_GPU_MAX_LENT && !found; place++)
-    found = import->lent[place].base != 0 && rc_load_acquire(&rc_gpu_control(&import->segment)->lent[place].serial) !=
-                                                 import->lent[place].serial; /* pairs with unlend's store */
-  pthread_mutex_unlock(&import->mutex);
-  return found;
-}
 
 /* Under the mutex. */
 static uint32_t count_owed(const struct rc_import *import) {
@@ -49,9 +38,8 @@ static int look(void *context) {
   struct rc_import *import = context;
   if (rc_load_acquire(&import->closing)) return 0; /* pairs with the store of close */
   bool is_known = rc_load_relaxed(&import->dead);  /* relaxed: its own store */
-  if (!is_known && rc_load_acquire(&rc_gpu_control(&import->segment)->dead)) return 0;      /* pairs with lose's */
-  if (rc_load_acquire(&rc_gpu_control(&import->segment)->asked) != import->asked) return 0; /* as look_for_losses' */
-  return is_taken_back(import) || owes(import) ? 0 : -EAGAIN;
+  if (!is_known && rc_load_acquire(&rc_gpu_control(&import->segment)->dead)) return 0; /* pairs with lose's */
+  return owes(import) ? 0 : -EAGAIN;
 }
 
 static int check(void *context) {
@@ -64,16 +52,6 @@ static void see_to_death(struct rc_import *import) {
   struct rc_gpu_control *control = rc_gpu_control(&import->segment);
   if (rc_load_relaxed(&import->dead)) return; /* relaxed: its own store */
   if (rc_load_acquire(&control->dead) || !rc_watch_is_alive(&import->writer)) rc_import_mark_dead(import);
-}
-
-/* What can't be closed now is tried again by the next errand. */
-static void close_lent(struct rc_import *import) {
-  struct rc_cuda_entry entry;
-  if (!is_taken_back(import)) return;
-  bool has_entered = rc_cuda_enter(import->device.context, &entry) == RC_CU_SUCCESS;
-  if (!has_entered && !rc_device_is_lost(&import->device)) return;
-  rc_import_close_lent(import, false); /* what is lost is open no more */
-  if (has_entered) rc_cuda_leave(&entry);
 }
 
 /* What streams of a device that has failed were to say will not be said. */
@@ -105,10 +83,7 @@ static bool is_to_look(struct rc_import *import) {
 
 static void *look_at_device(void *context) {
   struct rc_import *import = context;
-  while (is_to_look(import)) {
-    close_lent(import);
-    look_for_loss(import);
-  }
+  while (is_to_look(import)) { look_for_loss(import); }
   rc_import_drop(import);
   return NULL;
 }
@@ -133,14 +108,6 @@ static bool is_looking(struct rc_import *import) {
   bool looks = import->is_looking;
   pthread_mutex_unlock(&import->mutex);
   return looks;
-}
-
-/* Noted before it is looked: what the writer asks meanwhile is looked for again. */
-static void see_to_question(struct rc_import *import) {
-  uint32_t asked = rc_load_acquire(&rc_gpu_control(&import->segment)->asked); /* as in look */
-  if (asked == import->asked) return;
-  import->asked = asked;
-  see_to_device(import);
 }
 
 /* On its own stream, as it was to be; later if that captures a graph still. SOON: if it takes nothing any more. */
@@ -220,15 +187,14 @@ static void pause_longer(struct timespec *pause) {
   if (pause->tv_nsec < MOST_PAUSE_NS) pause->tv_nsec *= 2;
 }
 
-/* The reader has closed, and its streams go on. What is lent is closed also then: what is held may be so for long. */
+/* The reader has closed, and its streams go on. */
 static void see_to_the_end(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
   for (int64_t looked = -LOOK_NS; !rc_import_is_idle(import); pause_longer(&pause)) {
     int64_t now = rc_now_ns();
     see_to_death(import);
-    see_to_question(import);
     see_to_owed(import);
-    if (now - looked < LOOK_NS && !is_taken_back(import)) continue;
+    if (now - looked < LOOK_NS) continue;
     see_to_device(import);
     looked = now;
   }
@@ -241,7 +207,7 @@ static void see_to_the_rest(struct rc_import *import) {
   struct timespec pause = {.tv_nsec = PAUSE_NS};
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     bool owes_nothing = see_to_owed(import);
-    if (owes_nothing && !is_taken_back(import)) return;
+    if (owes_nothing) return;
     see_to_device(import);
     pause_longer(&pause);
     see_to_death(import);
@@ -254,7 +220,6 @@ static void *watch(void *context) {
   while (!rc_load_acquire(&import->closing)) { /* pairs with the store of close */
     rc_wait(&import->waiter, &how, RINGCAST_FOREVER);
     see_to_death(import);
-    see_to_question(import);
     see_to_the_rest(import);
   }
   see_to_the_end(import);

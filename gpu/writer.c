@@ -1,15 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The writer's side of ringcast/gpu.h: from the caller's tensor to the pool, on the caller's stream.
- *
- *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
- *   copy_in    Q2  enqueue: tensor -> extent
- *   commit     Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
- *              Q4  commit the frame, which names slot, epoch and generation
- *
- * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
- * or the process dies between the two sides: then who finds out releases it. The host waits for nothing. What the
- * caller does to its tensor after commit comes, in its stream, after Q2.
+/* The writer's side of ringcast/gpu.h: its life, its losses, and frames by the ring. Frames by the pool are in lease.c.
  */
 #include "gpu/writer.h"
 
@@ -18,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ring/point.h"
 #include "shm/environment.h"
 #include "shm/features.h"
 #include "shm/error.h"
@@ -42,8 +31,7 @@ static int resolve_options(const struct ringcast_gpu_writer_options *given, stru
   int failed = rc_sized_read("ringcast_gpu_writer_options", given, &options, sizeof options);
   if (failed != 0) return failed;
   if (!given) options.device = -1;
-  if ((options.flags & ~RINGCAST_GPU_EXTERN) != 0)
-    return rc_fail(-EINVAL, "options.flags is 0x%x: only RINGCAST_GPU_EXTERN is known", options.flags);
+  if (options.flags != 0) return rc_fail(-EINVAL, "options.flags is 0x%x: no flag is known", options.flags);
   if (options.slots > RC_GPU_MAX_SLOTS)
     return rc_fail(-EINVAL, "options.slots is %u: at most %u frames can be under way", options.slots, RC_GPU_MAX_SLOTS);
   if (options.slots == 0) options.slots = DEFAULT_SLOTS;
@@ -100,6 +88,8 @@ static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_o
 static void leave_pool(ringcast_gpu_writer *gpu) {
   if (!gpu->estate || !gpu->writer) return;
   rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
+  for (uint32_t i = 0; i < gpu->pool.slot_count; i++)
+    gpu->estate->is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
   rc_estate_leave(gpu->estate, gpu->counted); /* it may be freed by now, or by somebody else at any time */
   gpu->estate = NULL;
   gpu->counted = NULL;
@@ -142,11 +132,8 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
     free(counted);
     return rc_fail(-ENOMEM, "out of memory");
   }
-  *gpu = (ringcast_gpu_writer){.writer = writer,
-                               .counted = counted,
-                               .forks = rc_fork_count(),
-                               .may_lend = options.flags & RINGCAST_GPU_EXTERN,
-                               .inline_most = options.inline_most};
+  *gpu = (ringcast_gpu_writer){
+      .writer = writer, .counted = counted, .forks = rc_fork_count(), .inline_most = options.inline_most};
   failed = rc_device_open(options.device, &gpu->device);
   if (failed == 0) rc_estates_tidy(); /* only where there is a driver */
   if (failed == 0) failed = add_pool(gpu, &options);
@@ -215,206 +202,6 @@ int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
   }
   if (is_lost) lose(gpu);
   return code;
-}
-
-/* ---- A frame's place -------------------------------------------------------------------------------------------- */
-
-static int fail_lost(void) {
-  return rc_fail_as(-EPIPE, "the device pool is lost, as its device has failed: make a new writer, in a new process");
-}
-
-/* Sums up, and says where in the extent each tensor goes. */
-static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *sum) {
-  uint64_t total = 0;
-  *sum = 0;
-  for (uint32_t i = 0; i < count; i++) {
-    if (bytes[i] > most || total > most)
-      return rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)bytes[i],
-                     (unsigned long long)most);
-    offsets[i] = total;
-    *sum += bytes[i];
-    total += (bytes[i] + RC_GPU_ALIGN - 1) & ~(uint64_t)(RC_GPU_ALIGN - 1);
-  }
-  return total <= most ? 0
-                       : rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)total,
-                                 (unsigned long long)most);
-}
-
-/* One word is written behind the copies, and it is behind those of its own stream alone. */
-static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
-  if (slot->copied && slot->stream != stream)
-    return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
-  return rc_device_check_stream(&gpu->device, stream);
-}
-
-static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
-  return segment->address + rc_gpu_ready_at(segment->consumers, slot);
-}
-
-static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
-  int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
-  if (failed != 0) return failed;
-  rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
-                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
-  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
-}
-
-/* Their streams captured a graph when they were dropped, and perhaps do no more. */
-static void drop_again(ringcast_gpu_writer *gpu) {
-  struct rc_cuda_entry entry;
-  for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
-    struct rc_pool_slot *slot = &gpu->pool.slots[i];
-    if (slot->state != RC_POOL_OWED || rc_gpu_writer_enter(gpu, &entry) != 0) continue;
-    int failed = enqueue_ready(gpu, i, slot->stream);
-    if (failed != -EBUSY) slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_LOST;
-    rc_cuda_leave(&entry);
-  }
-}
-
-/* All that can be had by now. */
-static void reclaim_all(ringcast_gpu_writer *gpu) {
-  drop_again(gpu);
-  rc_consumers_reclaim(gpu, true);
-}
-
-/* Looks for slots that are done when there is none, and before it comes to that. */
-static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
-  struct rc_pool *pool = &gpu->pool;
-  if (pool->used >= gpu->look_at) {
-    rc_consumers_reclaim(gpu, false);
-    gpu->look_at = pool->used + pool->slot_count / 8 + 1;
-  }
-  int slot = rc_pool_take(pool, bytes);
-  if (slot >= 0) return slot;
-  reclaim_all(gpu);
-  slot = rc_pool_take(pool, bytes);
-  if (slot >= 0) return slot;
-  gpu->full++;
-  return rc_fail(-EAGAIN, "the device pool is full: %u of %u slots and %llu of %llu bytes are under way", pool->used,
-                 pool->slot_count, (unsigned long long)pool->used_bytes, (unsigned long long)pool->bytes);
-}
-
-/* 0: by the pool. */
-static int look_at_readers(ringcast_gpu_writer *gpu) {
-  uint32_t reader;
-  int32_t pid, reason;
-  if (gpu->is_lost) return fail_lost();
-  if (!gpu->estate) return rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
-  if (rc_consumers_look(gpu, &reader, &pid, &reason) == RINGCAST_GPU_WAY_POOL) return 0;
-  return rc_fail_as(-EAGAIN, "a reader has not opened the device pool");
-}
-
-int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
-                       struct ringcast_gpu_extent *out) {
-  uint64_t sum, total = 0;
-  int failed = rc_check_fork(gpu->forks);
-  if (failed == 0) failed = look_at_readers(gpu);
-  if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
-  if (failed != 0) return failed;
-  if (gpu->leased) return rc_fail_as(-EBUSY, "a lease is open already: commit or drop it first");
-  if (count > 0) total = offsets[count - 1] + bytes[count - 1];
-  if (count > 0 && sum <= gpu->inline_most)
-    return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
-                   (unsigned long long)gpu->inline_most);
-  int slot = take_slot(gpu, total);
-  if (slot < 0) return slot;
-  struct rc_pool_slot *taken = &gpu->pool.slots[slot];
-  gpu->leased = true;
-  for (uint32_t i = 0; i < count; i++) offsets[i] += taken->base;
-  *out = (struct ringcast_gpu_extent){.slot = (uint32_t)slot,
-                                      .epoch = gpu->estate->segment.epoch,
-                                      .generation = taken->generation,
-                                      .base = taken->base,
-                                      .bytes = total};
-  RC_POINT(LEASED);
-  return 0;
-}
-
-struct rc_pool_slot *rc_gpu_writer_slot(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
-  if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
-  struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
-  return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
-}
-
-int rc_gpu_writer_fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
-
-int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
-                         const struct ringcast_tensor *tensor, ringcast_stream stream) {
-  struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
-  uint64_t bytes;
-  if (!slot) return rc_gpu_writer_fail_no_lease();
-  if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
-  if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
-    return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
-  int failed = rc_gpu_writer_enter(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = check_stream_of(gpu, slot, stream);
-  if (failed == 0) {
-    slot->stream = stream;
-    slot->copied = true;
-    failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);
-  }
-  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
-  rc_cuda_leave(&entry);
-  RC_POINT(COPIED_IN);
-  return failed;
-}
-
-int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
-                        size_t frame_bytes) {
-  struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
-  if (!slot) return rc_gpu_writer_fail_no_lease();
-  int failed = rc_gpu_writer_enter(gpu, &entry);
-  if (failed != 0) return failed;
-  failed = enqueue_ready(gpu, lease->slot, stream);
-  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
-  rc_cuda_leave(&entry);
-  if (failed != 0) return failed;
-  RC_POINT(READY_ENQUEUED);
-  slot->position = gpu->writer->ring.tail;
-  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
-  RC_POINT(COMMITTED);
-  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
-  gpu->leased = false;
-  if (failed != 0) {
-    rc_lent_give(gpu, slot);
-    return failed;
-  }
-  gpu->pool_frames++;
-  gpu->pool_bytes += lease->bytes;
-  return 0;
-}
-
-/* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */
-static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
-  gpu->pool.slots[number].generation--;
-  rc_pool_give(&gpu->pool, number);
-}
-
-void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
-  struct rc_cuda_entry entry;
-  struct rc_pool_slot *slot = rc_gpu_writer_slot(gpu, lease);
-  if (!slot || gpu->forks != rc_fork_count()) return;
-  gpu->leased = false;
-  rc_lent_give(gpu, slot);
-  if (!slot->copied) {
-    give_unused(gpu, lease->slot);
-    return;
-  }
-  slot->state = RC_POOL_LOST;
-  if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
-  int failed = enqueue_ready(gpu, lease->slot, slot->stream);
-  if (failed == 0 || failed == -EBUSY) { /* to wait for a stream that captures spoils the capture */
-    slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_OWED;
-  } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
-    gpu->syncs++;
-    give_unused(gpu, lease->slot);
-  }
-  rc_cuda_leave(&entry);
 }
 
 /* ---- By the ring ------------------------------------------------------------------------------------------------ */
@@ -486,7 +273,7 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
       .syncs = gpu->syncs,
       .registered = gpu->registered,
   };
-  if (gpu->estate) reclaim_all(gpu);
+  if (gpu->estate) rc_gpu_writer_reclaim(gpu);
   info.slots_used = gpu->pool.used;
   info.bytes_used = gpu->pool.used_bytes;
   say_way(gpu, &info);

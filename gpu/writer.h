@@ -23,21 +23,12 @@ struct rc_estate {
   rc_cu_ptr memory; /* pool_bytes, and the pattern; 0: there is none */
   uint64_t pool_bytes;
   uint64_t token[2];
-  rc_cu_ptr lent[RC_GPU_MAX_LENT]; /* for readers in the same process; under estate.c's mutex */
-  struct rc_counted *counted;      /* the writer's, once it has left it: by whom it was read */
+  struct rc_counted *counted; /* the writer's, once it has left it: by whom it was read */
   uint32_t forks;
+  bool is_kept; /* the caller has memory of it: it is never freed */
   bool is_left; /* what the segment says of that, anybody may have stored */
   bool is_gone; /* with its context; what is there now is not ours */
   struct rc_estate *next;
-};
-
-/* Memory that is lent: the private side of rc_gpu_lent, with which it shares its place. */
-struct rc_lent_memory {
-  rc_cu_ptr base; /* 0: free */
-  uint64_t bytes;
-  uint64_t under_way; /* leases, and frames, that refer to it */
-  uint32_t serial;    /* odd while it is lent */
-  bool ending;        /* unlend was called */
 };
 
 struct ringcast_gpu_writer {
@@ -46,28 +37,16 @@ struct ringcast_gpu_writer {
   struct rc_estate *estate; /* NULL: there is no pool */
   struct rc_pool pool;      /* of no slots where there is none */
   struct rc_counted *counted;
-  struct rc_lent_memory lent[RC_GPU_MAX_LENT];
   uint32_t forks;
-  bool may_lend, is_lost;
+  bool is_lost;
   bool registered, tried_to_register; /* the ring */
   uint64_t inline_most;
-  bool leased;      /* a lease is open */
   uint32_t look_at; /* slots in use, at which it is looked for those that are done */
-  int64_t asked;    /* when it was last asked which consumers live, ... */
-  int64_t prompted; /* ... and they were told to look whether their devices do */
+  int64_t asked;    /* when it was last asked which consumers live */
   int no_pool;      /* why there is none: a negative errno, and ... */
   char why[200];    /* ... in words */
   uint64_t pool_frames, pool_bytes, inline_frames, full, syncs;
 };
-
-/* A lease refers to lent memory; or what was sent of it was read by all, or nothing was. */
-static inline void rc_lent_take(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot, uint32_t place) {
-  gpu->lent[place].under_way += ~slot->lent >> place & 1;
-  slot->lent |= (uint64_t)1 << place;
-}
-static inline void rc_lent_give(ringcast_gpu_writer *gpu, struct rc_pool_slot *slot) {
-  for (; slot->lent != 0; slot->lent &= slot->lent - 1) gpu->lent[__builtin_ctzll(slot->lent)].under_way--;
-}
 
 /* ---- consumers.c ---- */
 
@@ -80,9 +59,8 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
 /* Gives slots back that all have done with. `all`: also asks which of those in the way have died. */
 void rc_consumers_reclaim(ringcast_gpu_writer *gpu, bool all);
 
-/* Whether who was counted on at this index, and lives, has the kernel's lock of the pool, or of what is lent. */
-bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index,
-                          uint32_t what);
+/* Whether the consumer that was counted on at this index lives, and has the pool open by the kernel's lock. */
+bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index);
 
 /* ---- estate.c ---- */
 
@@ -96,20 +74,12 @@ void rc_estate_leave(struct rc_estate *estate, struct rc_counted *counted); /* t
 void rc_estates_tidy(void);
 /* The pool of that token and epoch, if this very process has made it; 0: it has not. */
 rc_cu_ptr rc_estate_find(const uint64_t token[2], uint32_t epoch, const struct rc_device *device);
-/* The same of memory that is lent, at a place. */
-void rc_estate_lend(struct rc_estate *estate, uint32_t place, rc_cu_ptr base);
-rc_cu_ptr rc_estate_find_lent(const uint64_t token[2], uint32_t epoch, const struct rc_device *device, uint32_t place);
+/* ---- lease.c ---- */
 
-/* ---- lend.c ---- */
-
-/* Where in lent memory a tensor lies. -EINVAL: not there, or not in C order. */
-int rc_lent_offset(const ringcast_gpu_writer *gpu, uint32_t lent, const struct ringcast_tensor *tensor, uint64_t *out);
+/* Gives back all of the pool that can be by now. */
+void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu);
 
 /* ---- writer.c ---- */
-
-/* The slot of a lease that is open. NULL: it is none. */
-struct rc_pool_slot *rc_gpu_writer_slot(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease);
-int rc_gpu_writer_fail_no_lease(void);
 
 int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
 /* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */

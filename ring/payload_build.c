@@ -149,7 +149,7 @@ static int entry_put(struct ringcast_frame_builder *builder, const char *key, si
   return 0;
 }
 
-/* Appends a tensor's entry. The caller sets placement, offset and lent in `*entry`; the function sets the rest. */
+/* Appends a tensor's entry. The caller sets placement and offset in `*entry`; the function sets the rest. */
 static int tensor_put(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
                       const struct ringcast_tensor *tensor, struct ringcast_frame_entry *entry, uint8_t **out) {
   int rc = ringcast_tensor_bytes(tensor, &entry->bytes);
@@ -178,12 +178,9 @@ int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const
 }
 
 int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
-                                 const struct ringcast_tensor *tensor, enum ringcast_placement placement,
-                                 uint64_t offset, uint64_t lent) {
-  struct ringcast_frame_entry entry = {.placement = (uint8_t)placement, .offset = offset, .lent = lent};
+                                 const struct ringcast_tensor *tensor, uint64_t offset) {
+  struct ringcast_frame_entry entry = {.placement = RINGCAST_PLACEMENT_POOL, .offset = offset};
   uint8_t *place;
-  if (placement != RINGCAST_PLACEMENT_POOL && placement != RINGCAST_PLACEMENT_EXTERN) return -EINVAL;
-  if ((lent != 0) != (placement == RINGCAST_PLACEMENT_EXTERN)) return -EINVAL;
   if (!(tensor->flags & RINGCAST_ITEM_CUDA)) return -EINVAL;
   return tensor_put(builder, key, key_bytes, tensor, &entry, &place);
 }

@@ -88,22 +88,20 @@ static int entry_key(const struct ringcast_frame_reader *reader, const struct ri
 
 /* Checks the entry of a tensor whose bytes are on a device. */
 static int device_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry) {
-  bool is_lent = entry->placement == RINGCAST_PLACEMENT_EXTERN;
-  if (!is_lent && entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
+  if (entry->placement != RINGCAST_PLACEMENT_POOL) return -EPROTO;
   if (reader->device_epoch == 0 || !(entry->flags & RINGCAST_ITEM_CUDA)) return -EPROTO;
-  if (!rc_payload_device_range(entry)) return -EPROTO;
-  return (entry->lent != 0) == is_lent ? 0 : -EPROTO;
+  return rc_payload_device_range(entry) ? 0 : -EPROTO;
 }
 
 /* NULL in `*out`: the entry's bytes are not in the frame. */
 static int entry_data(const struct ringcast_frame_reader *reader, const struct ringcast_frame_entry *entry,
                       const void **out) {
   uint64_t offset = entry->offset;
+  if (entry->reserved != 0) return -EPROTO;
   if (entry->placement != RINGCAST_PLACEMENT_INLINE) {
     *out = NULL;
     return device_data(reader, entry);
   }
-  if (entry->lent != 0) return -EPROTO;
   if (entry->bytes == 0) {
     if (offset != 0) return -EPROTO;
     offset = RC_PAYLOAD_NOWHERE;
@@ -236,7 +234,6 @@ static int item_fill(const struct ringcast_frame_reader *reader, const struct ri
   out->hash = entry->hash;
   out->placement = entry->placement;
   out->device_offset = data ? 0 : entry->offset;
-  out->lent = entry->lent;
   return 0;
 }
 

@@ -53,10 +53,10 @@
 #define RC_GPU_POINTS(X)                                                                                            \
   X(POOL_MADE, GPU_WRITES) X(POOL_TOLD, GPU_WRITES) X(POOL_LEFT, GPU_WRITES) X(COUNTED, GPU_WRITES)                 \
   X(LEASED, GPU_WRITES) X(COPIED_IN, GPU_WRITES) X(READY_ENQUEUED, GPU_WRITES) X(COMMITTED, GPU_WRITES)             \
-  X(LENT, GPU_WRITES) X(TAKING_BACK, GPU_WRITES) X(TAKEN_BACK, GPU_WRITES) X(PLACE_TAKEN, GPU_READS)                \
+  X(PLACE_TAKEN, GPU_READS)                                                                                        \
   X(POOL_OPENED, GPU_READS) X(POOL_TRIED, GPU_READS) X(OPENED_TOLD, GPU_READS) X(TAKE_NOTED, GPU_READS)             \
-  X(WAIT_ENQUEUED, GPU_READS) X(LENT_NOTED, GPU_READS) X(LENT_OPENED, GPU_READS) X(COPIED_OUT, GPU_READS)           \
-  X(ACK_ENQUEUED, GPU_READS) X(LENT_CLOSED, GPU_READS)                                                              \
+  X(WAIT_ENQUEUED, GPU_READS) X(COPIED_OUT, GPU_READS)           \
+  X(ACK_ENQUEUED, GPU_READS)                                                              \
   X(IMPORT_CLOSED, GPU_READS) X(PLACE_LEFT, GPU_READS) X(DEATH_SEEN, GPU_MOURNS) X(WAITS_RELEASED, GPU_MOURNS)
 /* clang-format on */
 

@@ -87,8 +87,7 @@ enum ringcast_item_kind {
 enum ringcast_placement {
   RINGCAST_PLACEMENT_INLINE = 0, /* in this frame */
   /* From version 3 on, for a CUDA tensor with bytes: ringcast/gpu.h. */
-  RINGCAST_PLACEMENT_POOL = 1,   /* at `offset` in the writer's device pool */
-  RINGCAST_PLACEMENT_EXTERN = 2, /* at `offset` in the device memory that the writer has lent under the number `lent` */
+  RINGCAST_PLACEMENT_POOL = 1, /* at `offset` in the writer's device pool */
 };
 
 /* DLPack's DLDataType: code 0 int, 1 uint, 2 float, 3 opaque, 4 bfloat, 5 complex, 6 bool, 7..17 fp8, fp6, fp4. */
@@ -108,7 +107,7 @@ struct ringcast_frame_header {
   uint32_t count;      /* entries */
   uint64_t bytes;      /* of the frame, this header included */
   uint64_t meta_bytes; /* keys and dimensions: they start at 48 + 64 * count */
-  /* From version 3 on, 0 unless a tensor is in a pool or lent: the words that say when the tensor is ready. */
+  /* From version 3 on, 0 unless a tensor is in a pool: the words that say when the tensor is ready. */
   uint32_t device_slot, device_epoch; /* then neither the epoch is 0, nor ... */
   uint64_t device_generation;
 };
@@ -124,7 +123,7 @@ struct ringcast_frame_entry {
   uint64_t offset, bytes; /* data */
   uint64_t scalar;        /* of BOOL, INT, LEAF, OBJECT; the bits of FLOAT */
   uint64_t hash;          /* 0 unless a flag says which hash */
-  uint64_t lent;          /* of EXTERN, not 0; else 0 */
+  uint64_t reserved;      /* 0 */
 };
 
 /* ---- Building --------------------------------------------------------------------------------------------------- */
@@ -154,7 +153,7 @@ struct ringcast_frame_plan {
 RINGCAST_API void ringcast_plan_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim,
                                        uint64_t data_bytes);
 RINGCAST_API void ringcast_plan_item(struct ringcast_frame_plan *plan, size_t key_bytes, uint64_t data_bytes);
-/* A tensor whose bytes are not in the frame (POOL, EXTERN). */
+/* A tensor whose bytes are not in the frame (POOL). */
 RINGCAST_API void ringcast_plan_device_tensor(struct ringcast_frame_plan *plan, size_t key_bytes, int32_t ndim);
 /* The frame's exact size: the bytes to reserve. */
 RINGCAST_API uint64_t ringcast_plan_bytes(const struct ringcast_frame_plan *plan);
@@ -178,12 +177,10 @@ RINGCAST_API int ringcast_build_tensor(struct ringcast_frame_builder *builder, c
 RINGCAST_API int ringcast_build_tensor_in_place(struct ringcast_frame_builder *builder, const char *key,
                                                 size_t key_bytes, const struct ringcast_tensor *tensor, void **out,
                                                 uint64_t *out_bytes);
-/* A tensor whose bytes lie outside the frame, packed in C order. `tensor->data` is not used. -EINVAL: placement INLINE,
- * no bytes (a tensor without bytes is INLINE), `lent` 0 for EXTERN or not 0 for POOL, no RINGCAST_ITEM_CUDA, or an end
- * beyond UINT64_MAX. */
+/* A tensor whose bytes lie in the writer's device pool, packed in C order. `tensor->data` is not used. -EINVAL: no
+ * bytes (a tensor without bytes is INLINE), no RINGCAST_ITEM_CUDA, or an end beyond UINT64_MAX. */
 RINGCAST_API int ringcast_build_device_tensor(struct ringcast_frame_builder *builder, const char *key, size_t key_bytes,
-                                              const struct ringcast_tensor *tensor, enum ringcast_placement placement,
-                                              uint64_t offset, uint64_t lent);
+                                              const struct ringcast_tensor *tensor, uint64_t offset);
 /* Names the words (of ringcast_gpu_lease) that say when the device tensors are ready. A frame with a device tensor
  * needs this call, before or after the tensor. -EINVAL: epoch or generation 0. */
 RINGCAST_API int ringcast_build_device(struct ringcast_frame_builder *builder, uint32_t slot, uint32_t epoch,
@@ -224,7 +221,7 @@ struct ringcast_frame_reader {
   uint32_t tag;
   uint16_t root; /* enum ringcast_root */
   uint16_t version;
-  uint32_t device_slot, device_epoch; /* epoch 0: no tensor of the frame is in a pool, or lent */
+  uint32_t device_slot, device_epoch; /* epoch 0: no tensor of the frame is in a pool */
   uint64_t device_generation;
 };
 
@@ -248,7 +245,7 @@ struct ringcast_item {
   int64_t shape[RINGCAST_MAX_NDIM];
   int64_t strides[RINGCAST_MAX_NDIM]; /* elements */
   uint8_t placement;                  /* enum ringcast_placement */
-  uint64_t device_offset, lent;       /* of POOL and EXTERN; not checked against the size of that memory */
+  uint64_t device_offset;             /* of POOL; not checked against the size of the pool */
 };
 
 /* Opens a frame. -EPROTONOSUPPORT: the frame is of a later version (stored in reader->version); -EPROTO: not a tensor

@@ -12,16 +12,16 @@
  * No CUDA is linked, and none is needed to build: the driver is opened when it is first asked for. Without a driver, or
  * a device, open gives -ENODEV and all else of ringcast works as before; ringcast_gpu_status says why.
  *
- * The three placements of a tensor in a frame (enum ringcast_placement):
+ * The two placements of a tensor in a frame (enum ringcast_placement):
  *   INLINE  the bytes are in the frame
  *   POOL    the bytes are in the writer's pool: the frame says where, and which words say when
- *   EXTERN  the bytes are in the caller's memory: see ringcast_gpu_writer_lend
  *
  * How a frame is written (ringcast_gpu_send does it all for a dict of tensors):
  *
  *     rc = ringcast_gpu_lease(writer, bytes, count, offsets, &lease) where in the pool; -EAGAIN: write it INLINE
- *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., POOL, offsets[i], 0), ..., _end
- *     ringcast_gpu_copy_in(writer, &lease, offsets[i], tensor, stream)        for each, on the caller's stream
+ *     ringcast_writer_reserve; ringcast_build_begin, _device, _device_tensor(.., offsets[i]), ..., _end
+ *     ringcast_gpu_copy_in(writer, &lease, offsets[i], tensor, stream)        for each, on the caller's stream;
+ *       or ringcast_gpu_lease_address: the caller's kernels write the tensor there
  *     ringcast_gpu_commit(writer, &lease, stream, frame_bytes)       `ready`, then the frame
  *
  * and read:
@@ -123,11 +123,10 @@ struct ringcast_gpu_writer_options {
   uint64_t pool_bytes;  /* at most 1 TiB, rounded up to 2 MiB; 0: what RINGCAST_GPU_POOL_BYTES says, else 256 MiB;
                          * RINGCAST_NO_POOL: none, all is INLINE */
   uint32_t slots;       /* the most frames under way in the pool; 0: 128; at most 1024 */
-  uint32_t flags;       /* RINGCAST_GPU_EXTERN */
+  uint32_t flags;       /* must be 0 */
   uint64_t inline_most; /* device tensors that together have no more bytes go INLINE; 0: none do */
 };
-#define RINGCAST_NO_POOL    UINT64_MAX
-#define RINGCAST_GPU_EXTERN 1u /* tensors may be sent where they lie */
+#define RINGCAST_NO_POOL UINT64_MAX
 
 /* Adds device tensors to a writer, and allocates the pool. NULL for the defaults. Failure to make the pool is no error:
  * all is INLINE, for as long as this is open, and ringcast_gpu_writer_info says why; nor can it while the device does
@@ -152,18 +151,31 @@ struct ringcast_gpu_extent {
 };
 
 /* A place for `count` tensors of so many bytes each; *offsets says where in the pool each goes, on 256 bytes. With a
- * `count` of 0, for a frame of lent memory alone. One lease at a time. Reads the readers' answers, and does not wait.
+ * `count` of 0, for a frame of attached memory alone. Reads the readers' answers, and does not wait.
  * -EAGAIN: send INLINE, or later: the pool is full, there is none, or not all readers have opened it
  * (which ringcast_gpu_writer_info tells apart); or there are no more bytes than options.inline_most. -EMSGSIZE: the
- * pool is smaller than that. -EBUSY: one is open. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
+ * pool is smaller than that. -EPIPE: the pool is lost, as the device has failed. -ECHILD. */
 RINGCAST_API int ringcast_gpu_lease(ringcast_gpu_writer *writer, const uint64_t *bytes, uint32_t count,
                                     uint64_t *offsets, struct ringcast_gpu_extent *out);
 
-/* Says that the frame refers to the lent memory of number `lent`: once for each number, before the commit. The memory
- * can't be taken back until the lease is dropped or the readers have read the frame. -EINVAL: the lease is not open, or
- * no memory is lent under the number. */
-RINGCAST_API int ringcast_gpu_lease_lent(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
-                                         uint32_t lent);
+/* In place of a copy: the device's address of `offset`, for kernels of the caller's that write a tensor there, in C
+ * order, on `stream`, on which the lease is also committed, or dropped. -EINVAL: not in the lease, or another stream.
+ */
+RINGCAST_API int ringcast_gpu_lease_address(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
+                                            uint64_t offset, ringcast_stream stream, ringcast_device_ptr *out);
+
+/* Memory in the pool that the caller keeps: kernels write a tensor there, and frames refer to the memory without a
+ * copy, one frame at a time. *lease is for ringcast_gpu_attach and ringcast_gpu_drop, after which the memory is used
+ * again when `stream` has come so far and the readers have read the frame. If the writer closes before, the pool stays
+ * allocated as long as the process lives. Do not write to the memory while a frame refers to it: the readers read it
+ * there. Asks no reader. -EAGAIN: the pool is full, or there is none. -EMSGSIZE, -EPIPE, -ECHILD. */
+RINGCAST_API int ringcast_gpu_allocate(ringcast_gpu_writer *writer, uint64_t bytes, ringcast_stream stream,
+                                       ringcast_device_ptr *out, struct ringcast_gpu_extent *lease);
+/* The frame of `lease` refers to tensors in `memory`, which stays as long as the readers read the frame: once, before
+ * the commit. ringcast_build_device_tensor takes memory->base plus the tensor's offset from there. -EBUSY: another
+ * frame refers to the memory, which the readers have not all read. -EINVAL: one of the two is not open. */
+RINGCAST_API int ringcast_gpu_attach(ringcast_gpu_writer *writer, const struct ringcast_gpu_extent *lease,
+                                     const struct ringcast_gpu_extent *memory);
 
 /* Enqueues the copy of a device tensor to `offset` of the pool, packed in C order. All copies of a lease, and its
  * commit, are on one stream. -EINVAL (not in the lease; no such tensor; another stream), -ENOTSUP (its strides would
@@ -190,37 +202,17 @@ RINGCAST_API int ringcast_gpu_fetch(ringcast_gpu_writer *writer, const struct ri
 RINGCAST_API int ringcast_gpu_wait(ringcast_gpu_writer *writer, ringcast_stream stream);
 
 /* A dict of tensors, of the host and of the device, in one call: POOL if it can be, else INLINE, else, with
- * RINGCAST_GPU_NO_INLINE, -EAGAIN. Errors as the calls it is made of; after one nothing was sent. */
+ * RINGCAST_GPU_NO_INLINE, -EAGAIN. A tensor in C order in memory of ringcast_gpu_allocate is not copied. Errors as the
+ * calls it is made of; after one nothing was sent. */
 struct ringcast_gpu_item {
   const char *key;
   size_t key_bytes;
   struct ringcast_tensor tensor;
   uint32_t on_device; /* 1: tensor.data is a ringcast_device_ptr */
-  uint32_t lent;      /* of ringcast_gpu_writer_lend, or 0 */
 };
 #define RINGCAST_GPU_NO_INLINE 1u
 RINGCAST_API int ringcast_gpu_send(ringcast_gpu_writer *writer, const struct ringcast_gpu_item *items, uint32_t count,
                                    uint32_t tag, uint32_t flags, ringcast_stream stream, int64_t timeout_ns);
-
-/* EXTERN: readers may read the caller's own allocation, for tensors too large for any pool. The allocation is exported
- * once, and opened once by each reader of a frame that refers to the memory. The call lends the whole allocation around
- * `memory`; if the allocation is small, a process that may attach can also reach the rest of the driver's block of
- * 2 MiB around the allocation. The rules: do not write to memory that was sent before ringcast_gpu_lent_is_idle says 1,
- * as the readers copy the memory in place; do not free the memory before ringcast_gpu_writer_unlend has returned 0.
- * *out is the number, not 0, for ringcast_gpu_item.lent; the same again if the allocation is lent already. -EINVAL: not
- * device memory, or the writer was opened without RINGCAST_GPU_EXTERN. -ENOTSUP: it can't be exported (of a memory
- * pool, cuMemCreate, PyTorch's expandable_segments, managed, of another device). -EUSERS: 64 are lent. -EIO. */
-RINGCAST_API int ringcast_gpu_writer_lend(ringcast_gpu_writer *writer, ringcast_device_ptr memory, uint32_t *out);
-/* The allocation of number `lent`: ringcast_build_device_tensor takes an offset from the allocation's base. -EINVAL. */
-RINGCAST_API int ringcast_gpu_lent_range(const ringcast_gpu_writer *writer, uint32_t lent, ringcast_device_ptr *base,
-                                         uint64_t *bytes);
-/* 1: the readers have read all frames that refer to the memory; 0: not yet. -EPIPE: the device has failed. -EINVAL.
- * Does not wait. */
-RINGCAST_API int ringcast_gpu_lent_is_idle(ringcast_gpu_writer *writer, uint32_t lent);
-/* Takes lent memory back: later frames can't refer to the memory, and readers close the memory. Blocks up to the
- * timeout, but not for a reader with a failed device. 0; -ETIMEDOUT (-EAGAIN for timeout 0): a reader still has the
- * memory open, call again. -EPIPE: the writer's device has failed. -EINVAL. */
-RINGCAST_API int ringcast_gpu_writer_unlend(ringcast_gpu_writer *writer, uint32_t lent, int64_t timeout_ns);
 
 enum ringcast_gpu_way {
   RINGCAST_GPU_WAY_POOL = 1,      /* the next frame would go by the pool, if it has room */
@@ -269,7 +261,7 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
                                           ringcast_gpu_reader **out);
 
 /* Opens the pool that the writer has now, not only with the first frame that has a device tensor: so that this can go
- * by the pool already, and for frames of lent memory alone, which have no other way. -EAGAIN: there is none now, or
+ * by the pool already. -EAGAIN: there is none now, or
  * frames of an earlier one are to be read first, or it can't be opened now, as descriptors or memory lack, a thread
  * captures a graph, or the device is busy, which is waited for two seconds: it is tried again with a later frame, and
  * until then ringcast_gpu_reader_info says REFUSED, and why.
@@ -282,8 +274,7 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
  * told to read of the pool; the streams must still exist. Then a thread of this process's goes on waiting, and the
  * streams may be destroyed, but for one that captures a graph, before that has ended. What streams wait for of a writer
  * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
- * It may take longer where CUDA itself waits for all that this process's streams on the device are still to do, while
- * lent memory that was taken back is being closed. If a stream has yet to read the reader's pinned buffer, the call
+ * If a stream has yet to read the reader's pinned buffer, the call
  * waits for a second; after that the buffer stays until a later reader of this process opens or closes. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
@@ -304,7 +295,7 @@ struct ringcast_gpu_take {
 };
 
 /* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool,
- * and in lent memory. Opens the pool if need be (then it blocks). On an error the frame is still held.
+ * Opens the pool if need be (then it blocks). On an error the frame is still held.
  * -ECONNABORTED: the frame was under way when this reader attached, and the frame's device tensors are not for this
  * reader: release the frame and go on.
  * -EPIPE: the writer, or its device, is gone, and the pool with it. -EBUSY: capture, or its take is open already.
@@ -313,9 +304,8 @@ RINGCAST_API int ringcast_gpu_begin(ringcast_gpu_reader *reader, const struct ri
                                     ringcast_stream stream, struct ringcast_gpu_take *out);
 
 /* Enqueues a copy of the item's bytes, packed in C order as they are, to device memory of this reader, wherever the
- * item is placed. -EINVAL (the take is not open), -EPROTO (the item points outside), -EPIPE (it lies in memory that the
- * writer has lent, and the writer is gone), -EBUSY (capture: nothing was enqueued), -EIO; of lent memory that can't be
- * opened here, also -ENOTSUP and -ENOMEM.
+ * item is placed. -EINVAL (the take is not open), -EPROTO (the item points outside), -EBUSY (capture:
+ * nothing was enqueued), -EIO.
  *
  * Bytes of the frame (INLINE) go through a pinned buffer of the reader's, of 8 MiB: when the call returns, they have
  * been copied there. If the device has yet to read all of the buffer, as the stream is behind, the call waits, as the
@@ -330,8 +320,8 @@ RINGCAST_API int ringcast_gpu_copy_frame(ringcast_gpu_reader *reader, struct rin
                                          uint64_t bytes, ringcast_device_ptr to);
 RINGCAST_API int ringcast_gpu_copy_pool(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take, uint64_t offset,
                                         uint64_t bytes, ringcast_device_ptr to);
-/* Copies the item's bytes to host memory: it waits for the device. As _copy_out, and, of what lies in the pool or in
- * lent memory, -EPIPE and -ESTALE as ringcast_gpu_check. */
+/* Copies the item's bytes to host memory: it waits for the device. As _copy_out, and, of what lies in the pool, -EPIPE
+ * and -ESTALE as ringcast_gpu_check. */
 RINGCAST_API int ringcast_gpu_copy_to_host(ringcast_gpu_reader *reader, struct ringcast_gpu_take *take,
                                            const struct ringcast_item *item, void *to);
 

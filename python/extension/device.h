@@ -5,7 +5,7 @@
  *   tensors/cuda.c       described, and made, from Python's side     tensors/device_memory.c  memory of ours there
  *   codec/device_put.c   their entries, and the copies to the pool   codec/device_get.c  what comes, and where it goes
  *   handles/gpu.c        the gpu's part of a Writer and of a Reader
- *   handles/loan.c       tensors that readers copy where they lie
+ *   handles/empty.c      tensors that are made in the pool
  *
  * Nothing here runs before a tensor of a device is met. What is rare (other libraries than torch) is asked for in
  * Python, in ringcast/_device.py.
@@ -81,7 +81,7 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
                       struct rc_py_source *source);
 /* Plans the frame anew, with those tensors in the pool. False: raised. */
 bool rc_py_device_plan(struct rc_py_encoding *encoding, const uint64_t *offsets); /* NULL: not there, after all */
-/* How many bytes each of them has: those that have any, and are not lent. */
+/* How many bytes each of them has: those that have any, and are not there already. */
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out);
 /* Enqueues the copies to the pool. */
 int rc_py_device_copy_in(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu,
@@ -111,9 +111,8 @@ int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
 /* Of that device, unless it is open. 0, -errno. */
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device);
 void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run);
-/* gpu_pool_bytes, gpu_inline_most, gpu_full, gpu_lend; each may be NULL or None. */
-bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, PyObject *lend,
-                       struct rc_py_gpu_options *out);
+/* gpu_pool_bytes, gpu_inline_most, gpu_full; each may be NULL or None. */
+bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out);
 
 struct rc_py_take {
   struct ringcast_gpu_take take;
@@ -168,19 +167,17 @@ PyObject *rc_py_writer_gpu(PyObject *self, void *closure);
 PyObject *rc_py_reader_gpu(PyObject *self, void *closure);
 PyObject *rc_py_gpu_status(PyObject *module, PyObject *unused);
 
-/* ---- handles/loan.c --------------------------------------------------------------------------------------------- */
+/* ---- handles/empty.c -------------------------------------------------------------------------------------------- */
 
-PyObject *rc_py_writer_lend(PyObject *writer, PyObject *tensor);
-/* Says of each tensor on a device whether it lies in lent memory, and where. False: none does. */
-bool rc_py_loans_find(const struct rc_py_writer *writer, struct rc_py_encoding *encoding);
-/* Notes in the lease what was found. 0, -errno. */
-int rc_py_loans_note(const struct rc_py_writer *writer, const struct rc_py_encoding *encoding,
-                     struct ringcast_gpu_extent *lease);
-/* Takes back what was dropped, as far as that can be now. */
-void rc_py_loans_sweep(struct rc_py_writer *writer);
-/* Whether none is open; false: raised. */
-bool rc_py_loans_may_close(const struct rc_py_writer *writer);
+PyObject *rc_py_writer_empty(PyObject *writer, PyObject *args, PyObject *keywords);
+/* Notes of each tensor on a device whether the tensor lies in memory of Writer.empty, and where. False: none does. */
+bool rc_py_places_find(const struct rc_py_writer *writer, struct rc_py_encoding *encoding);
+/* Has the frame refer to what was found. -EBUSY: another frame refers to some of it still; that is found no more. */
+int rc_py_places_attach(const struct rc_py_writer *writer, struct rc_py_encoding *encoding,
+                        const struct ringcast_gpu_extent *lease);
+/* Gives back the memory of tensors that have gone. */
+void rc_py_places_sweep(struct rc_py_writer *writer);
 /* Before the gpu's part is closed. */
-void rc_py_loans_shut(struct rc_py_writer *writer);
+void rc_py_places_shut(struct rc_py_writer *writer);
 
 #endif

@@ -152,7 +152,7 @@ struct rc_py_spare {
 
 struct rc_py_state {
   PyTypeObject *writer_type, *reader_type, *tap_type, *span_type, *frame_type, *packed_type, *memory_type, *view_type,
-      *lent_type, *loan_type;
+      *lent_type;
   PyObject *error, *error_by_errno, *writer_gone;
   PyObject *reader_status, *stats, *info, *lost, *tapped, *recycling; /* of ringcast._status */
   PyObject *dumps, *loads, *refuse_value, *refuse_frame;              /* of ringcast._pickling */
@@ -190,7 +190,6 @@ struct rc_py_lease {
 struct rc_py_gpu_options {
   uint64_t pool_bytes, inline_most;
   bool raises; /* when the pool is full; else such a frame is INLINE */
-  bool lends;  /* tensors may be lent */
 };
 
 /* Where tensors arrive. */
@@ -199,7 +198,7 @@ struct rc_py_map {
   int32_t device; /* -1: the current one */
 };
 
-struct rc_py_lending;
+struct rc_py_place;
 
 struct rc_py_writer {
   PyObject_HEAD ringcast_writer *writer; /* NULL: closed */
@@ -217,7 +216,7 @@ struct rc_py_writer {
   int32_t gpu_device;       /* ... this one */
   int gpu_late;             /* a failure of the last frame that came to light when it had been sent; 0: none */
   struct rc_py_gpu_options gpu_options;
-  struct rc_py_lending *lendings; /* loan.c: what is not back yet */
+  struct rc_py_place *places; /* empty.c: memory in the pool, of tensors that live */
 };
 
 #define RC_PY_MOST_LEASES 64
@@ -247,7 +246,7 @@ struct rc_py_reader {
 };
 
 extern PyType_Spec rc_py_writer_spec, rc_py_reader_spec, rc_py_tap_spec, rc_py_span_spec, rc_py_frame_spec,
-    rc_py_packed_spec, rc_py_memory_spec, rc_py_view_spec, rc_py_lent_spec, rc_py_loan_spec;
+    rc_py_packed_spec, rc_py_memory_spec, rc_py_view_spec, rc_py_lent_spec;
 
 static inline PyObject *rc_py_ref(PyObject *object) {
   Py_XINCREF(object);

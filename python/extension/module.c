@@ -31,7 +31,6 @@ static int add_types(PyObject *module, struct rc_py_state *state) {
   if (add_type(module, &rc_py_frame_spec, "Frame", &state->frame_type) < 0) return -1;
   if (add_type(module, &rc_py_packed_spec, "PackedFrame", &state->packed_type) < 0) return -1;
   if (add_type(module, &rc_py_view_spec, "View", &state->view_type) < 0) return -1;
-  if (add_type(module, &rc_py_loan_spec, "Loan", &state->loan_type) < 0) return -1;
   /* Nobody has a use for its name. */
   state->memory_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rc_py_memory_spec, NULL);
   if (!state->memory_type) return -1;
@@ -44,7 +43,6 @@ static int add_types(PyObject *module, struct rc_py_state *state) {
   not_by_call(state->memory_type);
   not_by_call(state->view_type);
   not_by_call(state->lent_type);
-  not_by_call(state->loan_type);
   not_by_call(state->device_tensor_type);
   return 0;
 }
@@ -97,8 +95,7 @@ static int module_exec(PyObject *module) {
       X(torch.cpu) X(torch.dtype_to_index) X(torch.from_dlpack) X(numpy.ndarray) X(numpy.empty) X(numpy.frombuffer)    \
       X(torch.dtype_type) X(torch.device_type) X(torch.size_type) X(describe_class) X(find_class) X(classes)           \
       X(unpack_classes) X(no_arguments) X(nothing) X(turn) X(arecv) X(anext) X(asend) X(view_type) X(lent_type)        \
-      X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream)   \
-      X(loan_type)
+      X(sha256) X(device_tensor_type) X(gpu_info) X(gpu_state) X(device_helpers) X(torch.raw_stream) X(torch.stream)
 /* clang-format on */
 
 static int module_traverse(PyObject *module, visitproc visit, void *arg) {

@@ -7,8 +7,9 @@ imported here but by who receives an array of that library.
 
 import functools
 import importlib
+import math
 import sys
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Tuple
 
 # As in ringcast/frame.h.
 _CUPY = 1024
@@ -67,29 +68,24 @@ def export(value: Any) -> Tuple[Any, int, int, bool]:
     return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
 
 
-def whereabouts(value: Any) -> Tuple[int, int, int]:
-    """Where a tensor lies that is to be lent: device, address, bytes."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
-        if not value.is_cuda:
-            raise TypeError(f"only a tensor on a CUDA device can be lent, and this one is on '{value.device}'")
-        whole = value.is_contiguous()
-        found = value.get_device(), value.data_ptr(), value.numel() * value.element_size()
-    else:
-        interface = getattr(value, "__cuda_array_interface__", None)
-        if interface is None:
-            raise TypeError(f"only a tensor on a CUDA device can be lent, not {type(value).__name__}")
-        count = int(interface["typestr"][2:])
-        strides: Optional[Tuple[int, ...]] = interface.get("strides")
-        wanted = []
-        for size in reversed(interface["shape"]):
-            wanted.insert(0, count)
-            count *= size
-        whole = strides is None or tuple(strides) == tuple(wanted)
-        found = value.__dlpack_device__()[1], interface["data"][0], count
-    if not whole or found[2] == 0:
-        raise ValueError("only a tensor that is contiguous, and not empty, can be lent")
-    return found
+def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int]:
+    """Of a tensor to be made in a Writer's pool: device, bytes, and torch's current stream."""
+    torch = importlib.import_module("torch")
+    where = torch.device("cuda" if device is None else device)
+    if where.type != "cuda":
+        raise ValueError(f"a Writer's pool is on a CUDA device, not on '{where}'")
+    ordinal = torch.cuda.current_device() if where.index is None else where.index
+    return ordinal, math.prod(shape) * torch.empty((0,), dtype=dtype).element_size(), raw_stream()(ordinal)
+
+
+def make_empty(capsule: Any, shape: Any, dtype: Any, device: int) -> Any:
+    """torch's tensor over a capsule of bytes; None: of no bytes."""
+    torch = sys.modules["torch"]
+    if capsule is None:
+        return torch.empty(tuple(shape), dtype=dtype, device=f"cuda:{device}")
+    shape = tuple(shape)
+    strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return torch.from_dlpack(capsule).view(dtype).as_strided(shape, strides)
 
 
 def move(tensor: Any, device: int) -> Any:

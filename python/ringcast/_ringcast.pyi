@@ -166,55 +166,6 @@ class DeviceTensor:
         """Return (2, ordinal): a CUDA device and its number."""
 
 @final
-class Loan:
-    """A tensor that Writer.lend() has lent: the readers copy the sent parts of the tensor from the tensor's own
-    memory.
-
-        with writer.lend(weights) as loan:
-            writer.send({"weights": weights})
-            loan.wait()                     # the readers have their copies: weights may be written to
-
-    The Loan keeps the tensor until close(). Do not write to a sent part before the Loan is idle, and do not free
-    the memory by other means before close() has returned. Dropping a Loan waits for no reader: later calls of the
-    Writer take the memory back, and the Writer keeps the tensor until then. Use a Loan in the thread that uses the
-    Writer.
-    """
-
-    @property
-    def idle(self) -> bool:
-        """Whether the readers have read all sent parts, so that the tensor may be written to."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the tensor was taken back, or is left to the Writer to take back."""
-
-    def wait(self, timeout: Optional[float] = None) -> None:
-        """Wait until the readers have read all sent parts, so that the tensor may be written to.
-
-        timeout: seconds, None for ever, 0 to look once. TimeoutError: not in time.
-        """
-
-    def close(self, timeout: Optional[float] = None) -> None:
-        """Take the tensor back: wait until the readers have read the sent parts and closed the memory, which may
-        then be freed.
-
-        Closing twice is fine. timeout: seconds, None for ever, 0 to try once. TimeoutError: not in time; call
-        again.
-        """
-
-    def __enter__(self) -> Self:
-        """Return the Loan."""
-
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]] = None,
-        exception: Optional[BaseException] = None,
-        traceback: Optional[TracebackType] = None,
-        /,
-    ) -> None:
-        """Call close(). After an exception do not wait: later calls of the Writer take the tensor back."""
-
-@final
 class Span:
     """Memory of the ring, reserved by Writer.reserve() and written in place.
 
@@ -403,7 +354,6 @@ class Writer:
     RINGCAST_GPU_POOL_BYTES, else 256 MiB. 0: no pool; such tensors go through the ring.
     gpu_inline_most: a frame with at most so many bytes of device tensors goes through the ring.
     gpu_full: if the pool has no room, send the frame through the ring ("inline") or raise TimeoutError ("raise").
-    gpu_lend: needed only if other device tensors are sent before the first lend().
     wait: how much to spin when a regular message is due: "balanced" (RINGCAST_WAIT, else 5 %), "latency" or "power".
 
     One thread at a time: a second thread gets RuntimeError. After a fork the child gets ForkedError. ValueError: an
@@ -426,7 +376,6 @@ class Writer:
         gpu_pool_bytes: Optional[int] = None,
         gpu_inline_most: Optional[int] = None,
         gpu_full: str = "inline",
-        gpu_lend: bool = False,
         wait: str = "balanced",
     ) -> Self: ...
     @property
@@ -547,22 +496,23 @@ class Writer:
     def abort(self) -> None:
         """Give the open reservation back; no reader sees the bytes. Errors as commit()."""
 
-    def lend(self, tensor: Any, /) -> Loan:
-        """Lend a contiguous tensor on a CUDA device: a Loan. For tensors too large for any pool.
+    def empty(self, shape: Any, dtype: Any, device: Any = None) -> Any:
+        """Return a torch tensor on a CUDA device whose memory lies in the writer's pool. Sending it copies nothing.
 
-            with writer.lend(weights) as loan:
-                writer.send({"weights": weights, "first": weights[0]})
-                loan.wait()                     # the readers have their copies: weights may be written to
+            logits = writer.empty((32, 4096), torch.float16)
+            torch.mm(hidden, weights, out=logits)
+            writer.send({"logits": logits})
 
-        Until the Loan is closed, sending the tensor, or a contiguous part of the tensor, copies nothing into the
-        pool: the readers copy from the tensor's own memory. Do not write to a sent part before loan.idle. Every
-        reader must have opened the writer's pool, by an earlier frame with a device tensor or by
-        Reader.prepare_gpu(); else the frame goes through the ring.
+        The contents are arbitrary, as with torch.empty. The readers read the sent tensor, or a contiguous part of it,
+        where it lies: do not write to it until they have (Writer.gpu.slots_used falls), or drop it and ask for another.
+        Its memory is used again when the tensor is gone and the readers have read it. Sent again before that, or sent
+        to a reader that has not opened the pool, it is copied like any other. A Writer that closes before its tensors
+        are gone leaves the pool allocated until the process ends.
 
-        ValueError: the tensor is not contiguous, or empty, or the Writer already has a pool made without gpu_lend.
-        TypeError: not on a CUDA device. Error (ENOTSUP): the memory can't be exported (torch's expandable_segments,
-        memory of cudaMallocAsync) or is on another device, or there is no pool; (EUSERS): 64 allocations are lent;
-        (ENODEV): there is no device.
+        device: as torch has it; None: torch's current one. A Writer has one device.
+
+        TimeoutError: the pool is full, or there is none (Writer.gpu says why). ValueError: another device than that of
+        the Writer. Error (EMSGSIZE): larger than the pool; (ENODEV): there is no device.
         """
 
     def estimate(self, tag: int) -> int:
@@ -647,7 +597,7 @@ class Writer:
         """Announce the end and leave the ring: readers receive what was sent, then WriterGone.
 
         The call aborts an open reservation. Closing twice is fine. BufferError: a memoryview of the Span is still
-        in use, or a Loan is open.
+        in use.
         """
 
     def __reduce__(self) -> NoReturn:

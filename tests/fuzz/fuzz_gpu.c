@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device tensors, on the tests' own driver, while a peer stores what it likes: in the device segment, in where the ring
- * says that it is, and in frames that are held. A writer and two readers are in this process; the memory that is lent
- * comes from another one, as CUDA opens none of its own. Whatever is stored, every call returns, with a result that the
- * header names; no copy leaves the memory that it is for, which would break the driver's context; nothing stays behind.
+ * says that it is, and in frames that are held. A writer and two readers are in this process. Whatever is stored, every
+ * call returns, with a result that the header names; no copy leaves the memory that it is for, which would break the
+ * driver's context; nothing stays behind.
  *
  * A stream may wait as long as the writer lives for what the peer says is still to come. So what takes too long is cut
  * short as a writer's death would do it, by the guard: then all goes on.
@@ -25,7 +25,7 @@
 #include "tests/fuzz/fuzz.h"
 
 enum { READERS = 2, PLACES = 4, POOL_SLOTS = 4, MOST_HELD = 3, MOST_MAPS = 4, MOST_POOLS = 4, STREAMS = 3 };
-enum { RING_BYTES = 64 << 10, OWN_BYTES = 64 << 10, FOREIGN_BYTES = 8 << 10 };
+enum { RING_BYTES = 64 << 10, OWN_BYTES = 64 << 10 };
 
 struct held {
   struct ringcast_frame frame; /* data NULL: none */
@@ -39,7 +39,8 @@ static struct world {
   rc_cu_ptr source, target;      /* OWN_BYTES each */
   ringcast_writer *writer, *other;
   ringcast_gpu_writer *gpu, *gpu_other;
-  uint32_t lent;
+  struct ringcast_gpu_extent memory; /* in the pool; generation 0: none */
+  ringcast_device_ptr address;
   struct reader {
     ringcast_reader *ring;
     ringcast_gpu_reader *gpu;
@@ -50,8 +51,7 @@ static struct world {
 } world;
 
 static const struct rc_cuda *cuda;
-static rc_cu_ipc_handle foreign; /* FOREIGN_BYTES of another process */
-static struct rc_word *turn;     /* what the writer's stream is held up by */
+static struct rc_word *turn; /* what the writer's stream is held up by */
 static rc_cu_ptr turn_address;
 
 /* ---- The guard -------------------------------------------------------------------------------------------------- */
@@ -103,33 +103,10 @@ static void unmap_pools(void) {
 
 /* ---- Once ------------------------------------------------------------------------------------------------------- */
 
-/* Another process, whose memory can be opened here. It lives as long as this one. */
-static void start_lender(void) {
-  int ends[2];
-  require(pipe(ends) == 0);
-  pid_t parent = getpid(), pid = fork();
-  require(pid >= 0);
-  if (pid == 0) {
-    rc_cu_context context;
-    rc_cu_ptr memory;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    cuda = rc_cuda();
-    bool made = cuda && cuda->primary_retain(&context, 0) == 0 && cuda->ctx_push(context) == 0 &&
-                cuda->mem_alloc(&memory, FOREIGN_BYTES) == 0 && cuda->ipc_get_handle(&foreign, memory) == 0 &&
-                write(ends[1], &foreign, sizeof foreign) == sizeof foreign;
-    while (made && getppid() == parent) pause();
-    _exit(1);
-  }
-  require(read(ends[0], &foreign, sizeof foreign) == sizeof foreign);
-  close(ends[0]);
-  close(ends[1]);
-}
-
 int LLVMFuzzerInitialize(int *count, char ***arguments) {
   pthread_t thread;
   (void)count, (void)arguments;
   fake_cuda_live("streams"); /* so that the program is linked with it, and the library finds it loaded */
-  start_lender();
   cuda = rc_cuda();
   require(cuda);
   require(pthread_create(&thread, NULL, guard, NULL) == 0);
@@ -142,7 +119,6 @@ static struct ringcast_gpu_writer_options options_of(uint64_t how) {
   return (struct ringcast_gpu_writer_options){.size = sizeof(struct ringcast_gpu_writer_options),
                                               .pool_bytes = RC_GPU_GRANULE,
                                               .slots = POOL_SLOTS,
-                                              .flags = RINGCAST_GPU_EXTERN,
                                               .inline_most = how & 1 ? 64 : 0};
 }
 
@@ -154,9 +130,10 @@ static void open_pool_of(uint64_t how) {
 }
 
 static void close_pool(void) {
+  if (world.memory.generation != 0) ringcast_gpu_drop(world.gpu, &world.memory);
   ringcast_gpu_writer_close(world.gpu);
   world.gpu = NULL;
-  world.lent = 0;
+  world.memory.generation = 0;
 }
 
 static ringcast_writer *make_ring(void) {
@@ -192,27 +169,24 @@ static void send(struct input *input) {
     items[i].tensor = (struct ringcast_tensor){.data = data, .dtype = {1, 8, 1}, .ndim = 1, .shape = shapes[i]};
   }
   items[1].on_device = 1;
-  if (how & 16 && world.lent != 0) items[0].lent = world.lent;
+  if (how & 16 && world.memory.generation != 0)
+    items[0].tensor.data = (const void *)(uintptr_t)(world.address + (how >> 1 & 3));
   uint32_t flags = how & 32 ? RINGCAST_GPU_NO_INLINE : 0;
   if (world.harmed) fuzzed_frames++;
   allowed(ringcast_gpu_send(world.gpu, items, 1 + (how >> 3 & 1), 7, flags, world.streams[0], 0), -EAGAIN, -EMSGSIZE,
           -EINVAL, -EPIPE);
 }
 
-/* Lends, and says that it is another process's: for the readers, that is how it always is. */
-static void lend(struct input *input) {
-  uint64_t how = take(input, 1);
+/* Memory in the pool, which may go while a frame refers to it. */
+static void allocate(struct input *input) {
+  uint64_t bytes = take(input, 1);
   if (!world.gpu || !world.gpu->estate) return;
-  if (world.lent != 0) {
-    require(ringcast_gpu_lent_is_idle(world.gpu, world.lent) >= 0);
-    int result = how & 1 ? ringcast_gpu_writer_unlend(world.gpu, world.lent, 0) : -EAGAIN;
-    allowed(result, -EAGAIN, -EPIPE);
-    if (result == 0) world.lent = 0;
+  if (world.memory.generation != 0) {
+    ringcast_gpu_drop(world.gpu, &world.memory);
+    world.memory.generation = 0;
     return;
   }
-  require(ringcast_gpu_writer_lend(world.gpu, world.source, &world.lent) == 0);
-  struct rc_gpu_lent *shared = &rc_gpu_control(&world.gpu->estate->segment)->lent[rc_gpu_lent_place(world.lent)];
-  if (how & 2) shared->handle = foreign;
+  allowed(ringcast_gpu_allocate(world.gpu, bytes, world.streams[0], &world.address, &world.memory), -EAGAIN, -EPIPE);
 }
 
 static void try_lease(struct input *input) {
@@ -303,13 +277,11 @@ static void copy(struct reader *reader, struct held *held, struct input *input) 
       result = ringcast_gpu_copy_frame(reader->gpu, &held->take, item.data, item.bytes, world.target);
     break;
   default:
-    if (fits || is_outside || item.placement == RINGCAST_PLACEMENT_EXTERN)
-      result = ringcast_gpu_copy_out(reader->gpu, &held->take, &item, world.target);
+    if (fits || is_outside) result = ringcast_gpu_copy_out(reader->gpu, &held->take, &item, world.target);
     require(result != 0 || fits || how % 6 < 4 || is_pool);
     break;
   }
-  allowed(result, -EPROTO, -EIO, -EINVAL, -EPIPE, -ENOTSUP, -EAGAIN);
-  require(result != -EIO || item.placement == RINGCAST_PLACEMENT_EXTERN); /* the driver says that of a handle alone */
+  allowed(result, -EPROTO, -EINVAL, -EPIPE, -ENOTSUP, -EAGAIN);
   require(result != 0 || !is_outside || item.bytes == 0);
 }
 
@@ -361,7 +333,7 @@ static void harm(struct input *input) {
   case 0: store(control, rest * 8 % sizeof(struct rc_gpu_identity), input); break;
   case 1: store(&world.writer->ring.ring.control->device, rest * 8 % sizeof(struct rc_device_place), input); break;
   case 2: store(&control->attention, rest * 8 % RC_LINE, input); break;
-  case 3: store(control->lent, rest * 8 % (2 * sizeof *control->lent), input); break;
+  case 3:
   case 4: store(control->consumers, rest * 8 % (READERS * sizeof *control->consumers), input); break;
   case 5: store(control, rc_gpu_ready_at(PLACES, (uint32_t)rest % POOL_SLOTS), input); break;
   case 6: store(control, rc_gpu_ack_at(PLACES, (uint32_t)rest % POOL_SLOTS, rest >> 2 & 1), input); break;
@@ -390,7 +362,7 @@ static void step(struct input *input) {
   switch (what % 18) {
   case 0:
   case 1: send(input); break;
-  case 2: lend(input); break;
+  case 2: allocate(input); break;
   case 3: try_lease(input); break;
   case 4: attach(reader, what >> 5); break;
   case 5: detach(reader, what >> 5); break;

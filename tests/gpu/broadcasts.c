@@ -31,7 +31,7 @@ static void delayed_by_a_kernel(int readers, bool on_null_stream) {
     bool spins = info_of(&world).way == RINGCAST_GPU_WAY_POOL;
     if (spins) gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
     if (!spins && round > 2) no_pool(info_of(&world).why);
-    send_one(&world, 0);
+    send_one(&world);
     if (spins) must_be_pending(&world, "before the kernel before it has ended");
     for (int i = 0; i < readers; i++) helper_hear(&helpers[i], &byte, 1);
     if (spins) must_be_pending(&world, "while the readers only enqueued");
@@ -57,13 +57,13 @@ static void in_a_row(int readers) {
   struct world world = open_writer(job.spin, 4 << 20, 0);
   introduce(&world, helpers, readers, count);
   for (int round = 0; round < 3; round++) { /* the readers open the pool by the first */
-    send_one(&world, 0);
+    send_one(&world);
     hear_all(helpers, readers);
   }
   double begun = now_us();
   for (int round = 3; round < count; round++) {
     if (round % 4 == 3) gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, (uint64_t)(round % 5) * 40000);
-    send_one(&world, 0);
+    send_one(&world);
   }
   figure_number("sent_us", (now_us() - begun) / (count - 3));
   for (int round = 3; round < count; round++) hear_all(helpers, readers);
@@ -109,7 +109,7 @@ static void reader_behind_a_kernel(void) {
   char byte = 1;
   introduce(&world, &helper, 1, 0);
   for (; sent < WARM_UP + HELD + MORE; sent++) {
-    if ((result = try_to_send(&world, 0, sent < WARM_UP ? 0 : RINGCAST_GPU_NO_INLINE)) != 0) break;
+    if ((result = try_to_send(&world, sent < WARM_UP ? 0 : RINGCAST_GPU_NO_INLINE)) != 0) break;
     if (sent > 0) helper_tell(&helper, &byte, 1);                                      /* read one more */
     helper_hear(&helper, &byte, 1);                                                    /* it is enqueued */
     must(world.gpu.cuda->stream_synchronize(world.gpu.stream), "cuStreamSynchronize"); /* it lies in the pool */
@@ -127,56 +127,10 @@ static void reader_behind_a_kernel(void) {
   helper_end(&helper);
 }
 
-/* ---- EXTERN ----------------------------------------------------------------------------------------------------- */
-
-static void read_lent(struct helper *me, void *context) {
-  struct opened opened = open_reader(me);
-  int count = say_attached(me);
-  (void)context;
-  for (int i = 0; i < count; i++) {
-    uint32_t seed = read_one(&opened, i);
-    tell_wrong(me, &opened, seed);
-  }
-  struct ringcast_frame frame; /* until the writer has gone: its next calls close what is taken back */
-  int result;
-  while ((result = ringcast_gpu_next(opened.reader, 10000000, &frame)) != -EPIPE)
-    if (result == 0) failed("a frame came that nobody has sent");
-    else if (result != -ETIMEDOUT) must_ringcast(result, "ringcast_gpu_next");
-  close_reader(&opened);
-}
-
-static void lent_memory(void) {
-  struct job job = {.spin = shared_memory(PAGE)};
-  struct helper helper = helper_start(read_lent, &job);
-  struct world world = open_writer(job.spin, 4 << 20, RINGCAST_GPU_EXTERN);
-  uint32_t lent;
-  int count = 1 + rounds(20);
-  must_ringcast(ringcast_gpu_writer_lend(world.writer, world.source, &lent), "ringcast_gpu_writer_lend");
-  figure_integer("lent_at_kib_of_a_2_mib_block", (int64_t)(world.source % (2 << 20) >> 10));
-  introduce(&world, &helper, 1, count);
-  for (int round = 0; round < count; round++) {
-    if (round == 1 && info_of(&world).way != RINGCAST_GPU_WAY_POOL) no_pool(info_of(&world).why);
-    send_one(&world, round == 0 ? 0 : lent); /* by one that goes INLINE the reader opens the pool first */
-    hear_all(&helper, 1);
-    double until = now_us() + 5e6;
-    while (ringcast_gpu_lent_is_idle(world.writer, lent) == 0 && now_us() < until) sched_yield();
-    if (ringcast_gpu_lent_is_idle(world.writer, lent) != 1) failed("what was lent is not told to have been read");
-  }
-  figure_integer("pool_frames", (int64_t)info_of(&world).pool_frames);
-  figure_integer("inline_frames", (int64_t)info_of(&world).inline_frames);
-  if (info_of(&world).inline_frames != 1) failed("a frame of lent memory went INLINE");
-  double begun = now_us();
-  must_ringcast(ringcast_gpu_writer_unlend(world.writer, lent, LIMIT_NS), "ringcast_gpu_writer_unlend");
-  figure_number("unlend_us", now_us() - begun);
-  close_writer(&world);
-  helper_end(&helper);
-}
-
 const struct probe_case broadcast_probes[] = {{"broadcast_behind_a_kernel_to_1", delayed_one, 90, false},
                                               {"broadcast_behind_a_kernel_to_3", delayed_three, 120, false},
                                               {"broadcast_on_the_null_stream", delayed_on_null_stream, 90, false},
                                               {"broadcast_in_a_row_to_1", in_a_row_one, 90, false},
                                               {"broadcast_in_a_row_to_3", in_a_row_three, 120, false},
                                               {"pool_behind_a_reader", reader_behind_a_kernel, 60, false},
-                                              {"lent_memory", lent_memory, 90, false},
                                               {NULL, NULL, 0, false}};

@@ -40,7 +40,7 @@ static void write_and_hang(struct helper *me, void *context) {
   for (int i = 0; i < 4; i++) {
     if (i == 3 && info_of(&world).way == RINGCAST_GPU_WAY_POOL)
       gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
-    send_one(&world, 0);
+    send_one(&world);
     if (i < 3) helper_hear(me, &byte, 1);
   }
   pid_t child = doomed->forks ? have_child(doomed) : 0;
@@ -118,7 +118,7 @@ static void reader_dies(void) {
   struct world world = open_writer(job.spin, 4 << 20, 0);
   introduce(&world, helpers, 2, count);
   for (int round = 0; round < 4; round++) {
-    send_one(&world, 0);
+    send_one(&world);
     hear_all(helpers, 2);
   }
   uint64_t before = info_of(&world).pool_frames;
@@ -126,7 +126,7 @@ static void reader_dies(void) {
   for (int round = 4; round < count; round++) {
     struct ringcast_peer peer = {.size = sizeof peer};
     while (ringcast_writer_check(world.ring, &peer) == 1) continue;
-    send_one(&world, 0);
+    send_one(&world);
     hear_all(helpers, 1);
   }
   figure_integer("pool_frames_after_death", (int64_t)(info_of(&world).pool_frames - before));

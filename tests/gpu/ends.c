@@ -110,13 +110,12 @@ struct ringcast_gpu_info info_of(struct world *world) {
   return info;
 }
 
-int try_to_send(struct world *world, uint32_t lent, uint32_t flags) {
+int try_to_send(struct world *world, uint32_t flags) {
   const int64_t shape[1] = {BYTES};
   uint32_t seed = world->sent++ % SEEDS;
   const struct ringcast_gpu_item item = {.key = "x",
                                          .key_bytes = 1,
                                          .on_device = 1,
-                                         .lent = lent,
                                          .tensor = {.data = (const void *)(uintptr_t)world->source,
                                                     .dtype = {1, 8, 1},
                                                     .ndim = 1,
@@ -124,12 +123,11 @@ int try_to_send(struct world *world, uint32_t lent, uint32_t flags) {
                                                     .flags = RINGCAST_ITEM_CUDA}};
   must(world->gpu.cuda->copy_dtod(world->source, world->patterns[seed], BYTES, world->gpu.stream), "cuMemcpyDtoDAsync");
   int result = ringcast_gpu_send(world->writer, &item, 1, seed, flags, world->gpu.stream, LIMIT_NS);
-  if (!lent)
-    must(world->gpu.cuda->copy_dtod(world->source, world->filler, BYTES, world->gpu.stream), "cuMemcpyDtoDAsync");
+  must(world->gpu.cuda->copy_dtod(world->source, world->filler, BYTES, world->gpu.stream), "cuMemcpyDtoDAsync");
   return result;
 }
 
-void send_one(struct world *world, uint32_t lent) { must_ringcast(try_to_send(world, lent, 0), "ringcast_gpu_send"); }
+void send_one(struct world *world) { must_ringcast(try_to_send(world, 0), "ringcast_gpu_send"); }
 
 void tell_handle(struct world *world, struct helper *reader) {
   char handle[96] = "";

@@ -52,8 +52,8 @@ void close_writer(struct world *world);
 struct ringcast_gpu_info info_of(struct world *world);
 
 /* On the stream: the next pattern to the tensor, the send, and other bytes to the tensor again. */
-int try_to_send(struct world *world, uint32_t lent, uint32_t flags);
-void send_one(struct world *world, uint32_t lent);
+int try_to_send(struct world *world, uint32_t flags);
+void send_one(struct world *world);
 
 void tell_handle(struct world *world, struct helper *reader);
 void introduce(struct world *world, struct helper *helpers, int readers, int count);

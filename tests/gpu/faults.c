@@ -50,7 +50,7 @@ static void write_and_fault(struct helper *me, void *spin) {
   helper_hear(me, &byte, 1); /* attached */
   helper_tell(me, (int[]){0}, sizeof(int));
   for (int i = 0; i < WARM_UP; i++) {
-    send_one(&world, 0);
+    send_one(&world);
     helper_hear(me, &byte, 1);
   }
   gpu_fault(&world.gpu, world.gpu.stream);
@@ -132,11 +132,11 @@ static void reader_faults(void) {
   double took;
   introduce(&world, helpers, 2, count);
   for (int round = 0; round < WARM_UP; round++) {
-    send_one(&world, 0);
+    send_one(&world);
     hear_all(helpers, 2);
   }
   if (info_of(&world).pool_frames == 0) no_pool(info_of(&world).why);
-  send_one(&world, 0);
+  send_one(&world);
   hear_all(helpers, 1);
   helper_hear(&helpers[1], &stream, sizeof stream);
   helper_hear(&helpers[1], &ended, sizeof ended);
@@ -148,7 +148,7 @@ static void reader_faults(void) {
   helper_end(&helpers[1]);
   uint64_t before = info_of(&world).pool_frames;
   for (int round = WARM_UP + 1; round < count; round++) {
-    send_one(&world, 0);
+    send_one(&world);
     hear_all(helpers, 1);
   }
   figure_integer("pool_frames_after_it", (int64_t)(info_of(&world).pool_frames - before));
@@ -188,12 +188,12 @@ static void exit_by(const char *name, bool at_once) {
   char byte;
   introduce(&world, &helper, 1, 0);
   for (int i = 0; i < WARM_UP; i++) {
-    send_one(&world, 0);
+    send_one(&world);
     hear_all(&helper, 1);
   }
   if (info_of(&world).pool_frames == 0) no_pool(info_of(&world).why);
   gpu_spin(&world.gpu, world.gpu.stream, world.spin_address, BOUND_NS);
-  send_one(&world, 0);
+  send_one(&world);
   helper_hear(&helper, &byte, 1);
   double took = await_exit(&helper, 5e6);
   __atomic_store_n(spin, 1, __ATOMIC_RELEASE);

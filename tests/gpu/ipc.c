@@ -127,30 +127,6 @@ static void open_twice_and_by_itself(void) {
   dismiss(&helper);
 }
 
-/* Small allocations lie in one block of the driver's, and each handle must show its own: else nothing small may be
- * lent. */
-static void two_of_one_block(void) {
-  struct helper helper = helper_start(serve, NULL);
-  struct gpu gpu = gpu_open();
-  struct offer offers[2] = {ask(&helper, TRIED), ask(&helper, TRIED)};
-  rc_cu_ptr opened[2], base;
-  size_t bytes;
-  for (int i = 0; i < 2; i++) {
-    must_share(offers[i].result, "cuIpcGetMemHandle");
-    must_share(open_it(&gpu, &offers[i], &opened[i]), i == 0 ? "cuIpcOpenMemHandle" : "cuIpcOpenMemHandle of another");
-  }
-  figure_integer("opened_kib_apart", ((int64_t)opened[1] - (int64_t)opened[0]) / 1024);
-  if (gpu.cuda->mem_get_address_range(&base, &bytes, opened[1]) == RC_CU_SUCCESS) {
-    figure_integer("offset_in_what_was_opened", (int64_t)(opened[1] - base));
-    figure_integer("bytes_opened", (int64_t)bytes);
-  }
-  for (int i = 0; i < 2; i++)
-    if (gpu_differing(&gpu, opened[i], TRIED, offers[i].seed) != 0)
-      failed("the handle of allocation %d of two shows other memory", i + 1);
-  for (int i = 0; i < 2; i++) must(gpu.cuda->ipc_close_handle(opened[i]), "cuIpcCloseMemHandle");
-  dismiss(&helper);
-}
-
 /* Free and allocate again: are the handle's bytes the same, and what does an opener of the old one see? */
 static void handles_after_free(void) {
   struct helper helper = helper_start(serve, NULL);
@@ -245,7 +221,6 @@ static void what_is_not_exported(void) {
 
 const struct probe_case ipc_probes[] = {{"ipc_open_costs", open_costs, 120, false},
                                         {"ipc_open_twice_and_by_itself", open_twice_and_by_itself, 60, true},
-                                        {"ipc_two_of_one_block", two_of_one_block, 60, false},
                                         {"ipc_handles_after_free", handles_after_free, 60, true},
                                         {"ipc_exporter_dies", exporter_dies, 60, false},
                                         {"ipc_memory_of_the_dead", memory_of_the_dead, 60, false},

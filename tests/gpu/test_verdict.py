@@ -170,7 +170,7 @@ class Verdict(unittest.TestCase):
 
         self.one("one open for each reader", "met", "1 of 1 readers in 900 frames", cut_perf, 0)
         self.one("two processes on the device", "met", "", cut_perf, 0)
-        self.assertEqual(self.judge(lambda found: found["probes.jsonl"].append('{"probe": "lent_mem'))[0], 0)
+        self.assertEqual(self.judge(lambda found: found["probes.jsonl"].append('{"probe": "pool_beh'))[0], 0)
         strange = changed("perf.json", 0, device_free_bytes=None)
         self.one("memory and contexts", "NOT MET", "not as expected", strange, 1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's tensors: of all kinds, on streams, written to again at once, lent, beside a capture, and by a drop-in."""
+"""torch's tensors: of all kinds, on streams, written to again at once, beside a capture, and by a drop-in."""
 
 import contextlib
 import multiprocessing
@@ -102,7 +102,7 @@ def torch_on_a_stream_of_its_own():
     torch_written_to_again_at_once(torch.cuda.Stream())
 
 
-# ---- expandable_segments, loans and what is given back ---------------------------------------------------------------
+# ---- expandable_segments, and what is given back ---------------------------------------------------------------------
 
 
 def expand_segments():
@@ -115,53 +115,6 @@ def torch_expandable_segments():
     expand_segments()
     need_torch()
     broadcast(torch_values(), check_torch)
-
-
-def torch_lent():
-    """Larger than the pool: the readers copy it from where it lies."""
-    torch = need_torch()
-    import ringcast
-
-    count = 12
-    tensor = torch.zeros(4 << 20, dtype=torch.uint8, device="cuda")
-    with ringcast.Writer(gpu_lend=True, gpu_pool_bytes=2 << 20) as writer:
-        with receivers(writer, check_filled, count, number=2, lent=1) as pipes:
-            for number in range(2):  # by these the pool is opened
-                writer.send({"x": torch.zeros(64, dtype=torch.uint8, device="cuda").fill_(number)}, LIMIT)
-                hear(pipes)
-            if writer.gpu.way != "pool":
-                no_pool(writer.gpu, writer.gpu.why)
-            with writer.lend(tensor) as loan:
-                for number in range(2, count):
-                    tensor.fill_(number % 251)
-                    before = writer.gpu
-                    writer.send({"x": tensor}, LIMIT)
-                    sent = before.inline_frames == writer.gpu.inline_frames
-                    expect(sent and before.full == writer.gpu.full, "what was lent went another way")
-                    loan.wait(LIMIT)
-                    hear(pipes)
-
-
-def torch_that_can_not_be_lent():
-    """expandable_segments: it is told, with the reason, and the tensor goes all the same."""
-    expand_segments()
-    torch = need_torch()
-    import ringcast
-
-    tensor = torch.zeros(4 << 20, dtype=torch.uint8, device="cuda")
-    if not any(segment.get("is_expandable") for segment in torch.cuda.memory_snapshot()):
-        raise Skipped("torch has no expandable_segments here")
-    refused = None
-    with ringcast.Writer(capacity=ROOMY, gpu_lend=True) as writer, receivers(writer, check_filled_large, 4) as pipes:
-        try:
-            writer.lend(tensor)
-        except Exception as error:
-            refused = f"{type(error).__name__}: {error}"
-        FIGURES["refused"] = refused
-        expect(refused and "export" in refused, f"lend() of memory that can't be exported: {refused}")
-        for number in range(4):
-            writer.send({"x": tensor.fill_(number)}, LIMIT)
-            hear(pipes)
 
 
 def torch_memory_is_given_back():
@@ -282,8 +235,6 @@ PROBES = [
     torch_written_to_again_at_once,
     torch_on_a_stream_of_its_own,
     torch_expandable_segments,
-    torch_lent,
-    torch_that_can_not_be_lent,
     torch_memory_is_given_back,
     torch_capture_is_refused,
     torch_capture_of_all_threads_is_refused,

@@ -19,18 +19,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = {
     "headers": ("include", 1460),
     "core": ("ring shm channel", 8740),
-    "gpu": ("gpu", 5220),
-    "extension": ("python/extension", 10860),
-    "package": ("python/ringcast", 7860),
+    "gpu": ("gpu", 4830),
+    "extension": ("python/extension", 10700),
+    "package": ("python/ringcast", 7750),
     "measuring": ("tools bench python/ringcast/bench", 7440),
-    "tests": ("tests", 42750),
-    "tests of gpu": ("tests", 21340),
+    "tests": ("tests", 42460),
+    "tests of gpu": ("tests", 20390),
 }
 SLACK = 3  # a part may be so many per cent below its figure before the figure must follow
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 926,
+    "python/ringcast/_ringcast.pyi": 876,
     "tests/fake_cuda/streams.c": 517,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,
@@ -40,7 +40,7 @@ MOST = 500
 SUFFIXES = {".c", ".h", ".cc", ".py", ".pyi", ".sh", ".txt", ".pml", ".cmake", ".json", ".supp", ".md"}
 DATA = {".md", ".txt", ".json"}  # may be as long as they like
 ME = "tests/lint/budget.py"
-OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|lent_|lend|_loans|fake_torch)")
+OF_THE_GPU = re.compile(r"^tests/.*(gpu|cuda|device|fake_torch)")
 
 
 def tracked():

@@ -71,13 +71,13 @@ void rc_test_point(enum rc_point point) {
 
 static ringcast_gpu_writer *open_pool(ringcast_writer *writer) {
   const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = 8, .flags = RINGCAST_GPU_EXTERN};
+      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = 8};
   ringcast_gpu_writer *gpu;
   child_must(ringcast_gpu_writer_open(writer, &options, &gpu) == 0);
   return gpu;
 }
 
-/* Pools come and go, and so does what is lent. What the frame of lent memory holds stays as it is until it is idle. */
+/* Pools come and go. */
 static void be_the_writer(void *context) {
   (void)context;
   const struct ringcast_writer_options plain = {
@@ -93,13 +93,8 @@ static void be_the_writer(void *context) {
   while (!atomic_load(&board->stop)) {
     ringcast_gpu_writer *gpu = open_pool(writer);
     for (int i = 0; i < POOL_LIFE && !atomic_load(&board->stop); i++, number++) {
-      uint32_t lent = 0;
       alarm(HANG_S); /* a frame may not take so long; a life may, where all CPUs are busy */
-      if (i % 8 == 7) child_must(ringcast_gpu_writer_lend(gpu, own.lent, &lent) == 0);
-      child_must(fill_frame(&own, number, lent != 0));
-      int rc = send_frame(gpu, &own, number, lent, RINGCAST_FOREVER);
-      child_must(rc == 0 || (rc == -EAGAIN && lent));
-      if (lent) child_must(ringcast_gpu_writer_unlend(gpu, lent, RINGCAST_FOREVER) == 0);
+      send_must(gpu, &own, number);
       for (int turn = 0; turn < 3; turn++) sched_yield();
     }
     ringcast_gpu_writer_close(gpu);

@@ -51,7 +51,7 @@ static void be_a_writer_that_goes(void *context) {
   if (run.how == KILLED) raise(SIGKILL);
   fake_cuda()->break_context(own.context);
   if (run.how == DEVICE_FAILS) {
-    int rc = send_frame(gpu, &own, 3, 0, 0);
+    int rc = send_frame(gpu, &own, 3, 0);
     child_must(rc == -EPIPE || rc == -EIO);
     child_must(way_of(gpu, &info) == RINGCAST_GPU_WAY_LOST && strstr(info.why, "device"));
     await_count(&world->done, READERS);

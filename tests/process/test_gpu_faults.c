@@ -11,7 +11,7 @@
 #include "tests/support/gpu_peers.h"
 #include "tests/support/suite.h"
 
-enum { FRAMES = 6, LENT_FROM = 2, TRANSIENT = 999, FOR_GOOD = 700 };
+enum { FRAMES = 6, TRANSIENT = 999, FOR_GOOD = 700 };
 enum { WRITER, READER };
 
 static struct board {
@@ -19,7 +19,7 @@ static struct board {
   struct side {
     long calls;      /* of the driver */
     char failed[48]; /* which of them */
-    uint32_t whole, by_pool, lent, errors;
+    uint32_t whole, by_pool, errors;
     struct ringcast_gpu_info info;
   } sides[2];
 } * board;
@@ -56,7 +56,7 @@ static void end_side(int who, int files) {
 
 static ringcast_gpu_writer *open_writer(ringcast_writer *writer) {
   const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = 4, .flags = RINGCAST_GPU_EXTERN};
+      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = 4};
   ringcast_gpu_writer *gpu = NULL;
   int rc = ringcast_gpu_writer_open(writer, &options, &gpu);
   must_say_why(rc);
@@ -66,37 +66,17 @@ static ringcast_gpu_writer *open_writer(ringcast_writer *writer) {
 
 static void await_received(void) { gate_wait(&run.received); }
 
-static uint32_t lend(ringcast_gpu_writer *gpu, struct own_device *own) {
-  struct ringcast_gpu_info info = {.size = sizeof info};
-  uint32_t lent = 0;
-  child_must(ringcast_gpu_writer_info(gpu, &info) == 0);
-  if (info.way == RINGCAST_GPU_WAY_NO_POOL) child_must(strlen(info.why) > 8);
-  if (info.way == RINGCAST_GPU_WAY_NO_POOL || info.way == RINGCAST_GPU_WAY_LOST) return 0;
-  int rc = ringcast_gpu_writer_lend(gpu, own->lent, &lent);
-  must_say_why(rc);
-  if (rc != 0 && !is_broken(WRITER)) child_must(ringcast_gpu_writer_lend(gpu, own->lent, &lent) == 0);
-  return lent;
-}
-
 /* One after the other: each has been received before the next. */
 static void send_all(ringcast_gpu_writer *gpu, struct own_device *own) {
-  uint32_t lent = 0;
   int rc = 0;
   for (uint64_t number = 0; number < FRAMES && rc == 0; number++) {
-    if (number == LENT_FROM) lent = lend(gpu, own);
-    bool filled = fill_frame(own, number, lent != 0);
+    bool filled = fill_frame(own, number);
     child_must(filled || is_broken(WRITER));
-    rc = send_frame(gpu, own, number, lent, RINGCAST_FOREVER);
-    if (rc == -EAGAIN && lent) rc = send_frame(gpu, own, number, lent = 0, RINGCAST_FOREVER);
-    if (rc != 0 && !is_broken(WRITER)) rc = send_frame(gpu, own, number, lent, RINGCAST_FOREVER);
+    rc = send_frame(gpu, own, number, RINGCAST_FOREVER);
+    if (rc != 0 && !is_broken(WRITER)) rc = send_frame(gpu, own, number, RINGCAST_FOREVER);
     child_must(rc == 0 || is_broken(WRITER));
     if (rc == 0) await_received();
-    if (rc == 0 && lent) board->sides[WRITER].lent++;
   }
-  if (!lent) return;
-  rc = ringcast_gpu_writer_unlend(gpu, lent, RINGCAST_FOREVER); /* whose device has failed may call no more */
-  must_say_why(rc);
-  child_must(rc == 0 || is_broken(WRITER));
 }
 
 static void be_the_writer(void *context) {
@@ -212,7 +192,6 @@ static bool try_call(long call) {
   }
   if (!hit) {
     ck_assert_uint_eq(reader->by_pool, FRAMES - 1);
-    ck_assert_uint_eq(writer->lent, FRAMES - LENT_FROM);
     ck_assert_uint_eq(writer->info.way, RINGCAST_GPU_WAY_POOL);
   }
   return hit;

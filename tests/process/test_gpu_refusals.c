@@ -173,12 +173,13 @@ static void be_a_plain_reader(void *context) {
 
 START_TEST(a_writer_without_a_pool_says_why) {
   const struct lack *lack = &lacks[_i];
-  const struct ringcast_gpu_writer_options options = {.size = sizeof options, .flags = RINGCAST_GPU_EXTERN};
+  const struct ringcast_gpu_writer_options options = {.size = sizeof options};
   struct own_device own;
   ringcast_writer *writer;
   ringcast_gpu_writer *gpu;
   struct ringcast_gpu_info info;
-  uint32_t lent;
+  ringcast_device_ptr where;
+  struct ringcast_gpu_extent memory;
   make_world();
   pid_t reader = start_child(be_a_plain_reader, NULL);
   if (lack->name) setenv(lack->name, lack->value, 1);
@@ -191,7 +192,7 @@ START_TEST(a_writer_without_a_pool_says_why) {
   await_count(&world->attached, 1);
   ck_assert_uint_eq(way_of(gpu, &info), RINGCAST_GPU_WAY_NO_POOL);
   ck_assert_msg(strstr(info.why, lack->says), "%s", info.why);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu, own.lent, &lent), -ENOTSUP);
+  ck_assert_int_eq(ringcast_gpu_allocate(gpu, 100, own.stream, &where, &memory), -EAGAIN);
   ck_assert_msg(strstr(ringcast_last_error(), lack->says), "%s", ringcast_last_error());
   for (uint64_t i = 0; i < 2; i++) send_must(gpu, &own, i);
   child_must_succeed(reader);
@@ -225,7 +226,7 @@ START_TEST(a_reader_in_the_writers_process_reads_the_pool) {
   ck_assert_uint_eq(way_of(gpu, &info), RINGCAST_GPU_WAY_POOL);
   ringcast_gpu_writer_close(gpu); /* what the reader has open stays */
   ringcast_writer_close(writer);
-  ck_assert_int_ge((int)fake_cuda()->live("allocations"), 5);
+  ck_assert_int_ge((int)fake_cuda()->live("allocations"), 3);
   ringcast_gpu_reader_close(gpu_reader);
   ringcast_reader_close(reader);
   own_device_close(&theirs);
@@ -247,7 +248,6 @@ static struct both {
   struct ringcast_gpu_take take;
   struct ringcast_item item;
   ringcast_gpu_hold *hold;
-  uint32_t lent;
 } both;
 
 static void be_a_forked_child(void *context) {
@@ -260,25 +260,23 @@ static void be_a_forked_child(void *context) {
   ringcast_gpu_hold *hold;
   ringcast_device_ptr where;
   uint64_t bytes = 100, offset;
-  uint32_t lent;
   uint8_t host[PLAIN_BYTES];
   const int64_t shape[1] = {100};
   const struct ringcast_tensor tensor = {
       .data = device_data(both.own.memory), .dtype = {1, 8, 1}, .ndim = 1, .shape = shape};
-  const struct ringcast_gpu_item item = {"p", 1, tensor, 1, 0};
+  const struct ringcast_gpu_item item = {"p", 1, tensor, 1};
   ringcast_stream stream = both.own.stream;
   begin_peer("forked child");
   child_must(ringcast_gpu_writer_open(both.writer, NULL, &writer) == -ECHILD);
   child_must(ringcast_gpu_lease(both.gpu_writer, &bytes, 1, &offset, &lease) == -ECHILD);
-  child_must(ringcast_gpu_lease_lent(both.gpu_writer, &both.lease, both.lent) == -ECHILD);
+  child_must(ringcast_gpu_allocate(both.gpu_writer, bytes, stream, &where, &lease) == -ECHILD);
+  child_must(ringcast_gpu_attach(both.gpu_writer, &both.lease, &both.lease) == -ECHILD);
+  child_must(ringcast_gpu_lease_address(both.gpu_writer, &both.lease, both.lease.base, stream, &where) == -ECHILD);
   child_must(ringcast_gpu_copy_in(both.gpu_writer, &both.lease, both.lease.base, &tensor, stream) == -ECHILD);
   child_must(ringcast_gpu_commit(both.gpu_writer, &both.lease, stream, 64) == -ECHILD);
   child_must(ringcast_gpu_fetch(both.gpu_writer, &tensor, host, stream) == -ECHILD);
   child_must(ringcast_gpu_wait(both.gpu_writer, stream) == -ECHILD);
   child_must(ringcast_gpu_send(both.gpu_writer, &item, 1, 0, 0, stream, 0) == -ECHILD);
-  child_must(ringcast_gpu_writer_lend(both.gpu_writer, both.own.lent, &lent) == -ECHILD);
-  child_must(ringcast_gpu_lent_is_idle(both.gpu_writer, both.lent) == -ECHILD);
-  child_must(ringcast_gpu_writer_unlend(both.gpu_writer, both.lent, 0) == -ECHILD);
   child_must(ringcast_gpu_writer_info(both.gpu_writer, &info) == -ECHILD);
   ringcast_gpu_drop(both.gpu_writer, &both.lease);
   child_must(ringcast_gpu_reader_open(both.reader, NULL, &reader) == -ECHILD);
@@ -311,7 +309,6 @@ START_TEST(a_forked_child_is_refused_and_harms_nothing) {
   attach_peer(handle, &both.theirs, &both.reader, &both.gpu_reader);
   send_must(both.gpu_writer, &both.own, 0);
   ck_assert_int_eq(receive_frame(both.gpu_reader, &both.theirs, 0, &received), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(both.gpu_writer, both.own.lent, &both.lent), 0);
   send_must(both.gpu_writer, &both.own, 1);
   ck_assert_int_eq(ringcast_gpu_next(both.gpu_reader, 0, &both.frame), 0);
   ck_assert_int_eq(ringcast_frame_open(&opened, both.frame.data, both.frame.bytes), 0);
@@ -330,7 +327,6 @@ START_TEST(a_forked_child_is_refused_and_harms_nothing) {
     ck_assert_int_eq(receive_frame(both.gpu_reader, &both.theirs, 0, &received), 0);
     ck_assert(received.whole && received.number == i && received.by_pool);
   }
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(both.gpu_writer, both.lent, RINGCAST_FOREVER), 0);
   ringcast_gpu_reader_close(both.gpu_reader);
   ringcast_reader_close(both.reader);
   ringcast_gpu_writer_close(both.gpu_writer);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the threads of a reader of device tensors do at once: others give tensors back while it closes, it closes while
- * its streams wait, the writer dies between the two halves of a begin, or before what it has lent is open. And readers
- * that attach while the writer sends as fast as it can: a frame is either not for them, which only the first can be, or
- * right. Nobody is woken by a word that another thread may have unmapped. For ThreadSanitizer too, and with the named
- * points.
+ * its streams wait, the writer dies between the two halves of a begin. And readers that attach while the writer sends
+ * as fast as it can: a frame is either not for them, which only the first can be, or right. No thread is woken by a
+ * word that another thread may have unmapped. For ThreadSanitizer too, and with the named points.
  */
 #include <pthread.h>
 #include <sys/mman.h>
@@ -21,29 +20,15 @@ enum {
   HELD = 8,
   TIMES = 20,
   ATTACHES = 40,
-  OF_EACH = 24 /* as the ring has earlier ones */,
-  MOST_FILES = 256
+  OF_EACH = 24 /* as the ring has earlier ones */
 };
 
 static struct world {
   char handle[128];
-  _Atomic int attached, opened, take_noted, released, ending, stop;
+  _Atomic int attached, opened, take_noted, released, stop;
 } * world;
 
 static _Atomic bool stands_between; /* this process's begin waits between T1 and T2 */
-
-static enum death { ENDED, ENDED_AND_SEEN, ENDING, DEATHS } death;
-static _Atomic pid_t lender; /* for whose death this process waits, before it opens what is lent; 0: for nobody's */
-
-static void stand_before_lent(void) {
-  siginfo_t ended;
-  pid_t pid = atomic_exchange(&lender, 0);
-  if (pid == 0) return;
-  atomic_store(&world->take_noted, 1);
-  if (death == ENDING) await_count(&world->ending, 1);
-  else waitid(P_PID, (id_t)pid, &ended, WEXITED | WNOWAIT);
-  if (death == ENDED_AND_SEEN) await_count(&world->released, 1);
-}
 
 /* Who wakes by an event, by a word that another thread may unmap: import and mutex, or a pool that is left. */
 static struct rc_import *_Atomic closing;
@@ -93,7 +78,6 @@ static void stand_in_death(void) {
 void rc_test_point(enum rc_point point) {
   if (point == RC_POINT_DEATH_SEEN) stand_in_death();
   if (point == RC_POINT_E6_DONE) look_at_wake();
-  if (point == RC_POINT_LENT_NOTED) stand_before_lent();
   if (point == RC_POINT_WAITS_RELEASED && world) atomic_store(&world->released, 1);
   if (!atomic_load(&stands_between)) return;
   if (point != RC_POINT_TAKE_NOTED) return;
@@ -189,7 +173,7 @@ END_TEST
 static _Atomic uint32_t *hold_up_the_writer(void) {
   rc_cu_module module;
   rc_cu_function spin;
-  rc_cu_ptr word = both.own.lent;
+  rc_cu_ptr word = both.own.memory + OWN_BYTES - 64;
   uint64_t turns = UINT64_MAX;
   void *arguments[] = {&word, &turns};
   _Atomic uint32_t *host = fake_cuda()->host(word);
@@ -322,71 +306,6 @@ START_TEST(a_wait_that_is_enqueued_after_the_release_ends) {
 }
 END_TEST
 
-/* Of a process that is being killed nothing can be opened any more, some time before it has ended. */
-static void be_a_lender_to_be_killed(void *context) {
-  (void)context;
-  struct own_device own;
-  ringcast_writer *writer;
-  uint32_t lent;
-  begin_peer("writer");
-  ringcast_gpu_writer *gpu = open_peer_writer(world->handle, 2, SLOTS, &own, &writer);
-  atomic_store(&world->opened, 1);
-  await_count(&world->attached, 1);
-  send_must(gpu, &own, 0);
-  await_way(gpu, RINGCAST_GPU_WAY_POOL);
-  child_must(ringcast_gpu_writer_lend(gpu, own.lent, &lent) == 0);
-  child_must(fill_frame(&own, 1, true) && send_frame(gpu, &own, 1, lent, RINGCAST_FOREVER) == 0);
-  await_count(&world->take_noted, 1);
-  if (death == ENDING) {
-    for (int fd = STDERR_FILENO + 1; fd < MOST_FILES; fd++) close(fd);
-    atomic_store(&world->ending, 1);
-    await_count(&world->stop, 1);
-  }
-  raise(SIGKILL);
-}
-
-/* Has the writer end once this process has tried to open what is lent. */
-static void *end_the_writer(void *context) {
-  while (fake_cuda()->calls("cuIpcOpenMemHandle") == *(long *)context) sched_yield();
-  atomic_store(&world->stop, 1);
-  return NULL;
-}
-
-START_TEST(lent_memory_of_a_dead_writer_is_gone) {
-  struct own_device own;
-  ringcast_reader *reader;
-  ringcast_gpu_reader *gpu;
-  struct received received;
-  struct ringcast_gpu_info info = {.size = sizeof info};
-  pthread_t ends;
-  int status;
-  make_world();
-  death = (enum death)_i;
-  pid_t writer = start_child(be_a_lender_to_be_killed, NULL);
-  int files = begin_peer("reader");
-  await_count(&world->opened, 1);
-  attach_peer(world->handle, &own, &reader, &gpu);
-  atomic_store(&world->attached, 1);
-  ck_assert_int_eq(receive_frame(gpu, &own, RINGCAST_FOREVER, &received), 0);
-  ck_assert(received.whole);
-  long calls = fake_cuda()->calls("cuIpcOpenMemHandle");
-  ck_assert_int_eq(pthread_create(&ends, NULL, end_the_writer, &calls), 0);
-  atomic_store(&lender, writer);
-  ck_assert_int_eq(receive_frame(gpu, &own, RINGCAST_FOREVER, &received), 0);
-  ck_assert_int_eq(received.failed, -EPIPE);
-  ck_assert_int_eq(ringcast_gpu_reader_info(gpu, &info), 0);
-  ck_assert_int_eq(info.way, RINGCAST_GPU_WAY_LOST);
-  pthread_join(ends, NULL);
-  ck_assert_int_eq(waitpid(writer, &status, 0), writer);
-  ck_assert(WIFSIGNALED(status));
-  ck_assert_int_eq(receive_frame(gpu, &own, RINGCAST_FOREVER, &received), -EPIPE);
-  ringcast_gpu_reader_close(gpu);
-  ringcast_reader_close(reader);
-  own_device_close(&own);
-  await_nothing_left(files);
-}
-END_TEST
-
 static void be_a_writer_in_haste(void *context) {
   (void)context;
   struct own_device own;
@@ -443,7 +362,6 @@ int main(void) {
   tcase_add_test(tests, who_leaves_a_pool_wakes_its_readers_before_others_unmap_the_event);
   tests = add_case(suite, "processes");
   tcase_add_test(tests, a_wait_that_is_enqueued_after_the_release_ends);
-  tcase_add_loop_test(tests, lent_memory_of_a_dead_writer_is_gone, 0, DEATHS);
   tcase_add_test(tests, a_frame_is_right_or_not_for_who_attaches);
   return run_gpu_suite(suite, "test_gpu_threads");
 }

@@ -184,26 +184,3 @@ def rings(gpus):
         peer.call(device_peers.close)
     for peer in made:
         assert peer.call(device_peers.left) == (0, 0, 0)
-
-
-@pytest.fixture
-def lending(rings):
-    """Makes a ring whose writer has lent something, as "x", and whose readers have opened its pool."""
-    import device_peers
-    from lent_tensors import LARGE, LITTLE, close_loans, lend, prepare, segments
-
-    made = []
-
-    def make(array=LARGE, readers=1, options=None, reader_options=None):
-        writer, others = rings(readers, {**LITTLE, **(options or {})}, reader_options)
-        made.append((writer, others))
-        writer.call(lend, array)
-        assert [reader.call(prepare) for reader in others] == [True] * readers
-        return writer, others
-
-    yield make
-    for writer, others in made:
-        for reader in others:  # what a test that fails has left unread is waited for else
-            reader.call(device_peers.close)
-        writer.call(close_loans)
-        assert writer.call(segments) == 0

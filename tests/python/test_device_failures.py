@@ -369,11 +369,11 @@ def test_a_torch_without_cuda_is_told_of(fake_driver):
 def prepare_on_busy_device(state):
     """It comes to no new stream; then it does. What both sides say meanwhile and after."""
     writer, reader = pair(state)
-    loan = writer.lend(state["torch"].segment(np.arange(1000.0)))
+    made = writer.empty((1000,), state["torch"].float64)
     with failing("cuStreamQuery", 600, 0):
         said = [reader.prepare_gpu(), reader.gpu.way, reader.gpu.why, writer.gpu.why]
     said += [reader.prepare_gpu(), reader.gpu.way, reader.gpu.why]
-    loan.close(WATCHDOG)
+    del made
     return said
 
 

@@ -64,11 +64,7 @@ def send(writer: Writer) -> str:
     except ringcast.FrameTooLarge as error:
         needed: int = error.spill_bytes or error.capacity or 0
         print(needed, info.spill_bytes + info.spill_used + info.ring_frame - info.spill_error)
-    with writer.lend(data_of_a_device()) as loan:
-        loan.wait(timeout=1)
-        lent: ringcast.Loan = loan
-        lent.close(None)
-        print(lent.idle and lent.closed)
+    writer.send({"x": writer.empty((2, 3), "a dtype", device="cuda")})
     sizes: List[int] = [writer.capacity, writer.max_frame, writer.page_size, writer.ring_frame, writer.spill_bytes]
     return writer.handle + states[0] + first.name + str(sizes)
 
@@ -115,7 +111,7 @@ def receive(handle: str) -> Tuple[Any, int]:
 
 with Writer(1 << 20, readers=4, memory="pages", spin=None, numa=0, spill_bytes=1 << 22, allow_pickle=True) as writer:
     send(writer)
-Writer(on_death="evict", on_slow="evict", slow=0.5, gpu_lend=True).close()
+Writer(on_death="evict", on_slow="evict", slow=0.5).close()
 """
 
 WRONG = """

@@ -54,8 +54,7 @@ static inline void inspect_tensor(const struct ringcast_frame_reader *reader, co
   require(ringcast_tensor_bytes(&tensor, &bytes) == 0);
   require(bytes <= item->bytes); /* so a reader never allocates more than the frame's size */
   if (item->placement != RINGCAST_PLACEMENT_INLINE) {
-    bool is_lent = item->placement == RINGCAST_PLACEMENT_EXTERN;
-    require((is_lent || item->placement == RINGCAST_PLACEMENT_POOL) && (item->lent != 0) == is_lent);
+    require(item->placement == RINGCAST_PLACEMENT_POOL);
     require(item->flags & RINGCAST_ITEM_CUDA && !item->data && bytes == item->bytes && bytes > 0);
     require(reader->version >= 3 && reader->device_epoch != 0 && reader->device_generation != 0);
     require(item->device_offset + bytes > item->device_offset);
@@ -87,7 +86,7 @@ static inline void inspect_item(const struct ringcast_frame_reader *reader, cons
   require(!(item->flags & hashes) || (is_tensor && reader->version >= 2));
   require(!(item->flags & devices) || (is_tensor && reader->version >= 3));
   require((item->flags & devices) != devices && (!(item->flags & devices) || item->flags & RINGCAST_ITEM_CUDA));
-  require(is_here ? item->device_offset == 0 && item->lent == 0 : is_tensor);
+  require(is_here ? item->device_offset == 0 : is_tensor);
   if (item->key) inspect_bytes(reader, item->key, item->key_bytes);
   if (is_here) inspect_bytes(reader, item->data, item->bytes);
   if (is_tensor) inspect_tensor(reader, item);

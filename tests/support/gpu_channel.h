@@ -117,17 +117,6 @@ static inline int send_bytes(int64_t at, int64_t bytes, uint32_t flags) {
   return ringcast_gpu_send(gpu_writer, &item, 1, 0, flags, stream, 0);
 }
 
-/* The same of what is lent: a kilobyte. */
-static inline int send_lent(int64_t at, uint32_t lent) {
-  int64_t shape[1] = {1000};
-  struct ringcast_gpu_item item = {.key = "x",
-                                   .key_bytes = 1,
-                                   .tensor = bytes_on_device(source + (rc_cu_ptr)at, shape),
-                                   .on_device = 1,
-                                   .lent = lent};
-  return ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0);
-}
-
 struct received {
   struct ringcast_frame frame;
   struct ringcast_frame_reader opened;

@@ -27,7 +27,7 @@ static inline void draft(uint64_t bytes, struct draft *out) {
   ringcast_plan_device_tensor(&plan, 1, 1);
   ck_assert_int_eq(ringcast_writer_reserve(writer, ringcast_plan_bytes(&plan), 0, &span), 0);
   ck_assert_int_eq(ringcast_build_begin(&builder, span.data, span.bytes, &plan, RINGCAST_ROOT_DICT, 0), 0);
-  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "x", 1, &tensor, RINGCAST_PLACEMENT_POOL, out->offset, 0), 0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "x", 1, &tensor, out->offset), 0);
   ck_assert_int_eq(ringcast_build_device(&builder, out->lease.slot, out->lease.epoch, out->lease.generation), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &out->bytes), 0);
 }

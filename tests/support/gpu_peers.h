@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A writer and a reader of device tensors for tests in which calls fail and peers die: each in a process of its own,
- * with the fake driver. Frame number n holds: n itself; a tensor in C order and a strided one, of the device; and, if
- * asked for, one in lent memory. All bytes follow from n. What went wrong in a child is told by its exit status.
+ * with the fake driver. Frame number n holds: n itself; a tensor in C order and a strided one, of the device. All bytes
+ * follow from n. What went wrong in a child is told by its exit status.
  *
  * The test's own calls of the driver are made again when they fail, as a fault may be meant for any call.
  */
@@ -25,10 +25,8 @@ enum {
   ROWS = 10,
   ROW_BYTES = 80, /* of 160: every other 20 words */
   STRIDED_BYTES = ROWS * ROW_BYTES,
-  LENT_BYTES = 5000,
   PLAIN_AT = 0,
   STRIDED_AT = 4096,
-  LENT_AT = 8192,
   OWN_BYTES = 16384
 };
 
@@ -51,7 +49,7 @@ static inline int begin_peer(const char *name) {
   return open_descriptors();
 }
 
-/* Whose failure leaves something: calls that give something back, and those without which that can't be asked for. */
+/* Calls that give something back, and those without which no call can: their failure leaves something behind. */
 static inline bool may_leave(const char *failed) {
   static const char *const names[] = {
       "cuMemFree",        "cuIpcCloseMemHandle", "cuMemHostUnregister", "cuStreamDestroy", "cuDevicePrimaryCtxRelease",
@@ -86,7 +84,7 @@ struct own_device {
   const struct rc_cuda *cuda; /* NULL: it could not be had */
   rc_cu_context context;
   rc_cu_stream stream;
-  rc_cu_ptr memory, lent;
+  rc_cu_ptr memory;
 };
 
 /* The call, and once more if it failed. */
@@ -97,7 +95,7 @@ static inline bool own_device_open(struct own_device *own) {
   const struct rc_cuda *cuda = own->cuda;
   if (!cuda || !twice(cuda->primary_retain(&own->context, 0))) return own->cuda = NULL, false;
   bool has = twice(cuda->ctx_push(own->context)) && twice(cuda->stream_create(&own->stream, 1)) &&
-             twice(cuda->mem_alloc(&own->memory, OWN_BYTES)) && twice(cuda->mem_alloc(&own->lent, OWN_BYTES));
+             twice(cuda->mem_alloc(&own->memory, OWN_BYTES));
   return has;
 }
 
@@ -108,7 +106,6 @@ static inline void own_device_close(struct own_device *own) {
   if (!cuda) return;
   if (own->stream && cuda->stream_destroy(own->stream) == 999) cuda->stream_destroy(own->stream);
   if (own->memory && cuda->mem_free(own->memory) == 999) cuda->mem_free(own->memory);
-  if (own->lent && cuda->mem_free(own->lent) == 999) cuda->mem_free(own->lent);
   if (cuda->ctx_pop(&left) == 999) cuda->ctx_pop(&left);
   if (cuda->primary_release(0) == 999) cuda->primary_release(0);
   own->cuda = NULL;
@@ -125,7 +122,7 @@ static inline ringcast_gpu_writer *open_peer_writer(char *handle, uint32_t reade
   const struct ringcast_writer_options plain = {
       .size = sizeof plain, .capacity = 65536, .readers = readers, .on_death = RINGCAST_EVICT};
   const struct ringcast_gpu_writer_options options = {
-      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = slots, .flags = RINGCAST_GPU_EXTERN};
+      .size = sizeof options, .device = 0, .pool_bytes = 2 << 20, .slots = slots};
   ringcast_gpu_writer *gpu;
   child_must(own_device_open(own));
   child_must(ringcast_writer_create_ex(&plain, writer) == 0);
@@ -150,44 +147,39 @@ static inline void must_say_why(int rc) {
 }
 
 /* Fills the device memory of the sender, in the order of its stream. False: its device is broken. */
-static inline bool fill_frame(struct own_device *own, uint64_t number, bool lent) {
-  static uint8_t plain[PLAIN_BYTES], packed[STRIDED_BYTES], strided[2 * STRIDED_BYTES], extra[LENT_BYTES];
+static inline bool fill_frame(struct own_device *own, uint64_t number) {
+  static uint8_t plain[PLAIN_BYTES], packed[STRIDED_BYTES], strided[2 * STRIDED_BYTES];
   const struct rc_cuda *cuda = own->cuda;
   pattern_fill(plain, sizeof plain, 4 * number);
   pattern_fill(packed, sizeof packed, 4 * number + 1);
-  pattern_fill(extra, sizeof extra, 4 * number + 2);
   memset(strided, 0xee, sizeof strided);
   for (int row = 0; row < ROWS; row++) memcpy(strided + 2 * row * ROW_BYTES, packed + row * ROW_BYTES, ROW_BYTES);
   return twice(cuda->copy_htod(own->memory + PLAIN_AT, plain, sizeof plain, own->stream)) &&
-         twice(cuda->copy_htod(own->memory + STRIDED_AT, strided, sizeof strided, own->stream)) &&
-         (!lent || twice(cuda->copy_htod(own->lent, extra, sizeof extra, own->stream)));
+         twice(cuda->copy_htod(own->memory + STRIDED_AT, strided, sizeof strided, own->stream));
 }
 
 static inline const void *device_data(rc_cu_ptr pointer) { return (const void *)(uintptr_t)pointer; }
 
-static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number, uint32_t lent,
-                             int64_t timeout_ns) {
+static inline int send_frame(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number, int64_t timeout_ns) {
   const struct ringcast_dtype bytes = {1, 8, 1}, words = {0, 32, 1};
   const int64_t eight[1] = {8}, plain[1] = {PLAIN_BYTES}, shape[2] = {ROWS, ROW_BYTES / 4},
-                strides[2] = {2 * ROW_BYTES / 4, 1}, extra[1] = {LENT_BYTES};
+                strides[2] = {2 * ROW_BYTES / 4, 1};
   const struct ringcast_gpu_item items[] = {
-      {"n", 1, {.data = &number, .dtype = bytes, .ndim = 1, .shape = eight}, 0, 0},
-      {"p", 1, {.data = device_data(own->memory + PLAIN_AT), .dtype = bytes, .ndim = 1, .shape = plain}, 1, 0},
+      {"n", 1, {.data = &number, .dtype = bytes, .ndim = 1, .shape = eight}, 0},
+      {"p", 1, {.data = device_data(own->memory + PLAIN_AT), .dtype = bytes, .ndim = 1, .shape = plain}, 1},
       {"s",
        1,
        {.data = device_data(own->memory + STRIDED_AT), .dtype = words, .ndim = 2, .shape = shape, .strides = strides},
-       1,
-       0},
-      {"e", 1, {.data = device_data(own->lent), .dtype = bytes, .ndim = 1, .shape = extra}, 1, lent},
+       1},
   };
-  int rc = ringcast_gpu_send(gpu, items, lent ? 4 : 3, 0, 0, own->stream, timeout_ns);
+  int rc = ringcast_gpu_send(gpu, items, 3, 0, 0, own->stream, timeout_ns);
   must_say_why(rc);
   return rc;
 }
 
 static inline void send_must(ringcast_gpu_writer *gpu, struct own_device *own, uint64_t number) {
-  child_must(fill_frame(own, number, false));
-  child_must(send_frame(gpu, own, number, 0, RINGCAST_FOREVER) == 0);
+  child_must(fill_frame(own, number));
+  child_must(send_frame(gpu, own, number, RINGCAST_FOREVER) == 0);
 }
 
 /* The stream does nothing more until its process, or its device, has gone. */
@@ -235,8 +227,8 @@ static inline void compare(const uint8_t *found, size_t bytes, uint64_t seed, co
   _exit(3);
 }
 
-/* What came, in the order of the stream; it must be right unless somebody has said that it is not. */
-static inline void look_at_bytes(ringcast_gpu_reader *gpu, struct own_device *own, bool lent, struct received *out) {
+/* Compares the bytes, in the order of the stream; they must be right unless a call has said that they are not. */
+static inline void look_at_bytes(ringcast_gpu_reader *gpu, struct own_device *own, struct received *out) {
   static uint8_t found[OWN_BYTES];
   const struct rc_cuda *cuda = own->cuda;
   bool read = twice(cuda->copy_dtoh(found, own->memory, sizeof found, own->stream)) &&
@@ -246,14 +238,13 @@ static inline void look_at_bytes(ringcast_gpu_reader *gpu, struct own_device *ow
   if (out->failed != 0) return;
   compare(found + PLAIN_AT, PLAIN_BYTES, 4 * out->number, out, "plain");
   compare(found + STRIDED_AT, STRIDED_BYTES, 4 * out->number + 1, out, "strided");
-  if (lent) compare(found + LENT_AT, LENT_BYTES, 4 * out->number + 2, out, "lent");
   out->whole = true;
 }
 
 /* Every other frame of the pool is read where it lies. */
 static inline int take_item(ringcast_gpu_reader *gpu, struct own_device *own, struct ringcast_gpu_take *take,
                             const struct ringcast_item *item, ringcast_gpu_hold **hold, struct received *out) {
-  rc_cu_ptr to = own->memory + (*item->key == 'p' ? PLAIN_AT : *item->key == 's' ? STRIDED_AT : LENT_AT);
+  rc_cu_ptr to = own->memory + (*item->key == 'p' ? PLAIN_AT : STRIDED_AT);
   ringcast_device_ptr where;
   out->by_pool |= item->placement == RINGCAST_PLACEMENT_POOL;
   if (item->placement != RINGCAST_PLACEMENT_POOL || *item->key != 'p' || out->number % 2 == 0)
@@ -270,12 +261,12 @@ static inline int receive_frame(ringcast_gpu_reader *gpu, struct own_device *own
   struct ringcast_frame frame;
   struct ringcast_frame_reader opened;
   struct ringcast_gpu_take take;
-  struct ringcast_item items[4];
+  struct ringcast_item items[3];
   ringcast_gpu_hold *hold = NULL;
   int rc = ringcast_gpu_next(gpu, timeout_ns, &frame);
   must_say_why(rc);
   if (rc != 0) return rc;
-  child_must(ringcast_frame_open(&opened, frame.data, frame.bytes) == 0 && opened.count >= 3 && opened.count <= 4);
+  child_must(ringcast_frame_open(&opened, frame.data, frame.bytes) == 0 && opened.count == 3);
   for (uint32_t i = 0; i < opened.count; i++) child_must(ringcast_frame_item(&opened, i, &items[i]) == 0);
   *out = (struct received){0};
   memcpy(&out->number, items[0].data, sizeof out->number);
@@ -292,7 +283,7 @@ static inline int receive_frame(ringcast_gpu_reader *gpu, struct own_device *own
     note(out, take_item(gpu, own, &take, &items[i], &hold, out));
   note(out, ringcast_gpu_end(gpu, &take));
   ringcast_gpu_unmap(hold);
-  look_at_bytes(gpu, own, opened.count == 4, out);
+  look_at_bytes(gpu, own, out);
   return 0;
 }
 

@@ -58,8 +58,8 @@ static inline uint8_t *sample_new(size_t *out_bytes) {
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_NONE, "none", 4, 0), 0);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_BOOL, "bool", 4, 1), 0);
   ck_assert_int_eq(ringcast_build_scalar(&builder, RINGCAST_ITEM_LEAF, "leaf", 4, 0), 0);
-  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "pool", 4, &device, RINGCAST_PLACEMENT_POOL, 512, 0), 0);
-  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "lent", 4, &device, RINGCAST_PLACEMENT_EXTERN, 4, 9), 0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "pool", 4, &device, 512), 0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "more", 4, &device, 4), 0);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "padded", 6, &padded), 0);
   ck_assert_int_eq(ringcast_build_hash(&builder, TENSOR, RINGCAST_ITEM_SHA256, 0x0123456789abcdef), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, out_bytes), 0);

@@ -9,7 +9,7 @@
 #define HEADER(field)       offsetof(struct ringcast_frame_header, field)
 #define ENTRY(index, field) (48 + 64 * (index) + offsetof(struct ringcast_frame_entry, field))
 
-enum { POOL = RINGCAST_PLACEMENT_POOL, EXTERN = RINGCAST_PLACEMENT_EXTERN, KEYED = RINGCAST_ITEM_KEYED };
+enum { POOL = RINGCAST_PLACEMENT_POOL, UNKNOWN = 2, KEYED = RINGCAST_ITEM_KEYED };
 enum { CUDA = RINGCAST_ITEM_CUDA, CUPY = RINGCAST_ITEM_CUPY, JAX = RINGCAST_ITEM_JAX, TORCH = RINGCAST_ITEM_TORCH };
 enum { ROOM = 2048 };
 static uint8_t memory[ROOM];
@@ -39,18 +39,15 @@ static struct ringcast_frame_reader end(void) {
   return reader;
 }
 
-static int add(const char *key, const struct ringcast_tensor *tensor, int placement, uint64_t offset, uint64_t lent) {
-  return ringcast_build_device_tensor(&builder, key, key ? strlen(key) : 0, tensor, (enum ringcast_placement)placement,
-                                      offset, lent);
+static int add(const char *key, const struct ringcast_tensor *tensor, uint64_t offset) {
+  return ringcast_build_device_tensor(&builder, key, key ? strlen(key) : 0, tensor, offset);
 }
 
-static void expect_tensor(const struct ringcast_item *item, uint32_t flags, int placement, uint64_t offset,
-                          uint64_t lent) {
+static void expect_tensor(const struct ringcast_item *item, uint32_t flags, int placement, uint64_t offset) {
   ck_assert_uint_eq(item->kind, RINGCAST_ITEM_TENSOR);
   ck_assert_uint_eq(item->flags, flags);
   ck_assert_uint_eq(item->placement, placement);
   ck_assert_uint_eq(item->device_offset, offset);
-  ck_assert_uint_eq(item->lent, lent);
   ck_assert_uint_eq(item->bytes, 24);
   ck_assert_int_eq(item->ndim, 2);
   ck_assert(item->shape[0] == 2 && item->shape[1] == 3 && item->strides[0] == 3 && item->strides[1] == 1);
@@ -69,8 +66,8 @@ TEST(tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_the_fr
   uint8_t *frame = malloc(bytes);                          /* a block of just its size */
   ck_assert_int_eq(ringcast_build_begin(&builder, frame, bytes, &plan, RINGCAST_ROOT_DICT, 5), 0);
   ck_assert_int_eq(ringcast_build_device(&builder, 9, UINT32_MAX, UINT64_MAX), 0);
-  ck_assert_int_eq(add("pool", &TENSOR, POOL, 512, 0), 0);
-  ck_assert_int_eq(add("lent", &jax, EXTERN, 12, 64), 0);
+  ck_assert_int_eq(add("pool", &TENSOR, 512), 0);
+  ck_assert_int_eq(add("more", &jax, 12), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &built), 0);
   ck_assert_uint_eq(built, bytes);
   ck_assert_int_eq(ringcast_frame_open(&reader, frame, bytes), 0);
@@ -79,9 +76,9 @@ TEST(tensors_elsewhere_arrive_with_their_places_and_nothing_of_them_is_in_the_fr
   ck_assert_uint_eq(reader.device_epoch, UINT32_MAX);
   ck_assert_uint_eq(reader.device_generation, UINT64_MAX);
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
-  expect_tensor(&item, KEYED | TORCH | CUDA, POOL, 512, 0);
-  ck_assert_int_eq(ringcast_frame_find(&reader, "lent", 4, &item), 0);
-  expect_tensor(&item, KEYED | CUDA | JAX, EXTERN, 12, 64);
+  expect_tensor(&item, KEYED | TORCH | CUDA, POOL, 512);
+  ck_assert_int_eq(ringcast_frame_find(&reader, "more", 4, &item), 0);
+  expect_tensor(&item, KEYED | CUDA | JAX, POOL, 12);
   free(frame);
 }
 
@@ -98,7 +95,7 @@ TEST(a_tensor_of_a_device_may_be_in_the_frame_and_names_no_words) {
   ck_assert_uint_eq(reader.version, 3);
   ck_assert(reader.device_slot == 0 && reader.device_epoch == 0 && reader.device_generation == 0);
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
-  expect_tensor(&item, KEYED | CUDA | CUPY, RINGCAST_PLACEMENT_INLINE, 0, 0);
+  expect_tensor(&item, KEYED | CUDA | CUPY, RINGCAST_PLACEMENT_INLINE, 0);
   ck_assert_mem_eq(item.data, tensor.data, 24);
   ck_assert_int_eq(ringcast_frame_item(&reader, 1, &item), 0);
   ck_assert_ptr_nonnull(item.data);
@@ -135,9 +132,9 @@ TEST(a_tensor_elsewhere_may_have_a_hash_be_padded_or_a_part_and_larger_than_any_
   begin(4, RINGCAST_ROOT_VALUE);
   ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
   ck_assert_int_eq(ringcast_build_object(&builder, NULL, 0, nested, sizeof nested, 1, 1, NULL), 0);
-  ck_assert_int_eq(add(NULL, &padded, POOL, 0, 0), 0);
-  ck_assert_int_eq(add(NULL, &bits, EXTERN, 1, 1), 0);
-  ck_assert_int_eq(add(NULL, &huge, EXTERN, (uint64_t)1 << 63, UINT64_MAX), 0);
+  ck_assert_int_eq(add(NULL, &padded, 0), 0);
+  ck_assert_int_eq(add(NULL, &bits, 1), 0);
+  ck_assert_int_eq(add(NULL, &huge, (uint64_t)1 << 63), 0);
   ck_assert_int_eq(ringcast_build_hash(&builder, 1, RINGCAST_ITEM_SHA256, 0x0123456789abcdef), 0);
   struct ringcast_frame_reader reader = end();
   ck_assert_uint_eq(reader.version, 3);
@@ -157,10 +154,10 @@ TEST(it_is_in_c_order_where_it_went_whatever_its_strides_were) {
   tensor.strides = (int64_t[]){-1, 2};
   begin(1, RINGCAST_ROOT_VALUE);
   ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
-  ck_assert_int_eq(add(NULL, &tensor, POOL, 0, 0), 0);
+  ck_assert_int_eq(add(NULL, &tensor, 0), 0);
   struct ringcast_frame_reader reader = end();
   ck_assert_int_eq(ringcast_frame_item(&reader, 0, &item), 0);
-  expect_tensor(&item, TORCH | CUDA, POOL, 0, 0);
+  expect_tensor(&item, TORCH | CUDA, POOL, 0);
 }
 
 TEST(what_nobody_could_read_is_not_built) {
@@ -176,26 +173,21 @@ TEST(what_nobody_could_read_is_not_built) {
   memcpy(before, memory, sizeof before);
   for (size_t i = 0; i < sizeof bad_flags / sizeof *bad_flags; i++) {
     const struct ringcast_tensor tensor = with_flags(bad_flags[i]);
-    ck_assert_msg(add("t", &tensor, POOL, 0, 0) == -EINVAL, "flags %zu", i);
+    ck_assert_msg(add("t", &tensor, 0) == -EINVAL, "flags %zu", i);
     void *out;
     uint64_t bytes;
     if (bad_flags[i] & (CUDA | CUPY | JAX)) /* nor in the frame */
       ck_assert_int_eq(ringcast_build_tensor_in_place(&builder, "t", 1, &tensor, &out, &bytes), -EINVAL);
   }
-  ck_assert_int_eq(add("t", &TENSOR, RINGCAST_PLACEMENT_INLINE, 0, 0), -EINVAL);
-  ck_assert_int_eq(add("t", &TENSOR, EXTERN + 1, 0, 1), -EINVAL);
-  ck_assert_int_eq(add("t", &TENSOR, 256 + POOL, 0, 0), -EINVAL);
-  ck_assert_int_eq(add("t", &TENSOR, POOL, 0, 1), -EINVAL);
-  ck_assert_int_eq(add("t", &TENSOR, EXTERN, 0, 0), -EINVAL);
-  ck_assert_int_eq(add("t", &empty, POOL, 0, 0), -EINVAL);
-  ck_assert_int_eq(add("t", &negative, POOL, 0, 0), -EINVAL);
-  ck_assert_int_eq(add("t", &TENSOR, EXTERN, UINT64_MAX - 23, 1), -EINVAL);
+  ck_assert_int_eq(add("t", &empty, 0), -EINVAL);
+  ck_assert_int_eq(add("t", &negative, 0), -EINVAL);
+  ck_assert_int_eq(add("t", &TENSOR, UINT64_MAX - 23), -EINVAL);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "t", 1, "x", 1, CUDA, NULL), -EINVAL);
   ck_assert_uint_eq(builder.next, 0);
   ck_assert_mem_eq(memory, before, sizeof before); /* nothing has changed */
-  ck_assert_int_eq(add("t", &TENSOR, EXTERN, UINT64_MAX - 24, 1), 0);
-  ck_assert_int_eq(add("u", &TENSOR, POOL, 0, 0), 0);
-  ck_assert_int_eq(add("v", &TENSOR, POOL, 0, 0), -ENOSPC);
+  ck_assert_int_eq(add("t", &TENSOR, UINT64_MAX - 24), 0);
+  ck_assert_int_eq(add("u", &TENSOR, 0), 0);
+  ck_assert_int_eq(add("v", &TENSOR, 0), -ENOSPC);
   end();
 }
 
@@ -206,7 +198,7 @@ TEST(a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words) {
   here.data = "abcdefghijklmnopqrstuvw";
   begin(2, RINGCAST_ROOT_DICT);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "here", 4, &here), 0);
-  ck_assert_int_eq(add("pool", &TENSOR, POOL, 0, 0), 0);
+  ck_assert_int_eq(add("pool", &TENSOR, 0), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &bytes), -EINVAL);
   ck_assert_int_eq(ringcast_build_device(&builder, 0, 1, 1), 0);
   struct ringcast_frame_reader reader = end();
@@ -215,15 +207,15 @@ TEST(a_frame_with_a_tensor_elsewhere_does_not_end_before_it_names_words) {
 
 /* ---- Lies ------------------------------------------------------------------------------------------------------- */
 
-enum { AT_POOL, AT_LENT, AT_INLINE, AT_TEXT, ENTRIES };
+enum { AT_POOL, AT_MORE, AT_INLINE, AT_TEXT, ENTRIES };
 
 static struct ringcast_frame_reader sample(void) {
   struct ringcast_tensor here = TENSOR;
   here.data = "abcdefghijklmnopqrstuvw";
   begin(ENTRIES, RINGCAST_ROOT_DICT);
   ck_assert_int_eq(ringcast_build_device(&builder, 1, 2, 3), 0);
-  ck_assert_int_eq(add("pool", &TENSOR, POOL, 512, 0), 0);
-  ck_assert_int_eq(add("lent", &TENSOR, EXTERN, 12, 7), 0);
+  ck_assert_int_eq(add("pool", &TENSOR, 512), 0);
+  ck_assert_int_eq(add("more", &TENSOR, 12), 0);
   ck_assert_int_eq(ringcast_build_tensor(&builder, "here", 4, &here), 0);
   ck_assert_int_eq(ringcast_build_data(&builder, RINGCAST_ITEM_STR, "text", 4, "text", 4, 0, NULL), 0);
   return end();
@@ -245,20 +237,18 @@ TEST(an_entry_that_lies_is_refused_and_no_other) {
   } lies[] = {
 #define LIE(index, field, size, value) {index, ENTRY(index, field), size, value}
       LIE(AT_POOL, placement, 1, RINGCAST_PLACEMENT_INLINE),
-      LIE(AT_POOL, placement, 1, EXTERN),
+      LIE(AT_POOL, placement, 1, UNKNOWN),
       LIE(AT_POOL, placement, 1, 3),
       LIE(AT_POOL, placement, 1, 255),
-      LIE(AT_LENT, placement, 1, POOL),
-      LIE(AT_LENT, placement, 1, 0),
-      LIE(AT_INLINE, placement, 1, EXTERN),
+      LIE(AT_MORE, placement, 1, 0),
+      LIE(AT_INLINE, placement, 1, UNKNOWN),
       LIE(AT_TEXT, placement, 1, POOL),
-      LIE(AT_POOL, lent, 8, 1),
-      LIE(AT_POOL, lent, 8, UINT64_MAX),
-      LIE(AT_LENT, lent, 8, 0),
-      LIE(AT_INLINE, lent, 8, 7),
-      LIE(AT_TEXT, lent, 8, (uint64_t)1 << 63),
+      LIE(AT_POOL, reserved, 8, 1),
+      LIE(AT_POOL, reserved, 8, UINT64_MAX),
+      LIE(AT_INLINE, reserved, 8, 7),
+      LIE(AT_TEXT, reserved, 8, (uint64_t)1 << 63),
       LIE(AT_POOL, flags, 4, KEYED | TORCH),
-      LIE(AT_LENT, flags, 4, KEYED),
+      LIE(AT_MORE, flags, 4, KEYED),
       LIE(AT_POOL, flags, 4, KEYED | CUPY),
       LIE(AT_INLINE, flags, 4, KEYED | JAX),
       LIE(AT_INLINE, flags, 4, KEYED | CUDA | CUPY | JAX),
@@ -275,8 +265,8 @@ TEST(an_entry_that_lies_is_refused_and_no_other) {
       LIE(AT_POOL, bytes, 8, UINT64_MAX),
       LIE(AT_POOL, scalar, 8, 1),
       LIE(AT_POOL, hash, 8, 1),
-      LIE(AT_LENT, offset, 8, UINT64_MAX),
-      LIE(AT_LENT, offset, 8, UINT64_MAX - 23),
+      LIE(AT_MORE, offset, 8, UINT64_MAX),
+      LIE(AT_MORE, offset, 8, UINT64_MAX - 23),
       LIE(AT_POOL, dtype.bits, 1, 16),
       LIE(AT_POOL, dtype.bits, 1, 0),
       LIE(AT_POOL, dims_offset, 4, 0),
@@ -295,8 +285,8 @@ TEST(an_entry_that_lies_is_refused_and_no_other) {
     }
     swap(lies[i].offset, lies[i].size, truth);
   }
-  swap(ENTRY(AT_LENT, offset), 8, UINT64_MAX - 24); /* the last place there is */
-  ck_assert_int_eq(ringcast_frame_item(&reader, AT_LENT, &item), 0);
+  swap(ENTRY(AT_MORE, offset), 8, UINT64_MAX - 24); /* the last place there is */
+  ck_assert_int_eq(ringcast_frame_item(&reader, AT_MORE, &item), 0);
   ck_assert_uint_eq(item.device_offset, UINT64_MAX - 24);
 }
 
@@ -356,7 +346,7 @@ TEST(words_are_all_there_or_none_is) {
     if (rc < 0) continue;
     int elsewhere = cases[i].epoch ? 0 : -EPROTO, of_a_device = cases[i].version >= 3 ? 0 : -EPROTO;
     ck_assert_int_eq(ringcast_frame_item(&again, AT_POOL, &item), elsewhere);
-    ck_assert_int_eq(ringcast_frame_item(&again, AT_LENT, &item), elsewhere);
+    ck_assert_int_eq(ringcast_frame_item(&again, AT_MORE, &item), elsewhere);
     ck_assert_int_eq(ringcast_frame_item(&again, AT_INLINE, &item), of_a_device);
     ck_assert_int_eq(ringcast_frame_item(&again, AT_TEXT, &item), 0);
   }

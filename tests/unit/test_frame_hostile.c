@@ -80,7 +80,7 @@ static const struct {
     LIE(LENT, offset, 8, UINT64_MAX), LIE(LENT, placement, 1, 0), LIE(TENSOR, placement, 1, 1),
     LIE(TENSOR, placement, 1, 255),
     LIE(INT, flags, 4, RINGCAST_ITEM_KEYED | 1u << 31), LIE(INT, flags, 4, 0), LIE(PICKLE, flags, 4, UINT32_MAX),
-    LIE(INT, lent, 8, 1), LIE(TENSOR, lent, 8, 1), LIE(INT, hash, 8, 1), LIE(ZERO_D, hash, 8, 1),
+    LIE(INT, reserved, 8, 1), LIE(TENSOR, reserved, 8, 1), LIE(INT, hash, 8, 1), LIE(ZERO_D, hash, 8, 1),
     LIE(INT, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_SHA256), LIE(TENSOR, flags, 4, RINGCAST_ITEM_KEYED),
     LIE(STR, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_XXH3),
     LIE(TENSOR, flags, 4, RINGCAST_ITEM_KEYED | RINGCAST_ITEM_SHA256 | RINGCAST_ITEM_XXH3),

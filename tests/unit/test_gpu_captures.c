@@ -45,14 +45,10 @@ static void close_beside(void) {
 
 START_TEST(a_pool_is_opened_used_and_closed) {
   struct ringcast_gpu_writer_options options = gpu_options();
-  uint32_t lent;
-  options.flags = RINGCAST_GPU_EXTERN;
   open_beside(options);
   ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
   ck_assert_int_eq(send_bytes(3, 100, RINGCAST_GPU_NO_INLINE), 0);
   ck_assert_int_eq(receive_bytes(3), RINGCAST_PLACEMENT_POOL);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), 0);
   close_beside();
 }
 END_TEST

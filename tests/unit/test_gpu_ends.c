@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the writer's side comes to an end, in whatever order: its context's, its pool's, and that of what it has lent. */
+/* How the writer's side comes to an end, in whatever order: its context's, and its pool's. */
 #include "tests/support/gpu_talk.h"
 
 #include "tests/support/gpu_draft.h"
@@ -147,42 +147,6 @@ START_TEST(readers_do_not_wait_for_a_writer_whose_context_has_ended) {
 }
 END_TEST
 
-/* ---- Memory that is lent ----------------------------------------------------------------------------------------- */
-
-/* 0: the frame is sent; 1: the lease is dropped; 2: after a copy; 3: the frame can't be committed. */
-START_TEST(memory_that_an_open_lease_refers_to_is_not_taken_back) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  struct draft frame;
-  uint32_t lent;
-  options.flags = RINGCAST_GPU_EXTERN;
-  open_pair(&options);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  draft(100, &frame);
-  ck_assert_int_eq(ringcast_gpu_lease_lent(gpu_writer, &frame.lease, lent), 0);
-  ck_assert_int_eq(ringcast_gpu_lease_lent(gpu_writer, &frame.lease, lent), 0); /* it counts once */
-  ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN);
-  if (_i >= 2) hold_up(); /* the place itself is not free for long */
-  if (_i != 1) ck_assert_int_eq(copy_in(&frame, 7, 100), 0);
-  if (_i == 0) ck_assert_int_eq(ringcast_gpu_commit(gpu_writer, &frame.lease, stream, frame.bytes), 0);
-  if (_i == 3) ck_assert_int_lt(ringcast_gpu_commit(gpu_writer, &frame.lease, stream, 1 << 20), 0);
-  if (_i == 0) {
-    ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), -EAGAIN);
-    ck_assert_int_eq(receive_bytes(7), RINGCAST_PLACEMENT_POOL);
-  } else {
-    ringcast_gpu_drop(gpu_writer, &frame.lease);
-    ringcast_writer_abort(writer);
-  }
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, _i == 0 ? RINGCAST_FOREVER : 0), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, target, &lent), 0);           /* in the same place */
-  ck_assert_int_eq(ringcast_gpu_lease_lent(gpu_writer, &frame.lease, lent), -EINVAL); /* it is no lease any more */
-  ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 1);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), 0);
-  if (_i >= 2) let_go();
-  close_pair();
-}
-END_TEST
-
 /* ---- The order of closing ---------------------------------------------------------------------------------------- */
 
 START_TEST(pool_goes_with_the_last_that_has_it_open_in_this_process) {
@@ -233,7 +197,6 @@ int main(void) {
   tcase_add_test(tests, pool_is_closed_also_where_the_context_cannot_be_entered_once);
   tcase_add_loop_test(tests, writer_gives_all_back_also_where_the_context_cannot_be_entered_once, 1, 7);
   tcase_add_loop_test(tests, readers_do_not_wait_for_a_writer_whose_context_has_ended, 0, 3);
-  tcase_add_loop_test(tests, memory_that_an_open_lease_refers_to_is_not_taken_back, 0, 4);
   tcase_add_test(tests, pool_goes_with_the_last_that_has_it_open_in_this_process);
   tcase_add_loop_test(tests, capture_only_puts_off_making_the_pool, 0, sizeof opening / sizeof *opening);
   return run_gpu_suite(suite, "test_gpu_ends");

@@ -66,7 +66,6 @@ static void forge_a_leave(void) {
   struct rc_gpu_consumer *place = &rc_gpu_control(&gpu_reader->import->segment)->consumers[reader->ring.slot];
   rc_store_release(&place->owner, 0);
   rc_store_release(&place->opened, 0);
-  rc_store_release(&place->lent, 0);
 }
 
 START_TEST(nobody_else_can_have_a_pool_freed_that_is_open) {
@@ -82,35 +81,6 @@ START_TEST(nobody_else_can_have_a_pool_freed_that_is_open) {
   rc_estates_tidy();
   ck_assert_int_eq(fake_cuda()->live("allocations"), allocations - 1);
   close_device();
-}
-END_TEST
-
-/* The reader can't close it yet, as its stream waits for a frame of the pool. */
-START_TEST(nobody_else_can_have_lent_memory_taken_back_that_is_open) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  int64_t shape[1] = {1000};
-  struct ringcast_gpu_item item = {.key = "x", .key_bytes = 1, .on_device = 1};
-  struct received received;
-  rc_cu_stream other;
-  options.flags = RINGCAST_GPU_EXTERN;
-  open_pair(&options);
-  ck_assert_int_eq(cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &item.lent), 0);
-  item.tensor = bytes_on_device(source + 9, shape);
-  ck_assert_int_eq(ringcast_gpu_send(gpu_writer, &item, 1, 0, 0, stream, 0), 0);
-  ck_assert_int_eq(receive_bytes(9), RINGCAST_PLACEMENT_EXTERN);
-  hold_up();
-  ck_assert_int_eq(send_bytes(5, 1000, RINGCAST_GPU_NO_INLINE), 0);
-  next_frame(&received);
-  ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received.frame, other, &received.take), 0);
-  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
-  forge_a_leave();
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, item.lent, 0), -EAGAIN);
-  let_go();
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, item.lent, RINGCAST_FOREVER), 0);
-  ck_assert_int_eq(cuda->stream_synchronize(other), 0);
-  ck_assert_int_eq(cuda->stream_destroy(other), 0);
-  close_pair();
 }
 END_TEST
 
@@ -186,7 +156,6 @@ int main(void) {
   tcase_add_test(tests, two_writers_have_pools_of_their_own);
   tcase_add_test(tests, the_pool_stays_until_its_last_reader_has_closed);
   tcase_add_test(tests, nobody_else_can_have_a_pool_freed_that_is_open);
-  tcase_add_test(tests, nobody_else_can_have_lent_memory_taken_back_that_is_open);
   tcase_add_test(tests, a_later_pool_of_the_ring_has_another_epoch);
   tcase_add_test(tests, the_same_handle_of_a_later_pool_is_opened_anew);
   return run_gpu_suite(suite, "test_gpu_pools");

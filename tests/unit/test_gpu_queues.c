@@ -78,54 +78,6 @@ START_TEST(a_writer_does_without_a_pool_where_the_device_is_busy) {
 }
 END_TEST
 
-/* ---- A stream that takes no more --------------------------------------------------------------------------------- */
-
-static rc_cu_stream reading;
-
-/* Until the device goes on, it is in the driver, and keeps the context to itself. */
-static void *fill(void *unused) {
-  ck_assert_int_eq(cuda->ctx_push(context), 0);
-  for (int i = 0; i < 20; i++) ck_assert_int_eq(cuda->copy_dtod(target, target + 64, 64, reading), 0);
-  return unused;
-}
-
-/* The writer asked whether the reader's device works, and took memory back, just before it died. */
-START_TEST(a_writers_death_is_seen_while_calls_wait_for_it) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  struct received received;
-  pthread_t filler;
-  uint32_t lent;
-  ck_assert_int_eq(setenv("FAKE_CUDA_DEPTH", "8", 1), 0);
-  options.flags = RINGCAST_GPU_EXTERN;
-  open_pair(&options);
-  struct rc_gpu_control *control = rc_gpu_control(&gpu_writer->estate->segment);
-  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-  ck_assert_int_eq(cuda->stream_create(&reading, RC_CU_STREAM_NON_BLOCKING), 0);
-  hold_up();
-  ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
-  long queued = fake_cuda()->live("queued");
-  next_frame(&received);
-  ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received.frame, reading, &received.take), 0);
-  ck_assert_int_eq(pthread_create(&filler, NULL, fill, NULL), 0);
-  ck_comes(fake_cuda()->live("queued") == queued + 8);
-  long asked = fake_cuda()->calls("cuMemGetInfo");
-  rc_add_acq_rel(&control->asked, 1);
-  rc_wake(&control->attention);
-  ck_comes(fake_cuda()->calls("cuMemGetInfo") > asked);
-  rc_store_release(&control->dead, 1);
-  rc_wake(&control->attention);
-  ck_assert_int_eq(pthread_join(filler, NULL), 0);
-  ck_assert_int_eq(ringcast_gpu_check(gpu_reader), -EPIPE);
-  let_go();
-  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &received.take), 0);
-  ck_assert_int_eq(cuda->stream_synchronize(reading), 0);
-  ck_assert_int_eq(cuda->stream_destroy(reading), 0);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, RINGCAST_FOREVER), 0);
-  close_pair();
-}
-END_TEST
-
 /* ---- Calls that take long ---------------------------------------------------------------------------------------- */
 
 static void *drop_view(void *hold) {
@@ -180,8 +132,6 @@ int main(void) {
   tcase_add_loop_test(tests, a_busy_device_refuses_no_pool, 0, 3);
   tcase_add_test(tests, frames_do_not_wait_for_a_busy_device_one_after_the_other);
   tcase_add_test(tests, a_writer_does_without_a_pool_where_the_device_is_busy);
-  tests = add_case(suite, "a full stream");
-  tcase_add_test(tests, a_writers_death_is_seen_while_calls_wait_for_it);
   tests = add_case(suite, "calls that take long");
   tcase_add_test(tests, a_slots_next_frame_waits_for_who_is_giving_the_slot_back);
   return run_gpu_suite(suite, "test_gpu_queues");

@@ -26,8 +26,7 @@ static void send_and_begin(int64_t at, int64_t bytes, struct received *out) {
 }
 
 /* A frame by hand, which says what it likes. */
-static void send_frame_of(uint32_t slot, uint32_t epoch, uint64_t generation, uint64_t offset, int64_t bytes,
-                          uint32_t lent) {
+static void send_frame_of(uint32_t slot, uint32_t epoch, uint64_t generation, uint64_t offset, int64_t bytes) {
   struct ringcast_frame_plan plan = {0};
   struct ringcast_frame_builder builder;
   struct ringcast_span span;
@@ -38,10 +37,7 @@ static void send_frame_of(uint32_t slot, uint32_t epoch, uint64_t generation, ui
   ringcast_plan_device_tensor(&plan, 1, 1);
   ck_assert_int_eq(ringcast_writer_reserve(writer, ringcast_plan_bytes(&plan), 0, &span), 0);
   ck_assert_int_eq(ringcast_build_begin(&builder, span.data, span.bytes, &plan, RINGCAST_ROOT_DICT, 0), 0);
-  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "x", 1, &tensor,
-                                                lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL, offset,
-                                                lent),
-                   0);
+  ck_assert_int_eq(ringcast_build_device_tensor(&builder, "x", 1, &tensor, offset), 0);
   ck_assert_int_eq(ringcast_build_device(&builder, slot, epoch, generation), 0);
   ck_assert_int_eq(ringcast_build_end(&builder, &used), 0);
   ck_assert_int_eq(ringcast_writer_commit(writer, used, RINGCAST_KIND_TENSORS), 0);
@@ -178,12 +174,12 @@ START_TEST(places_that_cannot_be_right_are_refused) {
     uint64_t generation;
   } bad[] = {{4, 1}, {UINT32_MAX, 1}, {0, 2}, {0, UINT64_MAX}, {1, (uint64_t)1 << 32 | 1}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    send_frame_of(bad[i].slot, epoch, bad[i].generation, 0, 10, 0);
+    send_frame_of(bad[i].slot, epoch, bad[i].generation, 0, 10);
     next_frame(&received);
     ck_assert_int_eq(begin_rc(&received), -EPROTO);
     ck_assert_int_eq(ringcast_gpu_release(gpu_reader, &received.frame), 0);
   }
-  send_frame_of(0, epoch + 7, 1, 0, 10, 0); /* of no pool that there is */
+  send_frame_of(0, epoch + 7, 1, 0, 10); /* of no pool that there is */
   next_frame(&received);
   ck_assert_int_eq(begin_rc(&received), -ECONNABORTED);
   ck_assert_int_eq(ringcast_gpu_release(gpu_reader, &received.frame), 0);
@@ -224,13 +220,6 @@ START_TEST(items_that_point_outside_are_refused) {
   ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &item, target), -EPROTO);
   ck_assert_int_eq(ringcast_gpu_copy_to_host(gpu_reader, &received.take, &item, host), -EPROTO);
   ck_assert_int_eq(ringcast_gpu_map(gpu_reader, &received.take, &item, &where, &hold), -ENOTSUP);
-  item.placement = RINGCAST_PLACEMENT_EXTERN;
-  item.device_offset = 0;
-  for (uint64_t lent = 0; lent < 70; lent++) {
-    item.lent = lent << 8 | lent % 66;
-    ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received.take, &item, target), -EPROTO);
-  }
-  ck_assert_int_eq(ringcast_gpu_map(gpu_reader, &received.take, &item, &where, &hold), -ENOTSUP);
   end(&received);
   ck_comes(writer_info().slots_used == 0);
   close_pair();
@@ -263,7 +252,7 @@ START_TEST(a_frame_that_was_under_way_when_it_attached_is_not_for_it) {
   open_writer(&options);
   ck_assert_int_eq(ringcast_gpu_lease(gpu_writer, &bytes, 1, &offset, &lease), 0);
   open_reader();
-  send_frame_of(lease.slot, lease.epoch, lease.generation, offset, 100, 0);
+  send_frame_of(lease.slot, lease.epoch, lease.generation, offset, 100);
   next_frame(&received);
   ck_assert_int_eq(begin_rc(&received), -ECONNABORTED);
   ck_assert_uint_eq(reader_info().opens, 1); /* and it has opened the pool by it */

@@ -42,45 +42,20 @@ START_TEST(what_is_dropped_in_a_capture_comes_back_after_it) {
 }
 END_TEST
 
-/* ---- Lent memory ------------------------------------------------------------------------------------------------ */
-
-static struct ringcast_gpu_writer_options lending(void) {
-  struct ringcast_gpu_writer_options options = gpu_options();
-  options.flags = RINGCAST_GPU_EXTERN;
-  return options;
-}
-
-START_TEST(serials_of_lent_memory_begin_anew) {
-  struct ringcast_gpu_writer_options options = lending();
-  uint32_t lent;
-  open_pair(&options);
-  gpu_writer->lent[0].serial = 0xfffffc;
-  for (int i = 0; i < 4; i++) {
-    ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
-    uint32_t serial = rc_load_relaxed(&rc_gpu_control(&gpu_writer->estate->segment)->lent[0].serial);
-    ck_assert_uint_eq(rc_gpu_lent_serial(lent), serial);
-    ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), 0);
-    ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), -EINVAL);
-  }
-  close_pair();
-}
-END_TEST
+/* ---- A reader comes back ---------------------------------------------------------------------------------------- */
 
 /* The same reader opens the pool again: what it was sent before is not for it. */
 START_TEST(a_reader_that_comes_back_is_not_waited_for) {
-  struct ringcast_gpu_writer_options options = lending();
-  uint32_t lent;
-  open_pair(&options);
-  ck_assert_int_eq(ringcast_gpu_writer_lend(gpu_writer, source, &lent), 0);
+  open_pair(NULL);
+  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
   hold_up();
-  ck_assert_int_eq(send_lent(0, lent), 0);
+  ck_assert_int_eq(send_bytes(0, 1000, RINGCAST_GPU_NO_INLINE), 0);
   ringcast_gpu_reader_close(gpu_reader);
   ck_assert_int_eq(ringcast_gpu_reader_open(reader, NULL, &gpu_reader), 0);
   ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
   let_go();
   ck_assert_int_eq(cuda->stream_synchronize(stream), 0);
-  ck_assert_int_eq(ringcast_gpu_lent_is_idle(gpu_writer, lent), 1);
-  ck_assert_int_eq(ringcast_gpu_writer_unlend(gpu_writer, lent, 0), 0);
+  ck_assert_uint_eq(writer_info().slots_used, 0);
   close_pair();
 }
 END_TEST
@@ -178,7 +153,6 @@ int main(void) {
   TCase *tests = add_case(suite, "between");
   tcase_add_test(tests, a_lease_is_of_one_stream);
   tcase_add_test(tests, what_is_dropped_in_a_capture_comes_back_after_it);
-  tcase_add_test(tests, serials_of_lent_memory_begin_anew);
   tcase_add_test(tests, a_reader_that_comes_back_is_not_waited_for);
   tcase_add_test(tests, a_reader_that_comes_back_beside_a_view_is_sent_to_by_the_ring);
   tcase_add_test(tests, who_closes_holds_up_nobody_else);

@@ -16,7 +16,7 @@ ENTRY = struct.Struct("<IIHBBBBHIIQQQQQ")
 ROOTS = {1: "dict", 2: "value"}
 KINDS = dict(enumerate("none bool int float str bytes tensor pickle buffer leaf error object".split(), 1))
 FLAGS = "keyed numpy torch requires_grad parameter readonly sha256 xxh3 padded cuda cupy jax".split()
-PLACEMENTS = ["inline", "pool", "extern"]
+PLACEMENTS = ["inline", "pool"]
 HASHES, CUDA, LIBRARIES = 64 | 128, 512, 1024 | 2048
 MAX_ENTRIES, MAX_NDIM, MAX_DEPTH, MAX_CLASSES, LARGEST = 1 << 24, 64, 1024, 256, (1 << 63) - 1
 
@@ -73,7 +73,8 @@ class Frame:
     def entry(self, index):
         fields = ENTRY.unpack_from(self.raw, HEADER.size + ENTRY.size * index)
         key_offset, key_bytes, kind, ndim, placement, code, bits, lanes, dims_offset, flags = fields[:10]
-        offset, size, scalar, hashed, lent = fields[10:]
+        offset, size, scalar, hashed, reserved = fields[10:]
+        require(reserved == 0, "reserved")
         require(kind in KINDS, "kind")
         require(flags < 1 << len(FLAGS), "flags")
         self.check_hash(kind, flags, hashed)
@@ -86,7 +87,7 @@ class Frame:
             require(key_offset == key_bytes == 0, "a key that is none")
         padded = bool(flags & 256)
         require(not padded or (self.version >= 2 and kind == "tensor"), "padding where there is none")
-        place = self.place(placement, flags, offset, size, lent)
+        place = self.place(placement, flags, offset, size)
         elsewhere = placement != 0
         data = b"" if elsewhere else self.span(offset, size, on_line(self.meta_end), len(self.raw), "data")
         if kind == "tensor":
@@ -106,16 +107,15 @@ class Frame:
         named = [name for bit, name in enumerate(FLAGS) if bit > 0 and flags >> bit & 1]
         return {**meaning, "flags": named} if named else meaning
 
-    def place(self, placement, flags, offset, size, lent):
+    def place(self, placement, flags, offset, size):
         """Where a tensor's bytes are that are not in the frame, or None."""
         require(placement < len(PLACEMENTS), "placement")
         name = PLACEMENTS[placement]
-        require((lent != 0) == (name == "extern"), "lent memory")
         if name == "inline":
             return None
         require(flags & CUDA and self.words["epoch"], "a tensor elsewhere, of no device or without words")
         require(size > 0 and offset + size < 1 << 64, "bytes elsewhere")
-        return {"placement": name, "offset": offset, "bytes": size, **({"lent": lent} if lent else {})}
+        return {"placement": name, "offset": offset, "bytes": size}
 
     def check_device(self, kind, flags):
         libraries = flags & LIBRARIES

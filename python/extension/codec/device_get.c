@@ -70,7 +70,6 @@ static void look_for_arenas(const struct rc_py_decoding *decoding, struct rc_py_
     if (ringcast_frame_item(&decoding->frame, i, &item) < 0) return; /* for who reads them to say */
     if (item.kind != RINGCAST_ITEM_TENSOR || !rc_py_device_wants(decoding, &item)) continue;
     if (!(item.flags & RINGCAST_ITEM_TORCH) || item.bytes == 0 || item.bytes >= RC_PY_ARENA_LEAST) continue;
-    if (item.placement == RINGCAST_PLACEMENT_EXTERN) continue;                 /* each is copied from where it is */
     if (item.placement == RINGCAST_PLACEMENT_POOL && decoding->hold) continue; /* to be looked at there */
     struct arena *arena = &device->arenas[source_of(&item)];
     uint64_t at = place_of(decoding, &item), end = at + item.bytes;
@@ -272,7 +271,6 @@ void rc_py_device_clear(struct rc_py_decoding *decoding) {
 static bool take_bytes(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes) {
   struct rc_py_fetching *device = decoding->device;
   if (source_of(item) == FRAME) return rc_py_take_bytes(decoding, bytes);
-  if (item->placement == RINGCAST_PLACEMENT_EXTERN) return true; /* of lent memory nobody knows how much there is */
   if (bytes > device->pool_left) return rc_py_damaged(decoding, "its entries share their place in the pool");
   device->pool_left -= bytes;
   return true;
@@ -296,7 +294,6 @@ static PyObject *make_within(struct rc_py_decoding *decoding, const struct ringc
   int source = source_of(item);
   struct arena *arena = &decoding->device->arenas[source];
   uint64_t at = place_of(decoding, item);
-  if (item->placement == RINGCAST_PLACEMENT_EXTERN) return NULL;
   if (at < arena->start || at > arena->end || bytes > arena->end - at) return NULL;
   if ((at - arena->start) % ALIGNMENT || !make_arena(decoding, source)) return NULL;
   return rc_py_torch_within(decoding->state, arena->tensor, item, at - arena->start);
@@ -323,7 +320,6 @@ static bool copy_item(struct rc_py_decoding *decoding, const struct ringcast_ite
 
 /* Or later, with the others. */
 static bool copy_later(struct rc_py_decoding *decoding, const struct ringcast_item *item, uint64_t bytes, uint64_t to) {
-  if (item->placement == RINGCAST_PLACEMENT_EXTERN) return copy_item(decoding, item, to);
   return transfer_add(decoding, source_of(item), place_of(decoding, item), bytes, to);
 }
 

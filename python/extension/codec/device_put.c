@@ -69,7 +69,7 @@ int rc_py_device_note(struct rc_py_encoding *encoding, PyObject *value, struct r
 }
 
 /* Where the frame does not have it itself. */
-static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && part->lent == 0; }
+static bool goes_to_pool(const struct rc_py_part *part) { return rc_py_is_on_device(part) && !part->place; }
 
 uint32_t rc_py_device_sizes(const struct rc_py_encoding *encoding, uint64_t *out) {
   uint32_t count = 0;

@@ -6,6 +6,8 @@
 
 #include "python/extension/tensors.h"
 
+struct rc_py_place;
+
 /* An entry of the frame to be. */
 struct rc_py_part {
   PyObject *key;   /* a str, or NULL */
@@ -17,14 +19,14 @@ struct rc_py_part {
   union {
     int64_t i;
     double f;
-    uint64_t in_pool; /* of a tensor on a device, where; in lent memory, if there is `lent` */
+    uint64_t in_pool; /* of a tensor on a device, where */
   } scalar;
   struct rc_py_source source; /* of a tensor; of a buffer, the view alone */
   const void *data;           /* NULL for an OBJECT until all are written: then scalar.i is where its stream starts */
   uint64_t bytes;
-  uint32_t first_part, parts; /* of an OBJECT */
-  uint32_t lent;              /* of a tensor on a device: the number of the lent memory that it lies in, or 0 */
-  void *out;                  /* where in the ring the data goes */
+  uint32_t first_part, parts;      /* of an OBJECT */
+  const struct rc_py_place *place; /* of Writer.empty, that a tensor on a device lies in; NULL: none */
+  void *out;                       /* where in the ring the data goes */
 };
 
 struct rc_py_encoding {

@@ -18,9 +18,7 @@ static int build_part(struct ringcast_frame_builder *builder, struct rc_py_part 
   switch (part->kind) {
   case RINGCAST_ITEM_TENSOR:
     if (in_pool && rc_py_is_on_device(part)) {
-      return ringcast_build_device_tensor(builder, part->utf8, key_bytes, &part->source.tensor,
-                                          part->lent ? RINGCAST_PLACEMENT_EXTERN : RINGCAST_PLACEMENT_POOL,
-                                          part->scalar.in_pool, part->lent);
+      return ringcast_build_device_tensor(builder, part->utf8, key_bytes, &part->source.tensor, part->scalar.in_pool);
     }
     return ringcast_build_tensor_in_place(builder, part->utf8, key_bytes, &part->source.tensor, &part->out, &bytes);
   case RINGCAST_ITEM_OBJECT:

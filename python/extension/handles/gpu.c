@@ -24,30 +24,22 @@ static bool bytes_or_none(const char *name, PyObject *object, uint64_t *out) {
   return !object || object == Py_None || rc_py_integer(name, object, 0, RC_PY_MOST_BYTES, out);
 }
 
-bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, PyObject *lend,
-                       struct rc_py_gpu_options *out) {
+bool rc_py_gpu_options(PyObject *pool_bytes, PyObject *inline_most, const char *full, struct rc_py_gpu_options *out) {
   *out = (struct rc_py_gpu_options){0};
   if (!bytes_or_none("gpu_pool_bytes", pool_bytes, &out->pool_bytes)) return false;
   if (!bytes_or_none("gpu_inline_most", inline_most, &out->inline_most)) return false;
   if (pool_bytes && pool_bytes != Py_None && out->pool_bytes == 0) out->pool_bytes = RINGCAST_NO_POOL;
-  if (lend && !PyBool_Check(lend)) {
-    PyErr_Format(PyExc_TypeError, "gpu_lend must be True or False, not %.100s", Py_TYPE(lend)->tp_name);
-    return false;
-  }
-  out->lends = lend == Py_True;
   out->raises = strcmp(full, "raise") == 0;
   if (out->raises || strcmp(full, "inline") == 0) return true;
   PyErr_Format(PyExc_ValueError, "gpu_full must be 'inline' or 'raise', not '%s'", full);
   return false;
 }
 
-/* inline_most is looked at here: a frame of lent memory has no other way, however little there is beside it. */
+/* inline_most is looked at here: a frame that needs no copy goes by the pool, however little there is beside it. */
 int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
   if (self->gpu) return 0;
-  const struct ringcast_gpu_writer_options options = {.size = sizeof options,
-                                                      .device = device,
-                                                      .pool_bytes = self->gpu_options.pool_bytes,
-                                                      .flags = self->gpu_options.lends ? RINGCAST_GPU_EXTERN : 0};
+  const struct ringcast_gpu_writer_options options = {
+      .size = sizeof options, .device = device, .pool_bytes = self->gpu_options.pool_bytes};
   int rc;
   Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
   Py_END_ALLOW_THREADS if (rc == 0) self->gpu_device = device;
@@ -56,7 +48,7 @@ int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
 
 void rc_py_gpu_writer_shut(struct rc_py_writer *self, bool lets_others_run) {
   ringcast_gpu_writer *gpu = self->gpu;
-  rc_py_loans_shut(self);
+  rc_py_places_shut(self);
   self->gpu = NULL;
   if (!gpu) return;
   PyThreadState *thread = lets_others_run ? PyEval_SaveThread() : NULL;
@@ -75,17 +67,17 @@ static bool are_few(const struct rc_py_writer *self, const uint64_t *sizes, uint
   return sum <= self->gpu_options.inline_most;
 }
 
-/* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; or any other failure. */
-static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes,
+/* A place for the frame's tensors: 0; -EAGAIN, -EMSGSIZE: it is to go INLINE; -EBUSY: ask again, as some of them are to
+ * be copied after all; or any other failure. */
+static int lease_by(struct rc_py_writer *self, struct rc_py_encoding *encoding, uint64_t *sizes, bool is_there,
                     struct ringcast_gpu_extent *out) {
   uint64_t *offsets = sizes + encoding->on_device;
-  bool has_lent = rc_py_loans_find(self, encoding);
   uint32_t count = rc_py_device_sizes(encoding, sizes);
-  if (!has_lent && are_few(self, sizes, count)) return -EAGAIN;
+  if (!is_there && are_few(self, sizes, count)) return -EAGAIN;
   uint64_t full = self->gpu_options.raises ? times_full(self->gpu) : 0;
   int rc = ringcast_gpu_lease(self->gpu, sizes, count, offsets, out);
   if (rc == 0) {
-    if (has_lent) rc = rc_py_loans_note(self, encoding, out);
+    if (is_there) rc = rc_py_places_attach(self, encoding, out);
     if (rc == 0 && !rc_py_device_plan(encoding, offsets)) rc = RC_PY_RAISED;
     if (rc < 0) ringcast_gpu_drop(self->gpu, out);
     return rc;
@@ -103,7 +95,9 @@ static int lease(struct rc_py_writer *self, struct rc_py_encoding *encoding, str
     PyErr_NoMemory();
     return RC_PY_RAISED;
   }
-  int rc = lease_by(self, encoding, sizes, out);
+  bool is_there = rc_py_places_find(self, encoding);
+  int rc;
+  while ((rc = lease_by(self, encoding, sizes, is_there, out)) == -EBUSY) continue;
   PyMem_Free(sizes);
   return rc;
 }
@@ -149,7 +143,7 @@ int rc_py_gpu_send(struct rc_py_writer *self, struct rc_py_encoding *encoding, i
   if (!self->gpu && !rc_py_device_may_start(rc_py_state_of(self))) return RC_PY_RAISED;
   int rc = rc_py_gpu_writer_open(self, encoding->device);
   if (rc < 0) return rc;
-  rc_py_loans_sweep(self);
+  rc_py_places_sweep(self);
   rc = lease(self, encoding, &place);
   if (rc == 0) return send_by(self, encoding, timeout_ns, tag, &place);
   return rc == -EAGAIN || rc == -EMSGSIZE ? send_by(self, encoding, timeout_ns, tag, NULL) : rc;

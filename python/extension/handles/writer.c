@@ -193,7 +193,7 @@ static PyObject *writer_close(PyObject *object, PyObject *Py_UNUSED(unused)) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   if (!self->writer) Py_RETURN_NONE;
   if (!rc_py_enter(&self->busy, self->pid, "Writer")) return NULL;
-  bool may_close = rc_py_writer_may_end(self, "close the Writer") && rc_py_loans_may_close(self);
+  bool may_close = rc_py_writer_may_end(self, "close the Writer");
   if (may_close) rc_py_watch_close(&self->watch, self->pid); /* runs code, which may take a memoryview */
   may_close = may_close && rc_py_writer_may_end(self, "close the Writer");
   if (may_close) {
@@ -279,7 +279,7 @@ static PyMethodDef writer_methods[] = {
     {"readers", writer_peers, METH_NOARGS, RC_DOC_Writer_readers},
     {"check", writer_check, METH_NOARGS, RC_DOC_Writer_check},
     {"fileno", writer_fileno, METH_NOARGS, RC_DOC_Writer_fileno},
-    {"lend", rc_py_writer_lend, METH_O, RC_DOC_Writer_lend},
+    {"empty", (PyCFunction)(void (*)(void))rc_py_writer_empty, METH_VARARGS | METH_KEYWORDS, RC_DOC_Writer_empty},
     {"estimate", FAST(writer_estimate), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_estimate},
     {"learn", FAST(writer_learn), METH_FASTCALL | METH_KEYWORDS, RC_DOC_Writer_learn},
     {"cancel", writer_cancel, METH_NOARGS, RC_DOC_Writer_cancel},

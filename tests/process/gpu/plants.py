@@ -61,25 +61,25 @@ PLANTS = {
         "if (is_new) rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, generation);",
         "(void)generation;")]),
     # There too early.
-    "ready_before_the_copies": (SLOW, [("writer.c",
+    "ready_before_the_copies": (SLOW, [("lease.c",
         "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);",
         "rc_word_write(gpu->device.cuda, gpu->estate->segment.word_bits, stream, address_of(gpu, lease->slot), "
         "slot->generation); "
         "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);")]),
-    "ready_by_the_host": (SLOW, [("writer.c",
+    "ready_by_the_host": (SLOW, [("lease.c",
         "rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),\n"
         "                                      gpu->pool.slots[slot].generation);",
         "rc_cu_result result = address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(segment, slot), "
         "segment->word_bits, gpu->pool.slots[slot].generation);")]),
-    "ready_on_another_stream": (SLOW, [("writer.c",
+    "ready_on_another_stream": (SLOW, [("lease.c",
         "rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),",
         "rc_word_write(gpu->device.cuda, segment->word_bits, NULL, address_of(gpu, slot),")]),
     "frame_is_sent_before_ready": ("test_gpu_send", [
-        ("writer.c", "  failed = enqueue_ready(gpu, lease->slot, stream);\n  if (failed != 0) rc_gpu_writer_failed",
+        ("lease.c", "  failed = enqueue_ready(gpu, lease->slot, stream);\n  if (failed != 0) rc_gpu_writer_failed",
          "  slot->position = gpu->writer->ring.tail;\n"
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS);\n"
          "  if (failed != 0) rc_gpu_writer_failed"),
-        ("writer.c", "  slot->position = gpu->writer->ring.tail;\n"
+        ("lease.c", "  slot->position = gpu->writer->ring.tail;\n"
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */",
          "  failed = enqueue_ready(gpu, lease->slot, stream);")]),
     "wait_is_skipped": (SLOW, [("take.c",
@@ -99,16 +99,16 @@ PLANTS = {
         "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
         "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) "
         "return slot->state == RC_POOL_DROPPED;")]),
-    "dropped_generation_never_comes": (UNREAD, [("writer.c", "gpu->pool.slots[number].generation--;", "")]),
+    "dropped_generation_never_comes": (UNREAD, [("lease.c", "gpu->pool.slots[number].generation--;", "")]),
     # Who is counted on.
     "counted_on_after_the_commit": (PLAIN, [
         ("consumers.c", "rc_store_release(&consumer->counted_turn, turn);", "(void)turn;"),
-        ("writer.c", "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;",
+        ("lease.c", "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;",
          "  nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);\n"
          "  for (uint32_t i = 0; i < gpu->estate->segment.consumers; i++) if (gpu->counted[i].owner) "
          "rc_store_release(&rc_gpu_control(&gpu->estate->segment)->consumers[i].counted_turn, gpu->counted[i].turn);\n"
          "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;"),
-        ("writer.c", "#include <string.h>", "#include <string.h>\n#include <time.h>")]),
+        ("lease.c", "#include <errno.h>", "#include <errno.h>\n#include <time.h>")]),
     "never_counted_on": (PLAIN, [("consumers.c",
         "rc_store_release(&consumer->counted_turn, turn);", "(void)turn;")]),
     "counted_on_too_late_by_the_writer": (SLOW, [("consumers.c", "{.owner = owner, .from = position, ",
@@ -140,15 +140,15 @@ PLANTS = {
         "    rc_cu_result result = gpu->device.cuda->stream_synchronize(stream);\n    gpu->syncs++;\n"
         "    gpu->inline_frames++;",
         "    rc_cu_result result = RC_CU_SUCCESS;\n    gpu->syncs += stream != NULL;\n    gpu->inline_frames++;")]),
-    # Lent memory, and pools that look the same.
-    "lent_is_taken_back_while_it_is_sent": ("test_gpu_lend", [("lend.c",
-        "if (own->under_way != 0) return false;", "")]),
-    "lent_stays_open": ("test_gpu_lend", [("borrow.c",
-        "if (!all && rc_load_acquire(&shared->serial) == import->lent[place].serial) continue;",
-        "if (!all && rc_load_acquire(&shared->serial) != 0) continue;")]),
+    # Memory that the caller keeps, and pools that look the same.
+    "memory_is_used_again_while_it_is_sent": ("test_gpu_allocate", [("consumers.c",
+        "if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;",
+        "if (slot->state == RC_POOL_DROPPED) return true;")]),
+    "memory_is_sent_twice_at_once": ("test_gpu_allocate", [("pool.c",
+        "  return slot->frame == frame + 1;", "  return true;")]),
     "pool_is_known_by_its_handle": ("test_gpu_pools", [("reader.c",
         "if (gpu->import && gpu->import->segment.epoch == place.epoch) return 0;", "if (gpu->import) return 0;")]),
-    "dropped_lease_is_good_still": ("test_gpu_writer", [("writer.c",
+    "dropped_lease_is_good_still": ("test_gpu_writer", [("lease.c",
         "return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;",
         "return slot->generation == lease->generation ? slot : NULL;")]),
     "captured_stream_is_written_to": ("test_gpu_send", [("device.c",
@@ -162,7 +162,7 @@ PLANTS = {
         "  bool idle = has_none_under_way(import);", "  bool idle = import != NULL;")]),
     "freed_while_readers_have_it_open": (CLOSING, [
         ("estate.c", "if (owner != 0 && !rc_owner_is_dead(owner)) return true;", "(void)owner;"),
-        ("estate.c", "if (rc_consumer_has_lock(&estate->segment, estate->counted, i, RC_GPU_POOL_ITSELF)) return true;",
+        ("estate.c", "if (rc_consumer_has_lock(&estate->segment, estate->counted, i)) return true;",
          "")]),
 }
 

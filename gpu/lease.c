@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Frames by the pool, as the writer sends them: from the caller's tensor to the pool, on the caller's stream.
+ *
+ *   lease      Q1  a free slot, and an extent (looked for among those that all have read: consumers.c)
+ *   copy_in    Q2  enqueue: tensor -> extent
+ *   commit     Q3  enqueue: ready = generation                  -> the reader's wait, its stream's (reader.c, U2)
+ *              Q4  commit the frame, which names slot, epoch and generation
+ *
+ * Q3 is enqueued before Q4, so no reader's stream ever waits for a word that nobody will write, unless the device fails
+ * or the process dies between the two sides: then who finds out releases it. The host waits for nothing. What the
+ * caller does to its tensor after commit comes, in its stream, after Q2.
+ */
+#include <errno.h>
+
+#include "gpu/writer.h"
+#include "ring/point.h"
+#include "shm/error.h"
+
+static int fail_lost(void) {
+  return rc_fail_as(-EPIPE, "the device pool is lost, as its device has failed: make a new writer, in a new process");
+}
+
+/* Sums up, and says where in the extent each tensor goes. */
+static int lay_out(const uint64_t *bytes, uint32_t count, uint64_t most, uint64_t *offsets, uint64_t *sum) {
+  uint64_t total = 0;
+  *sum = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    if (bytes[i] > most || total > most)
+      return rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)bytes[i],
+                     (unsigned long long)most);
+    offsets[i] = total;
+    *sum += bytes[i];
+    total += (bytes[i] + RC_GPU_ALIGN - 1) & ~(uint64_t)(RC_GPU_ALIGN - 1);
+  }
+  return total <= most ? 0
+                       : rc_fail(-EMSGSIZE, "%llu bytes do not fit the device pool (%llu)", (unsigned long long)total,
+                                 (unsigned long long)most);
+}
+
+/* One word is written behind the copies, and it is behind those of its own stream alone. */
+static int fail_other_stream(void) {
+  return rc_fail_as(-EINVAL, "a lease is filled and committed on one stream: this is another one");
+}
+
+static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
+  if (slot->copied && slot->stream != stream) return fail_other_stream();
+  return rc_device_check_stream(&gpu->device, stream);
+}
+
+static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  return segment->address + rc_gpu_ready_at(segment->consumers, slot);
+}
+
+static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
+  const struct rc_gpu_segment *segment = &gpu->estate->segment;
+  int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
+                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
+}
+
+/* Their streams captured a graph when they were dropped, and perhaps do no more. */
+static void drop_again(ringcast_gpu_writer *gpu) {
+  struct rc_cuda_entry entry;
+  for (uint32_t i = 0; i < gpu->pool.slot_count; i++) {
+    struct rc_pool_slot *slot = &gpu->pool.slots[i];
+    if (slot->state != RC_POOL_OWED || rc_gpu_writer_enter(gpu, &entry) != 0) continue;
+    int failed = enqueue_ready(gpu, i, slot->stream);
+    if (failed != -EBUSY) slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_LOST;
+    rc_cuda_leave(&entry);
+  }
+}
+
+/* All that can be had by now. */
+void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu) {
+  drop_again(gpu);
+  rc_consumers_reclaim(gpu, true);
+}
+
+/* Looks for slots that are done when there is none, and before it comes to that. */
+static int take_slot(ringcast_gpu_writer *gpu, uint64_t bytes) {
+  struct rc_pool *pool = &gpu->pool;
+  if (pool->used >= gpu->look_at) {
+    rc_consumers_reclaim(gpu, false);
+    gpu->look_at = pool->used + pool->slot_count / 8 + 1;
+  }
+  int slot = rc_pool_take(pool, bytes);
+  if (slot >= 0) return slot;
+  rc_gpu_writer_reclaim(gpu);
+  slot = rc_pool_take(pool, bytes);
+  if (slot >= 0) return slot;
+  gpu->full++;
+  return rc_fail(-EAGAIN, "the device pool is full: %u of %u slots and %llu of %llu bytes are under way", pool->used,
+                 pool->slot_count, (unsigned long long)pool->used_bytes, (unsigned long long)pool->bytes);
+}
+
+static int check_pool(const ringcast_gpu_writer *gpu) {
+  if (gpu->is_lost) return fail_lost();
+  return gpu->estate ? 0 : rc_fail(-EAGAIN, "there is no device pool: %s", gpu->why);
+}
+
+/* 0: by the pool. */
+static int look_at_readers(ringcast_gpu_writer *gpu) {
+  uint32_t reader;
+  int32_t pid, reason;
+  int failed = check_pool(gpu);
+  if (failed != 0) return failed;
+  if (rc_consumers_look(gpu, &reader, &pid, &reason) == RINGCAST_GPU_WAY_POOL) return 0;
+  return rc_fail_as(-EAGAIN, "a reader has not opened the device pool");
+}
+
+static struct ringcast_gpu_extent lease_of(const ringcast_gpu_writer *gpu, uint32_t number, uint64_t bytes) {
+  const struct rc_pool_slot *slot = &gpu->pool.slots[number];
+  return (struct ringcast_gpu_extent){.slot = number,
+                                      .epoch = gpu->estate->segment.epoch,
+                                      .generation = slot->generation,
+                                      .base = slot->base,
+                                      .bytes = bytes};
+}
+
+int ringcast_gpu_lease(ringcast_gpu_writer *gpu, const uint64_t *bytes, uint32_t count, uint64_t *offsets,
+                       struct ringcast_gpu_extent *out) {
+  uint64_t sum, total = 0;
+  int failed = rc_check_fork(gpu->forks);
+  if (failed == 0) failed = look_at_readers(gpu);
+  if (failed == 0) failed = lay_out(bytes, count, gpu->pool.bytes, offsets, &sum);
+  if (failed != 0) return failed;
+  if (count > 0) total = offsets[count - 1] + bytes[count - 1];
+  if (count > 0 && sum <= gpu->inline_most)
+    return rc_fail(-EAGAIN, "%llu bytes go INLINE: options.inline_most is %llu", (unsigned long long)sum,
+                   (unsigned long long)gpu->inline_most);
+  int slot = take_slot(gpu, total);
+  if (slot < 0) return slot;
+  *out = lease_of(gpu, (uint32_t)slot, total);
+  for (uint32_t i = 0; i < count; i++) offsets[i] += out->base;
+  RC_POINT(LEASED);
+  return 0;
+}
+
+/* The slot of a lease that is open. NULL: it is none. */
+static struct rc_pool_slot *slot_of(const ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease) {
+  if (!gpu->estate || lease->epoch != gpu->estate->segment.epoch || lease->slot >= gpu->pool.slot_count) return NULL;
+  struct rc_pool_slot *slot = &gpu->pool.slots[lease->slot];
+  return slot->state == RC_POOL_LEASED && slot->generation == lease->generation ? slot : NULL;
+}
+
+static int fail_no_lease(void) { return rc_fail_as(-EINVAL, "this lease is not open: lease a place first"); }
+
+int ringcast_gpu_lease_address(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
+                               ringcast_stream stream, ringcast_device_ptr *out) {
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  if (!slot) return fail_no_lease();
+  if (offset < slot->base || offset - slot->base > lease->bytes)
+    return rc_fail_as(-EINVAL, "the place does not lie within its lease");
+  if (slot->copied && slot->stream != stream) return fail_other_stream();
+  slot->stream = stream;
+  slot->copied = true;
+  *out = gpu->estate->memory + offset;
+  return 0;
+}
+
+int ringcast_gpu_allocate(ringcast_gpu_writer *gpu, uint64_t bytes, ringcast_stream stream, ringcast_device_ptr *out,
+                          struct ringcast_gpu_extent *lease) {
+  uint64_t offset, sum;
+  int failed = rc_check_fork(gpu->forks);
+  if (failed == 0) failed = check_pool(gpu);
+  if (failed == 0) failed = lay_out(&bytes, 1, gpu->pool.bytes, &offset, &sum);
+  if (failed != 0) return failed;
+  int slot = take_slot(gpu, bytes);
+  if (slot < 0) return slot;
+  gpu->pool.slots[slot].is_kept = true;
+  *lease = lease_of(gpu, (uint32_t)slot, bytes);
+  return ringcast_gpu_lease_address(gpu, lease, lease->base, stream, out);
+}
+
+int ringcast_gpu_attach(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease,
+                        const struct ringcast_gpu_extent *memory) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  if (!slot_of(gpu, lease) || !slot_of(gpu, memory) || lease->slot == memory->slot) return fail_no_lease();
+  if (rc_pool_attach(&gpu->pool, memory->slot, lease->slot)) return 0;
+  rc_consumers_reclaim(gpu, true); /* that frame may have been read by now */
+  if (rc_pool_attach(&gpu->pool, memory->slot, lease->slot)) return 0;
+  return rc_fail_as(-EBUSY, "a frame with this memory of the pool is under way still");
+}
+
+int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_extent *lease, uint64_t offset,
+                         const struct ringcast_tensor *tensor, ringcast_stream stream) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  uint64_t bytes;
+  if (!slot) return fail_no_lease();
+  if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
+  if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
+    return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = check_stream_of(gpu, slot, stream);
+  if (failed == 0) {
+    slot->stream = stream;
+    slot->copied = true;
+    failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);
+  }
+  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
+  rc_cuda_leave(&entry);
+  RC_POINT(COPIED_IN);
+  return failed;
+}
+
+int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease, ringcast_stream stream,
+                        size_t frame_bytes) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  if (!slot) return fail_no_lease();
+  int failed = rc_gpu_writer_enter(gpu, &entry);
+  if (failed != 0) return failed;
+  failed = enqueue_ready(gpu, lease->slot, stream);
+  if (failed != 0) rc_gpu_writer_failed(gpu, failed);
+  rc_cuda_leave(&entry);
+  if (failed != 0) return failed;
+  RC_POINT(READY_ENQUEUED);
+  slot->position = gpu->writer->ring.tail;
+  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */
+  RC_POINT(COMMITTED);
+  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;
+  if (failed != 0) return failed;
+  gpu->pool_frames++;
+  gpu->pool_bytes += lease->bytes;
+  return 0;
+}
+
+/* Nobody has been told of this generation, nor will be: it is the next one's, as readers take no other. */
+static void give_unused(ringcast_gpu_writer *gpu, uint32_t number) {
+  gpu->pool.slots[number].generation--;
+  rc_pool_give(&gpu->pool, number);
+}
+
+void ringcast_gpu_drop(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *lease) {
+  struct rc_cuda_entry entry;
+  struct rc_pool_slot *slot = slot_of(gpu, lease);
+  if (!slot || gpu->forks != rc_fork_count()) return;
+  if (!slot->copied) {
+    give_unused(gpu, lease->slot);
+    return;
+  }
+  slot->state = RC_POOL_LOST;
+  if (rc_gpu_writer_enter(gpu, &entry) != 0) return;
+  int failed = enqueue_ready(gpu, lease->slot, slot->stream);
+  if (failed == 0 || failed == -EBUSY) { /* to wait for a stream that captures spoils the capture */
+    slot->state = failed == 0 ? RC_POOL_DROPPED : RC_POOL_OWED;
+  } else if (gpu->device.cuda->stream_synchronize(slot->stream) == RC_CU_SUCCESS) {
+    gpu->syncs++;
+    give_unused(gpu, lease->slot);
+  }
+  rc_cuda_leave(&entry);
+}
