@@ -135,6 +135,7 @@ uint8_t *fake_resolve(rc_cu_ptr pointer, size_t bytes, struct fake_memory **out)
 struct fake_memory *fake_host_memory(const void *host, size_t bytes, bool *outside); /* registered; see there */
 struct fake_memory *fake_memory_add(struct fake_memory memory);
 void fake_memory_drop(struct fake_memory *memory);   /* waits until it is not pinned, then gives it up */
+void fake_overwrite(struct fake_memory *memory);     /* which is ALLOCATED */
 void fake_memory_end(struct rc_cu_context *context); /* counts what is left as lost */
 rc_cu_ptr fake_pointer(const struct fake_memory *memory);
 

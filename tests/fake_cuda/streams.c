@@ -136,7 +136,7 @@ static bool perform(struct rc_cu_stream *stream, const struct fake_operation *op
   case WAIT_WORD: return wait_for_word(stream, operation);
   case SPIN: return spin(stream, operation);
   case FREE:
-    memset(operation->memory->host, 0xdd, operation->memory->bytes);
+    fake_overwrite(operation->memory);
     fake_memory_drop(operation->memory);
     return true;
   case MARK: return true;

@@ -45,31 +45,11 @@ static void store_wakes(struct gpu *gpu, struct rc_word *words, uint32_t bits, c
   must(gpu->cuda->host_unregister(words), "cuMemHostUnregister");
 }
 
-static void store_wakes_with(uint32_t bits) {
+static void store_wakes_64(void) {
   struct rc_word *words = shared_memory(PAGE);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu, bits)) skipped("the driver has no words of %u bits", bits);
-  store_wakes(&gpu, words, bits, "store_to_write_us");
-}
-static void store_wakes_64(void) { store_wakes_with(64); }
-static void store_wakes_32(void) { store_wakes_with(32); }
-
-/* The high half must not count where it is not compared, and a wait is for at least, in the cyclic sense. */
-static void compares_cyclically(void) {
-  struct rc_word *word = shared_memory(PAGE);
-  struct gpu gpu = gpu_open();
-  rc_cu_ptr address = gpu_register(&gpu, word, PAGE);
-  if (!has_words(&gpu, 64) || !has_words(&gpu, 32)) skipped("not both sizes of words are there");
-  rc_word_store(word, 64, UINT64_C(0x1fffffffe));
-  must(rc_word_wait(gpu.cuda, 32, gpu.stream, address, UINT32_C(0xfffffffe)), "cuStreamWaitValue32");
-  must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
-  must(rc_word_wait(gpu.cuda, 32, gpu.stream, address, 2), "cuStreamWaitValue32"); /* 2 comes after 0xfffffffe */
-  for (double until = now_us() + 20000; now_us() < until;)
-    if (gpu.cuda->stream_query(gpu.stream) == RC_CU_SUCCESS) failed("32 bits: 0xfffffffe passed for 2 or more");
-  rc_word_store(word, 64, UINT64_C(0x200000003));
-  must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
-  must(rc_word_wait(gpu.cuda, 64, gpu.stream, address, UINT64_C(0x200000000)), "cuStreamWaitValue64");
-  must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
+  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
+  store_wakes(&gpu, words, 64, "store_to_write_us");
 }
 
 /* ---- Other processes -------------------------------------------------------------------------------------------- */
@@ -271,8 +251,6 @@ static void stream_follows_another(void) {
 }
 
 const struct probe_case word_probes[] = {{"store_wakes_wait_64", store_wakes_64, 60, false},
-                                         {"store_wakes_wait_32", store_wakes_32, 60, false},
-                                         {"words_compare_cyclically", compares_cyclically, 30, false},
                                          {"store_by_another_process", store_by_another_process, 60, false},
                                          {"two_processes_streams", two_processes_streams, 90, false},
                                          {"other_streams_beside_a_wait", other_streams_go_on, 60, false},
