@@ -38,7 +38,7 @@ EXPECTED = {
         "rc_slot_evict": ["casal"],  # V1
     },
     "ring/spill.c": {
-        "rc_spill_reclaim": ["dmb ish"],  # S1
+        "rc_spill_reclaim": ["dmb ish"]  # S1
     },
     "ring/tap.c": {"rc_tap_next": ["ldar", "dmb ishld", "ldar", "dmb ishld", "dmb ishld"]},  # T1, T2, T3, T2 and T5
 }

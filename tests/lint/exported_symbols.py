@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three lists must be one: what the shared library exports, the names in ringcast.map, and the RINGCAST_API names of
-the headers. The map names each symbol under its release, so that a change of the ABI shows in review."""
+the headers. The map names each symbol under its release, so that a change of the ABI shows in review.
+
+And the library stays in memory when a program that has loaded the library as a plugin unloads it (dlclose): the
+library's threads may still run, for a device that reads a ring which was closed."""
 
 import argparse
 import pathlib
@@ -41,16 +44,24 @@ def declared():
     return names
 
 
+def stays(library, readelf):
+    out = subprocess.run([readelf, "-d", library], check=True, capture_output=True, text=True).stdout
+    return any("NODELETE" in line for line in out.splitlines() if "FLAGS_1" in line)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("library")
     parser.add_argument("--nm", default="nm")
+    parser.add_argument("--readelf", default="readelf")
     args = parser.parse_args()
 
     lists = {"exported by the library": exported(args.library, args.nm), "in ringcast.map": mapped()}
     releases = {name.split("@")[0]: name for name in lists["in ringcast.map"]}
     lists["RINGCAST_API in the headers"] = {releases.get(name, name) for name in declared()}
-    same = True
+    same = stays(args.library, args.readelf)
+    if not same:
+        print(f"{args.library} can be unloaded while its threads run: link it with -z nodelete")
     for symbol in sorted(set().union(*lists.values())):
         missing = [name for name, symbols in lists.items() if symbol not in symbols]
         if missing:

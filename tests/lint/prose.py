@@ -40,7 +40,7 @@ ALLOWED = {
     "tests/support": (10.5, 2.5),
     "tests/fuzz": (14.1, 9.6),
     "tests/tools": (11.0, 0.0),
-    "tests/lint": (15.3, 16.1),
+    "tests/lint": (14.8, 16.1),
     "tests/fake_cuda": (13.3, 6.6),
     "tests/gpu": (11.4, 3.3),
     "tests/compat": (11.7, 3.1),

@@ -112,11 +112,7 @@ MUTATIONS = {
     "device CLOSE": "FRAMES=3 LIVES=2",
     "device X1": "FRAMES=3 KILL_WRITER",
 }
-SPARE = {
-    "ring L1": EVICTED,
-    "spill S1": "FRAMES=3 EVICT",
-    "event E1+E6": "ROUNDS=2 SIGNALLERS=2 WANTED",
-}
+SPARE = {"ring L1": EVICTED, "spill S1": "FRAMES=3 EVICT", "event E1+E6": "ROUNDS=2 SIGNALLERS=2 WANTED"}
 
 
 def controls(deep):

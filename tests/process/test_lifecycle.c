@@ -254,7 +254,7 @@ static void attach_as_nobody(void *context) {
 
 TEST(another_users_ring_is_refused) {
   if (geteuid() != 0) {
-    tell_skipped("another_users_ring_is_refused", "only root can become another user");
+    tell_skipped(__func__, "only root can become another user");
     return;
   }
   ringcast_writer *writer = make_writer(4096);

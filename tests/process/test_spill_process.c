@@ -62,7 +62,7 @@ TEST(a_gibibyte_reaches_two_readers_byte_for_byte) {
   struct ringcast_span span;
   rc_topology_room(&room);
   if (room.bytes < 2 * GIB) {
-    tell_skipped("a_gibibyte_reaches_two_readers_byte_for_byte", "less than 2 GiB of memory are free");
+    tell_skipped(__func__, "less than 2 GiB of memory are free");
     return;
   }
   ringcast_writer *writer = make_writer(0, 0);

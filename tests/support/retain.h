@@ -46,6 +46,12 @@ static inline struct retained keep(ringcast_reader *reader, uint64_t number, siz
   return retained;
 }
 
+static inline struct retained send_and_keep(ringcast_writer *writer, ringcast_reader *reader, uint64_t number,
+                                            size_t bytes) {
+  ck_assert_int_eq(send(writer, number, bytes), 0);
+  return keep(reader, number, bytes);
+}
+
 /* As the other numbers would be, in every page. */
 static inline void write_to(struct retained *retained) {
   retained->number += 1000;

@@ -77,29 +77,19 @@ class CommandLine(Case):
         ):
             for value in values:
                 with self.subTest(option=option, value=value):
-                    self.refused(
-                        "perf", "latency", option, value, says=f"'{value}' is not valid for {option}: it takes {takes}"
-                    )
+                    says = f"'{value}' is not valid for {option}: it takes {takes}"
+                    self.refused("perf", "latency", option, value, says=says)
         for value in ("", "0", "1K,", ",1K", "1K,x", ",".join(["8"] * 33)):
-            self.refused(
-                "perf",
-                "gpu",
-                "--sizes",
-                value,
-                says=f"'{value}' is not valid for --sizes: it takes up to 32 numbers of bytes with commas",
-            )
+            says = f"'{value}' is not valid for --sizes: it takes up to 32 numbers of bytes with commas"
+            self.refused("perf", "gpu", "--sizes", value, says=says)
         for option, values, takes in (
             ("--gap", ["0", "x", "60001"], "a number of milliseconds, 0.01 to 60000"),
             ("--jitter", ["-0.1", "1.1"], "a number, 0 to 1"),
             ("--cold", ["63"], "nothing, or =BYTES, at least 64"),
         ):
             for value in values:
-                self.refused(
-                    "perf",
-                    "cadence",
-                    f"{option}={value}",
-                    says=f"'{value}' is not valid for {option}: it takes {takes}",
-                )
+                says = f"'{value}' is not valid for {option}: it takes {takes}"
+                self.refused("perf", "cadence", f"{option}={value}", says=says)
         self.refused("perf", "latency", "--gap", "5", says="--gap and --jitter are for cadence")
         self.refused("perf", "wake", "--cold", says="--cold is for latency and cadence")
         self.refused("perf", "latency", "--sizes", "1K", says="--sizes is for gpu")

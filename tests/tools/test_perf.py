@@ -63,34 +63,16 @@ class Perf(Case):
         self.positive(found["frames_per_s"])
 
     def test_a_frame_that_does_not_fit_is_told(self):
-        done = run(
-            "perf",
-            "throughput",
-            "--size",
-            "1G",
-            "--capacity",
-            "64K",
-            "--seconds",
-            "0.05",
-            RINGCAST_SPILL_BYTES=str(64 << 20),
-        )
+        words = "perf throughput --size 1G --capacity 64K --seconds 0.05".split()
+        done = run(*words, RINGCAST_SPILL_BYTES=str(64 << 20))
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout, "")
         self.assertIn("RINGCAST_SPILL_BYTES", done.stderr)
 
     def test_a_capacity_that_is_told_for_a_frame_is_enough(self):
         def throughput(capacity):
-            return run(
-                "perf",
-                "throughput",
-                "--size",
-                "1M",
-                "--seconds",
-                "0.05",
-                "--capacity",
-                capacity,
-                RINGCAST_SPILL_BYTES="0",
-            )
+            words = "perf throughput --size 1M --seconds 0.05 --capacity".split()
+            return run(*words, capacity, RINGCAST_SPILL_BYTES="0")
 
         for capacity in ("1M", "2M"):
             done = throughput(capacity)

@@ -52,7 +52,7 @@ static ringcast_writer *make_with_one_unsealed(int which) {
 
 /* To read what was cut off would be SIGBUS. */
 LOOP_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES) {
-  ringcast_writer *writer = make_with_one_unsealed(_i / 2);
+  SCOPED_WRITER writer = make_with_one_unsealed(_i / 2);
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
   rc_os.seals = seals_of_a_file_cut_short;
@@ -63,23 +63,21 @@ LOOP_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES)
   ck_assert(!reader && !tap);
   rc_segment_destroy(&writer->segment); /* its mappings are no longer good for closing */
   writer->forks--;
-  ringcast_writer_close(writer);
 }
 
 LOOP_TEST(a_file_that_is_not_sealed_is_refused, 0, FILES) {
-  ringcast_writer *writer = make_with_one_unsealed(_i);
+  SCOPED_WRITER writer = make_with_one_unsealed(_i);
   ringcast_reader *reader = NULL;
   ringcast_tap *tap = NULL;
   int expected = _i == CONTROL ? -ENOENT : -EPROTO;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), expected);
   ck_says(_i == CONTROL ? "gone" : "not sealed");
   ck_assert_int_eq(ringcast_tap_attach(ringcast_writer_handle(writer), &tap), expected);
-  ringcast_writer_close(writer);
 }
 
 /* Opening a pipe tells its other end that somebody is there. */
 TEST(a_handle_that_names_a_pipe_does_not_open_it) {
-  ringcast_writer *writer = make_writer(4096, 1);
+  SCOPED_WRITER writer = make_writer(4096, 1);
   ringcast_reader *reader = NULL;
   struct rc_handle handle;
   char folder[] = "/tmp/hostile.XXXXXX", path[64], text[RC_HANDLE_MAX];
@@ -96,7 +94,6 @@ TEST(a_handle_that_names_a_pipe_does_not_open_it) {
     ck_assert_int_eq(poll(&pipe, 1, 0), 0); /* POLLHUP: a writer has come and gone */
   }
   close(pipe.fd);
-  ringcast_writer_close(writer);
 }
 
 static int (*true_advise)(void *address, size_t bytes, int advice);
@@ -106,14 +103,13 @@ static int advise_on_a_full_machine(void *address, size_t bytes, int advice) {
 
 /* It may not have put its memory in place, and then there may be none left when it is read. */
 TEST(memory_that_can_not_be_read_is_an_error_and_no_signal) {
-  ringcast_writer *writer = make_writer(4096, 1);
+  SCOPED_WRITER writer = make_writer(4096, 1);
   ringcast_reader *reader = NULL;
   true_advise = rc_os.advise;
   rc_os.advise = advise_on_a_full_machine;
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), -ENOMEM);
   ck_says("can't read all");
   ck_assert_ptr_null(reader);
-  ringcast_writer_close(writer);
 }
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------ */
@@ -153,7 +149,7 @@ LOOP_TEST(a_slot_that_names_no_process_holds_nobody_up, 0, 4) {
 
 /* One that is attached may write to all of them. */
 TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
-  ringcast_writer *writer = make_writer_that(RINGCAST_FAIL);
+  SCOPED_WRITER writer = make_writer_that(RINGCAST_FAIL);
   ringcast_reader *reader = attach(writer);
   struct rc_control *control = rc_segment_control(&writer->segment);
   struct rc_slot *slot = &control->slots[0];
@@ -182,7 +178,6 @@ TEST(what_stands_in_a_slot_is_shown_and_harms_nobody) {
   ck_says("'a?b?[31m?");
   ringcast_reader_close(reader);
   ck_assert_int_eq(send_some(writer, 100), 0);
-  ringcast_writer_close(writer);
 }
 
 /* A peer has set the count of sleepers so high that the next announcement makes it 0. */

@@ -289,7 +289,7 @@ static void open_it_for_writing(void *context) {
 }
 
 TEST(its_size_is_sealed_and_it_opens_for_reading_only) {
-  if (access("/proc/self/fd", R_OK) != 0) tell_skipped("its_size_is_sealed_and_it_opens_for_reading_only", "no /proc");
+  if (access("/proc/self/fd", R_OK) != 0) tell_skipped(__func__, "no /proc");
   else child_must_succeed(start_child(open_it_for_writing, "/proc/self/fd/%d"));
 }
 
@@ -316,8 +316,7 @@ TEST(a_process_that_locks_all_its_memory_does_not_get_all_of_it) {
   pid_t pid = start_child(with_all_locked, NULL);
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 2)
-    tell_skipped("a_process_that_locks_all_its_memory_does_not_get_all_of_it", "no right to lock so much (ulimit -l)");
+  if (WEXITSTATUS(status) == 2) tell_skipped(__func__, "no right to lock so much (ulimit -l)");
   else ck_assert_int_eq(WEXITSTATUS(status), 0);
 }
 

@@ -141,7 +141,7 @@ static long grow_pool(const char *test, long pages) {
 
 TEST(hugetlb_is_taken_when_the_pool_has_pages) {
   struct rc_memory memory;
-  long before = grow_pool("hugetlb_is_taken_when_the_pool_has_pages", 4);
+  long before = grow_pool(__func__, 4);
   if (before < 0) return;
   int result = create(4 * MIB, RINGCAST_MEMORY_AUTO, &memory);
   if (result == 0) {
@@ -158,7 +158,7 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
   struct rc_memory memory, held;
   int by_name = 0, by_default = -1;
   uint32_t got = 0;
-  long before = grow_pool("a_pool_with_fewer_pages_than_needed_is_as_an_empty_one", 1);
+  long before = grow_pool(__func__, 1);
   if (before < 0) return;
   if (before == 0) {
     by_name = create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory);
@@ -171,7 +171,7 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
   }
   write_number(pool, before);
   if (before > 0) {
-    tell_skipped("a_pool_with_fewer_pages_than_needed_is_as_an_empty_one", "this machine has 2 MiB pages reserved");
+    tell_skipped(__func__, "this machine has 2 MiB pages reserved");
     return;
   }
   ck_assert_int_eq(by_name, -ENOMEM);
@@ -182,9 +182,8 @@ TEST(a_pool_with_fewer_pages_than_needed_is_as_an_empty_one) {
 TEST(an_empty_pool_is_an_error_only_if_asked_for_by_name) {
   struct rc_memory memory;
   if (rc_feature_disabled("hugetlb") || read_number(pool) > 0) {
-    tell_skipped("an_empty_pool_is_an_error_only_if_asked_for_by_name", rc_feature_disabled("hugetlb")
-                                                                            ? "RINGCAST_DISABLE has hugetlb"
-                                                                            : "this machine has 2 MiB pages reserved");
+    tell_skipped(__func__, rc_feature_disabled("hugetlb") ? "RINGCAST_DISABLE has hugetlb"
+                                                          : "this machine has 2 MiB pages reserved");
     return;
   }
   ck_assert_int_eq(create(4 * MIB, RINGCAST_MEMORY_HUGETLB, &memory), -ENOMEM);
@@ -214,7 +213,7 @@ TEST(huge_pages_of_shared_memory_are_huge_for_writer_and_reader) {
   struct rc_memory memory, view;
   int result = create(8 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory);
   if (result != 0) {
-    tell_skipped("huge_pages_of_shared_memory_are_huge_for_writer_and_reader", rc_error_text());
+    tell_skipped(__func__, rc_error_text());
     return;
   }
   ck_assert_uint_eq(memory.page_size, RC_HUGE_PAGE);
@@ -261,7 +260,7 @@ TEST(a_page_that_is_busy_for_a_moment_is_tried_again) {
   struct rc_memory memory;
   rc_os.advise = busy_collapse;
   if (create(4 * MIB, RINGCAST_MEMORY_SHMEM_HUGE, &memory) != 0) {
-    tell_skipped("a_page_that_is_busy_for_a_moment_is_tried_again", rc_error_text());
+    tell_skipped(__func__, rc_error_text());
     return;
   }
   rc_memory_destroy(&memory);

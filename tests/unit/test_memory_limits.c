@@ -133,14 +133,14 @@ TEST(a_memory_cgroup_refuses_and_does_not_kill) {
   ck_assert_int_gt(rc_os.read_file("/proc/self/cgroup", text, sizeof text), 0);
   const char *ours = strstr(text, "0::/");
   if (!ours) {
-    tell_skipped("a_memory_cgroup_refuses_and_does_not_kill", reason);
+    tell_skipped(__func__, reason);
     return;
   }
   snprintf(folder, sizeof folder, "/sys/fs/cgroup%.*s/ringcast-test-%d", (int)strcspn(ours + 3, "\n"), ours + 3,
            (int)getpid());
   bool made = mkdir(folder, 0700) == 0;
   if (made && write_file(folder, "memory.max", "33554432")) child_must_succeed(start_child(inside_cgroup, folder));
-  else tell_skipped("a_memory_cgroup_refuses_and_does_not_kill", reason);
+  else tell_skipped(__func__, reason);
   if (made) rmdir(folder);
 }
 

@@ -58,8 +58,7 @@ LOOP_TEST(where_something_was_kept_the_next_frame_is_seen, 0, 2) {
     size_t bytes = MIB + (size_t)(mix(i) % MIB);
     bool all = i % 8 == 1;
     let_it_keep(writer, reader);
-    ck_assert_int_eq(send(writer, i, bytes), 0);
-    struct retained retained = keep(reader, i, bytes);
+    struct retained retained = send_and_keep(writer, reader, i, bytes);
     places[i] = retained.place;
     for (uint64_t j = 0; j < i; j++) again += places[j] < places[i] + MIB && places[i] < places[j] + MIB;
     for (size_t at = 0; i % 3 && at < bytes; at += 4096 * (all ? 1 : 1 + mix(at + i) % 9)) retained.data[at] ^= 1;
@@ -80,10 +79,7 @@ LOOP_TEST(it_outlives_the_reader_and_the_writer_and_is_dropped_by_any_thread, 0,
   ringcast_reader *reader = attach_retainer(writer);
   struct retained retained[3];
   pthread_t thread;
-  for (uint64_t i = 0; i < 3; i++) {
-    ck_assert_int_eq(send(writer, i, MIB), 0);
-    retained[i] = keep(reader, i, MIB);
-  }
+  for (uint64_t i = 0; i < 3; i++) { retained[i] = send_and_keep(writer, reader, i, MIB); }
   write_to(&retained[1]);
   if (_i == 0) ringcast_reader_close(reader);
   for (uint64_t i = 0; i < 20 && _i == 0; i++) ck_assert_int_eq(send(writer, 50 + i, 2 * MIB), 0);
@@ -111,8 +107,7 @@ TEST(who_writes_to_most_of_it_gets_copies_for_a_while) {
   } rounds[] = {{0, 0}, {64, 0}, {65, 4}, {64, 0}, {257, 8}, {64, 0}};
   for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
     ck_assert_int_eq(ringcast_reader_retains(reader), 1);
-    ck_assert_int_eq(send(writer, i, MIB), 0);
-    struct retained retained = keep(reader, i, MIB);
+    struct retained retained = send_and_keep(writer, reader, i, MIB);
     for (size_t page = 0; page < rounds[i].pages; page++) retained.data[page == 256 ? MIB - 1 : page * 4096] ^= 1;
     ringcast_retained_release(retained.handle);
     ck_assert_int_eq(ringcast_reader_retains(reader), 1); /* it is seen only then: */
@@ -183,10 +178,7 @@ static void look_in_child(void *context) {
 TEST(a_forked_child_has_what_was_kept_whatever_becomes_of_it) {
   struct family family = {.writer = make_writer(16 * MIB), .overwritten = gate_make()};
   family.reader = attach_retainer(family.writer);
-  for (uint64_t i = 0; i < 3; i++) {
-    ck_assert_int_eq(send(family.writer, i, MIB), 0);
-    family.retained[i] = keep(family.reader, i, MIB);
-  }
+  for (uint64_t i = 0; i < 3; i++) { family.retained[i] = send_and_keep(family.writer, family.reader, i, MIB); }
   memset(family.retained[1].data, 0, MIB / 2);
   pattern_fill(family.retained[1].data, MIB, family.retained[1].number += 7);
   ringcast_retained_release(family.retained[2].handle); /* and not settled when the child is made */

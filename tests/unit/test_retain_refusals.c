@@ -32,8 +32,7 @@ TEST(what_lies_in_the_ring_is_to_be_copied_and_says_nothing_of_what_does_not) {
   size_t most = (size_t)info_of(writer).ring_frame;
   ck_assert_int_eq(send(writer, 1, most), 0);
   must_be_copied(reader, 1, most);
-  ck_assert_int_eq(send(writer, 2, most + 1), 0);
-  struct retained retained = keep(reader, 2, most + 1);
+  struct retained retained = send_and_keep(writer, reader, 2, most + 1);
   drop(&retained);
 }
 
@@ -43,8 +42,7 @@ TEST(a_quarter_of_the_memory_is_kept_and_no_more) {
   ck_assert_int_eq(send(writer, 1, MIB + 1), 0);
   must_be_copied(reader, 1, MIB + 1);
   ck_assert_int_eq(let_it_keep(writer, reader), 4);
-  ck_assert_int_eq(send(writer, 2, MIB), 0);
-  struct retained retained = keep(reader, 2, MIB);
+  struct retained retained = send_and_keep(writer, reader, 2, MIB);
   drop(&retained);
   settle(reader);
   ck_assert_int_eq(ringcast_reader_retains(reader), 1);
@@ -55,10 +53,7 @@ TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
   SCOPED_WRITER writer = make_writer(8 * MIB);
   SCOPED_READER reader = attach_retainer(writer);
   struct retained retained[3];
-  for (uint64_t i = 0; i < 2; i++) {
-    ck_assert_int_eq(send(writer, i, MIB), 0);
-    retained[i] = keep(reader, i, MIB);
-  }
+  for (uint64_t i = 0; i < 2; i++) { retained[i] = send_and_keep(writer, reader, i, MIB); }
   ck_assert_int_eq(send(writer, 2, 40000), 0);
   must_be_copied(reader, 2, 40000);
   ck_assert_int_eq(let_it_keep(writer, reader), 4);
@@ -68,14 +63,12 @@ TEST(two_that_fit_into_a_quarter_are_kept_and_the_third_is_not) {
   must_not_be_kept(reader, &frame, -ENOTSUP, "copy it");
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   ck_assert_int_eq(let_it_keep(writer, reader), 4);
-  ck_assert_int_eq(send(writer, 4, MIB), 0);
-  retained[0] = keep(reader, 4, MIB);
+  retained[0] = send_and_keep(writer, reader, 4, MIB);
   want_all(writer, reader);
   let_it_keep(writer, reader);
   ck_assert_int_eq(send(writer, 5, 4 * MIB), 0);
   frame = expect(reader, 5, 4 * MIB); /* lies where those two were kept: so the next one does not */
-  ck_assert_int_eq(send(writer, 6, 2 * MIB), 0);
-  retained[2] = keep(reader, 6, 2 * MIB);
+  retained[2] = send_and_keep(writer, reader, 6, 2 * MIB);
   ck_assert_int_eq(ringcast_reader_release(reader, &frame), 0);
   for (int i = 0; i < 3; i++) drop(&retained[i]);
 }
@@ -86,8 +79,7 @@ TEST(so_many_are_kept_at_once_and_no_more) {
   struct retained retained[RC_MAX_RETAINED], last;
   uint64_t n = 0;
   for (int i = 0; i < (int)RC_MAX_RETAINED; i++, n++) {
-    ck_assert_int_eq(send(writer, n, 40000), 0);
-    retained[i] = keep(reader, n, 40000);
+    retained[i] = send_and_keep(writer, reader, n, 40000);
     ck_assert_int_eq(send(writer, 7, 10), 0);
     read_one(reader, 7, 10); /* what comes between them is in nobody's way */
   }
@@ -118,8 +110,7 @@ TEST(what_overlaps_with_what_is_kept_is_to_be_copied) {
   SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_frame frame;
   void *data;
-  ck_assert_int_eq(send(writer, 1, MIB), 0);
-  struct retained retained = keep(reader, 1, MIB);
+  struct retained retained = send_and_keep(writer, reader, 1, MIB);
   uint64_t offset = (uint64_t)((const uint8_t *)retained.place - reader->segment.spill.base);
   const uint64_t bad[][2] = {{offset, MIB}, {offset + 4096, 64}, {offset + MIB - 64, 4096}, {16, 3 * MIB}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -243,17 +234,15 @@ enum { SWITCHED_OFF, NO_PAGEMAP, NO_MAPPING, NOT_ASKED_FOR, NO_SPILL_MEMORY, LAC
 
 LOOP_TEST(where_it_cannot_be_had_all_is_to_be_copied, 0, LACKS) {
   real = rc_os;
-  ringcast_writer *writer = make_writer(_i == NO_SPILL_MEMORY ? RINGCAST_NO_SPILL : 4 * MIB);
+  SCOPED_WRITER writer = make_writer(_i == NO_SPILL_MEMORY ? RINGCAST_NO_SPILL : 4 * MIB);
   size_t bytes = _i == NO_SPILL_MEMORY ? 20000 : MIB;
   if (_i == SWITCHED_OFF) disable_too("cow");
   if (_i == NO_PAGEMAP) rc_os.pagemap = no_pagemap;
   if (_i == NO_MAPPING) rc_os.map = map_nothing_private;
-  ringcast_reader *reader = _i == NOT_ASKED_FOR ? attach(writer, 1) : attach_retainer(writer);
+  SCOPED_READER reader = _i == NOT_ASKED_FOR ? attach(writer, 1) : attach_retainer(writer);
   ck_assert_int_eq(ringcast_reader_retains(reader), 0);
   ck_assert_int_eq(send(writer, 1, bytes), 0);
   must_be_copied(reader, 1, bytes);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
   rc_os = real;
 }
 
@@ -262,12 +251,11 @@ static int drop_nothing(void *address, size_t bytes, int advice) {
 }
 
 TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
-  ringcast_writer *writer = make_writer(4 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(4 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   real = rc_os;
   rc_os.advise = drop_nothing;
-  ck_assert_int_eq(send(writer, 0, MIB), 0);
-  struct retained retained = keep(reader, 0, MIB);
+  struct retained retained = send_and_keep(writer, reader, 0, MIB);
   retained.data[MIB / 2] ^= 1;
   ringcast_retained_release(retained.handle);
   settle(reader);
@@ -276,8 +264,6 @@ TEST(where_pages_cannot_be_dropped_nothing_more_is_kept) {
     ck_assert_int_eq(send(writer, i, MIB), 0);
     must_be_copied(reader, i, MIB);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
   rc_os = real;
 }
 

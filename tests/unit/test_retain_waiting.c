@@ -28,11 +28,10 @@ enum { BY_SMALL_FRAMES, BY_LARGE_FRAMES, BY_HAND, LAPS };
 
 /* BY_HAND: without MADV_POPULATE_WRITE (Linux 5.14), each page is made private by a write. */
 LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   uint64_t n = 0;
-  ck_assert_int_eq(send(writer, n, MIB + 9), 0);
-  struct retained retained = keep(reader, n++, MIB + 9);
+  struct retained retained = send_and_keep(writer, reader, n++, MIB + 9);
   for (size_t at = 0; at < MIB; at += 3 * 4096) retained.data[at] ^= 1; /* some pages are private before */
   real = rc_os;
   if (_i == BY_HAND) {
@@ -57,8 +56,6 @@ LOOP_TEST(what_is_kept_stays_for_as_long_as_one_likes, 0, LAPS) {
   ck_assert(is_whole(&retained));
   write_to(&retained);
   drop(&retained);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
   rc_os = real;
 }
 
@@ -67,8 +64,7 @@ TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
   SCOPED_READER reader = attach_retainer(writer);
   uint64_t n = 0;
   int refused = 0, later = 0;
-  ck_assert_int_eq(send(writer, n, MIB), 0);
-  struct retained own = keep(reader, n++, MIB);
+  struct retained own = send_and_keep(writer, reader, n++, MIB);
   want_all(writer, reader);
   for (int i = 0; i < 40; i++, n++) {
     ck_assert_int_eq(send(writer, n, MIB), 0);
@@ -95,8 +91,7 @@ TEST(where_something_has_become_ones_own_the_next_frame_is_copied) {
 
 static void keep_for_long(ringcast_writer *writer, ringcast_reader *reader) {
   ck_assert_int_eq(ringcast_reader_retains(reader), 1);
-  ck_assert_int_eq(send(writer, 2, MIB), 0);
-  struct retained retained = keep(reader, 2, MIB);
+  struct retained retained = send_and_keep(writer, reader, 2, MIB);
   want_all(writer, reader);
   ck_assert_int_eq(ringcast_reader_retains(reader), 0);
   drop(&retained);
@@ -111,8 +106,7 @@ TEST(a_reader_that_kept_for_long_copies_for_a_while_and_for_longer_each_time) {
       ck_assert_int_eq(let_it_keep(writer, reader), without);
     }
     for (uint64_t i = 0; i < 16; i++) { /* all is well again */
-      ck_assert_int_eq(send(writer, i, MIB), 0);
-      struct retained retained = keep(reader, i, MIB);
+      struct retained retained = send_and_keep(writer, reader, i, MIB);
       drop(&retained);
       settle(reader);
     }
@@ -135,8 +129,7 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
   SCOPED_WRITER writer = make_writer(4 * MIB);
   SCOPED_READER reader = attach_retainer(writer);
   struct retained retained[2];
-  ck_assert_int_eq(send(writer, 0, MIB), 0);
-  retained[0] = keep(reader, 0, MIB);
+  retained[0] = send_and_keep(writer, reader, 0, MIB);
   want_all(writer, reader);
   let_it_keep(writer, reader);
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, MIB), 0);
@@ -152,8 +145,7 @@ LOOP_TEST(who_drops_does_not_wait_until_another_frame_is_copied, 0, 2) {
   drop(&retained[!_i]);
   for (uint64_t i = 2; i < 9; i++) { /* there is nothing left of either */
     let_it_keep(writer, reader);
-    ck_assert_int_eq(send(writer, i, MIB), 0);
-    struct retained next = keep(reader, i, MIB);
+    struct retained next = send_and_keep(writer, reader, i, MIB);
     drop(&next);
     settle(reader);
   }
@@ -238,10 +230,7 @@ TEST(a_writer_that_waits_gets_what_a_sleeping_thread_has_kept) {
   struct asleep asleep = make_asleep();
   pthread_t thread;
   asleep.reader = attach_retainer(asleep.writer);
-  for (uint64_t i = 0; i < 2; i++) {
-    ck_assert_int_eq(send(asleep.writer, i, MIB), 0);
-    asleep.retained[i] = keep(asleep.reader, i, MIB);
-  }
+  for (uint64_t i = 0; i < 2; i++) { asleep.retained[i] = send_and_keep(asleep.writer, asleep.reader, i, MIB); }
   ck_assert_int_eq(pthread_create(&thread, NULL, read_in_thread, &asleep), 0);
   send_all_of_it(&asleep);
   ck_assert_int_eq(pthread_join(thread, NULL), 0);
@@ -277,14 +266,13 @@ static void must_become_readable(int fd) {
 LOOP_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4) {
   bool polls = _i >= 2;
   if (!choose(_i % 2, __func__)) return;
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   size_t most = (size_t)info_of(writer).max_frame;
   struct ringcast_span span;
   pthread_t thread;
   int fd = ringcast_reader_fd(reader), room = polls ? ringcast_writer_room_fd(writer) : -1;
-  ck_assert_int_eq(send(writer, 1, MIB), 0);
-  struct retained retained = keep(reader, 1, MIB);
+  struct retained retained = send_and_keep(writer, reader, 1, MIB);
   settle(reader); /* arms it */
   ck_assert_int_eq(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0), 0);
   if (polls) ck_assert_int_eq(ringcast_writer_reserve(writer, most, 0, &span), -EAGAIN);
@@ -301,8 +289,6 @@ LOOP_TEST(a_writer_that_waits_gets_what_a_reader_keeps_that_polls, 0, 4) {
   if (!polls) ck_assert_int_eq(pthread_join(thread, NULL), 0);
   ck_assert(is_whole(&retained));
   drop(&retained);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* It never sleeps, and is not woken: it looks before each frame that is there already. */
@@ -337,19 +323,16 @@ TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
 
 /* After -EAGAIN a caller may as well send a smaller frame. */
 TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
-  ringcast_writer *writer = make_writer(8 * MIB);
-  ringcast_reader *reader = attach_retainer(writer);
+  SCOPED_WRITER writer = make_writer(8 * MIB);
+  SCOPED_READER reader = attach_retainer(writer);
   struct ringcast_span span;
-  ck_assert_int_eq(send(writer, 0, MIB), 0);
-  struct retained retained = keep(reader, 0, MIB);
+  struct retained retained = send_and_keep(writer, reader, 0, MIB);
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 0, &span), -EAGAIN);
   ck_assert_int_eq(send(writer, 1, MIB), 0);
   read_one(reader, 1, MIB);
   settle(reader);
   ck_assert_uint_eq(reader->retained, 1);
   drop(&retained);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 /* What nobody waits for is not asked for: who sleeps and keeps is left alone. */
@@ -358,8 +341,7 @@ TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   SCOPED_READER reader = attach_retainer(writer);
   struct rc_eventcount *data = &writer->ring.ring.control->not_empty;
   struct ringcast_span span;
-  ck_assert_int_eq(send(writer, 1, MIB), 0);
-  struct retained retained = keep(reader, 1, MIB);
+  struct retained retained = send_and_keep(writer, reader, 1, MIB);
   rc_eventcount_announce(data); /* as if it slept */
   ck_assert_int_eq(ringcast_writer_reserve(writer, MIB, 0, &span), 0);
   ck_assert(rc_eventcount_is_asleep(data));

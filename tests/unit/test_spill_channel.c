@@ -239,8 +239,8 @@ TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
   real_os = rc_os;
   rc_os.seconds = fake_seconds;
   rc_os.advise = advise_counted;
-  ringcast_writer *writer = make_writer(64 * MIB);
-  ringcast_reader *reader = attach(writer, 1);
+  SCOPED_WRITER writer = make_writer(64 * MIB);
+  SCOPED_READER reader = attach(writer, 1);
   writer->commit.keep = 4 * MIB;
   checks = 0; /* attaching looks at the ring's data */
   for (uint64_t round = 0; round < 3; round++) {
@@ -262,21 +262,18 @@ TEST(idle_memory_goes_back_to_the_machine_while_small_frames_are_sent) {
     ck_assert_int_eq(ringcast_reader_info(reader, &info), 0);
     ck_assert_uint_eq(info.spill_used, 4 * MIB);
   }
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
   rc_os = real_os;
 }
 
 TEST(a_smaller_frame_lets_the_rest_go) {
   struct rc_os real = rc_os;
   rc_os.seconds = fake_seconds;
-  ringcast_writer *writer = make_writer(64 * MIB);
+  SCOPED_WRITER writer = make_writer(64 * MIB);
   writer->commit.keep = 0;
   ck_assert_int_eq(send(writer, 0, 20 * MIB), 0);
   now += 10;
   ck_assert_int_eq(send(writer, 1, 3 * MIB), 0);
   ck_assert_uint_eq(in_place(writer), 4 * MIB);
-  ringcast_writer_close(writer);
   rc_os = real;
 }
 

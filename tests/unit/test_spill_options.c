@@ -133,9 +133,8 @@ static void with_few_addresses(void *context) {
 
 TEST(a_limit_of_addresses_leaves_a_ring_without_and_refuses_a_reader) {
   if (cannot_under("qemu", __func__, "qemu keeps no limit of the address space")) return;
-  ringcast_writer *writer = make_writer(256 * MIB);
+  SCOPED_WRITER writer = make_writer(256 * MIB);
   child_must_succeed(start_child(with_few_addresses, (void *)ringcast_writer_handle(writer)));
-  ringcast_writer_close(writer);
 }
 #endif
 

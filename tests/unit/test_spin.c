@@ -190,7 +190,7 @@ TEST(cpus_are_those_of_all_parties_together) {
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
     if (sched_setaffinity(0, sizeof one, &one) != 0) {
-      tell_skipped("cpus_are_those_of_all_parties_together", "needs CPUs 0 and 1");
+      tell_skipped(__func__, "needs CPUs 0 and 1");
       return;
     }
     rc_cpus_enter(&shared);

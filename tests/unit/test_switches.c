@@ -152,12 +152,10 @@ TEST(a_descriptor_is_served_by_io_uring_unless_switched_off) {
     tell_skipped(__func__, "this kernel, its sandbox or this build has no io_uring");
     return;
   }
-  ringcast_writer *writer = make_writer(4096);
-  ringcast_reader *reader = attach(writer);
+  SCOPED_WRITER writer = make_writer(4096);
+  SCOPED_READER reader = attach(writer);
   ck_assert_int_ge(ringcast_reader_fd(reader), 0);
   ck_assert_int_eq(rc_poller_uses_uring(reader->poller), !off);
-  ringcast_reader_close(reader);
-  ringcast_writer_close(writer);
 }
 
 static int count_pidfds(int32_t pid) {
