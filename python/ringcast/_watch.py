@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deaths are noticed while nobody calls: one thread of the process sleeps until a reader of a watched Writer dies.
+"""One thread of the process sleeps until a reader of a watched Writer dies, so that deaths are noticed without a call.
 
-A Writer finds a death in its way, or when it is asked. Who waits for a frame that will never be sent, since its sender
-waits for the dead, would hear of it from neither. The thread asks the kernel (a pidfd tells within milliseconds) and
-costs nothing while all live.
+A Writer finds a dead reader only when the reader blocks the Writer, or in check(). A rank that waits for a frame, whose
+sender waits for the dead rank, would never hear of the death. The thread polls descriptors (a pidfd is readable within
+milliseconds of a death) and costs nothing while all readers live.
 """
 
 import os
@@ -20,11 +20,11 @@ _watcher: "Optional[_Watcher]" = None
 
 
 def watch(writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], None]:
-    """Have `method`, a bound method, called by the watching thread whenever a reader of `writer` may have died.
+    """Have the watching thread call `method`, a bound method, whenever a reader of `writer` may have died.
 
-    It looks for itself (Writer.check(), under the lock that its owner sends under; the Writer may be closed by then),
-    and returns whether to go on watching. What it raises is shown as any thread's exception, and ends the watching. Its
-    object is not kept alive. Call what is returned before the Writer is closed: it ends the watching.
+    The method calls Writer.check() itself (the Writer may be closed by then) and returns whether to go on watching. An
+    exception of the method is shown as any thread's, and ends the watching. The method's object is held weakly. Returns
+    the function that ends the watching: call it before the Writer is closed.
     """
     global _watcher
     descriptor = writer.fileno()
@@ -36,7 +36,7 @@ def watch(writer: ringcast.Writer, method: Callable[[], bool]) -> Callable[[], N
 
 class _Watcher:
     def __init__(self) -> None:
-        # Whoever holds it may be the one that collects an owner, which is then forgotten under it.
+        # Re-entrant: the holder may collect an owner, whose finalizer takes the lock again.
         self._lock = threading.RLock()
         self._epoll = select.epoll()
         self._methods: Dict[int, Any] = {}

@@ -61,8 +61,7 @@ def broadcast_tensor_dict(
     Tensors on a CUDA device arrive on the receiver's current one (docs/torch.md).
 
     TypeError: not a dict on the source, or a tensor in it that is on any other device. ValueError: `src` is no rank of
-    the group, or this process is not in it. Others as in this module's docstring. Contract: vLLM's
-    GroupCoordinator.broadcast_tensor_dict (August 2026).
+    the group, or this process is not in it. Others as in this module's docstring.
     """
     ring = end_of(group, src, metadata_group)
     if ring is None:
@@ -78,7 +77,7 @@ def broadcast_object(obj: Optional[Any] = None, src: int = 0, group: Any = None)
     """Broadcast any object that can be pickled from `src`, a rank in `group`; return it on every rank.
 
     The source gets `obj` itself back, every other rank an equal object of its own. Arguments and errors as
-    broadcast_tensor_dict. Contract: vLLM's GroupCoordinator.broadcast_object (August 2026).
+    broadcast_tensor_dict.
     """
     ring = end_of(group, src)
     if ring is None:
@@ -93,8 +92,7 @@ def broadcast_object_list(obj_list: List[Any], src: int = 0, group: Any = None) 
     """Broadcast the elements of a list from `src`, a rank in `group`; fill `obj_list` with them in place and return it.
 
     ValueError: the list is not as long as the source's; it stays as it was, and the next call works. TypeError: not a
-    list. Arguments and other errors as broadcast_tensor_dict. Contract: vLLM's GroupCoordinator.broadcast_object_list
-    (August 2026).
+    list. Arguments and other errors as broadcast_tensor_dict.
     """
     ring = end_of(group, src)
     if ring is None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rings of torch.distributed groups: one for each (group, stream, src), made when it is first used.
+"""The rings of torch.distributed groups: one for each (group, stream, src), made at its first use.
 
-The exchanges that make one are collectives of all ranks of the group; from then on torch.distributed is not touched,
-unless the group spans machines.
-A group's rings go when it is destroyed.
+The exchanges that make a ring are collectives of all ranks of the group; later calls use torch.distributed only if the
+group spans machines. A group's rings go with the group.
 """
 
 import atexit
@@ -58,9 +57,9 @@ def _default_group() -> Any:
 
 
 def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broadcast") -> Optional[End]:
-    """This rank's end of the ring of (group, stream, src). None: there is nobody to broadcast to.
+    """This rank's end of the ring of (group, stream, src). None: the group has one rank.
 
-    group: a ProcessGroup, or None for the default one. stream: what is sent on one is in no order with another's.
+    group: a ProcessGroup, or None for the default group. stream: frames of two streams have no common order.
     """
     try:
         src = operator.index(src)
@@ -104,15 +103,15 @@ def _make_ring(group: Any, src: int, metadata_group: Any) -> End:
 
 
 class _Making:
-    """All ranks try to attach to the source's ring; those who can't are of another machine, and do the same among
-    themselves, until everyone has a ring. Whatever goes wrong is told to all: they wait in the exchanges."""
+    """All ranks try to attach to the source's ring. Ranks that can't are on other machines; the first of these makes
+    the next ring, until every rank has a ring. All ranks hear of every error, since all wait in the exchanges."""
 
     def __init__(self, ranks: List[int], me: int, src: int, group: Any) -> None:
         self._ranks = ranks
-        self._me = me  # as all numbers here but those in `ranks`, a rank in the group
+        self._me = me  # a rank in the group, as all numbers here except those in `ranks`
         self._src = src
         self._group = group
-        self._everyone: List[Dict[str, Any]] = []  # what the ranks have told when the source made its ring
+        self._everyone: List[Dict[str, Any]] = []  # what the ranks said when the source made its ring
         self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's comes first
         self._writer: Optional[ringcast.Writer] = None
         self._reader: Optional[ringcast.Reader] = None
@@ -153,7 +152,7 @@ class _Making:
         return handle
 
     def _attach(self, handle: str, leader: int, left: bool) -> List[bool]:
-        """Who could attach to it, of those who are left."""
+        """Of each rank: whether it is left and has attached."""
         failure = None
         if left and self._me != leader:
             try:
@@ -246,7 +245,7 @@ def _exchange(
     writer: Optional[ringcast.Writer] = None,
     failure: Optional[Exception] = None,
 ) -> List[Dict[str, Any]]:
-    """Tell all ranks what this one is about, hear the same of them, and see that it fits together; all see the same."""
+    """Exchange what each rank knows. Raises the same error on all ranks if versions or sources differ."""
     mine = {
         "src": src,
         "version": ringcast.__version__,

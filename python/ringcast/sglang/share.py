@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank computes, the others get what it has made: tensors without pickle, hashed once, each at its own pace.
+"""One rank computes, and the others receive the value: tensors without pickle, hashed once, each rank at its own pace.
 
-Every rank has a ring to the others, made when it first computes. A call is numbered, and its number goes along, so that
-ranks which don't make the same calls hear of it. A rank that waits, for a value or for room in its own ring, takes in
-meanwhile what the others have sent for the calls that it has made. So of all who wait, the one that has made the fewest
-calls gets its room: the others have made that call too, and take its frame in. Nobody waits in a circle.
+Every rank has a ring to the others, made when the rank first computes. Frames carry the number of the call, so that
+ranks which make different calls raise an error. A rank that waits, for a value or for room in its own ring, takes in
+meanwhile what the others have sent for calls that the rank has made. So the waiting rank with the fewest calls gets its
+room, because all others have made that call too and take the frame in: no circle of waits can form.
 """
 
 import contextlib
@@ -39,27 +39,26 @@ def share_once(
     how: str = "auto",
     seconds: float = 0.0,
 ) -> "Shared":
-    """Have one rank of `group` compute a value for all of them; the value and its hashes are fetched by result().
+    """Have one rank of `group` compute a value for all ranks; result() returns the value and its hashes.
 
         shared = share_once(lambda: {"feature": load(request)}, request.nbytes, group=cpu_group)
         ...                                             # other work; shared.done() says whether it would wait
         value, hashes = shared.result()                 # hashes["feature"] is SGLang's hash of it
 
-    On the rank that computes, compute() is called at once, its value is hashed while it is copied into the ring, and
-    the call is done. It waits only for room, when the slowest rank is behind by all of the memory that the ring may
-    take. On the others the call returns at once, and compute is not called.
+    On the rank that computes, the call runs compute(), hashes the value while copying it into the ring, and returns;
+    the call waits only while the slowest rank is behind by all of the ring's memory. On the other ranks the call
+    returns at once, without compute().
 
-    nbytes: of the tensors in the value, as far as it is known; it decides, and limits nothing. src: the rank in the
-    group that computes; None: each in turn, so that N ranks compute N calls at a time. hash: "sha256", whose first 8
-    bytes are SGLang's hash, "xxh3", or None; see docs/python.md for what of a value is hashed, and the form of hashes.
-    seconds: what compute() takes, hashing apart, if that is known. how: "share"; "local", so that every rank computes
-    for itself; or "auto": the environment's RINGCAST_SHARE_ONCE of the group's first rank, by default what the
-    measured rule says (docs/sglang.md).
+    nbytes: of the tensors in the value, as far as known; a hint, and no limit. src: the rank in the group that
+    computes; None: each in turn, so that N ranks compute N calls at a time. hash: "sha256", whose first 8 bytes are
+    SGLang's hash, "xxh3", or None (docs/python.md). seconds: the time of compute() without hashing, if known. how:
+    "share"; "local": every rank computes for itself; "auto": by RINGCAST_SHARE_ONCE in the environment of the group's
+    first rank, and by default by the measured rule (docs/sglang.md).
 
-    All ranks of the group make the same calls in the same order, with the same arguments but for compute, from one
+    All ranks of the group make the same calls in the same order, with the same arguments except compute, from one
     thread each; the first call, and the first that a rank computes, is a collective. Without torch.distributed
-    initialised, or in a group of one rank, it is "local".
-    TypeError, ValueError: of the arguments. What else goes wrong is raised by result().
+    initialised, or in a group of one rank, every call is "local".
+    TypeError, ValueError: invalid arguments. result() raises all other errors.
     """
     _check(compute, nbytes, src, hash, how)
     sharing = _sharing_of(group)
@@ -69,10 +68,7 @@ def share_once(
 
 
 class Shared:
-    """A value that share_once() has been asked for.
-
-    source: the rank in the group that computes it; None: this one has, for itself.
-    """
+    """The value of one call of share_once(). source: the rank in the group that computes; None: every rank does."""
 
     def __init__(
         self, source: Optional[int], outcome: Any = None, sharing: "Optional[_Sharing]" = None, hashed: bool = False
@@ -81,24 +77,24 @@ class Shared:
         self._hashed = hashed
         self._outcome: Any = None  # (value, hashes), or an exception; None: it is still to come
         self._traceback: Any = None
-        self._sharing = sharing  # None when there is an outcome: who keeps a value keeps no rings
+        self._sharing = sharing  # None when there is an outcome: a kept value keeps no rings
         if outcome is not None:
             self._settle(outcome)
 
     def done(self) -> bool:
-        """Whether result() would not wait. What has come is taken in: copied out of the ring."""
+        """Whether result() would return at once. Copies what has come out of the ring."""
         if self._outcome is None:
             assert self._sharing is not None and self.source is not None
             self._sharing.take(self.source, self)
         return self._outcome is not None
 
     def result(self, timeout: Optional[float] = None) -> Tuple[Any, Any]:
-        """(value, hashes). On the rank that has computed the value is the very one, elsewhere one of its own.
+        """(value, hashes). The rank that has computed gets the very value, each other rank its own copy.
 
-        timeout: seconds, None waits for ever; TimeoutError, after which it can be asked again. What compute() raised is
-        raised on the rank that has computed, and ringcast.SendError, which says what and where, on the others; the next
-        call works. ringcast.WriterGone: the rank that computes is gone. ringcast.ReaderDied: another is, by name.
-        RuntimeError: the ranks have not made the same calls.
+        timeout: seconds, None waits for ever; after a TimeoutError a later result() can succeed. An error of compute()
+        is raised on the rank that computes, and on the others as ringcast.SendError with the same text; the next call
+        works. ringcast.WriterGone: the rank that computes is gone. ringcast.ReaderDied: another rank is, by name.
+        RuntimeError: the ranks made different calls.
         """
         if not self.done():
             assert self._sharing is not None
@@ -145,7 +141,7 @@ _all: "weakref.WeakKeyDictionary[Any, _Sharing]" = weakref.WeakKeyDictionary()
 
 
 def _sharing_of(group: Any) -> "Optional[_Sharing]":
-    """None: there is nobody to share with."""
+    """None: the group has one rank."""
     if not (dist.is_available() and dist.is_initialized()):
         return None
     group = dist.group.WORLD if group is None else group
@@ -160,7 +156,7 @@ def _sharing_of(group: Any) -> "Optional[_Sharing]":
 
 
 class _Sharing:
-    """This rank's part in what a group shares."""
+    """This rank's state in one group."""
 
     def __init__(self, group: Any) -> None:
         self._group = weakref.ref(group)
@@ -172,7 +168,7 @@ class _Sharing:
         self._how, self._rates = self._agree(group)
 
     def _agree(self, group: Any) -> Tuple[str, rule.Rates]:
-        """What the first rank has measured and been told: all must decide alike."""
+        """The first rank's rates and environment: all ranks must decide alike."""
         first: Any = None
         if self._rank == 0:
             try:
@@ -187,7 +183,7 @@ class _Sharing:
         return agreed
 
     def closed(self) -> bool:
-        """Whether ringcast.torch.close() has closed its rings, and not a failure."""
+        """Whether ringcast.torch.close() has closed the rings, and not a failure."""
         return not self._failed and any(end.ring.closed and end.lost is None for end in self._ends.values())
 
     def call(
@@ -218,7 +214,7 @@ class _Sharing:
     def _end(self, src: int) -> End:
         end = self._ends.get(src)
         if end is None:
-            # It is made by an exchange of all ranks, in which nobody takes anything in: so all is taken in before.
+            # The exchange of all ranks that makes the ring takes no frame in: take all frames in before.
             while any(self._pending.values()):
                 self._wait(None)
             made = end_of(self._group(), src, stream="share_once")
@@ -232,7 +228,7 @@ class _Sharing:
     def _compute(self, end: Source, number: int, compute: Callable[[], Any], hash: Optional[str]) -> Any:
         try:
             value = compute()
-            # What has hashes is hashed where it lies in the frame; the rest goes by the device, if it is there.
+            # A value with hashes is hashed in the frame; a value without may stay on the device.
             direct = hash is None and end.carries_cuda and devices.has_cuda_tensor(value)
             packed = None if direct else pack(value, hash)
         except BaseException as error:
@@ -251,15 +247,15 @@ class _Sharing:
         return value, None if hash is None else sent.hashes
 
     def _refuse(self, end: Source, number: int, failure: BaseException) -> Exception:
-        """Tells the others what is to be raised here; raises it if it is for nobody to keep."""
-        with contextlib.suppress(ringcast.Error):  # of the ring, whose end the others hear of
+        """Send the others the error. Returns an Exception, for result(); raises a KeyboardInterrupt and its like."""
+        with contextlib.suppress(ringcast.Error):  # the ring has failed, which the others learn from the ring
             self._send(end, number, lambda: end.refuse(failure, SHARE, 0))
         if isinstance(failure, Exception):
             return failure
         raise failure
 
     def _send_at_once(self, end: Source, number: int, value: Any) -> Any:
-        """The value as it is. None: there is no room, or it has raised a TimeoutError of its own, as packing will."""
+        """Send the value unpacked. None: there is no room, or its pickling raised a TimeoutError, as packing will."""
         end.number(number)
         try:
             end.send(value, SHARE, timeout=0)
@@ -280,7 +276,7 @@ class _Sharing:
     # ---- Taking in ----
 
     def take(self, src: int, until: Optional[Shared] = None) -> bool:
-        """Take in what has come of the calls that `src` computes: all of it, or up to one. Whether there was any."""
+        """Take in the frames that `src` has sent: all, or up to `until`. Whether there was one."""
         end, pending = self._ends[src], self._pending[src]
         assert isinstance(end, Receiver)
         took = False
@@ -318,7 +314,7 @@ class _Sharing:
             self._wait(left)
 
     def _wait(self, timeout: Optional[float], room: Optional[int] = None) -> None:
-        """Take in what has come. Only if that was nothing, wait until something comes, or there may be room."""
+        """Take in all frames that came. If none did, wait for a frame, or for room."""
         took = False
         poll = select.poll()
         for src, pending in self._pending.items():

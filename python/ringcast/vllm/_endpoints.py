@@ -88,18 +88,6 @@ def _first(timeout: Optional[float]) -> float:
     return _FIRST if timeout is None else max(0.0, min(timeout, _FIRST))
 
 
-def _describe_readers(writer: ringcast.Writer) -> str:
-    """Which readers are behind, the slowest first."""
-    sent = writer.stats().frames
-    behind = sorted((peer for peer in writer.peers() if peer.lag), key=lambda peer: -peer.lag)
-    if not behind:
-        return "every reader has received all by now"
-    texts = [_describe(peer, sent) for peer in behind[:_MOST_NAMED]]
-    if len(behind) > _MOST_NAMED:
-        texts.append(f"and {len(behind) - _MOST_NAMED} more readers")
-    return "; ".join(texts)
-
-
 def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
     messages = max(0, sent - peer.stats.frames)  # all readers have been attached since the first message
     state = {"active": "alive", "stopped": "stopped by a signal or a debugger", "joining": "attaching"}
@@ -223,8 +211,15 @@ class Sender(WriterEnd):
             )
 
     def _describe_readers(self) -> str:
-        text = _describe_readers(self.ring)
-        return text if self.link is None else f"{text}; remote readers: {self.link.describe()}"
+        """Which readers are behind, the slowest first."""
+        sent = self.ring.stats().frames
+        behind = sorted((peer for peer in self.ring.peers() if peer.lag), key=lambda peer: -peer.lag)
+        texts = [_describe(peer, sent) for peer in behind[:_MOST_NAMED]] or ["every reader has received all by now"]
+        if len(behind) > _MOST_NAMED:
+            texts.append(f"and {len(behind) - _MOST_NAMED} more readers")
+        if self.link is not None:
+            texts.append(f"remote readers: {self.link.describe()}")
+        return "; ".join(texts)
 
     def _describe_missing(self) -> str:
         texts = []
