@@ -9,9 +9,8 @@
 
 The machines are joined by a switch; `address` (10.77.0.x) is bound to `interface` ("eth0") of each, and `host` is what
 it is called. They share nothing else with each other or with the machine the tests run on, no route, no PID: a process
-of one can't attach to a ring of another. `unplug()` takes a machine's cable out: nobody is told, its packets just go
-nowhere; `plug()` puts it back. A job has the `pid` that it sees itself; `kill()` is SIGKILL, `await_end()` waits for
-its end.
+of one can't attach to a ring of another. `unplug()` takes a machine's cable out: its packets just go nowhere. A job has
+the `pid` that it sees itself.
 
 Whatever happens, nothing is left: the processes die with the machine, which dies with the block or with the tests'
 process, and the namespaces go with their last process. A job that hangs shows where, and is ended, after WATCHDOG
@@ -26,7 +25,6 @@ import multiprocessing.connection
 import multiprocessing.reduction
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -104,16 +102,13 @@ class Machine:
     def unplug(self):
         self._switch.ip("link", "set", self._port, "nomaster")
 
-    def plug(self):
-        self._switch.ip("link", "set", self._port, "master", "switch")
-
     def start(self, function, *args):
         """A new process, which calls a function that can be found by its name in a module."""
         ours, theirs = multiprocessing.Pipe()
         self._agent.send(("start", None))
         multiprocessing.reduction.send_handle(self._agent, theirs.fileno(), None)
         theirs.close()
-        job = Job(self, ours, self._answer())
+        job = Job(ours, self._answer())
         self._jobs.append(job)
         ours.send((function, args))
         return job
@@ -140,8 +135,7 @@ class Machine:
 
 
 class Job:
-    def __init__(self, machine, pipe, pid):
-        self._machine = machine
+    def __init__(self, pipe, pid):
         self._pipe = pipe
         self.pid = pid
 
@@ -160,10 +154,6 @@ class Job:
         assert kind == "returned", value
         self.await_end()
         return value
-
-    def kill(self):
-        self._machine._agent.send(("kill", self.pid))
-        self._machine._answer()
 
     def await_end(self):
         with contextlib.suppress(EOFError, ConnectionError):
@@ -210,7 +200,6 @@ def _serve(descriptor, host):
     socket.sethostname(host)
     tests = multiprocessing.connection.Connection(descriptor)
     context = multiprocessing.get_context("spawn")
-    jobs = {}
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             what, argument = tests.recv()
@@ -220,12 +209,7 @@ def _serve(descriptor, host):
                     process = context.Process(target=_work, args=(pipe,))
                     process.start()
                     pipe.close()
-                    jobs[process.pid] = process
                     answer = process.pid
-                elif what == "kill":
-                    os.kill(argument, signal.SIGKILL)
-                    jobs.pop(argument).join()
-                    answer = None
                 else:
                     answer = _call(*argument)
                 tests.send((True, answer))

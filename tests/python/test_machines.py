@@ -129,32 +129,3 @@ def test_a_machine_that_disappears_while_it_holds_the_writer_back_lets_go(monkey
         writer.send(("close", WATCHDOG))
         writer.result()
         assert readers[1].result() == ["WriterGone"] and "SendError" in readers[2].result()
-
-
-def test_a_killed_writer_is_named_on_every_machine():
-    with group([[1], [2, 3]]) as (_, writer, readers, _rings):
-        writer.send(("send", "last"))
-        assert [reader.recv() for reader in readers.values()] == ["last"] * 3
-        writer.kill()
-        for reader in readers.values():
-            kind, said, last = reader.result()
-            assert (kind, last) == ("SendError", "WriterGone") and f"pid {writer.pid} on machine1" in said
-
-
-def test_a_killed_reader_is_named_to_the_writer():
-    with group([[1], [2, 3]]) as (_, writer, readers, _rings):
-        writer.send(("describe", None))
-        relay = int(re.search(r"rank (\d) \(pid \d+ on machine3\), which receives", writer.recv())[1])
-        served = 5 - relay
-        readers[served].kill()
-        writer.send(("lost", None))
-        assert writer.recv() == f"rank {served} (pid {readers[served].pid} on machine3) has died"
-        readers[1].kill()
-        writer.send(("lost", None))
-        expected = f"rank 1 (pid {readers[1].pid} on machine2) has died, or its machine can't be reached any more"
-        assert writer.recv() == expected
-        writer.send(("send", "goes on"))
-        assert readers[relay].recv() == "goes on"
-        writer.send(("close", WATCHDOG))
-        writer.result()
-        assert readers[relay].result() == ["WriterGone"]

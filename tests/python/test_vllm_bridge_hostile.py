@@ -10,13 +10,14 @@ import types
 
 import pytest
 from peers import WATCHDOG
+from receiving import Receiving
 
 import ringcast
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is not installed here")
 
 import uplinks  # noqa: E402
-from uplinks import LOOPBACK, Thread  # noqa: E402
+from uplinks import LOOPBACK  # noqa: E402
 
 from ringcast._group import framing, relay  # noqa: E402
 from ringcast.vllm import zmq_hub, zmq_transport  # noqa: E402
@@ -77,13 +78,13 @@ class Damage:
         self._port = port
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port = self._listener.getsockname()[1]
-        self._threads = [Thread(self._serve)]
+        self._threads = [Receiving(self._serve)]
 
     def _serve(self):
         self.reader = self._listener.accept()[0]
         self.writer = socket.create_connection((LOOPBACK, self._port))
         for ways in (self.reader, self.writer), (self.writer, self.reader):
-            self._threads.append(Thread(lambda ways=ways: self._pass_on(*ways)))
+            self._threads.append(Receiving(lambda ways=ways: self._pass_on(*ways)))
 
     def _pass_on(self, source, target):
         with contextlib.suppress(OSError):
@@ -97,7 +98,7 @@ class Damage:
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
         for thread in self._threads:
-            thread.close()
+            thread.finish()
 
 
 @pytest.mark.parametrize("curve", ["1", "0"])
@@ -113,7 +114,7 @@ def test_a_relay_survives_damage_on_the_way(legs, monkeypatch, curve):
         between.reader.sendall(b"\x02" + b"\xff" * 8)  # a message of 2**64 - 1 bytes
         with pytest.raises(ringcast.SendError, match="has died, or its machine can't be reached any more"):
             downlink.reader.recv(WATCHDOG)
-        Thread(downlink.close).result()
+        Receiving(downlink.close).finish()
     assert "rank 3" in leg.lost()
 
 

@@ -3,7 +3,6 @@
 
 import contextlib
 import queue
-import threading
 
 import pytest
 from peers import WATCHDOG
@@ -49,27 +48,3 @@ def legs():
     """A fixture: makes Legs that are closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Leg(*args, **kwargs)))
-
-
-class Thread:
-    """Calls a function; result() gives what it gave, or raises what it raised."""
-
-    def __init__(self, function):
-        self._outcome = queue.Queue()
-        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
-        self._thread.start()
-
-    def _run(self, function):
-        try:
-            self._outcome.put((function(), None))
-        except BaseException as error:
-            self._outcome.put((None, error))
-
-    def result(self):
-        value, error = self._outcome.get(timeout=WATCHDOG)
-        if error is not None:
-            raise error
-        return value
-
-    def close(self):
-        self._thread.join(WATCHDOG)
