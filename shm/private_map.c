@@ -23,7 +23,7 @@
 #define ENTRIES    512u /* per read: one page of entries */
 
 int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
-  if (rc_feature_disabled("cow")) return -ENOTSUP;
+  if (rc_feature_disabled("retain")) return -ENOTSUP;
   struct rc_private_map private_map = {.pagemap = rc_os.pagemap()};
   if (private_map.pagemap < 0) return private_map.pagemap;
   int result = rc_memory_map_spill_cow(fd, bytes, &private_map.memory);

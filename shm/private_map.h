@@ -14,7 +14,7 @@ struct rc_private_map {
   int pagemap; /* /proc/self/pagemap */
 };
 
-/* Maps the whole file; `fd` stays the caller's. -ENOTSUP: switched off (RINGCAST_DISABLE=cow). Codes of the kernel,
+/* Maps the whole file; `fd` stays the caller's. -ENOTSUP: switched off (RINGCAST_DISABLE=retain). Codes of the kernel,
  * unchanged, if the kernel refuses the mapping or /proc/self/pagemap. */
 int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out);
 void rc_private_map_close(struct rc_private_map *private_map);

@@ -115,7 +115,7 @@ static int keep_one(void) {
 }
 
 static void probe_keeping(struct doctor *doctor) {
-  const char *off = doctor_is_disabled("cow") ? DOCTOR_SWITCHED_OFF : "";
+  const char *off = doctor_is_disabled("retain") ? DOCTOR_SWITCHED_OFF : "";
   int result = keep_one(), pages = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC), lacks = pages < 0 ? errno : 0;
   if (pages >= 0) close(pages);
   if (result == 0)

@@ -422,7 +422,7 @@ typedef struct ringcast_retained ringcast_retained;
  * -ENOTSUP: the frame is still held; copy it. Causes: the frame lies in the ring. With this frame, more than a quarter
  * of the spill memory would be retained and not copied, or released since the last call of next(). A retained frame
  * lies in the same place, or in 32 others. Recent frames were retained for too long. The writer evicts slow readers
- * (options.on_slow). The mapping is not available (RINGCAST_DISABLE=cow, no /proc/self/pagemap, pages of more than
+ * (options.on_slow). The mapping is not available (RINGCAST_DISABLE=retain, no /proc/self/pagemap, pages of more than
  * 4 KiB). -EINVAL: the frame is not held, or retained already. -EPROTO, -ESTALE, -ENOMEM, -ECHILD.
  *
  * A hostile writer can change the unmodified pages.

@@ -13,7 +13,7 @@ import ringcast
 MIB = 1 << 20
 DISABLED = os.environ.get("RINGCAST_DISABLE", "").replace(",", " ").split()
 # Elsewhere all is copied, with the same results.
-KEEPS = "cow" not in DISABLED and os.sysconf("SC_PAGE_SIZE") == 4096 and pathlib.Path("/proc/self/pagemap").exists()
+KEEPS = "retain" not in DISABLED and os.sysconf("SC_PAGE_SIZE") == 4096 and pathlib.Path("/proc/self/pagemap").exists()
 
 
 def address(value):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader(retain=True): large arrays and tensors are not copied, and are the receiver's own all the same.
 
-All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow."""
+All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
 
 import copy
 import decimal

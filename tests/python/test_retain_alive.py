@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Reader has kept outlives it, the writer, a fork and other threads' garbage, and holds back nobody who waits.
 
-All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow."""
+All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
 
 import asyncio
 import contextlib

@@ -2,7 +2,7 @@
 """What the drop-ins give is not copied where that can be avoided, and stays right for as long as the caller has it.
 A function whose name starts with `ranks_` runs on every rank of a gloo group.
 
-All results are the same where nothing can be kept, as with RINGCAST_DISABLE=cow."""
+All results are the same where nothing can be kept, as with RINGCAST_DISABLE=retain."""
 
 import gc
 import os

@@ -91,9 +91,9 @@ static inline void want_all(ringcast_writer *writer, ringcast_reader *reader) {
 
 /* Whether frames can be kept here at all; says why not. */
 static inline bool can_retain(const char *tests) {
-  int fd = rc_feature_disabled("cow") ? -ENOTSUP : rc_os.pagemap();
+  int fd = rc_feature_disabled("retain") ? -ENOTSUP : rc_os.pagemap();
   if (fd >= 0) close(fd);
-  else tell_skipped(tests, fd == -ENOTSUP ? "cow is switched off (RINGCAST_DISABLE)" : "no /proc/self/pagemap");
+  else tell_skipped(tests, fd == -ENOTSUP ? "retain is switched off (RINGCAST_DISABLE)" : "no /proc/self/pagemap");
   if (fd >= 0 && rc_small_page() > RC_SPILL_UNIT) tell_skipped(tests, "pages of more than 4 KiB"), fd = -1;
   return fd >= 0;
 }

@@ -135,7 +135,7 @@ class Doctor(Case):
             "cpu_wait": "CPU wait",
             "pidfd": "pidfd",
             "io_uring": "io_uring",
-            "cow": "copy-on-write",
+            "retain": "copy-on-write",
         }
         for switches in ([], *([switch] for switch in names), list(names)):
             with self.subTest(switches=switches):
@@ -144,9 +144,9 @@ class Doctor(Case):
                 self.assertEqual(told, set(switches))
                 for switch in {"cpu_wait", "pidfd", "io_uring"} & told:
                     self.assertEqual(lines[names[switch]]["facts"]["used"], 0)
-                if "cow" in told:
+                if "retain" in told:
                     self.assertEqual(lines["copy-on-write"]["facts"]["works"], 0)
-                for switch in {"hugetlb", "shmem-huge", "cow"} & told:
+                for switch in {"hugetlb", "shmem-huge", "retain"} & told:
                     self.assertEqual(lines[names[switch]]["mend"], "", "what is not wanted is not to be mended")
 
     def test_io_uring_is_used_where_all_is_there_that_it_takes(self):

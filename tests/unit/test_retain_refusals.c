@@ -236,7 +236,7 @@ LOOP_TEST(where_it_cannot_be_had_all_is_to_be_copied, 0, LACKS) {
   real = rc_os;
   SCOPED_WRITER writer = make_writer(_i == NO_SPILL_MEMORY ? RINGCAST_NO_SPILL : 4 * MIB);
   size_t bytes = _i == NO_SPILL_MEMORY ? 20000 : MIB;
-  if (_i == SWITCHED_OFF) disable_too("cow");
+  if (_i == SWITCHED_OFF) disable_too("retain");
   if (_i == NO_PAGEMAP) rc_os.pagemap = no_pagemap;
   if (_i == NO_MAPPING) rc_os.map = map_nothing_private;
   SCOPED_READER reader = _i == NOT_ASKED_FOR ? attach(writer, 1) : attach_retainer(writer);

@@ -44,7 +44,7 @@ static ringcast_reader *attach(ringcast_writer *writer) {
 }
 
 TEST(each_name_is_one_that_the_library_knows) {
-  static const char known[] = ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,cow,dlpack_api,cuda,"
+  static const char known[] = ",hugetlb,shmem-huge,numa,io_uring,pidfd,cpu_wait,spin,retain,dlpack_api,cuda,"
                               "cuda_pool,cuda_register,cuda_words64,";
   const char *list = getenv("RINGCAST_DISABLE");
   char copy[256], word[270], *rest = copy;
@@ -77,7 +77,7 @@ TEST(a_name_that_the_library_does_not_know_is_refused_in_words) {
     ck_assert(!refused && !reader && !tap);
   }
   setenv("RINGCAST_DISABLE",
-         " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,cow,dlpack_api,"
+         " ,hugetlb, shmem-huge numa,io_uring,,pidfd,cpu_wait,spin,retain,dlpack_api,"
          "cuda,cuda_pool, cuda_register,cuda_words64",
          1);
   ringcast_reader_close(attach(writer));
@@ -227,7 +227,7 @@ TEST(large_frames_are_kept_unless_switched_off) {
   struct ringcast_frame frame;
   ringcast_retained *retained = NULL;
   void *data;
-  bool off = rc_feature_disabled("cow");
+  bool off = rc_feature_disabled("retain");
   int pagemap = real.pagemap();
   if (pagemap >= 0) close(pagemap);
   if (!off && (pagemap < 0 || rc_small_page() != 4096)) {

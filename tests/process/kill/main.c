@@ -54,7 +54,7 @@ static bool is_on_the_way(int point) {
 
 static void look_for_copy_on_write(void) {
   int pagemap = rc_os.pagemap();
-  options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_feature_disabled("cow");
+  options.keeps = pagemap >= 0 && sysconf(_SC_PAGESIZE) <= 4096 && !rc_feature_disabled("retain");
   if (pagemap >= 0) close(pagemap);
   if (!options.keeps)
     fprintf(stderr,
