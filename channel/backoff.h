@@ -16,21 +16,21 @@
 
 #include "ring/fastpath.h"
 
-#define RC_BACKOFF_STRETCH 32u    /* pauses (rc_relax: 12 to 45 ns); the length of a first trial */
-#define RC_BACKOFF_MOST    512u   /* pauses */
-#define RC_BACKOFF_WORTH   8u     /* a frame for so many pauses makes them worthwhile */
-#define RC_BACKOFF_OFTEN   128u   /* waits between two trials, ... */
-#define RC_BACKOFF_SELDOM  65536u /* ... and at most */
+#define RC_BACKOFF_STRETCH      32u    /* pauses (rc_relax: 12 to 45 ns); the length of a first trial */
+#define RC_BACKOFF_MOST         512u   /* pauses */
+#define RC_BACKOFF_WORTH        8u     /* a frame for so many pauses makes them worthwhile */
+#define RC_BACKOFF_MIN_INTERVAL 128u   /* waits between two trials, ... */
+#define RC_BACKOFF_MAX_INTERVAL 65536u /* ... and at most */
 
 struct rc_backoff {
-  uint32_t away;   /* pauses after a poll that finds no frame; 0: polls again at once */
-  uint32_t probe;  /* waits until the next trial, ... */
-  uint32_t seldom; /* ... and between two trials */
+  uint32_t pauses;         /* pauses after a poll that finds no frame; 0: polls again at once */
+  uint32_t until_trial;    /* waits until the next trial, ... */
+  uint32_t trial_interval; /* ... and between two trials */
 };
 
 /* Called when a wait begins. True: pause in this wait. */
 static inline bool rc_backoff_is_active(struct rc_backoff *backoff) {
-  return backoff->away != 0 || backoff->probe-- == 0;
+  return backoff->pauses != 0 || backoff->until_trial-- == 0;
 }
 
 /* Pauses: 0.4 to 1.5 us for a stretch. */

@@ -224,6 +224,10 @@ bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_
 
 uint32_t rc_peer_count(const struct rc_ring *ring); /* active readers that are alive; asks the kernel about each */
 
+/* A dead reader keeps its slot until the writer frees it, and takes no CPU. A waiter that is oversubscribed by the
+ * count of slots counts the living participants, now and then. */
+void rc_peers_recount(const struct rc_ring *ring, struct rc_waiter *waiter);
+
 /* "reader 3 'rank 2' (pid 4711, active, at position 65536, 1048576 bytes behind, blocking for 12.3 s)" */
 #define RC_DESCRIBED_MAX 240
 void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes);

@@ -39,6 +39,9 @@ static bool reap_evicted(const struct rc_ring *ring) {
   return reaped;
 }
 
+/* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each slot. */
+#define MOST_CLAIMS 8u
+
 /* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
  * move its limit. */
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
@@ -61,7 +64,7 @@ static int join(ringcast_reader *reader, const char *name) {
   int result = rc_process_self(&self);
   if (result != 0)
     return rc_fail(result, "can't read /proc/self/stat: %s%s", strerror(-result), rc_process_hint(result));
-  uint32_t most = ring.slots; /* a hostile peer may take slots again and again */
+  uint32_t most = MOST_CLAIMS;
   do {
     RC_POINT(JOIN);
     result = rc_slot_claim(&ring, (uint32_t)self.pid, self.start, &slot, &owner);
@@ -273,6 +276,7 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   struct reader_wait wait = {.reader = reader, .out = frame};
   const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  rc_peers_recount(&reader->ring.ring, &reader->waiter);
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->poller) result = rc_reader_arm(reader, poll_frame, &wait);
   return result == 0 ? 0 : fail_to_read(reader, result);

@@ -20,6 +20,7 @@ static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, con
   ringcast_writer *writer = wait->writer;
   struct rc_control *control = writer->ring.ring.control;
   rc_ring_participants(&writer->ring.ring);
+  rc_peers_recount(&writer->ring.ring, &writer->waiter);
   return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
 }
 
@@ -52,7 +53,7 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
    * room at the same time, and continue afterwards. Relaxed: as in publish_wanted. */
   if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, RC_WANTED_NONE);
   struct writer_wait wait = {.writer = writer, .readers = count};
-  const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .dear = true};
+  const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .sleep_only = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->liveness.poller) rc_liveness_watch_all(writer);

@@ -94,7 +94,8 @@ static void check_oversubscribed(struct rc_waiter *waiter) {
   uint32_t participants = rc_load_relaxed(&waiter->cpus->participants); /* relaxed: advice */
   if (participants == waiter->participants) return;
   waiter->participants = participants;
-  waiter->oversubscribed = participants + waiter->uncounted > rc_cpus_count(waiter->cpus);
+  waiter->cpu_count = rc_cpus_count(waiter->cpus);
+  waiter->oversubscribed = participants + waiter->uncounted > waiter->cpu_count;
 }
 
 static bool should_spin(struct rc_waiter *waiter) {
@@ -280,15 +281,15 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
   waiter->waits++;
   int64_t began = rc_now_ns(), now = began, deadline = after(began, timeout_ns);
   uint64_t sleeps = waiter->sleeps;
-  bool spun = !wait->dear && should_spin(waiter), lost = false;
+  bool spun = !wait->sleep_only && should_spin(waiter), lost = false;
   struct rc_window window;
   if (spun) result = spin(waiter, wait, least(after(began, waiter->spin_ns), deadline), &now, &lost);
-  else if (!wait->dear && should_yield(waiter))
+  else if (!wait->sleep_only && should_yield(waiter))
     result = yield(waiter, wait, least(after(began, waiter->spin_asked ? waiter->spin_ns : YIELD_NS), deadline), &now);
-  if (result == -EAGAIN && !wait->dear && should_meet(waiter, now, &window))
+  if (result == -EAGAIN && !wait->sleep_only && should_meet(waiter, now, &window))
     result = meet(waiter, wait, &window, &now, deadline);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
-  if (result == 0 && !wait->dear) rc_cadence_came(&waiter->cadence, now);
+  if (result == 0 && !wait->sleep_only) rc_cadence_came(&waiter->cadence, now);
   learn(waiter, now - began, spun, waiter->sleeps != sleeps);
   if (result != -EAGAIN) return result;
   result = check_now_and_then(waiter, wait, now);

@@ -30,7 +30,9 @@ struct rc_waiter {
   bool spin_asked;       /* by option or environment: each wait spins, whatever the credit */
   bool may_yield;        /* when oversubscribed */
   bool oversubscribed;   /* fewer CPUs than participants, at the last check */
-  uint32_t participants; /* at the last check */
+  uint32_t participants; /* at the last check; some may be dead */
+  uint32_t cpu_count;    /* at the last check */
+  int64_t recounted;     /* when the living participants were last counted (rc_peers_recount) */
   uint32_t uncounted;    /* 1: this waiter takes a CPU and is not counted in `participants` */
   uint32_t credit;       /* up by one per wait that a spin ended or would have ended, else down by one */
   int64_t wake_cost;     /* the estimated time of a wake-up */
@@ -56,8 +58,8 @@ struct rc_wait {
                                        * result of NULL: not known */
   int64_t (*slice)(void *context);    /* the longest next sleep, asked before each; NULL: RC_SLICE_NS, the limit */
   void *context;
-  bool unfenced; /* the signallers leave E5 out: the first sleep settles (E9 in ring/eventcount.h) */
-  bool dear;     /* `poll` makes a system call: never spin with `poll` */
+  bool unfenced;   /* the signallers leave E5 out: the first sleep settles (E9 in ring/eventcount.h) */
+  bool sleep_only; /* `poll` makes a system call: never spin with `poll` */
 };
 
 #define RC_LOOKS 64 /* looks between two clock reads: one to three microseconds */

@@ -12,45 +12,45 @@ static uint32_t worth(uint32_t pauses) { return pauses / RC_BACKOFF_WORTH + 1; }
 TEST(while_it_pays_one_stays_away_for_longer) {
   struct rc_backoff backoff = {0};
   rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH));
-  ck_assert_uint_eq(backoff.away, 2 * RC_BACKOFF_STRETCH);
+  ck_assert_uint_eq(backoff.pauses, 2 * RC_BACKOFF_STRETCH);
   for (int i = 0; i < 20; i++) {
-    uint32_t before = backoff.away;
+    uint32_t before = backoff.pauses;
     rc_backoff_learn(&backoff, before, worth(before));
-    ck_assert_uint_eq(backoff.away, before < RC_BACKOFF_MOST ? 2 * before : RC_BACKOFF_MOST);
+    ck_assert_uint_eq(backoff.pauses, before < RC_BACKOFF_MOST ? 2 * before : RC_BACKOFF_MOST);
   }
-  ck_assert_uint_eq(backoff.away, RC_BACKOFF_MOST);
+  ck_assert_uint_eq(backoff.pauses, RC_BACKOFF_MOST);
 }
 
 TEST(what_brings_too_few_frames_is_halved_and_then_given_up) {
-  struct rc_backoff backoff = {.away = RC_BACKOFF_MOST, .probe = 5, .seldom = RC_BACKOFF_OFTEN};
+  struct rc_backoff backoff = {.pauses = RC_BACKOFF_MOST, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   for (uint32_t before = RC_BACKOFF_MOST; before / 2 >= RC_BACKOFF_STRETCH; before /= 2) {
     rc_backoff_learn(&backoff, before, worth(before) - 1);
-    ck_assert_uint_eq(backoff.away, before / 2);
+    ck_assert_uint_eq(backoff.pauses, before / 2);
   }
-  ck_assert_uint_eq(backoff.away, RC_BACKOFF_STRETCH);
+  ck_assert_uint_eq(backoff.pauses, RC_BACKOFF_STRETCH);
   rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
-  ck_assert_uint_eq(backoff.away, 0);
-  ck_assert_uint_eq(backoff.probe, 5); /* it was no try */
-  ck_assert_uint_eq(backoff.seldom, RC_BACKOFF_OFTEN);
+  ck_assert_uint_eq(backoff.pauses, 0);
+  ck_assert_uint_eq(backoff.until_trial, 5); /* it was no try */
+  ck_assert_uint_eq(backoff.trial_interval, RC_BACKOFF_MIN_INTERVAL);
 }
 
 TEST(where_nothing_came_one_stays_no_longer) {
-  struct rc_backoff backoff = {.away = RC_BACKOFF_MOST, .probe = 5, .seldom = RC_BACKOFF_OFTEN};
+  struct rc_backoff backoff = {.pauses = RC_BACKOFF_MOST, .until_trial = 5, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   rc_backoff_learn(&backoff, RC_BACKOFF_MOST, 0);
-  ck_assert_uint_eq(backoff.away, 0);
+  ck_assert_uint_eq(backoff.pauses, 0);
 }
 
 TEST(a_try_that_brings_too_few_frames_is_given_up) {
   for (uint32_t frames = 0; frames < worth(RC_BACKOFF_STRETCH); frames++) {
     struct rc_backoff backoff = {0};
     rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, frames);
-    ck_assert_uint_eq(backoff.away, 0);
+    ck_assert_uint_eq(backoff.pauses, 0);
   }
 }
 
 static uint32_t waits_before_a_try(struct rc_backoff *backoff) {
   uint32_t waits = 0;
-  while (waits <= RC_BACKOFF_SELDOM && !rc_backoff_is_active(backoff)) waits++;
+  while (waits <= RC_BACKOFF_MAX_INTERVAL && !rc_backoff_is_active(backoff)) waits++;
   return waits;
 }
 
@@ -59,27 +59,27 @@ TEST(tries_in_vain_become_ever_more_seldom_and_one_that_pays_makes_them_frequent
   ck_assert_uint_eq(waits_before_a_try(&backoff), 0); /* a reader that has just attached tries in its first wait */
   rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 1);
   for (int round = 0; round < 3; round++) {
-    for (uint32_t waits = RC_BACKOFF_OFTEN; waits < RC_BACKOFF_SELDOM; waits *= 2) {
+    for (uint32_t waits = RC_BACKOFF_MIN_INTERVAL; waits < RC_BACKOFF_MAX_INTERVAL; waits *= 2) {
       ck_assert_uint_eq(waits_before_a_try(&backoff), waits);
       rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 0);
     }
     for (int i = 0; i < 3; i++) {
-      ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_SELDOM);
+      ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_MAX_INTERVAL);
       rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, 0);
     }
-    ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_SELDOM);
+    ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_MAX_INTERVAL);
     rc_backoff_learn(&backoff, RC_BACKOFF_STRETCH, worth(RC_BACKOFF_STRETCH));
-    ck_assert_uint_gt(backoff.away, 0);
-    rc_backoff_learn(&backoff, backoff.away, 0); /* the stream is over */
+    ck_assert_uint_gt(backoff.pauses, 0);
+    rc_backoff_learn(&backoff, backoff.pauses, 0); /* the stream is over */
   }
-  ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_OFTEN);
+  ck_assert_uint_eq(waits_before_a_try(&backoff), RC_BACKOFF_MIN_INTERVAL);
 }
 
 TEST(while_one_stays_away_no_wait_is_counted) {
-  struct rc_backoff backoff = {.away = RC_BACKOFF_STRETCH, .probe = 2};
+  struct rc_backoff backoff = {.pauses = RC_BACKOFF_STRETCH, .until_trial = 2};
   for (int i = 0; i < 5; i++) ck_assert(rc_backoff_is_active(&backoff));
-  ck_assert_uint_eq(backoff.probe, 2);
-  backoff.away = 0;
+  ck_assert_uint_eq(backoff.until_trial, 2);
+  backoff.pauses = 0;
   ck_assert_uint_eq(waits_before_a_try(&backoff), 2);
 }
 
@@ -94,10 +94,10 @@ TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
   struct rc_backoff backoff = {0}, less = {0};
   send_many(worth(RC_BACKOFF_STRETCH) - 1); /* one less than enough */
   rc_backoff_pause(&less, &reader);
-  ck_assert_uint_eq(less.away, 0);
+  ck_assert_uint_eq(less.pauses, 0);
   send_many(1);
   rc_backoff_pause(&backoff, &reader);
-  ck_assert_uint_eq(backoff.away, 2 * RC_BACKOFF_STRETCH);
+  ck_assert_uint_eq(backoff.pauses, 2 * RC_BACKOFF_STRETCH);
   ck_assert_uint_eq(rc_ring_held(&reader), 0); /* it only looks */
   ck_assert_uint_eq(reader.next, 0);
 }
@@ -106,22 +106,22 @@ TEST(a_first_stretch_that_brings_enough_frames_is_doubled) {
 TEST(a_burst_is_no_stream_however_long) {
   struct rc_ring_reader reader = join();
   send_many(worth(RC_BACKOFF_MOST));
-  struct rc_backoff backoff = {.away = RC_BACKOFF_MOST};
-  for (uint32_t away = RC_BACKOFF_MOST; away > RC_BACKOFF_STRETCH; away /= 2) {
-    ck_assert_uint_eq(backoff.away, away);
+  struct rc_backoff backoff = {.pauses = RC_BACKOFF_MOST};
+  for (uint32_t pauses = RC_BACKOFF_MOST; pauses > RC_BACKOFF_STRETCH; pauses /= 2) {
+    ck_assert_uint_eq(backoff.pauses, pauses);
     rc_backoff_pause(&backoff, &reader);
   }
-  ck_assert_uint_eq(backoff.away, RC_BACKOFF_STRETCH);
+  ck_assert_uint_eq(backoff.pauses, RC_BACKOFF_STRETCH);
 }
 
 TEST(with_one_frame_there_one_stays_away_for_less) {
   struct rc_ring_reader reader = join();
-  struct rc_backoff backoff = {0}, away = {.away = RC_BACKOFF_MOST};
+  struct rc_backoff backoff = {0}, active = {.pauses = RC_BACKOFF_MOST};
   send_many(1);
   rc_backoff_pause(&backoff, &reader);
-  ck_assert_uint_eq(backoff.away, 0);
-  rc_backoff_pause(&away, &reader);
-  ck_assert_uint_eq(away.away, RC_BACKOFF_MOST / 2);
+  ck_assert_uint_eq(backoff.pauses, 0);
+  rc_backoff_pause(&active, &reader);
+  ck_assert_uint_eq(active.pauses, RC_BACKOFF_MOST / 2);
 }
 
 static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
@@ -179,6 +179,7 @@ static void open_channel(int64_t spin_ns) {
   ck_assert_int_eq(ringcast_writer_create_ex(&wish, &sender), 0);
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(sender), &options, &receiver), 0);
   receiver->waiter.participants = rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
+  receiver->waiter.cpu_count = 2;
   receiver->waiter.oversubscribed = false;
 }
 
@@ -187,10 +188,10 @@ static void close_channel(void) {
   ringcast_writer_close(sender);
 }
 
-static void expect_backoff(uint32_t away, uint32_t probe, uint32_t seldom) {
-  ck_assert_uint_eq(receiver->backoff.away, away);
-  ck_assert_uint_eq(receiver->backoff.probe, probe);
-  ck_assert_uint_eq(receiver->backoff.seldom, seldom);
+static void expect_backoff(uint32_t pauses, uint32_t until_trial, uint32_t trial_interval) {
+  ck_assert_uint_eq(receiver->backoff.pauses, pauses);
+  ck_assert_uint_eq(receiver->backoff.until_trial, until_trial);
+  ck_assert_uint_eq(receiver->backoff.trial_interval, trial_interval);
 }
 
 /* Staying away would change how long it stays away the next time: never is that the same again. */
@@ -198,17 +199,17 @@ TEST(who_only_looks_or_finds_a_frame_does_not_stay_away) {
   const int64_t timeouts[] = {0, 1, 1000000000, RINGCAST_FOREVER};
   struct ringcast_frame frame;
   open_channel(RC_DEFAULT_SPIN_NS);
-  receiver->backoff = (struct rc_backoff){.away = 100, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
+  receiver->backoff = (struct rc_backoff){.pauses = 100, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   for (size_t i = 0; i < sizeof timeouts / sizeof *timeouts; i++) {
     ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
     ck_assert_int_eq(ringcast_writer_send(sender, &i, sizeof i, 5, 0), 0);
     ck_assert_int_eq(ringcast_reader_next(receiver, timeouts[i], &frame), 0);
     ck_assert_mem_eq(frame.data, &i, sizeof i);
     ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
-    expect_backoff(100, 7, RC_BACKOFF_OFTEN);
+    expect_backoff(100, 7, RC_BACKOFF_MIN_INTERVAL);
   }
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(0, 7, RC_BACKOFF_OFTEN); /* it did, for nothing */
+  expect_backoff(0, 7, RC_BACKOFF_MIN_INTERVAL); /* it did, for nothing */
   close_channel();
 }
 
@@ -217,31 +218,31 @@ TEST(who_waits_tries_at_once_and_then_seldom) {
   open_channel(RC_DEFAULT_SPIN_NS);
   ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
   expect_backoff(0, 0, 0);
-  for (uint32_t i = 0; i <= RC_BACKOFF_OFTEN; i++) {
+  for (uint32_t i = 0; i <= RC_BACKOFF_MIN_INTERVAL; i++) {
     ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-    expect_backoff(0, RC_BACKOFF_OFTEN - i, RC_BACKOFF_OFTEN);
+    expect_backoff(0, RC_BACKOFF_MIN_INTERVAL - i, RC_BACKOFF_MIN_INTERVAL);
   }
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(0, 2 * RC_BACKOFF_OFTEN, 2 * RC_BACKOFF_OFTEN);
+  expect_backoff(0, 2 * RC_BACKOFF_MIN_INTERVAL, 2 * RC_BACKOFF_MIN_INTERVAL);
   close_channel();
 }
 
 TEST(who_has_no_time_or_no_room_does_not_stay_away) {
   struct ringcast_frame frame, other;
-  const struct rc_backoff backoff = {.away = 128, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
+  const struct rc_backoff backoff = {.pauses = 128, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   open_channel(RC_DEFAULT_SPIN_NS);
   receiver->backoff = backoff;
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS - 1, &frame), -ETIMEDOUT);
-  expect_backoff(128, 7, RC_BACKOFF_OFTEN);
+  expect_backoff(128, 7, RC_BACKOFF_MIN_INTERVAL);
   ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
   ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), 0);
   ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &other), -EBUSY);
-  expect_backoff(128, 7, RC_BACKOFF_OFTEN);
+  expect_backoff(128, 7, RC_BACKOFF_MIN_INTERVAL);
   close_channel();
   open_channel(RC_DEFAULT_SPIN_NS - 1);
   receiver->backoff = backoff;
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(128, 7, RC_BACKOFF_OFTEN);
+  expect_backoff(128, 7, RC_BACKOFF_MIN_INTERVAL);
   close_channel();
 }
 
@@ -249,9 +250,9 @@ TEST(who_has_no_time_or_no_room_does_not_stay_away) {
 TEST(who_never_spins_does_not_stay_away) {
   struct ringcast_frame frame;
   open_channel(-1);
-  receiver->backoff = (struct rc_backoff){.away = 100, .probe = 7, .seldom = RC_BACKOFF_OFTEN};
+  receiver->backoff = (struct rc_backoff){.pauses = 100, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
-  expect_backoff(100, 7, RC_BACKOFF_OFTEN);
+  expect_backoff(100, 7, RC_BACKOFF_MIN_INTERVAL);
   close_channel();
 }
 

@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include "shm/os.h"
+#include "tests/support/fake_files.h"
 #include "tests/support/liveness.h"
 #include "tests/support/switches.h"
 
@@ -280,6 +281,35 @@ TEST(policies_that_make_no_sense_are_refused) {
     ck_assert_int_eq(ringcast_writer_create_ex(&bad[i], &writer), -EINVAL);
     ck_says(bad[i].slow_ns < 0 || i == 3 ? "slow_ns" : "policy");
   }
+}
+
+/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+
+static int affinity_of_two(uint64_t *set, size_t bytes) {
+  memset(set, 0, bytes);
+  set[0] = 3;
+  return 0;
+}
+
+/* The dead reader keeps its slot: nothing needs the room. */
+TEST(the_dead_take_no_cpu) {
+  static const struct fake_file no_quota[] = {{0}};
+  struct ringcast_frame frame;
+  use_fake_files(no_quota);
+  rc_os.affinity = affinity_of_two;
+  SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
+  SCOPED_READER reader = attach(writer);
+  pid_t pid = start_reader(writer);
+  for (int i = 0; i < 2; i++) ck_assert_int_eq(ringcast_reader_next(reader, 1, &frame), -ETIMEDOUT);
+  ck_assert(reader->waiter.oversubscribed);
+  kill_child(pid);
+  reader->waiter.recounted = 0; /* that was a while ago */
+  ck_assert_int_eq(ringcast_reader_next(reader, 1, &frame), -ETIMEDOUT);
+  ck_assert(!reader->waiter.oversubscribed);
+  pid = start_reader(writer);
+  ck_assert_int_eq(ringcast_reader_next(reader, 1, &frame), -ETIMEDOUT);
+  ck_assert(reader->waiter.oversubscribed);
+  kill_child(pid);
 }
 
 RUN_TESTS("liveness", remember, nothing_is_left)
