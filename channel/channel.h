@@ -91,8 +91,7 @@ static inline struct rc_ring rc_segment_ring(const struct rc_segment *segment) {
                           .slots = segment->slots};
 }
 
-/* The largest payload of the ring, and the largest of the ring and its spill memory. */
-uint64_t rc_ring_frame(const struct rc_segment *segment);
+/* The largest payload of the ring and its spill memory. */
 uint64_t rc_max_frame(const struct rc_segment *segment);
 
 /* Reserves or grows, in spill memory if the ring is too small, and gives idle spill memory back (commit.excess).

@@ -36,12 +36,6 @@ static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
   return rc_load_acquire(owner_of(writer, slot)); /* pairs with J4, and with the FREE of leaving */
 }
 
-/* Whether an attached reader, by its owner word, is below `wanted`. */
-static bool is_blocking(const ringcast_writer *writer, uint32_t slot, uint64_t owner, uint64_t wanted) {
-  return rc_owner_state(owner) == RC_SLOT_ACTIVE &&
-         rc_load_acquire(&writer->ring.ring.control->slots[slot].cursor) < wanted; /* <- A1 */
-}
-
 /* ---- The writer's view of its readers ---------------------------------------------------------------------------- */
 
 bool rc_liveness_is_waiting(const ringcast_writer *writer) {
@@ -191,12 +185,13 @@ int64_t rc_liveness_slice(const ringcast_writer *writer) {
 /* Checks the readers that have blocked since the clock started. Past slow_ns: removes them, or fails, by the policy. */
 static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
+  struct rc_slot *slots = writer->ring.ring.control->slots;
   int64_t now = rc_now_ns();
   bool late = liveness->slow_ns != 0 && now - liveness->since >= liveness->slow_ns, any = false;
   int result = -EAGAIN;
   for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
-    uint64_t owner = load_owner(writer, i);
-    if (!is_blocking(writer, i, owner, liveness->wanted)) continue;
+    uint64_t owner = load_owner(writer, i), cursor = rc_load_acquire(&slots[i].cursor); /* <- A1 */
+    if (rc_owner_state(owner) != RC_SLOT_ACTIVE || cursor >= liveness->wanted) continue;
     any = true;
     if (!late) continue;
     bool dead = rc_owner_is_dead(owner);

@@ -34,8 +34,6 @@ struct ringcast_stats rc_stats_of(struct rc_counts *counts, struct rc_histogram 
   return stats;
 }
 
-uint64_t rc_ring_frame(const struct rc_segment *segment) { return rc_ring_max_frame(segment->capacity); }
-
 uint64_t rc_max_frame(const struct rc_segment *segment) {
   uint64_t in_ring = rc_ring_max_frame(segment->capacity), spilled = rc_spill_max_frame(segment->spill.bytes);
   return spilled > in_ring ? spilled : in_ring;
@@ -56,7 +54,7 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
   const struct ringcast_info info = {
       .capacity = segment->capacity,
       .max_frame = rc_max_frame(segment),
-      .ring_frame = rc_ring_frame(segment),
+      .ring_frame = rc_ring_max_frame(segment->capacity),
       .tail = tail,
       .readers = segment->slots,
       .memory = segment->data.memory,

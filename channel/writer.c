@@ -138,7 +138,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
       (struct rc_liveness){.on_death = options.on_death, .on_slow = options.on_slow, .slow_ns = options.slow_ns};
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
-  writer->ring_frame = rc_ring_frame(&writer->segment);
+  writer->ring_frame = rc_ring_max_frame(writer->segment.capacity);
   rc_ring_participants(&writer->ring.ring);
   rc_cpus_enter(&control->cpus);
   rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: no process has the handle yet */

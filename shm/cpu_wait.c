@@ -64,11 +64,6 @@ void rc_cpu_wait(enum rc_cpu_wait how) { how == RC_CPU_UMWAIT ? wait_by_umwait()
 
 #define WFXT (1ul << 31) /* HWCAP2_WFXT of asm/hwcap.h; older headers lack it */
 
-enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
-  (void)cpuid;
-  return RC_CPU_PAUSE;
-}
-
 /* Without a time of its own, wfe may come back 100 us late. */
 static enum rc_cpu_wait find(void) { return getauxval(AT_HWCAP2) & WFXT ? RC_CPU_WFET : RC_CPU_PAUSE; }
 
@@ -90,17 +85,19 @@ void rc_cpu_wait(enum rc_cpu_wait how) {
 
 #else
 
-enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
-  (void)cpuid;
-  return RC_CPU_PAUSE;
-}
-
 static enum rc_cpu_wait find(void) { return RC_CPU_PAUSE; }
 
 void rc_cpu_watch(enum rc_cpu_wait how, const void *word) { (void)how, (void)word; }
 
 void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
 
+#endif
+
+#if !defined(__x86_64__)
+enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
+  (void)cpuid;
+  return RC_CPU_PAUSE;
+}
 #endif
 
 enum rc_cpu_wait rc_cpu_wait_choose(void) {

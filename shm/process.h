@@ -29,9 +29,6 @@ enum rc_process_state rc_process_look(int32_t pid, uint64_t start_bits, uint64_t
 static inline bool rc_process_is_alive_by(int32_t pid, uint64_t start_bits, uint64_t mask) {
   return rc_process_look(pid, start_bits, mask) != RC_PROCESS_ENDED;
 }
-static inline bool rc_process_is_alive(const struct rc_process *process) {
-  return rc_process_is_alive_by(process->pid, process->start, UINT64_MAX);
-}
 
 /* "alive", "dead", "stopped by a signal or a debugger". */
 const char *rc_process_in_words(const struct rc_process *process);
@@ -52,7 +49,7 @@ void rc_watch_close(struct rc_watch *watch);
  * RC_WATCH_REFUSED, RC_WATCH_ENDED. */
 int rc_watch_fd(struct rc_watch *watch);
 
-/* As rc_process_is_alive. */
+/* As rc_process_is_alive_by. */
 bool rc_watch_is_alive(struct rc_watch *watch);
 
 /* Counts the forks that led to this process. A handle that notes the count at open detects a later fork. */

@@ -10,8 +10,6 @@
 
 #include <liburing.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 /* From linux/io_uring.h and linux/futex.h of Linux 6.7; older headers lack these constants. */
 #define OP_FUTEX_WAIT   51
@@ -65,16 +63,6 @@ void rc_uring_close(struct rc_uring *uring) {
   free(uring);
 }
 
-int rc_uring_probe(void) {
-  int fd = eventfd(0, EFD_CLOEXEC);
-  if (fd < 0) return -errno;
-  struct rc_uring *uring;
-  int result = rc_uring_open(fd, &uring);
-  if (result == 0) rc_uring_close(uring);
-  close(fd);
-  return result;
-}
-
 static void take_wait(struct rc_uring *uring, int result) {
   uring->waiting = false;
   if (result == 0 || result == -EAGAIN) uring->fired = true; /* woken; or the word had another value */
@@ -119,8 +107,6 @@ int rc_uring_cancel(struct rc_uring *uring) {
 }
 
 #else
-
-int rc_uring_probe(void) { return -ENOSYS; }
 
 int rc_uring_open(int event_fd, struct rc_uring **out) {
   (void)event_fd, (void)out;

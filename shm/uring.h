@@ -20,11 +20,8 @@
 
 struct rc_uring;
 
-/* 0 if io_uring works here, else why not: -ENOSYS (built without, kernel without, switched off with
- * RINGCAST_DISABLE), -EPERM (forbidden by a container or kernel.io_uring_disabled), -EOPNOTSUPP (before Linux 6.7). */
-int rc_uring_probe(void);
-
-/* A completion signals `event_fd`. The same codes as rc_uring_probe, and -ENOMEM, -EMFILE, -ENFILE. */
+/* A completion signals `event_fd`. -ENOSYS (built without, kernel without, switched off with RINGCAST_DISABLE), -EPERM
+ * (forbidden by a container or kernel.io_uring_disabled), -EOPNOTSUPP (before Linux 6.7), -ENOMEM, -EMFILE, -ENFILE. */
 int rc_uring_open(int event_fd, struct rc_uring **out);
 
 /* Ends an open wait. Any thread may close. */

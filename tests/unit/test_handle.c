@@ -82,7 +82,7 @@ TEST(without_descriptors_nobody_is_taken_for_dead) {
   none.rlim_max = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &none);
   int found = rc_process_find(self.pid, &self);
-  bool alive = rc_process_is_alive(&self);
+  bool alive = rc_process_is_alive_by(self.pid, self.start, UINT64_MAX);
   setrlimit(RLIMIT_NOFILE, &limit);
   ck_assert_int_eq(found, -EMFILE);
   ck_assert(alive);

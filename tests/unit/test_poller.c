@@ -8,6 +8,7 @@
 
 #include "tests/support/children.h"
 #include "tests/support/poller.h"
+#include "tests/support/uring.h"
 
 static struct rc_eventcount *event;
 static struct rc_poller *poller;
@@ -254,7 +255,7 @@ START_TEST(edge_triggered_epoll_gets_an_edge_each_time) {
 END_TEST
 
 int main(void) {
-  uring_result = rc_uring_probe();
+  uring_result = probe_uring();
   Suite *suite = suite_create("poller");
   TCase *tests = add_case(suite, "poller");
   tcase_add_loop_test(tests, each_source_makes_it_readable_until_taken_back, 0, WAYS * SOURCES);

@@ -14,6 +14,7 @@
 #include "tests/support/leaks.h"
 #include "tests/support/poller.h"
 #include "tests/support/seccomp.h"
+#include "tests/support/uring.h"
 
 static int threads(void) {
   int count = 0;
@@ -212,7 +213,7 @@ START_TEST(where_io_uring_is_forbidden_the_thread_serves) {
     tell_skipped(__func__, "no seccomp");
     return;
   }
-  ck_assert_int_eq(rc_uring_probe(), -EPERM);
+  ck_assert_int_eq(probe_uring(), -EPERM);
   pthread_t thread;
   struct mover mover = {late, &moved};
   ck_assert_int_eq(pthread_create(&thread, NULL, clear_and_arm, &mover), 0); /* would need a new ring */
@@ -270,7 +271,7 @@ START_TEST(the_end_of_an_earlier_wait_is_not_taken_for_that_of_a_later_one) {
 END_TEST
 
 int main(void) {
-  uring_result = rc_uring_probe();
+  uring_result = probe_uring();
   Suite *suite = suite_create("poller, life");
   TCase *tests = add_case(suite, "life");
   tcase_add_loop_test(tests, close_is_prompt_in_every_state_and_leaks_nothing, 0, WAYS);

@@ -7,10 +7,10 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "shm/uring.h"
 #include "tests/support/children.h"
 #include "tests/support/retain.h"
 #include "tests/support/switches.h"
+#include "tests/support/uring.h"
 
 static struct rc_os real;
 static int uring_result; /* found out before any test, see tests/support/poller.h */
@@ -360,7 +360,7 @@ TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
 
 int main(void) {
   if (!can_retain("test_retain_waiting")) return EXIT_SUCCESS;
-  uring_result = rc_uring_probe();
+  uring_result = probe_uring();
   unsetenv("RINGCAST_SPILL_BYTES");
   return run_tests("retain_waiting", remember, nothing_is_left);
 }

@@ -14,10 +14,10 @@
 #include "shm/features.h"
 #include "shm/error.h"
 #include "shm/os.h"
-#include "shm/uring.h"
 #include "tests/support/fake_files.h"
 #include "tests/support/handles.h"
 #include "tests/support/switches.h"
+#include "tests/support/uring.h"
 
 static int uring_result; /* found out before any test, see tests/support/poller.h */
 static struct rc_os real;
@@ -247,6 +247,6 @@ TEST(large_frames_are_kept_unless_switched_off) {
 }
 
 int main(void) {
-  uring_result = rc_uring_probe();
+  uring_result = probe_uring();
   return run_tests("switches", prepare, NULL);
 }

@@ -128,7 +128,7 @@ static int by_send(struct head *head) {
 }
 
 static size_t some_bytes(void) {
-  uint64_t most = rc_ring_frame(&writer->segment);
+  uint64_t most = rc_ring_max_frame(writer->segment.capacity);
   switch (chance(board->large ? 8 : 32)) {
   case 0: return most + 1 + chance(600000); /* beside the ring */
   case 1:
