@@ -17,8 +17,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ["ring", "shm", "channel", "gpu"]
 STRAIGHT = ["ring", "shm", "channel"]  # without circles
 OF_RING = re.compile(r"rc_(ring|slot|spill|tap|frame|estimate)_")
-# A name of ring/ that a higher folder defines. This list only gets shorter.
-KNOWN = {"rc_ring_frame"}
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 NAMED = re.compile(r"\b(ring|shm|channel|gpu)/(\w+\.[ch])\b")
@@ -105,10 +103,9 @@ def main():
         if found:
             complaints.append(f"a circle: {' -> '.join(found)}")
     for symbol, file in sorted(home.items()):
-        if OF_RING.match(symbol) and not file.startswith("ring/") and symbol not in KNOWN:
+        if OF_RING.match(symbol) and not file.startswith("ring/"):
             complaints.append(f"{file} defines {symbol}: such names are for ring/")
     complaints += [*named_upwards(), *undeclared(home)]
-    complaints += [f"KNOWN names {symbol}, which is gone" for symbol in sorted(KNOWN - set(home))]
     for complaint in complaints:
         print(complaint)
     print(f"{len(defined)} objects, {len(home)} symbols; {len(complaints)} wrong")
