@@ -138,10 +138,9 @@ static void say_words(const struct ringcast_gpu_device_info *device, char *out, 
 }
 
 static void say_registers(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
-  const char *read_only = device->registers_read_only == 1 ? ", read-only too" : ", but not read-only";
   if (doctor_is_disabled("cuda_register"))
     snprintf(out, size, "registering the ring's memory was not tried (RINGCAST_DISABLE=cuda_register)");
-  else if (device->registers == 1) snprintf(out, size, "the ring's memory can be registered%s", read_only);
+  else if (device->registers == 1) snprintf(out, size, "the ring's memory can be registered");
   else snprintf(out, size, "the ring's memory can't be registered%s", reason_of(device->registers).text);
 }
 
@@ -202,8 +201,7 @@ static void tell_device(struct doctor *doctor, struct survey *survey, int index)
                         "then tensors go through the ring");
   doctor_facts(doctor, FACTS({"total_bytes", (int64_t)device->total_bytes}, {"free_bytes", (int64_t)device->free_bytes},
                              {"words64", device->words64}, {"words32", device->words32},
-                             {"registers", device->registers}, {"registers_read_only", device->registers_read_only},
-                             {"exports", device->exports}, {"pool_bytes", pool}));
+                             {"registers", device->registers}, {"exports", device->exports}, {"pool_bytes", pool}));
 }
 
 /* ---- The environment -------------------------------------------------------------------------------------------- */
