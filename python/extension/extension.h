@@ -74,6 +74,8 @@
 #define RC_PY_RAISED INT_MIN
 /* The time is up that a reader may be in the writer's way. */
 #define RC_PY_TOO_SLOW (INT_MIN + 1)
+/* The frame is not for this Reader: the next one is read. */
+#define RC_PY_SKIPPED (INT_MIN + 2)
 /* No ring has more bytes, nor more spill memory. */
 #define RC_PY_MOST_BYTES (UINT64_C(1) << 40)
 /* Nor has any more slots. */
@@ -235,12 +237,14 @@ struct rc_py_reader {
   /* Frames that were released or dropped while a call was at work: turn.c. */
   uint32_t dropped_count;
   struct ringcast_frame dropped[RC_PY_MOST_LEASES];
-  PyObject *watch; /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
-  unsigned spent;  /* on tasks that did not have to wait, since one had */
-  bool begun;      /* `rest` could not be copied yet: it is held, and the next frame */
-  bool retains;    /* large arrays are not copied where that can be avoided; and ... */
-  bool has_arrays; /* ... the last large frame was made of such */
-  struct ringcast_frame rest;
+  PyObject *watch;  /* the descriptor in an event loop (ringcast._asyncio); NULL or None: it never was in one */
+  unsigned spent;   /* on tasks that did not have to wait, since one had */
+  bool has_ended;   /* the ring has said that the writer is gone and everything was received */
+  bool retains;     /* asked for: see receive.c, as for ... */
+  bool retain_next; /* ... this */
+  /* A frame that a device could not copy when it was received: still held, and the next one. */
+  bool has_stash;
+  struct ringcast_frame stash;
   struct rc_py_gpu_reader *gpu; /* NULL until a tensor of a device came */
   struct rc_py_map map;
 };
@@ -368,15 +372,6 @@ PyObject *rc_py_torch_size(struct rc_py_state *state, PyObject *tuple);
 /* Whether this thread's stack has room to go one level deeper. `floor`: what the walk keeps of it; 0 at first. */
 bool rc_py_stack_has_room(uintptr_t *floor);
 
-/* ---- decode.c --------------------------------------------------------------------------------------------------- */
-
-/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. `reader` is who may be evicted
- * meanwhile, so that the frame was perhaps overwritten while it was read: then nothing of it is unpickled, and what
- * this gives or raises is to be dropped. NULL: nobody can write to the frame. `classes` is the cache of those that
- * came. */
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
-                       PyObject **classes, bool allow_pickle, uint32_t *tag);
-
 /* ---- hash.c ----------------------------------------------------------------------------------------------------- */
 
 /* None or NULL -> 0; "sha256", "xxh3" -> the flag of an entry. False: raised. */
@@ -484,6 +479,9 @@ static inline void rc_py_reader_leave(struct rc_py_reader *self) {
 bool rc_py_reader_finish(struct rc_py_reader *self, int rc);
 /* Leaves the frame to the call that is at work on the Reader. False: none is. */
 bool rc_py_reader_defer(struct rc_py_reader *self, const struct ringcast_frame *frame);
+/* Keeps the frame as the next one, if all that is raised is that a device could not copy it now: Ctrl-C has ended the
+ * copy, or the device's part of the work has failed (`device_failed`) for a stream captures a graph. */
+bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame, bool device_failed);
 /* Gives the frame back, whatever became of its contents; an exception that is set already stays, but Evicted takes the
  * place of any other than KeyboardInterrupt and the like: it may come of what was overwritten. */
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame);

@@ -6,31 +6,7 @@
 
 #include "python/extension/tensors.h"
 
-/* ---- decode.c --------------------------------------------------------------------------------------------------- */
-
-/* The entries of a frame that are read, in their order: from `first` up to `end`, and so on. */
-struct rc_py_selection {
-  struct {
-    uint32_t first, end;
-  } runs[3];
-  uint32_t count;
-};
-
-/* How a frame is read: as by rc_py_decode, and ... */
-struct rc_py_decoder {
-  const ringcast_reader *reader;
-  struct rc_py_reader *owner; /* whose it is; NULL: tensors of a device arrive on the CPU */
-  PyObject **classes;
-  bool allow_pickle;
-  struct rc_py_hold *hold;                 /* ... arrays lie in the frame, and hold this; NULL: are copied */
-  uint64_t *arrays;                        /* ... and this is set to how many bytes those have that are large */
-  const struct rc_py_selection *selection; /* ... of a dict, these entries alone; NULL: all */
-};
-PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
-                          const struct rc_py_decoder *decoder, uint32_t *tag);
-
-/* ---- view_arrays.c
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- view_arrays.c ---------------------------------------------------------------------------------------------- */
 
 /* An array or tensor over the item's own `bytes`, which are packed. NULL: raised, or, with nothing raised, it is to be
  * copied. */
@@ -50,21 +26,19 @@ void rc_py_hold_drop(struct rc_py_hold *hold);
 
 /* ---- torch.c, numpy.c: arrays over memory of ours --------------------------------------------------------------- */
 
-/* From a capsule of DLPack's. As rc_py_array_over. */
-/* `is_on_device`: a failure may be the device's. */
+/* From a capsule of DLPack's. As rc_py_array_over. `is_on_device`: a failure may be the device's. */
 PyObject *rc_py_torch_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *capsule,
                            bool is_on_device);
 /* From an object with a buffer. NULL: raised. */
 PyObject *rc_py_numpy_over(struct rc_py_state *state, const struct ringcast_item *item, PyObject *memory);
 
-/* ---- inspect.c -----------------------------------------------------------------------------------------------------
- */
+/* ---- inspect.c -------------------------------------------------------------------------------------------------- */
 
 struct rc_py_inspector {
   struct rc_py_state *state;
   const struct ringcast_frame *frame;
-  const ringcast_reader *reader; /* as for rc_py_decode */
-  struct rc_py_reader *owner;    /* as of rc_py_decoder */
+  const ringcast_reader *reader; /* this and `owner` as in struct rc_py_decode_options */
+  struct rc_py_reader *owner;
   PyObject **classes;
   bool allow_pickle;
 };
@@ -75,15 +49,17 @@ PyObject *rc_py_inspect_keys(const struct rc_py_inspector *looking, PyObject *ke
 PyObject *rc_py_inspect_item(const struct rc_py_inspector *looking, PyObject *key);
 PyObject *rc_py_inspect_contains(const struct rc_py_inspector *looking, PyObject *key); /* a bool */
 PyObject *rc_py_inspect_hashes(const struct rc_py_inspector *looking, PyObject *key);
-/* What keys() and hashes are, for the two types that have them. */
 
 /* ---- frame.c ---------------------------------------------------------------------------------------------------- */
 
 const struct ringcast_frame *rc_py_frame_of(PyObject *frame);
+/* As rc_py_reader_stash; then it is released, to Python. */
+bool rc_py_frame_stash(PyObject *frame, bool device_failed);
 PyObject *rc_py_frame_exit(PyObject *frame, PyObject *exception);
 PyObject *rc_py_frame_hashes(PyObject *frame, void *closure);
-/* All that it holds, copied out; pickles where both this and its Reader allow them. */
-PyObject *rc_py_frame_unpack(PyObject *frame, bool allow_pickle);
+/* All that it holds, or the `part` of its memory that is a frame of its own, copied out; pickles where both this and
+ * its Reader allow them. */
+PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, bool allow_pickle);
 /* `object` if all that was read so far of held frames was whole; else it is dropped, and Evicted raised. It may be
  * NULL: then Evicted takes the place of what was raised, as rc_py_reader_give_back says. */
 PyObject *rc_py_reader_made_sure(struct rc_py_reader *self, PyObject *object);

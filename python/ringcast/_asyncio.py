@@ -206,6 +206,8 @@ async def anext_(reader):
     try:
         return await arecv(reader, False, None)
     except WriterGone:
+        if not reader._has_ended:
+            raise  # of another Reader, that unpickled code uses, or of a device
         raise StopAsyncIteration from None
 
 

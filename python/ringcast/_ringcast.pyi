@@ -52,9 +52,9 @@ def unpack(frame: Buffer, *, allow_pickle: Optional[bool] = None) -> Any:
     """Return the object of a frame, as recv() would: `frame` is a PackedFrame, a Frame of Reader.next(), or the
     bytes of a frame in any buffer.
 
-    allow_pickle: as for Reader. If False, no pickle is loaded and no module is imported but torch and NumPy. A
-    Frame's Reader must allow pickles too. Tensors of a CUDA device arrive on the CPU; in a Frame, where the Reader
-    wants them.
+    allow_pickle: as for Reader. If False, no pickle is loaded and no module is imported but torch and NumPy. The
+    Reader of a Frame, or of a memoryview of a Frame, must allow pickles too. Tensors of a CUDA device arrive on the
+    CPU; in a Frame, where the Reader wants them.
 
     ProtocolError: the buffer does not hold a frame. BufferError: the buffer is not contiguous. PickleRefused,
     ImportError, SendError, and any error of unpickling, as in Reader.recv().

@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -52,7 +53,7 @@ def tensors_for_slow_device(state, interrupted):
         writer.send({"x": sent[CHUNKS]}, WATCHDOG)
         with torch.cuda.stream(side):
             with opens_once_others_run(Interrupts("cuEventQuery")), pytest.raises(KeyboardInterrupt):
-                reader.recv(WATCHDOG)
+                getattr(reader, interrupted)(WATCHDOG)
             with opens_once_others_run(gate):
                 got.append(reader.recv(WATCHDOG)["x"])
     gate.open()
@@ -61,11 +62,38 @@ def tensors_for_slow_device(state, interrupted):
 
 
 def test_a_frame_is_given_back_before_the_device_has_come_to_its_copy(alone):
-    assert alone(tensors_for_slow_device, False)
+    assert alone(tensors_for_slow_device, None)
 
 
-def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(alone):
-    assert alone(tensors_for_slow_device, True)
+@pytest.mark.parametrize("call", ["recv", "view"])
+def test_ctrl_c_ends_the_wait_for_a_device_and_the_frame_is_the_next_one(alone, call):
+    assert alone(tensors_for_slow_device, call)
+
+
+class Busy:
+    """Its unpickling raises what looks like the error of a capture."""
+
+    def __reduce__(self):
+        return be_busy, ()
+
+
+def be_busy():
+    raise ringcast.Error(errno.EBUSY, "another handle is busy")
+
+
+def receive_busy(state):
+    writer, reader = pair(state, {})
+    writer.send({"x": on_device(state, np.arange(1000.0))}, WATCHDOG)
+    reader.recv(WATCHDOG)
+    writer.send(Busy(), WATCHDOG)
+    writer.send("next", WATCHDOG)
+    with pytest.raises(ringcast.Error, match="another handle"):
+        reader.recv(WATCHDOG)
+    return reader.recv(WATCHDOG)
+
+
+def test_a_frame_whose_code_says_busy_is_received_once(alone):
+    assert alone(receive_busy) == "next"
 
 
 def receive_pageable(state):

@@ -225,6 +225,35 @@ def test_a_reader_that_is_polled_hears_of_it():
 # ---- Frames that were held -----------------------------------------------------------------------------------------
 
 
+LOADED = []
+
+
+class Loads:
+    def __reduce__(self):
+        return note_load, ()
+
+
+def note_load():
+    LOADED.append(1)
+
+
+def test_no_code_of_a_memoryview_is_loaded_after_the_eviction():
+    with evicting_ring(leases=3) as (writer, reader):
+        writer.send(Loads())
+        frame = reader.next(0)
+        ringcast.unpack(memoryview(memoryview(frame)))
+        assert LOADED == [1]
+        kept = bytes(frame)
+        with memoryview(frame) as view:
+            fill(writer)
+            assert bytes(view) != kept  # which would be refused without a look at the eviction
+            with pytest.raises(ringcast.Evicted):
+                ringcast.unpack(view)
+        with pytest.raises(ringcast.Evicted):
+            frame.release()
+    assert LOADED == [1]
+
+
 def test_what_was_read_in_place_is_good_only_if_the_release_says_so():
     with evicting_ring(leases=3) as (writer, reader):
         for _ in range(3):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes, spans, frames, waiting and signals: the ring as Python sees it."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -67,6 +68,41 @@ def test_iterating_ends_with_the_writer(ring):
     with pytest.raises(ringcast.WriterGone) as raised:
         reader.recv()
     assert raised.value.errno == errno.EPIPE and str(os.getpid()) in str(raised.value)
+
+
+class OfAnother:
+    """Its unpickling uses another ring, whose writer is gone."""
+
+    def __reduce__(self):
+        return of_another, ()
+
+
+def of_another():
+    with ringcast.Writer(1 << 16) as writer, ringcast.Reader(writer.handle) as reader:
+        writer.close()
+        return reader.recv()
+
+
+@pytest.mark.parametrize("way", ["reader", "tap", "async"])
+def test_iterating_does_not_end_with_the_writer_of_another_ring(ring, way):
+    writer, reader = ring
+    with ringcast.Tap(writer.handle) as tap:
+        writer.send(OfAnother(), 0)
+        writer.send("last", 0)
+        writer.close()
+        if way == "async":
+            steps = iter(lambda: asyncio.run(anext_of(reader)), "none")
+        else:
+            steps = iter(reader if way == "reader" else tap)
+        with pytest.raises(ringcast.WriterGone):
+            next(steps)
+        assert next(steps) == "last"
+        with pytest.raises(StopAsyncIteration if way == "async" else StopIteration):
+            next(steps)
+
+
+async def anext_of(reader):
+    return await reader.__anext__()
 
 
 # ---- In place ----------------------------------------------------------------------------------------------------

@@ -267,7 +267,7 @@ static void finish_copies(const struct rc_py_decoding *decoding) {
 }
 
 static bool finish(struct rc_py_decoding *decoding) {
-  if (decoding->device && !rc_py_device_copy(decoding)) return false;
+  if (decoding->device && !rc_py_device_copy(decoding)) return !(decoding->device_failed = true);
   finish_copies(decoding);
   if (!decoding->buffers && decoding->nested_count == 0 && decoding->leaf_count == 0) {
     return decoding->result || rc_py_damaged(decoding, "no value");
@@ -313,22 +313,23 @@ static void decoding_clear(struct rc_py_decoding *decoding) {
 }
 
 static PyObject *decode_tensors(struct rc_py_state *state, const struct ringcast_frame *frame,
-                                const struct rc_py_decoder *decoder, uint32_t *tag) {
+                                const struct rc_py_decode_options *options, uint32_t *tag) {
   struct rc_py_decoding decoding = {.state = state,
-                                    .reader = decoder->reader,
-                                    .owner = decoder->owner,
+                                    .reader = options->reader,
+                                    .owner = options->owner,
                                     .whole = frame,
-                                    .classes = decoder->classes,
-                                    .allow_pickle = decoder->allow_pickle,
-                                    .hold = decoder->hold,
-                                    .selection = decoder->selection};
+                                    .classes = options->classes,
+                                    .allow_pickle = options->allow_pickle,
+                                    .hold = options->hold,
+                                    .selection = options->selection};
   bool ok = open_frame(&decoding, frame);
   if (ok && decoding.frame.root == RINGCAST_ROOT_DICT) ok = (decoding.result = PyDict_New()) != NULL;
   ok = ok && take_all(&decoding) && finish(&decoding);
   if (!ok) Py_CLEAR(decoding.result);
   decoding_clear(&decoding);
   *tag = decoding.frame.tag;
-  if (decoder->arrays) *decoder->arrays = decoding.arrays;
+  if (options->arrays) *options->arrays = decoding.arrays;
+  if (options->device_failed) *options->device_failed = decoding.device_failed;
   return decoding.result;
 }
 
@@ -342,10 +343,10 @@ static void copy_payload(void *to, const struct ringcast_frame *frame, bool spil
   }
 }
 
-PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame *frame,
-                          const struct rc_py_decoder *decoder, uint32_t *tag) {
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame,
+                       const struct rc_py_decode_options *options, uint32_t *tag) {
   *tag = 0;
-  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, decoder, tag);
+  if (frame->kind == RINGCAST_KIND_TENSORS) return decode_tensors(state, frame, options, tag);
   if (frame->kind != RINGCAST_KIND_BYTES) {
     return rc_py_raise_text(state, EPROTO,
                             "a frame of kind %d came, which this version of ringcast can't read; "
@@ -353,12 +354,6 @@ PyObject *rc_py_decode_by(struct rc_py_state *state, const struct ringcast_frame
                             frame->kind);
   }
   PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)frame->bytes);
-  if (bytes) copy_payload(PyBytes_AS_STRING(bytes), frame, is_spilled(decoder->owner, frame));
+  if (bytes) copy_payload(PyBytes_AS_STRING(bytes), frame, is_spilled(options->owner, frame));
   return bytes;
-}
-
-PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame, const ringcast_reader *reader,
-                       PyObject **classes, bool allow_pickle, uint32_t *tag) {
-  const struct rc_py_decoder decoder = {.reader = reader, .classes = classes, .allow_pickle = allow_pickle};
-  return rc_py_decode_by(state, frame, &decoder, tag);
 }

@@ -1,10 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the decoder's files share: decode.c reads a frame's entries, decode_value.c makes what one entry holds. */
+/* Decoding, for callers that receive, look or unpack; and what the decoder's files share: decode.c reads a frame's
+ * entries, decode_value.c makes what one entry holds. */
 #ifndef RC_EXTENSION_DECODE_H
 #define RC_EXTENSION_DECODE_H
 
 #include "python/extension/codec/token_read.h"
 #include "python/extension/view.h"
+
+/* The entries of a frame that are read, in their order: from `first` up to `end`, and so on. */
+struct rc_py_selection {
+  struct {
+    uint32_t first, end;
+  } runs[3];
+  uint32_t count;
+};
+
+struct rc_py_decode_options {
+  const ringcast_reader *reader;           /* its eviction is looked for before code is run; NULL: none can change it */
+  struct rc_py_reader *owner;              /* holds the frame; NULL: tensors of a device arrive on the CPU */
+  PyObject **classes;                      /* that came: the cache of classes.c */
+  bool allow_pickle;                       /* false: a frame with a pickle is refused */
+  struct rc_py_hold *hold;                 /* arrays lie in the frame, and hold this; NULL: arrays are copied */
+  const struct rc_py_selection *selection; /* of a dict, these entries alone; NULL: all */
+  uint64_t *arrays;                        /* set to the bytes of the large arrays; may be NULL */
+  bool *device_failed;                     /* set to whether the device's part of the work raised; may be NULL */
+};
+/* The object that a frame of either kind holds; NULL: raised. `tag` is 0 for bytes. If `reader` is evicted meanwhile,
+ * the frame may have been overwritten: nothing of it is unpickled, and the caller drops what this gives or raises. */
+PyObject *rc_py_decode(struct rc_py_state *state, const struct ringcast_frame *frame,
+                       const struct rc_py_decode_options *options, uint32_t *tag);
 
 struct rc_py_copy {
   void *to;
@@ -48,13 +72,14 @@ struct rc_py_decoding {
   PyObject **classes;
   const ringcast_reader *reader; /* NULL: nobody can write to the frame */
   bool allow_pickle;
-  struct rc_py_hold *hold; /* see rc_py_decoder */
+  struct rc_py_hold *hold; /* this and `owner` as in struct rc_py_decode_options */
   const struct rc_py_selection *selection;
-  uint64_t arrays;                    /* bytes of those of RC_PY_RETAIN_LEAST or more */
-  PyObject *pickle, *buffers;         /* bytes and a list; NULL: no pickle */
-  struct rc_py_reader *owner;         /* see rc_py_decoder */
+  uint64_t arrays;            /* bytes of those of RC_PY_RETAIN_LEAST or more */
+  PyObject *pickle, *buffers; /* bytes and a list; NULL: no pickle */
+  struct rc_py_reader *owner;
   const struct ringcast_frame *whole; /* the frame, as its Reader holds it */
   struct rc_py_fetching *device;      /* NULL: nothing of it was, or is to go, on a device as yet */
+  bool device_failed;
 };
 
 /* Raises ProtocolError. Always false. */

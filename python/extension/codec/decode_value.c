@@ -124,7 +124,8 @@ static PyObject *make_tensor(struct rc_py_decoding *decoding, const struct ringc
   }
   if (rc_py_device_wants(decoding, item)) {
     PyObject *made = rc_py_device_make(decoding, item, bytes);
-    if (made || PyErr_Occurred()) return made;
+    decoding->device_failed = !made && PyErr_Occurred();
+    if (made || decoding->device_failed) return made;
   }
   if (packed && bytes >= RC_PY_RETAIN_LEAST) decoding->arrays += bytes;
   if (decoding->hold && packed) {

@@ -9,9 +9,7 @@
  * A dict whose items are no entries (it has many that are no tensors, or keys of other kinds) is one nested value, or a
  * pickle: it is read as a whole.
  */
-#include "python/extension/view.h"
-
-#include "python/extension/codec/token_read.h"
+#include "python/extension/codec/decode.h"
 
 struct look {
   const struct rc_py_inspector *how;
@@ -30,13 +28,13 @@ static bool get_entry(const struct look *look, uint32_t index, struct ringcast_i
 
 static PyObject *read_by(const struct look *look, const struct rc_py_selection *selection) {
   const struct rc_py_inspector *how = look->how;
-  const struct rc_py_decoder decoder = {.reader = how->reader,
-                                        .owner = how->owner,
-                                        .classes = how->classes,
-                                        .allow_pickle = how->allow_pickle,
-                                        .selection = selection};
+  const struct rc_py_decode_options options = {.reader = how->reader,
+                                               .owner = how->owner,
+                                               .classes = how->classes,
+                                               .allow_pickle = how->allow_pickle,
+                                               .selection = selection};
   uint32_t tag;
-  return rc_py_decode_by(how->state, how->frame, &decoder, &tag);
+  return rc_py_decode(how->state, how->frame, &options, &tag);
 }
 
 static int raise_no_dict(const char *what) {

@@ -5,6 +5,7 @@
  * A Frame that outlives its release, or its Reader, is seen to be of the past. While a memoryview of it exists it can't
  * be released: BufferError, as mmap does. A Frame that is dropped is released.
  */
+#include "python/extension/codec/decode.h"
 #include "python/extension/device.h"
 
 #include "python/docstrings.h"
@@ -45,6 +46,13 @@ static PyObject *release(struct frame *self) {
   bool released = rc_py_reader_give_back(reader, &self->frame);
   rc_py_reader_leave(reader);
   return released ? rc_py_ref(Py_None) : NULL;
+}
+
+bool rc_py_frame_stash(PyObject *object, bool device_failed) {
+  struct frame *self = (struct frame *)object;
+  if (!rc_py_reader_stash(self->reader, &self->frame, device_failed)) return false;
+  self->open = false;
+  return true;
 }
 
 void rc_py_frame_give_up(PyObject *object) {
@@ -126,15 +134,16 @@ PyObject *rc_py_frame_exit(PyObject *object, PyObject *args) {
 
 const struct ringcast_frame *rc_py_frame_of(PyObject *frame) { return &((struct frame *)frame)->frame; }
 
-/* What it gives is known to be whole. */
-static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
+/* What it gives is known to be whole. `part`: what is looked at; NULL: the frame. */
+static PyObject *look_at(PyObject *object, const struct ringcast_frame *part, rc_py_inspect how, PyObject *key) {
   struct frame *self = (struct frame *)object;
   struct rc_py_reader *reader = self->reader;
   if (!frame_check(self) || !rc_py_reader_enter(reader)) return NULL;
   const struct rc_py_inspector looking = {.state = rc_py_state_of(reader),
-                                          .frame = &self->frame,
+                                          .frame = part ? part : &self->frame,
                                           .reader = reader->reader,
-                                          .owner = reader,
+                                          .owner =
+                                              part ? NULL : reader, /* its device's part goes by places in the frame */
                                           .classes = &reader->classes,
                                           .allow_pickle = reader->allow_pickle};
   PyObject *found = rc_py_reader_made_sure(reader, how(&looking, key));
@@ -143,17 +152,19 @@ static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) {
   return found;
 }
 
+static PyObject *look(PyObject *object, rc_py_inspect how, PyObject *key) { return look_at(object, NULL, how, key); }
+
 static PyObject *look_whole(const struct rc_py_inspector *looking, PyObject *allow_pickle) {
-  const struct rc_py_decoder decoder = {.reader = looking->reader,
-                                        .owner = looking->owner,
-                                        .classes = looking->classes,
-                                        .allow_pickle = looking->allow_pickle && allow_pickle == Py_True};
+  const struct rc_py_decode_options options = {.reader = looking->reader,
+                                               .owner = looking->owner,
+                                               .classes = looking->classes,
+                                               .allow_pickle = looking->allow_pickle && allow_pickle == Py_True};
   uint32_t tag;
-  return rc_py_decode_by(looking->state, looking->frame, &decoder, &tag);
+  return rc_py_decode(looking->state, looking->frame, &options, &tag);
 }
 
-PyObject *rc_py_frame_unpack(PyObject *frame, bool allow_pickle) {
-  return look(frame, look_whole, allow_pickle ? Py_True : Py_False);
+PyObject *rc_py_frame_unpack(PyObject *frame, const struct ringcast_frame *part, bool allow_pickle) {
+  return look_at(frame, part, look_whole, allow_pickle ? Py_True : Py_False);
 }
 
 static PyObject *frame_keys(PyObject *object, PyObject *Py_UNUSED(unused)) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PackedFrame: a frame that is made once, in memory of its own, to be sent on several rings. */
+#include "python/extension/codec/decode.h"
 #include "python/extension/codec/encode.h"
-#include "python/extension/view.h"
 
 #include "python/docstrings.h"
 
@@ -39,8 +39,9 @@ static bool fill(struct rc_py_packed *self, struct rc_py_encoding *encoding) {
 
 PyObject *rc_py_packed_refuse(struct rc_py_state *state, const struct rc_py_packed *packed) {
   const struct ringcast_frame frame = {.data = packed->data, .bytes = packed->bytes, .kind = RINGCAST_KIND_TENSORS};
+  const struct rc_py_decode_options options = {.classes = &state->unpack_classes, .allow_pickle = false};
   uint32_t tag;
-  PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, false, &tag); /* stops at the pickle */
+  PyObject *object = rc_py_decode(state, &frame, &options, &tag); /* stops at the pickle */
   Py_XDECREF(object);
   return NULL;
 }
@@ -81,10 +82,13 @@ PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count
   Py_buffer view;
   if (!rc_py_arguments("unpack", names, 1, 1, args, count, keywords, values)) return NULL;
   if (!rc_py_allow_pickle(values[1], &allow_pickle)) return NULL;
-  if (Py_TYPE(values[0]) == state->frame_type) return rc_py_frame_unpack(values[0], allow_pickle);
+  if (Py_TYPE(values[0]) == state->frame_type) return rc_py_frame_unpack(values[0], NULL, allow_pickle);
   if (PyObject_GetBuffer(values[0], &view, PyBUF_SIMPLE) < 0) return NULL;
   const struct ringcast_frame frame = {.data = view.buf, .bytes = (size_t)view.len, .kind = RINGCAST_KIND_TENSORS};
-  PyObject *object = rc_py_decode(state, &frame, NULL, &state->unpack_classes, allow_pickle, &tag);
+  const struct rc_py_decode_options options = {.classes = &state->unpack_classes, .allow_pickle = allow_pickle};
+  PyObject *base = PyMemoryView_Check(values[0]) ? PyMemoryView_GET_BASE(values[0]) : NULL;
+  PyObject *object = base && Py_TYPE(base) == state->frame_type ? rc_py_frame_unpack(base, &frame, allow_pickle)
+                                                                : rc_py_decode(state, &frame, &options, &tag);
   PyBuffer_Release(&view);
   return object;
 }

@@ -61,7 +61,8 @@ static void reader_dealloc(PyObject *object) {
   PyTypeObject *type = Py_TYPE(object);
   PyObject_GC_UnTrack(object);
   rc_py_watch_close(&self->watch, self->pid);
-  rc_py_reader_shut(self, self->gpu && self->gpu->reader); /* which may have to wait for a device */
+  /* It may have to wait for a device, or to copy retained frames. */
+  rc_py_reader_shut(self, self->retains || (self->gpu && self->gpu->reader));
   if (self->gpu) Py_XDECREF(self->gpu->why);
   PyMem_Free(self->gpu);
   Py_XDECREF(self->handle);
@@ -108,8 +109,10 @@ static PyObject *reader_recv_tagged(PyObject *object, PyObject *const *args, Py_
 static PyObject *reader_iternext(PyObject *object) {
   struct rc_py_state *state = rc_py_state_of(object);
   uint32_t tag;
-  PyObject *received = rc_py_receive((struct rc_py_reader *)object, RINGCAST_FOREVER, &tag, false);
-  if (received || !PyErr_ExceptionMatches(state->writer_gone)) return received;
+  struct rc_py_reader *self = (struct rc_py_reader *)object;
+  PyObject *received = rc_py_receive(self, RINGCAST_FOREVER, &tag, false);
+  /* What was received may have raised the WriterGone of another Reader, and a device one of its own. */
+  if (received || !self->has_ended || !PyErr_ExceptionMatches(state->writer_gone)) return received;
   PyErr_Clear(); /* NULL without an exception: the end */
   return NULL;
 }
@@ -151,7 +154,6 @@ static PyObject *reader_view(PyObject *object, PyObject *const *args, Py_ssize_t
   for (;;) {
     PyObject *frame = lend(self, timeout_ns);
     if (!frame) return NULL;
-    rc_py_gpu_skips_none(self);
     PyObject *view = rc_py_view_new(self, frame);
     bool skips = !view && rc_py_gpu_skips(self);
     if (!view) rc_py_frame_give_up(frame);
@@ -273,6 +275,7 @@ static PyMemberDef reader_members[] = {
     {"handle", T_OBJECT_EX, offsetof(struct rc_py_reader, handle), READONLY, RC_DOC_Reader_handle},
     {"capacity", T_ULONGLONG, offsetof(struct rc_py_reader, info.capacity), READONLY, RC_DOC_Reader_capacity},
     {"writer_pid", T_INT, offsetof(struct rc_py_reader, info.writer_pid), READONLY, RC_DOC_Reader_writer_pid},
+    {"_has_ended", T_BOOL, offsetof(struct rc_py_reader, has_ended), READONLY, NULL},
     {"_watch", T_OBJECT, offsetof(struct rc_py_reader, watch), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

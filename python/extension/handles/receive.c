@@ -2,30 +2,38 @@
 /*
  * Receiving: the next frame, copied out or lent.
  *
- * A frame is not lost whose tensors can't be copied just now, because their stream captures a graph, or Ctrl-C ends the
- * copy to a device: the frame stays held, as the Reader's `rest`, and is the next one.
+ * The stash: a frame is not lost whose tensors can't be copied just now, because their stream captures a graph, or
+ * Ctrl-C ends the copy to a device. The frame stays held, as the Reader's `stash`, and is the next one.
  *
- * A Reader that keeps copies what it can't keep. Whether a large frame is worth keeping is known only once the frame
- * was read. So the last large frame decides: if it was made of large arrays, the next one is kept.
+ * Retention: a Reader that retains keeps a large frame in place of copying it, if the frame is made of large arrays and
+ * the receiver keeps them. That is known only once the frame was read. So the last large frame decides (`retain_next`),
+ * and a frame is copied wherever it can't be retained.
  */
 #include "python/extension/handles/receive.h"
 
+#include "python/extension/codec/decode.h"
 #include "python/extension/device.h"
 
 struct arrival {
   struct rc_py_reader *owner;
   struct ringcast_frame frame;
   int64_t timeout_ns, deadline; /* deadline 0: the wait has not begun */
-  bool retained;
+  bool retained, device_failed;
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
 /* With a timeout of 0 or 1 it has the GIL. */
 static int try_next(void *context, int64_t timeout_ns) {
   struct arrival *call = context;
-  if (call->gpu && timeout_ns > 1) rc_py_gpu_end_owed(call->gpu);
+  ringcast_reader *reader = call->owner->reader;
+  bool has_gil = timeout_ns <= 1;
+  if (call->gpu && !has_gil) rc_py_gpu_end_owed(call->gpu);
   else if (call->gpu) rc_py_gpu_end_owed_now(call->gpu);
-  return ringcast_reader_next(call->owner->reader, timeout_ns, &call->frame);
+  if (!has_gil || !call->owner->retains) return ringcast_reader_next(reader, timeout_ns, &call->frame);
+  int rc;
+  Py_BEGIN_ALLOW_THREADS /* retained frames may have to be copied */
+      rc = ringcast_reader_next(reader, timeout_ns, &call->frame);
+  Py_END_ALLOW_THREADS return rc;
 }
 
 /* The writer may be waiting for just what was dropped. */
@@ -33,94 +41,76 @@ static void give_back_dropped(void *context) { rc_py_reader_give_back_dropped(((
 
 /* The next frame, or the one that an earlier call could not copy. */
 static int arrive(struct rc_py_reader *self, struct arrival *call) {
-  if (self->begun) {
-    call->frame = self->rest;
+  if (self->has_stash) {
+    self->has_stash = false;
+    call->frame = self->stash;
     return 0;
   }
   call->gpu = self->gpu && self->gpu->reader ? self->gpu : NULL;
   int rc = rc_py_gpu_check(self);
-  if (rc == 0) rc = rc_py_wait_until(try_next, give_back_dropped, call, call->timeout_ns, &call->deadline);
+  if (rc == 0) {
+    rc = rc_py_wait_until(try_next, give_back_dropped, call, call->timeout_ns, &call->deadline);
+    self->has_ended = rc == -EPIPE;
+  }
   if (rc == -EBUSY && call->gpu) rc_py_gpu_end_owed_now(call->gpu); /* says why, if that is what leaves no lease */
   return rc;
 }
 
 /* A frame in spill memory. */
-static inline bool is_large(const struct rc_py_reader *self, const struct arrival *call) {
-  return call->frame.bytes > self->info.ring_frame;
+static inline bool is_large(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  return frame->bytes > self->info.ring_frame;
 }
 
-static PyObject *decode_by(struct rc_py_reader *self, const struct ringcast_frame *frame, struct rc_py_hold *hold,
-                           uint32_t *tag) {
+static PyObject *decode(struct rc_py_reader *self, struct arrival *call, const struct ringcast_frame *frame,
+                        struct rc_py_hold *hold, uint32_t *tag) {
   uint64_t arrays = 0;
-  const struct rc_py_decoder decoder = {.reader = self->reader,
-                                        .owner = self,
-                                        .classes = &self->classes,
-                                        .allow_pickle = self->allow_pickle,
-                                        .hold = hold,
-                                        .arrays = &arrays};
-  PyObject *object = rc_py_decode_by(rc_py_state_of(self), frame, &decoder, tag);
-  if (frame->bytes > self->info.ring_frame) self->has_arrays = arrays > frame->bytes / 2;
+  const struct rc_py_decode_options options = {.reader = self->reader,
+                                               .owner = self,
+                                               .classes = &self->classes,
+                                               .allow_pickle = self->allow_pickle,
+                                               .hold = hold,
+                                               .arrays = &arrays,
+                                               .device_failed = &call->device_failed};
+  PyObject *object = rc_py_decode(rc_py_state_of(self), frame, &options, tag);
+  if (is_large(self, frame)) self->retain_next = arrays > frame->bytes / 2;
   return object;
-}
-
-static PyObject *decode(struct rc_py_reader *self, const struct arrival *call, uint32_t *tag) {
-  return decode_by(self, &call->frame, NULL, tag);
 }
 
 /* The object, with its large arrays where they are. */
 static PyObject *decode_retained(struct rc_py_reader *self, struct arrival *call, uint32_t *tag) {
   struct ringcast_frame frame = call->frame;
   bool is_copied = self->map.to == RC_PY_MAP_CUDA || rc_py_has_device(&frame);
-  if (is_copied) return decode(self, call, tag);
-  struct rc_py_hold *hold = rc_py_hold_retained(self->reader, &frame);
-  if (!hold) return decode(self, call, tag);
+  struct rc_py_hold *hold = is_copied ? NULL : rc_py_hold_retained(self->reader, &frame);
+  if (!hold) return decode(self, call, &call->frame, NULL, tag);
   call->retained = true;
-  PyObject *object = rc_py_reader_made_sure(self, decode_by(self, &frame, hold, tag));
-  self->has_arrays = self->has_arrays && rc_py_hold_is_shared(hold);
+  PyObject *object = rc_py_reader_made_sure(self, decode(self, call, &frame, hold, tag));
+  self->retain_next = self->retain_next && rc_py_hold_is_shared(hold);
   rc_py_hold_drop(hold);
   return object;
 }
 
-static bool is_to_be_retained(const struct rc_py_reader *self) {
-  return self->retains && self->has_arrays && ringcast_reader_retains(self->reader);
+static bool is_to_be_retained(const struct rc_py_reader *self, const struct ringcast_frame *frame) {
+  return self->retains && self->retain_next && is_large(self, frame) && ringcast_reader_retains(self->reader);
 }
 
-/* Whether what is raised comes of a stream that captures a graph: nothing was made of the frame. */
-static bool is_captured(struct rc_py_state *state) {
-  PyObject *type, *error, *traceback;
-  if (!PyErr_ExceptionMatches(state->error)) return false;
-  PyErr_Fetch(&type, &error, &traceback);
-  PyErr_NormalizeException(&type, &error, &traceback);
-  PyObject *number = error ? PyObject_GetAttrString(error, "errno") : NULL;
-  bool is_busy = number && PyLong_Check(number) && PyLong_AsLong(number) == EBUSY;
-  Py_XDECREF(number);
-  PyErr_Restore(type, error, traceback);
-  return is_busy;
-}
-
-/* The frame that has arrived. -ECONNABORTED: it was not for this Reader, go on with the next one. */
+/* The frame that has arrived. RC_PY_SKIPPED: it was not for this Reader. */
 static int read_frame(struct rc_py_reader *self, struct arrival *call, uint32_t *tag, PyObject **object) {
   rc_py_gpu_skips_none(self);
-  bool retains = is_large(self, call) && is_to_be_retained(self);
-  *object = retains ? decode_retained(self, call, tag) : decode(self, call, tag);
-  self->begun =
-      !*object && !call->retained && self->gpu && (self->gpu->is_interrupted || is_captured(rc_py_state_of(self)));
-  self->rest = call->frame;
-  if (self->begun) return RC_PY_RAISED;
+  call->retained = call->device_failed = false;
+  *object = is_to_be_retained(self, &call->frame) ? decode_retained(self, call, tag)
+                                                  : decode(self, call, &call->frame, NULL, tag);
+  if (!*object && !call->retained && rc_py_reader_stash(self, &call->frame, call->device_failed)) return RC_PY_RAISED;
   bool skips = !*object && rc_py_gpu_skips(self);
   if (!call->retained && !rc_py_reader_give_back(self, &call->frame)) Py_CLEAR(*object);
-  call->retained = false;
   if (!*object && PyErr_Occurred()) return RC_PY_RAISED;
-  return skips ? -ECONNABORTED : 0;
+  return skips ? RC_PY_SKIPPED : 0;
 }
 
 int rc_py_receive_frame(struct rc_py_reader *self, int64_t timeout_ns, struct ringcast_frame *out) {
   struct arrival call = {.owner = self, .timeout_ns = timeout_ns};
   int rc = arrive(self, &call);
-  if (rc < 0) return rc;
-  self->begun = false; /* a frame that could not be copied is lent now */
-  *out = call.frame;
-  return 0;
+  if (rc == 0) *out = call.frame;
+  return rc;
 }
 
 PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t *tag, bool taking) {
@@ -133,7 +123,7 @@ PyObject *rc_py_receive(struct rc_py_reader *self, int64_t timeout_ns, uint32_t 
     if (rc < 0) break;
     if (taking) self->spent += 1 + (unsigned)(call.frame.bytes >> 14);
     rc = read_frame(self, &call, tag, &object);
-  } while (rc == -ECONNABORTED);
+  } while (rc == RC_PY_SKIPPED);
   if (rc == -EAGAIN && taking) {
     self->spent = 0; /* the task is going to wait */
     object = rc_py_ref(rc_py_state_of(self)->nothing);

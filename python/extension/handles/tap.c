@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tap: sees what a ring carries, and holds nobody back. */
-#include "python/extension/extension.h"
+#include "python/extension/codec/decode.h"
 
 #include "python/docstrings.h"
 
@@ -15,6 +15,7 @@ struct tap {
   uint32_t slots;    /* of the ring */
   pid_t pid;
   bool busy, allow_pickle;
+  bool has_ended; /* the ring has said that the writer is gone and everything was seen */
 };
 
 static bool enter(struct tap *self) {
@@ -92,8 +93,10 @@ static PyObject *receive(struct tap *self, int64_t timeout_ns, uint32_t *tag) {
   struct rc_py_state *state = rc_py_state_of(self);
   struct arrival call = {.tap = self->tap};
   int rc = rc_py_wait(try_next, &call, timeout_ns);
+  self->has_ended = rc == -EPIPE;
+  const struct rc_py_decode_options options = {.classes = &self->classes, .allow_pickle = self->allow_pickle};
   PyObject *object = rc < 0 ? rc_py_raise(state, rc)
-                     : tag  ? rc_py_decode(state, &call.frame, NULL, &self->classes, self->allow_pickle, tag)
+                     : tag  ? rc_py_decode(state, &call.frame, &options, tag)
                             : make_tapped(state, &call.frame);
   leave(self);
   return object;
@@ -123,8 +126,9 @@ static PyObject *tap_next(PyObject *object, PyObject *const *args, Py_ssize_t co
 static PyObject *tap_iternext(PyObject *object) {
   struct rc_py_state *state = rc_py_state_of(object);
   uint32_t tag;
-  PyObject *received = receive((struct tap *)object, RINGCAST_FOREVER, &tag);
-  if (received || !PyErr_ExceptionMatches(state->writer_gone)) return received;
+  struct tap *self = (struct tap *)object;
+  PyObject *received = receive(self, RINGCAST_FOREVER, &tag);
+  if (received || !self->has_ended || !PyErr_ExceptionMatches(state->writer_gone)) return received;
   PyErr_Clear(); /* NULL without an exception: the end */
   return NULL;
 }

@@ -48,6 +48,26 @@ static void raise_instead(struct rc_py_reader *self, int rc) {
   Py_XDECREF(traceback);
 }
 
+/* Whether what is raised says that a stream captures a graph: nothing was made of the frame. */
+static bool is_captured(struct rc_py_state *state) {
+  PyObject *type, *error, *traceback;
+  if (!PyErr_ExceptionMatches(state->error)) return false;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  PyObject *number = error ? PyObject_GetAttrString(error, "errno") : NULL;
+  bool is_busy = number && PyLong_Check(number) && PyLong_AsLong(number) == EBUSY;
+  Py_XDECREF(number);
+  PyErr_Restore(type, error, traceback);
+  return is_busy;
+}
+
+bool rc_py_reader_stash(struct rc_py_reader *self, const struct ringcast_frame *frame, bool device_failed) {
+  if (!self->gpu || self->has_stash) return false;
+  self->has_stash = self->gpu->is_interrupted || (device_failed && is_captured(rc_py_state_of(self)));
+  if (self->has_stash) self->stash = *frame;
+  return self->has_stash;
+}
+
 bool rc_py_reader_give_back(struct rc_py_reader *self, const struct ringcast_frame *frame) {
   int rc = rc_py_reader_release(self, frame);
   bool has_raised = PyErr_Occurred(), may_replace = !has_raised || PyErr_ExceptionMatches(PyExc_Exception);

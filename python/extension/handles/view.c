@@ -9,7 +9,8 @@
  * A hostile writer can change what is lent while it is looked at, but the values alone: where they lie and what shape
  * they have was copied and checked before (decode.c), and the memory is mapped read-only.
  */
-#include "python/extension/view.h"
+#include "python/extension/codec/decode.h"
+#include "python/extension/device.h"
 
 #include "python/docstrings.h"
 
@@ -25,14 +26,18 @@ struct view {
 static PyObject *read_frame(struct rc_py_reader *reader, PyObject *frame, uint32_t *tag) {
   if (!rc_py_reader_enter(reader)) return NULL;
   PyObject *object = NULL;
+  bool device_failed = false;
+  rc_py_gpu_skips_none(reader);
   if (rc_py_reader_hold(reader)) {
-    const struct rc_py_decoder decoder = {.reader = reader->reader,
-                                          .owner = reader,
-                                          .classes = &reader->classes,
-                                          .allow_pickle = reader->allow_pickle,
-                                          .hold = reader->hold};
-    object = rc_py_decode_by(rc_py_state_of(reader), rc_py_frame_of(frame), &decoder, tag);
+    const struct rc_py_decode_options options = {.reader = reader->reader,
+                                                 .owner = reader,
+                                                 .classes = &reader->classes,
+                                                 .allow_pickle = reader->allow_pickle,
+                                                 .hold = reader->hold,
+                                                 .device_failed = &device_failed};
+    object = rc_py_decode(rc_py_state_of(reader), rc_py_frame_of(frame), &options, tag);
     object = rc_py_reader_made_sure(reader, object);
+    if (!object) rc_py_frame_stash(frame, device_failed);
   }
   rc_py_reader_leave(reader);
   return object;
