@@ -18,8 +18,13 @@ int rc_py_errors_init(struct rc_py_state *state) {
   return (state->writer_gone = rc_py_import(module, "WriterGone")) ? 0 : -1;
 }
 
-/* Consumes `text`. */
+/* Consumes `text`. A handle that outlives its module, when the interpreter ends, has no state, or an empty one. */
 static PyObject *raise_errno(struct rc_py_state *state, int errnum, PyObject *text) {
+  if (!state || !state->error_by_errno) {
+    if (text) PyErr_SetObject(PyExc_OSError, text);
+    Py_XDECREF(text);
+    return NULL;
+  }
   PyObject *number = text ? PyLong_FromLong(errnum) : NULL;
   PyObject *type = number ? PyDict_GetItemWithError(state->error_by_errno, number) : NULL;
   if (number && !type && !PyErr_Occurred()) type = state->error;
@@ -106,18 +111,33 @@ PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what) {
   return rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s", what);
 }
 
+/* A RuntimeError of a class of its own (RecursionError, NotImplementedError, torch.OutOfMemoryError) says more than
+ * that the frame is damaged. */
+static bool may_come_of_damage(void) {
+  return PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_TypeError) ||
+         PyErr_ExceptionMatches(PyExc_OverflowError) || PyErr_Occurred() == PyExc_RuntimeError;
+}
+
+/* Makes `cause`, which it takes over, the __cause__ of the exception that is set. */
+static void set_cause(PyObject *cause) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value && cause) PyException_SetCause(value, cause);
+  else Py_XDECREF(cause);
+  PyErr_Restore(type, value, traceback);
+}
+
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what) {
-  if (!PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
-      !PyErr_ExceptionMatches(PyExc_OverflowError) && !PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-    return;
-  }
+  if (!may_come_of_damage()) return;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
   rc_py_raise_text(state, EPROTO, "the frame is damaged or of another build: %s: %S", what, value ? value : Py_None);
+  if (value && traceback) PyException_SetTraceback(value, traceback);
   Py_XDECREF(type);
-  Py_XDECREF(value);
   Py_XDECREF(traceback);
+  set_cause(value);
 }
 
 PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what) {

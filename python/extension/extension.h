@@ -175,6 +175,7 @@ struct rc_py_state {
   PyObject *gpu_info, *gpu_state; /* of ringcast._status */
   PyObject *device_helpers;       /* the module ringcast._device; NULL until it is needed */
   bool device_is_ready;           /* there is a driver with a device: it was asked */
+  bool recycles;                  /* it is counted among the users of the pool: buffer_pool.c */
 };
 
 /* ---- Objects ---------------------------------------------------------------------------------------------------- */
@@ -277,7 +278,8 @@ PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *han
 PyObject *rc_py_raise_text(struct rc_py_state *state, int errnum, const char *format, ...);
 /* Raises the ProtocolError of a frame that makes no sense. Always NULL. */
 PyObject *rc_py_raise_damaged(struct rc_py_state *state, const char *what);
-/* Turns a ValueError, TypeError, OverflowError or RuntimeError that a damaged frame led to into a ProtocolError. */
+/* Turns a ValueError, TypeError, OverflowError or plain RuntimeError that a damaged frame led to into a ProtocolError,
+ * with the original as its __cause__. */
 void rc_py_protocol_from_current(struct rc_py_state *state, const char *what);
 PyObject *rc_py_raise_exported(Py_ssize_t exports, const char *verb, const char *what);
 
@@ -397,6 +399,9 @@ PyObject *rc_py_pack(PyObject *module, PyObject *const *args, Py_ssize_t count, 
 PyObject *rc_py_unpack(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 
 /* ---- status.c --------------------------------------------------------------------------------------------------- */
+
+/* "unknown" for a number of a later release. */
+const char *rc_py_memory_name(uint32_t memory);
 
 PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *stats);
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info);

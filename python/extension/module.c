@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The module ringcast._ringcast. Initialised in phases, with all its state in the module, so each interpreter has its
- * own. It relies on the GIL, and says so: a free-threaded Python turns its GIL on to import it.
+ * The module ringcast._ringcast. Initialised in phases, with its state in the module, so that each import has its own;
+ * what arrays hold (tensors/buffer_pool.c) is the process's. It is for the main interpreter, and relies on the GIL: a
+ * free-threaded Python turns its GIL on to import it.
  */
 #include "python/extension/device.h"
 
@@ -75,11 +76,31 @@ static int add_names(struct rc_py_names *names) {
   return 0;
 }
 
+static bool is_main_interpreter(void) {
+  if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
+  PyErr_SetString(PyExc_ImportError,
+                  "ringcast can't be imported in a sub-interpreter: memory of received arrays may go "
+                  "in any thread, of any interpreter. Use a process");
+  return false;
+}
+
+/* PYTHON_GIL=0 keeps the GIL off, whatever a module asks for. */
+static bool has_gil(void) {
+  PyObject *ask = PySys_GetObject("_is_gil_enabled");
+  int is_on = ask ? rc_py_is_yes(PyObject_CallNoArgs(ask)) : 1;
+  if (is_on == 0) {
+    PyErr_SetString(PyExc_ImportError, "ringcast relies on the GIL, and this Python runs without (PYTHON_GIL=0 or "
+                                       "-X gil=0): leave that out, and the import turns the GIL on");
+  }
+  return is_on > 0;
+}
+
 static int module_exec(PyObject *module) {
   struct rc_py_state *state = PyModule_GetState(module);
+  if (!is_main_interpreter() || !has_gil()) return -1;
   if (rc_py_errors_init(state) < 0 || add_names(&state->names) < 0 || add_types(module, state) < 0) return -1;
   if (!(state->no_arguments = PyTuple_New(0))) return -1;
-  if (add_statuses(state) < 0 || rc_py_recycle_init() < 0) return -1;
+  if (add_statuses(state) < 0 || !(state->recycles = rc_py_recycle_init())) return -1;
   if (rc_py_loop_init(state, module) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_BYTES", RINGCAST_KIND_BYTES) < 0) return -1;
   if (PyModule_AddIntConstant(module, "KIND_TENSORS", RINGCAST_KIND_TENSORS) < 0) return -1;
@@ -132,7 +153,7 @@ static void module_free(void *module) {
   PyMem_Free(state->spare.parts);
   PyMem_Free(state->spare.stream);
   PyMem_Free(state->spare.texts);
-  rc_py_recycle_end();
+  if (state->recycles) rc_py_recycle_end();
 }
 
 #define FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -149,6 +170,9 @@ static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
 #ifdef Py_mod_gil
     {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
     {0, NULL},
 };

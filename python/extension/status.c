@@ -20,12 +20,16 @@ PyObject *rc_py_stats(struct rc_py_state *state, const struct ringcast_stats *st
                                (unsigned long long)stats->waited_ns, histogram);
 }
 
+const char *rc_py_memory_name(uint32_t memory) {
+  const char *name = ringcast_memory_name(memory);
+  return name ? name : "unknown";
+}
+
 PyObject *rc_py_info(struct rc_py_state *state, const struct ringcast_info *info) {
   static const char *const numa[] = {"local", "none", "interleaved", "node"};
-  const char *memory = ringcast_memory_name(info->memory);
   return PyObject_CallFunction(state->info, "KKKIsKiLsIiiKKK", (unsigned long long)info->capacity,
                                (unsigned long long)info->max_frame, (unsigned long long)info->tail,
-                               (unsigned)info->readers, memory ? memory : "unknown",
+                               (unsigned)info->readers, rc_py_memory_name(info->memory),
                                (unsigned long long)info->page_size, (int)info->writer_pid, (long long)info->spin_ns,
                                info->numa < 4 ? numa[info->numa] : "unknown", (unsigned)info->numa_node,
                                (int)info->numa_error, (int)info->spill_error, (unsigned long long)info->ring_frame,

@@ -94,8 +94,7 @@ struct rc_py_dlpack_place {
 PyObject *rc_py_dlpack_capsule_at(const struct ringcast_item *item, const void *data,
                                   const struct rc_py_dlpack_place *place, void (*give)(void *owner), void *owner);
 
-/* ---- buffer_pool.c --------------------------------------------------------------------------------------------------
- */
+/* ---- buffer_pool.c ---------------------------------------------------------------------------------------------- */
 
 /* Smaller arrays have nothing to gain: the allocators of NumPy and torch keep such memory themselves. */
 #define RC_PY_RECYCLE_LEAST (UINT64_C(64) << 10)
@@ -109,7 +108,9 @@ static inline bool rc_py_is_worth_recycling(uint64_t bytes) { return bytes >= RC
 /* An object with a writable buffer of that many bytes, at `*out`; NULL, with nothing raised, as rc_py_block_take. */
 PyObject *rc_py_memory_new(struct rc_py_state *state, uint64_t bytes, void **out);
 
-int rc_py_recycle_init(void); /* -1: raised */
+/* The process's pool counts the modules that use it: the first has it as the environment says, the last empties it.
+ * False: raised. */
+bool rc_py_recycle_init(void);
 void rc_py_recycle_end(void);
 PyObject *rc_py_recycling(PyObject *module, PyObject *unused);
 PyObject *rc_py_set_recycling(PyObject *module, PyObject *limit);

@@ -226,7 +226,7 @@ def why_not(value: Any) -> Optional[str]:
 def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
     """The class that a frame tells of, and its description: its kind and fields are the sender's.
 
-    ImportError: its module is not here, or not imported although it has to be, or has no such name.
+    ImportError: its module can't be imported here, or is not although it has to be, or has no such name.
     ProtocolError: what has the name is no such class, or has other fields. ValueError: no text of that kind.
     """
     module_name, *rest = text.decode().split("\0")
@@ -241,7 +241,10 @@ def find(kind: int, text: bytes, may_import: bool) -> Tuple[type, Description]:
                 "frame can make it be",
                 name=module_name,
             )
-        __import__(module_name)
+        try:
+            __import__(module_name)
+        except (ImportError, TypeError, ValueError) as error:
+            raise ImportError(f"{holds}, and its module can't be imported here: {error}", name=module_name) from error
     cls = _named(sys.modules.get(module_name), qualname)
     if cls is None:
         # Each program has a __main__ of its own.

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import attach, call_all, close_writer, detach, make_writer, receive, still_works
+from test_hostile_objects import DATACLASS, DICT, INSTANCE, LIST, NONE, class_token, frame
 
 import ringcast
 
@@ -373,3 +374,45 @@ def test_without_torch_it_is_said_what_to_install(module):
     script = f"import sys; sys.modules['torch'] = None; import {module}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == f"ImportError: {module} needs torch: python -m pip install torch"
+
+
+# ---- Errors that are not the frame's -------------------------------------------------------------------------------
+
+
+def test_a_module_that_fails_to_load_is_no_damage(tmp_path, monkeypatch):
+    (tmp_path / "fails_to_load.py").write_text("raise ValueError('not today')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = frame([*class_token(DATACLASS, "fails_to_load", "Plain", "a"), INSTANCE, 0, 1])
+    text = "fails_to_load.Plain, and its module can't be imported here: not today"
+    with pytest.raises(ImportError, match=text) as told:
+        ringcast.unpack(data, allow_pickle=True)
+    assert isinstance(told.value.__cause__, ValueError)
+
+
+class Key:
+    raises = None
+
+    def __hash__(self):
+        if Key.raises:
+            raise Key.raises
+        return 1
+
+
+@pytest.mark.parametrize("error", [RecursionError("deep"), NotImplementedError("not yet"), MemoryError("all gone")])
+def test_what_is_no_matter_of_the_frame_is_raised_as_it_is(error, monkeypatch):
+    packed = ringcast.pack([{Key(): 1}])
+    monkeypatch.setattr(Key, "raises", error)
+    with pytest.raises(type(error)) as told:
+        ringcast.unpack(packed)
+    assert told.value is error
+
+
+def test_the_cause_of_a_protocol_error_is_kept(monkeypatch):
+    with pytest.raises(ringcast.ProtocolError, match="a key of a dict: unhashable") as told:
+        ringcast.unpack(frame([DICT, 1, LIST, 0, NONE]))
+    assert isinstance(told.value.__cause__, TypeError)
+    packed, error = ringcast.pack([{Key(): 1}]), ValueError("of its own")
+    monkeypatch.setattr(Key, "raises", error)
+    with pytest.raises(ringcast.ProtocolError, match="of its own") as told:
+        ringcast.unpack(packed)
+    assert told.value.__cause__ is error and error.__traceback__

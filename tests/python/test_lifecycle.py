@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -181,6 +182,57 @@ def test_a_memoryview_that_is_taken_during_close_keeps_it_open(ring, side):
     assert not handle.closed and len(bytes(watch.taken)) == 4
     watch.taken.release()
     handle.close()
+
+
+# ---- Interpreters --------------------------------------------------------------------------------------------------
+
+WITHOUT_GIL = """
+import sys
+sys._is_gil_enabled = lambda: False
+import ringcast
+"""
+SUB_INTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+interpreters.run_string(interpreters.create(), "try:\\n import ringcast\\nexcept ImportError as error: print(error)")
+"""
+LEFT_BEHIND = """
+import gc, sys
+import ringcast
+writer = ringcast.Writer(1 << 16, on_slow="evict", slow=0.001)
+reader = ringcast.Reader(writer.handle)
+writer.send_bytes(b"", 0)
+frame = reader.next(0)
+for _ in range(100):
+    writer.send_bytes(bytes(2000))
+for name in [name for name in sys.modules if name.startswith("ringcast")]:
+    del sys.modules[name]
+cycle = [frame]
+cycle.append(cycle)
+del ringcast, writer, reader, frame, cycle
+gc.collect()
+print("alive")
+"""
+
+
+def run(script):
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WATCHDOG)
+
+
+def test_the_import_is_refused_where_the_gil_stays_off():
+    assert "ImportError: ringcast relies on the GIL" in run(WITHOUT_GIL).stderr
+
+
+def test_the_import_is_refused_in_a_sub_interpreter():
+    told = run(SUB_INTERPRETER)
+    assert "interpreter" in told.stdout, told.stderr
+
+
+def test_what_goes_with_its_module_may_fail_then():
+    told = run(LEFT_BEHIND)
+    assert told.stdout == "alive\n", told.stderr
 
 
 # ---- Fork ----------------------------------------------------------------------------------------------------------

@@ -33,6 +33,27 @@ def pool():
     ringcast.set_recycling(DEFAULT)
 
 
+TWICE = """
+import gc, sys
+import ringcast
+ringcast.set_recycling(12345678)
+for name in [name for name in sys.modules if name.startswith("ringcast")]:
+    del sys.modules[name]
+first = ringcast
+import ringcast
+assert first._ringcast is not ringcast._ringcast
+limits = [first.recycling().limit, ringcast.recycling().limit]
+del first
+gc.collect()
+print(*limits, ringcast.recycling().limit)
+"""
+
+
+def test_a_second_import_leaves_the_pool_of_the_first_as_it_is():
+    told = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["12345678"] * 3
+
+
 @pytest.fixture
 def large():
     with ringcast.Writer(1 << 24) as writer, ringcast.Reader(writer.handle) as reader:

@@ -3,6 +3,8 @@
 
 import contextlib
 import gc
+import os
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 import values
 from links import linked
-from needs import torch
+from needs import needs_torch, torch
 from peers import WATCHDOG
 from test_lifecycle import in_a_fork
 
@@ -458,3 +460,39 @@ def test_torch_may_be_imported_half_way(link, monkeypatch):
             patch.setitem(sys.modules, "torch", module)
             assert link({"a": 1, "n": np.arange(3)})["a"] == 1
     assert link(torch.ones(3)).tolist() == [1, 1, 1]
+
+
+# ---- What torch says against it --------------------------------------------------------------------------------------
+
+NO_MEMORY = """
+import torch, ringcast
+def fail(*args, **more):
+    raise RuntimeError("no memory is left")
+torch.empty = fail
+writer = ringcast.Writer(1 << 16)
+reader = ringcast.Reader(writer.handle)
+writer.send(torch.ones(3), 0)
+reader.recv(0)
+"""
+
+
+@needs_torch
+def test_torch_without_memory_is_no_damage():
+    environment = {**os.environ, "RINGCAST_DISABLE": "dlpack_api"}
+    told = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True, env=environment)
+    assert told.stderr.splitlines()[-1] == "RuntimeError: no memory is left"
+
+
+@needs_torch
+def test_a_mode_that_puts_a_tensor_elsewhere_is_told(ring):
+    class Elsewhere(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), more=None):
+            made = function(*args, **(more or {}))
+            return made.clone() if function is torch.Tensor.requires_grad_ else made
+
+    writer, reader = ring
+    for _ in range(2):
+        writer.send(torch.ones(1000).requires_grad_(), 0)
+    with Elsewhere(), pytest.raises(RuntimeError, match="in other memory"):
+        reader.recv(0)
+    assert reader.recv(0).sum() == 1000

@@ -10,7 +10,8 @@
  * (ringcast/_classes.py).
  *
  * Python code may run in the middle: of a class that is imported, of a Struct that is made, of the collector. A list or
- * tuple that is not full yet is hidden from it, for it could be found through the collector.
+ * tuple that is not full yet is hidden from the collector, by which such code could find it. A dict or set that is not
+ * full yet is whole at any time, and may be found.
  */
 #include "python/extension/codec/token_read.h"
 
@@ -334,7 +335,9 @@ static PyObject *get_container(struct rc_py_token_reader *getting, const struct 
   case RINGCAST_TAG_FROZENSET: return get_set(getting, token, depth + 1);
   case RINGCAST_TAG_RANGE:
   case RINGCAST_TAG_SLICE: return get_bounds(getting, token, depth + 1);
-  default: return get_instance(getting, token, depth + 1);
+  case RINGCAST_TAG_OBJECT:
+  case RINGCAST_TAG_MEMBER: return get_instance(getting, token, depth + 1);
+  default: return stream_damaged(getting, "a container of a kind that this version does not know");
   }
 }
 
@@ -351,7 +354,8 @@ static PyObject *get_rare(struct rc_py_token_reader *getting, const struct ringc
   case RINGCAST_TAG_SIZE: return rc_py_token_read_size(getting, token);
   case RINGCAST_TAG_PART:
   case RINGCAST_TAG_PART_BYTEARRAY: return get_part(getting, token);
-  default: return get_leaf(getting, token->count);
+  case RINGCAST_TAG_LEAF: return get_leaf(getting, token->count);
+  default: return stream_damaged(getting, "a value of a kind that this version does not know");
   }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a stream of tokens to a Python value: what decode.c gives and gets, and what token_read.c (text, containers,
  * instances) and scalars_read.c (numbers) share. */
-#ifndef RC_EXTENSION_GET_H
-#define RC_EXTENSION_GET_H
+#ifndef RC_EXTENSION_TOKEN_READ_H
+#define RC_EXTENSION_TOKEN_READ_H
 
 #include "python/extension/codec/classes.h"
 
@@ -47,8 +47,7 @@ static inline PyObject *get_float(const uint8_t *data) {
   return PyFloat_FromDouble(value);
 }
 
-/* ---- scalars_read.c ------------------------------------------------------------------------------------------------
- */
+/* ---- scalars_read.c ---------------------------------------------------------------------------------------------- */
 
 PyObject *rc_py_token_read_bigint(struct rc_py_token_reader *getting, const struct ringcast_token *token);
 PyObject *rc_py_token_read_complex(const struct ringcast_token *token);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing tokens: what token_write.c (containers, instances) and scalars_write.c (numbers, text, bytes) share. */
-#ifndef RC_EXTENSION_PUT_H
-#define RC_EXTENSION_PUT_H
+#ifndef RC_EXTENSION_TOKEN_WRITE_H
+#define RC_EXTENSION_TOKEN_WRITE_H
 
 #include "python/extension/codec/encode.h"
 
@@ -80,8 +80,7 @@ static inline bool int_value(PyObject *value, int64_t *out) {
   return !overflow;
 }
 
-/* ---- scalars_write.c ------------------------------------------------------------------------------------------------
- */
+/* ---- scalars_write.c --------------------------------------------------------------------------------------------- */
 
 enum rc_py_token_writer rc_py_token_write_int(struct rc_py_encoding *encoding, PyObject *value);
 enum rc_py_token_writer rc_py_token_write_float(struct rc_py_encoding *encoding, PyObject *value);

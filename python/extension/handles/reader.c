@@ -214,7 +214,7 @@ static PyObject *reader_exit(PyObject *object, PyObject *Py_UNUSED(args)) { retu
 static PyObject *reader_repr(PyObject *object) {
   struct rc_py_reader *self = (struct rc_py_reader *)object;
   return PyUnicode_FromFormat("<ringcast.Reader %R, %llu bytes of %s, %s>", self->handle,
-                              (unsigned long long)self->info.capacity, ringcast_memory_name(self->info.memory),
+                              (unsigned long long)self->info.capacity, rc_py_memory_name(self->info.memory),
                               self->reader ? "open" : "closed");
 }
 
@@ -242,7 +242,7 @@ static PyObject *reader_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyUnicode_FromString(ringcast_memory_name(((struct rc_py_reader *)object)->info.memory));
+  return PyUnicode_FromString(rc_py_memory_name(((struct rc_py_reader *)object)->info.memory));
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {

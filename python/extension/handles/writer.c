@@ -233,7 +233,7 @@ static PyObject *writer_exit(PyObject *object, PyObject *Py_UNUSED(args)) { retu
 static PyObject *writer_repr(PyObject *object) {
   struct rc_py_writer *self = (struct rc_py_writer *)object;
   return PyUnicode_FromFormat("<ringcast.Writer %R, %llu bytes of %s, %s>", self->handle,
-                              (unsigned long long)self->info.capacity, ringcast_memory_name(self->info.memory),
+                              (unsigned long long)self->info.capacity, rc_py_memory_name(self->info.memory),
                               self->writer ? "open" : "closed");
 }
 
@@ -256,7 +256,7 @@ static PyObject *writer_stats(PyObject *object, PyObject *Py_UNUSED(unused)) {
 }
 
 static PyObject *get_memory(PyObject *object, void *Py_UNUSED(closure)) {
-  return PyUnicode_FromString(ringcast_memory_name(((struct rc_py_writer *)object)->info.memory));
+  return PyUnicode_FromString(rc_py_memory_name(((struct rc_py_writer *)object)->info.memory));
 }
 
 static PyObject *get_closed(PyObject *object, void *Py_UNUSED(closure)) {

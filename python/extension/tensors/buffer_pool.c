@@ -244,17 +244,21 @@ static bool limit_of_environment(uint64_t *out) {
   return true;
 }
 
-int rc_py_recycle_init(void) {
+static unsigned users; /* guarded by the GIL */
+
+bool rc_py_recycle_init(void) {
   static bool forks_are_watched; /* guarded by the GIL */
   uint64_t limit;
-  if (!limit_of_environment(&limit)) return -1;
+  if (!limit_of_environment(&limit)) return false;
   if (!forks_are_watched && pthread_atfork(lock, unlock, unlock) != 0) {
     PyErr_NoMemory();
-    return -1;
+    return false;
   }
   forks_are_watched = true;
-  set_limit(limit);
-  return 0;
+  if (users++ == 0) set_limit(limit);
+  return true;
 }
 
-void rc_py_recycle_end(void) { set_limit(0); }
+void rc_py_recycle_end(void) {
+  if (--users == 0) set_limit(0);
+}

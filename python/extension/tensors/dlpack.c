@@ -127,9 +127,11 @@ static void fill(struct rc_py_dltensor *tensor, const struct ringcast_item *item
       .shape = dims,
       .strides = dims + item->ndim,
   };
-  for (int32_t i = item->ndim; i-- > 0; stride *= item->shape[i] ? item->shape[i] : 1) {
+  for (int32_t i = item->ndim; i-- > 0;) {
     tensor->shape[i] = item->shape[i];
     tensor->strides[i] = stride;
+    /* The strides of a tensor without elements, whose shape may be any, are looked at by none, and stay. */
+    if (item->shape[i] > 0 && stride <= INT64_MAX / item->shape[i]) stride *= item->shape[i];
   }
 }
 

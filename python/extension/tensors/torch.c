@@ -418,14 +418,27 @@ int rc_py_torch_index(struct rc_py_state *state, const struct ringcast_item *ite
   return -1;
 }
 
+/* A mode of torch's that is in force may put another tensor in the place of the one that was made. False: raised. */
+static bool is_at(struct rc_py_state *state, PyObject *tensor, const void *data) {
+  void *kept;
+  if (!rc_py_torch_data_ptr(state, tensor, &kept)) return false;
+  if (kept == data) return true;
+  PyErr_SetString(PyExc_RuntimeError, "torch has put a Parameter, or a tensor that requires_grad, in other memory than "
+                                      "its data: receive outside of the mode (torch.utils._python_dispatch) in force");
+  return false;
+}
+
 PyObject *rc_py_torch_make(struct rc_py_state *state, const struct ringcast_item *item, uint64_t bytes, void **out) {
   int index = rc_py_torch_index(state, item);
   if (index < 0) return NULL;
   PyObject *tensor = over_ours(state, index, item, bytes, out);
   if (!tensor && PyErr_Occurred()) return NULL;
   if (!tensor) tensor = allocated(state, index, item, out);
+  if (!tensor && bytes > 0) return NULL; /* the frame has as many: torch lacks memory, or has a reason of its own */
   if (tensor) tensor = rc_py_torch_finish(state, tensor, item->flags);
   if (!tensor) rc_py_protocol_from_current(state, "torch can't make its tensor");
+  bool is_finished = item->flags & (RINGCAST_ITEM_PARAMETER | RINGCAST_ITEM_REQUIRES_GRAD);
+  if (tensor && is_finished && bytes > 0 && !is_at(state, tensor, *out)) Py_CLEAR(tensor);
   return tensor;
 }
 
