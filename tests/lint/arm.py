@@ -29,7 +29,10 @@ EXPECTED = {
         "rc_ring_lowest": ["dmb ish", "ldar", "ldar"],  # G0, G1, G2
         "grant|ensure|rc_ring_reserve_slowly": ["dmb ish"],  # L1
         "rc_ring_next": ["ldar", "dmb ishld"],  # R1, R3
-        "rc_ring_release": ["dmb ishld", "stlr"],  # A0, A1
+    },
+    "ring/held.c": {
+        "rc_ring_release": ["dmb ishld"],  # A0, before the call of settle
+        "settle": ["stlr"],  # A1
     },
     "ring/slot.c": {
         "rc_slot_claim": ["casal"],  # J1
