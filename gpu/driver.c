@@ -238,14 +238,23 @@ void rc_cuda_relax(struct rc_cuda_entry *entry) {
 }
 
 rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry) {
+  struct rc_cuda_entry relaxed;
+  rc_cuda_relax(&relaxed);
+  rc_cu_result result = rc_cuda_enter_context(context, entry);
+  if (result != RC_CU_SUCCESS) rc_cuda_leave(&relaxed);
+  entry->relaxed = result == RC_CU_SUCCESS && relaxed.relaxed;
+  entry->mode = relaxed.mode;
+  return result;
+}
+
+rc_cu_result rc_cuda_enter_context(rc_cu_context context, struct rc_cuda_entry *entry) {
   rc_cu_context current = NULL;
-  rc_cuda_relax(entry);
+  *entry = (struct rc_cuda_entry){.pushed = false};
   rc_cu_result result = driver.table.ctx_get_current(&current);
   if (result == RC_CU_SUCCESS && current != context) {
     result = driver.table.ctx_push(context);
     entry->pushed = result == RC_CU_SUCCESS;
   }
-  if (result != RC_CU_SUCCESS) rc_cuda_leave(entry);
   return result;
 }
 

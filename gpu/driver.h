@@ -219,6 +219,8 @@ struct rc_cuda_entry {
   rc_cu_capture_mode mode; /* the thread's own */
 };
 rc_cu_result rc_cuda_enter(rc_cu_context context, struct rc_cuda_entry *entry);
+/* The first alone, for copies and words on a stream that does not capture: those spoil no graph. */
+rc_cu_result rc_cuda_enter_context(rc_cu_context context, struct rc_cuda_entry *entry);
 void rc_cuda_relax(struct rc_cuda_entry *entry);
 void rc_cuda_leave(struct rc_cuda_entry *entry);
 

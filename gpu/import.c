@@ -6,7 +6,7 @@
  *   U1  note the generation (`taken`)               X0  dead = 1, here and in the segment
  *   U2  enqueue: wait until ready >= generation     X1  each that is noted, and whose `ready` has not come: store it
  *   U3  enqueue: copies out of the extent           X2  what was waited for counts as missing
- *   U4  enqueue: ack = generation; done, which is ours
+ *   U4  enqueue: ack = generation
  *
  * U1 and X0 are under one mutex, the others are not: to enqueue may itself wait for the device, which waits for X1.
  * So what is noted before X0 is released by X1, whether it is enqueued already or only afterwards, as a word that was
@@ -34,10 +34,7 @@
 #include "ring/point.h"
 #include "shm/error.h"
 
-#define PAUSE_NS 20000
 #define CLOSE_NS ((int64_t)1000 * 1000 * 1000)
-
-int64_t rc_done_patience_ns = (int64_t)100 * 1000 * 1000;
 
 /* ---- Reading ---------------------------------------------------------------------------------------------------- */
 
@@ -54,11 +51,12 @@ static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t
   return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with Q3 */
 }
 
-/* Not by `ack`: it is shared, and who takes a slot for read that a stream still reads unmaps the words under it. */
+/* A peer could write `ack` too; but a peer that writes the words can also write the pool. */
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
   const struct rc_taken *taken = &import->taken[slot];
   if (taken->generation == 0) return true;
-  return taken->acked && rc_word_has_reached(&import->done[slot], import->segment.word_bits, taken->asked);
+  return taken->acked && rc_word_has_reached(rc_gpu_ack(&import->segment, slot, import->consumer),
+                                             import->segment.word_bits, taken->generation);
 }
 
 static int fail_damaged(void) {
@@ -69,42 +67,17 @@ int rc_import_fail_dead(void) {
   return rc_fail_as(-EPIPE, "the writer, or its device, is gone, and with it what this frame has in its device pool");
 }
 
-/* The writer sees `ack`, and may send the slot's next frame, just before the stream writes `done`, the next that it
- * does; unless who enqueues the two is between them still, in another thread. So that is waited for, but not for long
- * once it is enqueued: an `ack` that the stream did not write is damage. */
-static void await_done(struct rc_import *import, uint32_t slot) {
-  const struct timespec pause = {.tv_nsec = PAUSE_NS};
-  const struct rc_taken *taken = &import->taken[slot];
-  for (int64_t until = 0, now = 0; now <= until; nanosleep(&pause, NULL)) {
-    pthread_mutex_lock(&import->mutex);
-    bool is_next = taken->acked && !is_acked(import, slot) &&
-                   rc_word_has_reached(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);
-    bool is_enqueuing = import->acking > 0;
-    pthread_mutex_unlock(&import->mutex);
-    if (!is_next) return;
-    now = rc_now_ns();
-    if (until == 0 || is_enqueuing) until = now + rc_done_patience_ns;
-  }
-}
-
-/* In place of what was noted before, which was acknowledged. */
-static void note(struct rc_taken *taken, struct rc_taken what) {
-  what.asked = taken->asked;
-  *taken = what;
-}
-
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream) {
   int failed = 0;
   if (slot >= import->segment.slots) return fail_damaged();
   if (!is_plausible(import, slot, generation)) /* a word that was released is not, either */
     return rc_load_acquire(&rc_gpu_control(&import->segment)->dead) ? rc_import_fail_dead() /* pairs with X0 */
                                                                     : fail_damaged();
-  await_done(import, slot);
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (rc_load_relaxed(&import->dead)) failed = -EPIPE; /* relaxed: under the mutex */
   else if (taken->open || taken->holds > 0 || !is_acked(import, slot)) failed = -EPROTO;
-  else note(taken, (struct rc_taken){.generation = generation, .stream = stream, .open = true}); /* U1 */
+  else *taken = (struct rc_taken){.generation = generation, .stream = stream, .open = true}; /* U1 */
   pthread_mutex_unlock(&import->mutex);
   RC_POINT(TAKE_NOTED);
   return failed == 0 ? 0 : failed == -EPIPE ? rc_import_fail_dead() : fail_damaged();
@@ -112,7 +85,7 @@ int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation,
 
 void rc_import_forget(struct rc_import *import, uint32_t slot) {
   pthread_mutex_lock(&import->mutex);
-  note(&import->taken[slot], (struct rc_taken){.generation = 0});
+  import->taken[slot] = (struct rc_taken){.generation = 0};
   pthread_mutex_unlock(&import->mutex);
 }
 
@@ -129,32 +102,32 @@ static void note_acknowledged(struct rc_import *import, uint32_t slot, uint64_t 
   pthread_mutex_unlock(&import->mutex);
 }
 
-/* A stream that captures by now would take them for its graph. */
-rc_cu_result rc_import_enqueue_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
-  const uint32_t bits = import->segment.word_bits;
-  const uint64_t generation = taken->generation;
-  rc_cu_stream stream = taken->stream;
-  const struct rc_cuda *cuda = import->device.cuda;
+static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
-  if (rc_device_check_stream(&import->device, stream) == -EBUSY) return RC_CU_STREAM_CAPTURE_UNSUPPORTED;
-  rc_cu_result result = rc_word_write(cuda, bits, stream, rc_import_address(import, at), generation);
-  if (result != RC_CU_SUCCESS) return result;
-  return rc_word_write(cuda, bits, stream, import->done_address + slot * sizeof *import->done, taken->asked);
+  return rc_word_write(import->device.cuda, import->segment.word_bits, taken->stream, rc_import_address(import, at),
+                       taken->generation);
+}
+
+/* A stream that captures by now would take the word for its graph. */
+rc_cu_result rc_import_enqueue_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
+  if (rc_device_check_stream(&import->device, taken->stream) == -EBUSY) return RC_CU_STREAM_CAPTURE_UNSUPPORTED;
+  return write_ack(import, slot, taken);
 }
 
 /* U4, or, where the device has failed, by hand. Else, if the stream does not take it, it is owed. */
-static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
+static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const struct rc_taken *taken,
+                                bool has_entered) {
   struct rc_cuda_entry entry;
-  rc_cu_result result = rc_cuda_enter(import->device.context, &entry);
-  if (result == RC_CU_SUCCESS) {
+  rc_cu_result result = has_entered ? RC_CU_SUCCESS : rc_cuda_enter_context(import->device.context, &entry);
+  if (has_entered) {
+    result = write_ack(import, slot, taken);
+  } else if (result == RC_CU_SUCCESS) {
     result = rc_import_enqueue_ack(import, slot, taken);
     rc_cuda_leave(&entry);
   }
   bool is_done = result == RC_CU_SUCCESS || rc_device_is_lost(&import->device);
-  if (result != RC_CU_SUCCESS && is_done) {
+  if (result != RC_CU_SUCCESS && is_done)
     rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);
-    rc_word_store(&import->done[slot], import->segment.word_bits, taken->asked);
-  }
   RC_POINT(ACK_ENQUEUED);
   note_acknowledged(import, slot, taken->generation, is_done);
   return result;
@@ -164,11 +137,10 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
 static bool is_due(struct rc_taken *taken) {
   bool due = !taken->open && taken->holds == 0 && !taken->acked && taken->generation != 0;
   taken->acked |= due;
-  taken->asked += due;
   return due;
 }
 
-static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends) {
+static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends, bool has_entered) {
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   if (ends) taken->open = false;
@@ -177,19 +149,19 @@ static rc_cu_result settle(struct rc_import *import, uint32_t slot, bool ends) {
   if (due) import->acking++; /* the word may be reached before the call that enqueues it returns: not idle until then */
   struct rc_taken copy = *taken;
   pthread_mutex_unlock(&import->mutex);
-  return due ? acknowledge(import, slot, &copy) : RC_CU_SUCCESS;
+  return due ? acknowledge(import, slot, &copy, has_entered) : RC_CU_SUCCESS;
 }
 
 /* Another take may be open there: of the frame that was sent in the slot since. Only the reader's own thread opens, and
  * ends, them. */
-rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation) {
+rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation, bool has_entered) {
   pthread_mutex_lock(&import->mutex);
   bool is_it = import->taken[slot].open && import->taken[slot].generation == generation;
   pthread_mutex_unlock(&import->mutex);
-  return is_it ? settle(import, slot, true) : RC_CU_SUCCESS;
+  return is_it ? settle(import, slot, true, has_entered) : RC_CU_SUCCESS;
 }
 
-void rc_import_unhold(struct rc_import *import, uint32_t slot) { settle(import, slot, false); }
+void rc_import_unhold(struct rc_import *import, uint32_t slot) { settle(import, slot, false, false); }
 
 bool rc_import_hold(struct rc_import *import, uint32_t slot, uint64_t generation) {
   pthread_mutex_lock(&import->mutex);
@@ -203,11 +175,10 @@ bool rc_import_hold(struct rc_import *import, uint32_t slot, uint64_t generation
 
 void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation) {
   if (slot >= import->segment.slots || !is_plausible(import, slot, generation)) return;
-  await_done(import, slot);
   pthread_mutex_lock(&import->mutex);
   struct rc_taken *taken = &import->taken[slot];
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
-  if (is_new) note(taken, (struct rc_taken){.generation = 0}); /* nothing waits for it, to be released */
+  if (is_new) *taken = (struct rc_taken){.generation = 0}; /* nothing waits for it, to be released */
   pthread_mutex_unlock(&import->mutex);
   if (is_new) rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, generation);
 }
@@ -270,7 +241,6 @@ void rc_import_lose(struct rc_import *import, int reason) {
     if (is_acked(import, slot)) continue;
     taken->acked = true; /* a context that has failed reads nothing any more */
     rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);
-    rc_word_store(&import->done[slot], import->segment.word_bits, taken->asked);
   }
   pthread_mutex_unlock(&import->mutex);
 }
@@ -300,7 +270,8 @@ static bool has_holds(const struct rc_import *import) {
 void rc_import_close(struct rc_import *import) {
   if (import->forks != rc_fork_count()) return; /* the parent's; the watcher is not here either */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++)
-    if (import->taken[slot].open) settle(import, slot, true); /* only the reader's own thread opens and ends them */
+    if (import->taken[slot].open)
+      settle(import, slot, true, false); /* only the reader's own thread opens and ends them */
   struct timespec until;
   clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_sec += CLOSE_NS / 1000000000;

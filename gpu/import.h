@@ -14,7 +14,6 @@ struct rc_taken {
   rc_cu_stream stream;
   uint32_t holds; /* tensors that lie in the pool */
   bool open;      /* the take has not ended */
-  uint64_t asked; /* how often it was enqueued: `done` says that the stream has come so far */
   bool acked;     /* `ack` is enqueued, or stored, or owed */
   /* The watcher is to see to `ack`; SOON: it is at it. */
   enum { RC_OWES_NOTHING = 0, RC_OWES_ACK, RC_OWES_ACK_SOON } owed;
@@ -30,9 +29,7 @@ struct rc_import {
   uint32_t consumer; /* ... its slot */
   uint32_t turn;     /* of its place */
   uint32_t forks;
-  struct rc_taken *taken; /* of each slot, as is `done`: by that, and not by what is shared, it is known what is read */
-  struct rc_word *done;
-  rc_cu_ptr done_address;
+  struct rc_taken *taken;   /* of each slot */
   uint32_t acking;          /* threads that are enqueuing an `ack`; guarded by the mutex */
   bool is_settling;         /* a thread sees to what is owed; guarded by the mutex */
   struct rc_seldom seldom;  /* that thread's */
@@ -81,9 +78,6 @@ void rc_import_finish(struct rc_import *import);
 
 /* ---- import.c ---- */
 
-/* How long is waited for the word that a stream writes next: 0.1 s, but in tests. */
-extern int64_t rc_done_patience_ns;
-
 /* -EPIPE: what a frame has in the pool went with its writer. */
 int rc_import_fail_dead(void);
 
@@ -96,9 +90,10 @@ void rc_import_close(struct rc_import *import);
 int rc_import_take(struct rc_import *import, uint32_t slot, uint64_t generation, rc_cu_stream stream);
 /* Takes that back, as nothing was enqueued: it may be taken again, or passed. */
 void rc_import_forget(struct rc_import *import, uint32_t slot);
-/* The take, if it is the one that is open, has ended; `ack` is enqueued unless tensors are held. Gives CUDA's result of
- * that; where it can't be, the watcher sees to it. */
-rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation);
+/* The take, if it is the one that is open, has ended; `ack` is enqueued unless tensors are held. `has_entered`: the
+ * context is current, and the stream was seen not to capture. Gives CUDA's result of that; where it can't be, the
+ * watcher sees to it. */
+rc_cu_result rc_import_end(struct rc_import *import, uint32_t slot, uint64_t generation, bool has_entered);
 /* U4. Not while the stream captures a graph. The context is current. */
 rc_cu_result rc_import_enqueue_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken);
 /* Nothing was enqueued for it, and nothing will be: it counts as read. */

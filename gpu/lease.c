@@ -45,6 +45,7 @@ static int fail_other_stream(void) {
 
 static int check_stream_of(const ringcast_gpu_writer *gpu, const struct rc_pool_slot *slot, ringcast_stream stream) {
   if (slot->copied && slot->stream != stream) return fail_other_stream();
+  if (gpu->is_inside && slot->copied) return 0; /* it was checked before the first copy */
   return rc_device_check_stream(&gpu->device, stream);
 }
 
@@ -198,7 +199,7 @@ int ringcast_gpu_copy_in(ringcast_gpu_writer *gpu, const struct ringcast_gpu_ext
   if (ringcast_tensor_bytes(tensor, &bytes) < 0) return rc_fail_as(-EINVAL, "the tensor's dtype or shape is none");
   if (offset < slot->base || offset - slot->base > lease->bytes || bytes > lease->bytes - (offset - slot->base))
     return rc_fail_as(-EINVAL, "the tensor does not lie within its lease");
-  int failed = rc_gpu_writer_enter(gpu, &entry);
+  int failed = rc_gpu_writer_enter_context(gpu, &entry);
   if (failed != 0) return failed;
   failed = check_stream_of(gpu, slot, stream);
   if (failed == 0) {
@@ -217,7 +218,7 @@ int ringcast_gpu_commit(ringcast_gpu_writer *gpu, struct ringcast_gpu_extent *le
   struct rc_cuda_entry entry;
   struct rc_pool_slot *slot = slot_of(gpu, lease);
   if (!slot) return fail_no_lease();
-  int failed = rc_gpu_writer_enter(gpu, &entry);
+  int failed = rc_gpu_writer_enter_context(gpu, &entry);
   if (failed != 0) return failed;
   failed = enqueue_ready(gpu, lease->slot, stream);
   if (failed != 0) rc_gpu_writer_failed(gpu, failed);

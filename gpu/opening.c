@@ -132,8 +132,6 @@ static void close_all(struct rc_import *import) {
   const struct rc_cuda *cuda = import->device.cuda;
   if (import->by_handle) cuda->ipc_close_handle(import->pool);
   import->by_handle = false;
-  rc_words_end(cuda, import->done, import->segment.slots);
-  import->done = NULL;
   RC_POINT(IMPORT_CLOSED);
   leave_place(import);
   rc_gpu_segment_destroy(&import->segment, cuda);
@@ -183,8 +181,6 @@ static int set_up(struct rc_import *import, ringcast_reader *reader, const struc
   if (failed != 0) return failed;
   failed = open_and_try(import, &reader->segment.writer, id);
   if (failed == 0)
-    failed = rc_words_make(import->device.cuda, import->segment.slots, &import->done, &import->done_address);
-  if (failed == 0)
     failed = rc_waiter_init(&import->waiter, &rc_gpu_control(&import->segment)->attention, &import->cpus, -1,
                             RINGCAST_WAIT_POWER);
   if (failed == 0) failed = rc_watcher_start(import);
@@ -232,7 +228,6 @@ void rc_import_finish(struct rc_import *import) {
     close_all(import);
     rc_cuda_leave(&entry);
   } else {
-    rc_words_end(NULL, import->done, import->segment.slots);
     leave_place(import);
     rc_memory_destroy(&import->segment.memory);
   }

@@ -20,6 +20,13 @@ int rc_gpu_reader_enter(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *en
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
 }
 
+int rc_gpu_reader_enter_context(const ringcast_gpu_reader *gpu, struct rc_cuda_entry *entry) {
+  int failed = rc_check_fork(gpu->forks);
+  if (failed != 0) return failed;
+  rc_cu_result result = rc_cuda_enter_context(gpu->device.context, entry);
+  return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuCtxPushCurrent");
+}
+
 int rc_gpu_reader_failed(ringcast_gpu_reader *gpu, int code) {
   if (code == -EIO && gpu->import && rc_device_is_lost(&gpu->device)) rc_import_lose(gpu->import, code);
   return code;
@@ -71,10 +78,13 @@ int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   if (gpu->reader->ring.cursor < place.position) return 0;
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return 0;
   if (gpu->refused == place.epoch) return 0;
+  struct rc_cuda_entry relaxed;
+  rc_cuda_relax(&relaxed);
   put_aside(gpu);
   forget_imports(gpu, false);
   int failed = rc_feature_disabled("cuda_pool") ? rc_fail_as(-ENOTSUP, "RINGCAST_DISABLE says cuda_pool")
                                                 : rc_import_open(gpu->reader, &gpu->device, &place, &gpu->import);
+  rc_cuda_leave(&relaxed);
   if (failed == 0) gpu->opens++;
   else note_failure(gpu, place.epoch, is_for_now(failed));
   return failed;

@@ -26,6 +26,8 @@ struct ringcast_gpu_reader {
 };
 
 int rc_gpu_reader_enter(const ringcast_gpu_reader *reader, struct rc_cuda_entry *entry);
+/* As rc_cuda_enter_context. */
+int rc_gpu_reader_enter_context(const ringcast_gpu_reader *reader, struct rc_cuda_entry *entry);
 /* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
 int rc_gpu_reader_failed(ringcast_gpu_reader *reader, int code);
 

@@ -115,15 +115,34 @@ static int fill(struct sending *sending, const struct ringcast_span *span, const
   return rc;
 }
 
+/* All by the pool: the context is made current once, and the stream is checked once. */
+static int fill_and_commit(struct sending *sending, const struct ringcast_span *span,
+                           const struct ringcast_frame_plan *planned, uint32_t tag, ringcast_stream stream) {
+  ringcast_gpu_writer *gpu = sending->gpu;
+  struct rc_cuda_entry entry;
+  size_t bytes;
+  int rc = rc_gpu_writer_enter_context(gpu, &entry);
+  if (rc != 0) return rc;
+  gpu->is_inside = true;
+  rc = fill(sending, span, planned, tag, stream, &bytes);
+  if (rc == 0) rc = ringcast_gpu_commit(gpu, &sending->lease, stream, bytes);
+  gpu->is_inside = false;
+  rc_cuda_leave(&entry);
+  return rc;
+}
+
 static int send_planned(struct sending *sending, uint32_t tag, ringcast_stream stream, int64_t timeout_ns) {
   struct ringcast_frame_plan planned = {0};
   struct ringcast_span span;
   size_t bytes = plan(sending, &planned);
   int rc = ringcast_writer_reserve(sending->gpu->writer, bytes, timeout_ns, &span);
   if (rc == 0) {
-    rc = fill(sending, &span, &planned, tag, stream, &bytes);
-    if (rc == 0 && sending->by_pool) rc = ringcast_gpu_commit(sending->gpu, &sending->lease, stream, bytes);
-    else if (rc == 0) rc = ringcast_writer_commit(sending->gpu->writer, bytes, RINGCAST_KIND_TENSORS);
+    if (sending->by_pool) {
+      rc = fill_and_commit(sending, &span, &planned, tag, stream);
+    } else {
+      rc = fill(sending, &span, &planned, tag, stream, &bytes);
+      if (rc == 0) rc = ringcast_writer_commit(sending->gpu->writer, bytes, RINGCAST_KIND_TENSORS);
+    }
     if (rc != 0) ringcast_writer_abort(sending->gpu->writer);
   }
   if (rc != 0 && sending->by_pool) ringcast_gpu_drop(sending->gpu, &sending->lease);

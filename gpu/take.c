@@ -59,6 +59,9 @@ static int begin_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *tak
   int failed = rc_import_take(import, take->slot, take->generation, take->stream);
   if (failed != 0) return failed;
   const struct rc_gpu_segment *segment = &import->segment;
+  /* What the host has seen comes before all that the host enqueues afterwards. A released word is looked at later, by
+   * what was noted. */
+  if (rc_word_has_reached(rc_gpu_ready(segment, take->slot), segment->word_bits, take->generation)) return 0;
   rc_cu_ptr ready = segment->address + rc_gpu_ready_at(segment->consumers, take->slot);
   rc_cu_result result = rc_word_wait(gpu->device.cuda, segment->word_bits, take->stream, ready, take->generation);
   RC_POINT(WAIT_ENQUEUED);
@@ -80,7 +83,7 @@ int ringcast_gpu_begin(ringcast_gpu_reader *gpu, const struct ringcast_frame *fr
   if (!find_begun(gpu, 0)) forget_begun(gpu);
   uint64_t *begun = find_begun(gpu, 0);
   if (!begun) return rc_fail(-EBUSY, "%u frames are being read: end their takes first", RC_MAX_LEASES);
-  failed = rc_gpu_reader_enter(gpu, &entry);
+  failed = rc_gpu_reader_enter_context(gpu, &entry);
   if (failed != 0) return failed;
   struct ringcast_gpu_take take = {.frame = *frame,
                                    .stream = stream,
@@ -156,7 +159,7 @@ static int copy_apart(ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *
   rc_cu_ptr from;
   if (!is_open(gpu, take)) return fail_no_take();
   if (bytes == 0) return 0;
-  int failed = rc_gpu_reader_enter(gpu, &entry);
+  int failed = rc_gpu_reader_enter_context(gpu, &entry);
   if (failed != 0) return failed;
   failed = rc_gpu_reader_failed(gpu, rc_device_check_stream(&gpu->device, take->stream));
   if (failed == 0) failed = locate(gpu, take, offset, bytes, &from);
@@ -238,26 +241,28 @@ void ringcast_gpu_unmap(ringcast_gpu_hold *hold) {
   free(hold);
 }
 
-/* -EBUSY: the `ack` would go into a graph. Other failures are for the calls themselves to find. */
-static int check_end(const ringcast_gpu_reader *gpu, const struct ringcast_gpu_take *take) {
+/* -EBUSY: the `ack` would go into a graph. */
+static int end_in_pool(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   struct rc_cuda_entry entry;
-  if (take->epoch == 0 || rc_gpu_reader_enter(gpu, &entry) != 0) return 0;
-  int failed = rc_device_check_stream(&gpu->device, take->stream);
-  rc_cuda_leave(&entry);
-  return failed == -EBUSY ? failed : 0;
+  struct rc_import *import = gpu->import;
+  if (take->epoch == 0 || !import || import->segment.epoch != take->epoch) return 0;
+  bool has_entered = rc_gpu_reader_enter_context(gpu, &entry) == 0;
+  int failed = has_entered ? rc_device_check_stream(&gpu->device, take->stream) : 0;
+  if (failed != -EBUSY) {
+    rc_cu_result result = rc_import_end(import, take->slot, take->generation, has_entered);
+    gpu->pool_frames++;
+    failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue");
+  }
+  if (has_entered) rc_cuda_leave(&entry);
+  return failed == -EBUSY ? failed : rc_gpu_reader_failed(gpu, failed);
 }
 
 int ringcast_gpu_end(ringcast_gpu_reader *gpu, struct ringcast_gpu_take *take) {
   int failed = rc_check_fork(gpu->forks);
   if (failed != 0) return failed;
   if (!is_open(gpu, take)) return fail_no_take();
-  failed = check_end(gpu, take);
-  if (failed != 0) return failed;
-  if (gpu->import && take->epoch != 0 && gpu->import->segment.epoch == take->epoch) {
-    rc_cu_result result = rc_import_end(gpu->import, take->slot, take->generation);
-    gpu->pool_frames++;
-    if (result != RC_CU_SUCCESS) failed = rc_gpu_reader_failed(gpu, rc_cuda_fail(result, "cuStreamWriteValue"));
-  }
+  failed = end_in_pool(gpu, take);
+  if (failed == -EBUSY) return failed;
   gpu->inline_frames += (take->state & TAKE_INLINE) != 0;
   *find_begun(gpu, take->frame.position + 1) = 0;
   take->state = TAKE_NONE;

@@ -3,11 +3,9 @@
 #include "gpu/words.h"
 
 #include <errno.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "shm/error.h"
-#include "shm/memory.h"
 #include "shm/wait.h"
 
 #define PAUSE_NS 20000
@@ -75,33 +73,4 @@ int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words
     failed = rc_fail(-ETIMEDOUT, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
   cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;
-}
-
-static size_t bytes_of(uint32_t count) {
-  uint64_t page = rc_small_page(), bytes = (uint64_t)count * sizeof(struct rc_word);
-  return (bytes + page - 1) & ~(page - 1);
-}
-
-int rc_words_make(const struct rc_cuda *cuda, uint32_t count, struct rc_word **out, rc_cu_ptr *address) {
-  void *words = mmap(NULL, bytes_of(count), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (words == MAP_FAILED) return rc_fail(-ENOMEM, "out of memory");
-  madvise(words, bytes_of(count), MADV_DONTFORK); /* pinned memory is the parent's */
-  rc_cu_result result =
-      cuda->host_register(words, bytes_of(count), RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP);
-  if (result == RC_CU_SUCCESS) {
-    result = cuda->host_get_device_pointer(address, words, 0);
-    if (result == RC_CU_SUCCESS) {
-      *out = words;
-      return 0;
-    }
-    cuda->host_unregister(words);
-  }
-  munmap(words, bytes_of(count));
-  return rc_cuda_fail(result, "cuMemHostRegister of a reader's own words");
-}
-
-void rc_words_end(const struct rc_cuda *cuda, struct rc_word *words, uint32_t count) {
-  if (!words) return;
-  if (cuda) cuda->host_unregister(words);
-  munmap(words, bytes_of(count));
 }

@@ -77,9 +77,4 @@ int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream
 int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address,
                  int64_t patience_ns);
 
-/* Words that this process alone knows, registered; the context is current. -ENOMEM, and what rc_cuda_fail gives: sets
- * the error text. `end` without a driver: the context has gone. */
-int rc_words_make(const struct rc_cuda *cuda, uint32_t count, struct rc_word **out, rc_cu_ptr *address);
-void rc_words_end(const struct rc_cuda *cuda, struct rc_word *words, uint32_t count);
-
 #endif

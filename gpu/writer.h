@@ -39,6 +39,7 @@ struct ringcast_gpu_writer {
   struct rc_counted *counted;
   uint32_t forks;
   bool is_lost;
+  bool is_inside; /* ringcast_gpu_send has made the context current, from its first copy to its commit */
   bool registered, tried_to_register; /* the ring */
   uint64_t inline_most;
   uint32_t look_at; /* slots in use, at which it is looked for those that are done */
@@ -82,6 +83,8 @@ void rc_gpu_writer_reclaim(ringcast_gpu_writer *gpu);
 /* ---- writer.c ---- */
 
 int rc_gpu_writer_enter(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
+/* As rc_cuda_enter_context. */
+int rc_gpu_writer_enter_context(ringcast_gpu_writer *gpu, struct rc_cuda_entry *entry);
 /* After a failed call, with its code: finds out whether nothing works any more. Returns the code. */
 int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code);
 

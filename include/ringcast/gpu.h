@@ -61,8 +61,9 @@
  *   Files    A writer with a pool holds one descriptor more; a reader one more while it has a pool open, and the
  *            writer's pidfd.
  *   Trust    As for the ring: a process that may attach may read and write the words and the pool. A hostile process
- *            can make readers read other bytes, and make a reader's stream wait until the reader closes. It can't have
- *            memory freed that peers have open, once a frame in the memory was sent to them.
+ *            can make readers read other bytes, make a reader's stream wait until the reader closes, and make a reader
+ *            close the pool while its stream still reads the pool. It can't have a writer free memory that peers have
+ *            open, once a frame in the memory was sent to them.
  *
  * Results are as in ringcast.h, and: -ENODEV (CPU mode), -EIO (the driver fails: ringcast_last_error has its words),
  * -ENOTSUP (this memory, or this machine, can't do that), -EBUSY (not now, and nothing was done: the stream captures a

@@ -323,6 +323,14 @@ static void store(void *base, uint64_t at, struct input *input) {
   world.harmed = true;
 }
 
+/* But no `ack`: a peer that says that a reader has read what its stream still reads has the reader close the pool too
+ * early, which gpu.h does not rule out. */
+static void store_word(struct rc_gpu_control *control, uint64_t at, struct input *input) {
+  bool is_ack = at < rc_gpu_try_at(POOL_SLOTS, PLACES, 0) &&
+                (at - rc_gpu_words_at(PLACES)) / sizeof(struct rc_word) % (1 + PLACES) != 0;
+  if (!is_ack) store(control, at, input);
+}
+
 static void harm(struct input *input) {
   uint64_t where = take(input, 2);
   if (peer.count == 0) return;
@@ -336,8 +344,8 @@ static void harm(struct input *input) {
   case 3:
   case 4: store(control->consumers, rest * 8 % (READERS * sizeof *control->consumers), input); break;
   case 5: store(control, rc_gpu_ready_at(PLACES, (uint32_t)rest % POOL_SLOTS), input); break;
-  case 6: store(control, rc_gpu_ack_at(PLACES, (uint32_t)rest % POOL_SLOTS, rest >> 2 & 1), input); break;
-  default: store(control, at + rest * RC_LINE % (rc_gpu_segment_bytes(POOL_SLOTS, PLACES) - at), input); break;
+  case 6:
+  default: store_word(control, at + rest * RC_LINE % (rc_gpu_segment_bytes(POOL_SLOTS, PLACES) - at), input); break;
   }
 }
 

@@ -19,9 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = {
     "headers": ("include", 1460),
     "core": ("ring shm channel", 8740),
-    "gpu": ("gpu", 4830),
+    "gpu": ("gpu", 4810),
     "extension": ("python/extension", 10700),
-    "package": ("python/ringcast", 7750),
+    "package": ("python/ringcast", 7740),
     "measuring": ("tools bench python/ringcast/bench", 7440),
     "tests": ("tests", 42460),
     "tests of gpu": ("tests", 20390),

@@ -78,61 +78,11 @@ START_TEST(a_writer_does_without_a_pool_where_the_device_is_busy) {
 }
 END_TEST
 
-/* ---- Calls that take long ---------------------------------------------------------------------------------------- */
-
-static void *drop_view(void *hold) {
-  ringcast_gpu_unmap(hold);
-  return NULL;
-}
-
-static void *go_on(void *begun) {
-  ck_comes(fake_cuda()->calls("cuStreamIsCapturing") > *(long *)begun);
-  for (int64_t until = rc_now_ns() + 20000000; rc_now_ns() < until;) pause_shortly(); /* who gives up has by then */
-  (fake_cuda()->hold)(NULL, 0);
-  return NULL;
-}
-
-/* Another thread drops a view, and stands between `ack`, which the writer has seen, and what is written next. */
-START_TEST(a_slots_next_frame_waits_for_who_is_giving_the_slot_back) {
-  struct received first, second;
-  ringcast_device_ptr where;
-  ringcast_gpu_hold *hold;
-  pthread_t dropping, going_on;
-  open_pair(NULL);
-  ck_assert_int_eq(ringcast_gpu_reader_prepare(gpu_reader), 0);
-  ck_assert_int_eq(send_bytes(3, 1000, RINGCAST_GPU_NO_INLINE), 0);
-  next_frame(&first);
-  begin(&first);
-  ck_assert_int_eq(ringcast_gpu_map(gpu_reader, &first.take, &first.item, &where, &hold), 0);
-  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &first.take), 0);
-  long written = fake_cuda()->calls("cuStreamWriteValue64");
-  (fake_cuda()->hold)("cuStreamWriteValue64", 2);
-  ck_assert_int_eq(pthread_create(&dropping, NULL, drop_view, hold), 0);
-  ck_comes(fake_cuda()->calls("cuStreamWriteValue64") == written + 2);
-  ck_comes(writer_info().slots_used == 0);
-  ck_assert_int_eq(send_bytes(5, 1000, RINGCAST_GPU_NO_INLINE), 0);
-  next_frame(&second);
-  ck_assert_uint_eq(second.opened.device_slot, first.opened.device_slot);
-  rc_done_patience_ns = 0;
-  long asked = fake_cuda()->calls("cuStreamIsCapturing");
-  ck_assert_int_eq(pthread_create(&going_on, NULL, go_on, &asked), 0);
-  begin(&second);
-  ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &second.take, &second.item, target), 0);
-  ck_assert_int_eq(ringcast_gpu_end(gpu_reader, &second.take), 0);
-  target_holds(5, 1000);
-  ck_assert_int_eq(pthread_join(dropping, NULL), 0);
-  ck_assert_int_eq(pthread_join(going_on, NULL), 0);
-  close_pair();
-}
-END_TEST
-
 int main(void) {
   Suite *suite = suite_create("gpu_queues");
   TCase *tests = add_case(suite, "a busy device");
   tcase_add_loop_test(tests, a_busy_device_refuses_no_pool, 0, 3);
   tcase_add_test(tests, frames_do_not_wait_for_a_busy_device_one_after_the_other);
   tcase_add_test(tests, a_writer_does_without_a_pool_where_the_device_is_busy);
-  tests = add_case(suite, "calls that take long");
-  tcase_add_test(tests, a_slots_next_frame_waits_for_who_is_giving_the_slot_back);
   return run_gpu_suite(suite, "test_gpu_queues");
 }

@@ -40,12 +40,13 @@ PLANTS = {
         "segment->address + rc_gpu_ack_at(segment->consumers, take->slot, import->consumer), take->generation);\n"
         "  rc_import_forget")]),
     "ack_by_the_host": (SLOW, [("import.c",
-        "rc_cu_result result = rc_word_write(cuda, bits, stream, rc_import_address(import, at), generation);",
-        "rc_cu_result result = RC_CU_SUCCESS; "
-        "rc_word_store(rc_import_ack(import, slot), bits, generation + (at & 0));")]),
+        "  return rc_word_write(import->device.cuda, import->segment.word_bits, taken->stream,",
+        "  rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);\n"
+        "  return RC_CU_SUCCESS;\n"
+        "  return rc_word_write(import->device.cuda, import->segment.word_bits, taken->stream,")]),
     "ack_on_another_stream": (SLOW, [("import.c",
-        "rc_word_write(cuda, bits, stream, rc_import_address",
-        "rc_word_write(cuda, bits, NULL, rc_import_address")]),
+        "import->segment.word_bits, taken->stream, rc_import_address",
+        "import->segment.word_bits, NULL, rc_import_address")]),
     "ack_of_another_slot": (SLOW, [("import.c",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, (slot + 1) % import->segment.slots, "
