@@ -172,8 +172,10 @@ static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *ca
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
     if (left > SLICE_NS) left = SLICE_NS;
-    Py_BEGIN_ALLOW_THREADS rc = attempt(call, left);
-    Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = attempt(call, left);
+    Py_END_ALLOW_THREADS
+    if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
   }
 }
 
@@ -237,6 +239,7 @@ void rc_py_copy(void *to, const void *from, size_t bytes) {
     if (bytes) memcpy(to, from, bytes);
     return;
   }
-  Py_BEGIN_ALLOW_THREADS memcpy(to, from, bytes);
+  Py_BEGIN_ALLOW_THREADS
+  memcpy(to, from, bytes);
   Py_END_ALLOW_THREADS
 }

@@ -20,7 +20,7 @@ PARTS = {
     "headers": ("include", 1460),
     "core": ("ring shm channel", 8740),
     "gpu": ("gpu", 4810),
-    "extension": ("python/extension", 10700),
+    "extension": ("python/extension", 10750),
     "package": ("python/ringcast", 7740),
     "measuring": ("tools bench python/ringcast/bench", 7440),
     "tests": ("tests", 42460),

@@ -261,7 +261,8 @@ static void finish_copies(const struct rc_py_decoding *decoding) {
   if (decoding->copy_bytes <= RC_PY_COPY_WITH_GIL) {
     copy_all(decoding);
   } else {
-    Py_BEGIN_ALLOW_THREADS copy_all(decoding);
+    Py_BEGIN_ALLOW_THREADS
+    copy_all(decoding);
     Py_END_ALLOW_THREADS
   }
 }
@@ -338,7 +339,8 @@ static void copy_payload(void *to, const struct ringcast_frame *frame, bool spil
   if (frame->bytes <= RC_PY_COPY_WITH_GIL) {
     rc_py_copy_of(spilled, to, frame->data, frame->bytes);
   } else {
-    Py_BEGIN_ALLOW_THREADS rc_py_copy_of(spilled, to, frame->data, frame->bytes);
+    Py_BEGIN_ALLOW_THREADS
+    rc_py_copy_of(spilled, to, frame->data, frame->bytes);
     Py_END_ALLOW_THREADS
   }
 }

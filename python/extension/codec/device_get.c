@@ -201,9 +201,10 @@ static int copy_frame(struct rc_py_decoding *decoding, const void *from, uint64_
   int rc;
   device->take->timeout_ns = SLICE_NS;
   for (uint64_t done = 0;; done += device->take->copied) {
-    Py_BEGIN_ALLOW_THREADS rc =
-        ringcast_gpu_copy_frame(device->reader, device->take, source + done, bytes - done, to + done);
-    Py_END_ALLOW_THREADS if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = ringcast_gpu_copy_frame(device->reader, device->take, source + done, bytes - done, to + done);
+    Py_END_ALLOW_THREADS
+    if (rc != -ETIMEDOUT && rc != -EINTR) return rc;
     if (PyErr_CheckSignals() < 0) {
       decoding->owner->gpu->is_interrupted = true;
       return RC_PY_RAISED;
@@ -216,9 +217,10 @@ static int copy_one(struct rc_py_decoding *decoding, const struct transfer *tran
   int rc;
   if (transfer->source == FRAME)
     return copy_frame(decoding, (const uint8_t *)decoding->whole->data + transfer->at, transfer->bytes, transfer->to);
-  Py_BEGIN_ALLOW_THREADS rc =
-      ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_copy_pool(device->reader, device->take, transfer->at, transfer->bytes, transfer->to);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t at, uint64_t bytes, uint64_t to) {
@@ -230,8 +232,10 @@ static bool transfer_add(struct rc_py_decoding *decoding, int source, uint64_t a
 
 static int follow(const struct rc_py_fetching *device, void *stream, void *before) {
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_follow(device->device, stream, before);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_stream_follow(device->device, stream, before);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 /* Torch's memory is its own in the order of its stream alone: before the copies by another one, and after them. */
@@ -303,8 +307,10 @@ static int copy_wherever(struct rc_py_decoding *decoding, const struct ringcast_
   struct rc_py_fetching *device = decoding->device;
   int rc;
   if (source_of(item) == FRAME) return copy_frame(decoding, item->data, item->bytes, to);
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_copy_out(device->reader, device->take, item, to);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 /* Of one item, wherever it is; at once. */
@@ -397,8 +403,10 @@ static PyObject *make_on_host(struct rc_py_decoding *decoding, const struct ring
   PyObject *array = rc_py_make_array(decoding, item, bytes, &out);
   if (!array) return NULL;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_copy_to_host(device->reader, device->take, item, out);
-  Py_END_ALLOW_THREADS if (rc == 0) return array;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_copy_to_host(device->reader, device->take, item, out);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) return array;
   Py_DECREF(array);
   return rc_py_raise(decoding->state, rc);
 }

@@ -25,8 +25,10 @@ static bool is_ready(struct rc_py_state *state, struct ringcast_gpu_driver *stat
   if (state->device_is_ready) return true;
   *status = (struct ringcast_gpu_driver){.size = sizeof *status};
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(status);
-  Py_END_ALLOW_THREADS state->device_is_ready = rc == 0 && status->ready;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_status(status);
+  Py_END_ALLOW_THREADS
+  state->device_is_ready = rc == 0 && status->ready;
   return state->device_is_ready;
 }
 
@@ -130,6 +132,8 @@ static int copy_back_all(const struct rc_py_encoding *encoding) {
 
 int rc_py_device_fetch(const struct rc_py_encoding *encoding, ringcast_gpu_writer *gpu) {
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = gpu ? fetch_all(encoding, gpu) : copy_back_all(encoding);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = gpu ? fetch_all(encoding, gpu) : copy_back_all(encoding);
+  Py_END_ALLOW_THREADS
+  return rc;
 }

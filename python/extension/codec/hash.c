@@ -176,6 +176,8 @@ int rc_py_hash_pack(struct rc_py_state *state, const struct ringcast_tensor *ten
   pieces_begin(&pieces, tensor, bytes, which == RINGCAST_ITEM_SHA256 ? SHA_PIECE : XXH_PIECE, to);
   if (which == RINGCAST_ITEM_SHA256) return pack_sha256(state, &pieces, out);
   if (bytes <= RC_PY_COPY_WITH_GIL) return pack_xxh3(&pieces, out);
-  Py_BEGIN_ALLOW_THREADS rc = pack_xxh3(&pieces, out);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = pack_xxh3(&pieces, out);
+  Py_END_ALLOW_THREADS
+  return rc;
 }

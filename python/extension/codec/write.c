@@ -86,8 +86,10 @@ static int build(struct rc_py_encoding *encoding, struct ringcast_frame_builder 
 static int copy_all(const struct rc_py_encoding *encoding, bool is_spilled) {
   int rc;
   if (encoding->copy_bytes <= RC_PY_COPY_WITH_GIL) return copy_parts(encoding, is_spilled);
-  Py_BEGIN_ALLOW_THREADS rc = copy_parts(encoding, is_spilled);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = copy_parts(encoding, is_spilled);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 int rc_py_encoding_write(struct rc_py_encoding *encoding, const struct rc_py_writer *writer,

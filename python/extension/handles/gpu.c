@@ -41,8 +41,10 @@ int rc_py_gpu_writer_open(struct rc_py_writer *self, int32_t device) {
   const struct ringcast_gpu_writer_options options = {
       .size = sizeof options, .device = device, .pool_bytes = self->gpu_options.pool_bytes};
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
-  Py_END_ALLOW_THREADS if (rc == 0) self->gpu_device = device;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_writer_open(self->writer, &options, &self->gpu);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) self->gpu_device = device;
   return rc;
 }
 
@@ -107,8 +109,10 @@ static int commit(struct rc_py_writer *self, const struct rc_py_encoding *encodi
   if (!lease) return ringcast_writer_commit(self->writer, bytes, RINGCAST_KIND_TENSORS);
   int rc = ringcast_gpu_commit(self->gpu, lease, encoding->device_stream, bytes);
   if (rc < 0 || !encoding->is_loose) return rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
-  Py_END_ALLOW_THREADS self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_stream_wait(encoding->device, encoding->device_stream);
+  Py_END_ALLOW_THREADS
+  self->gpu_late = rc; /* the frame was sent: it is for the next one to tell */
   return 0;
 }
 
@@ -222,8 +226,10 @@ static bool choose_device(struct rc_py_reader *self, int32_t *out) {
 static int open_reader(struct rc_py_reader *self, struct rc_py_gpu_reader *gpu) {
   const struct ringcast_gpu_reader_options options = {.size = sizeof options, .device = gpu->device};
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_reader_open(self->reader, &options, &gpu->reader);
-  Py_END_ALLOW_THREADS return rc;
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_reader_open(self->reader, &options, &gpu->reader);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 static struct rc_py_gpu_reader *new_reader(struct rc_py_reader *self) {
@@ -258,7 +264,8 @@ PyObject *rc_py_reader_prepare_gpu(PyObject *object, PyObject *Py_UNUSED(unused)
   struct rc_py_gpu_reader *gpu = rc_py_gpu_reader_of(self);
   int rc = gpu ? gpu->rc : RC_PY_RAISED;
   if (gpu && gpu->reader) {
-    Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_reader_prepare(gpu->reader);
+    Py_BEGIN_ALLOW_THREADS
+    rc = ringcast_gpu_reader_prepare(gpu->reader);
     Py_END_ALLOW_THREADS
   } else if (gpu) {
     if (rc_py_gpu_map_exists(self)) {
@@ -291,8 +298,10 @@ struct ringcast_gpu_take *rc_py_gpu_begin(struct rc_py_reader *self, const struc
   take = &gpu->takes[gpu->take_count];
   take->is_owed = false;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_begin(gpu->reader, frame, stream, &take->take); /* it may open the pool */
-  Py_END_ALLOW_THREADS if (rc < 0) {
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_begin(gpu->reader, frame, stream, &take->take); /* it may open the pool */
+  Py_END_ALLOW_THREADS
+  if (rc < 0) {
     gpu->skips = rc == -ECONNABORTED;
     rc_py_raise(rc_py_state_of(self), rc);
     return NULL;
@@ -329,15 +338,18 @@ void rc_py_gpu_end_owed(struct rc_py_gpu_reader *gpu) {
 
 void rc_py_gpu_end_owed_now(struct rc_py_gpu_reader *gpu) {
   if (gpu->owed_count == 0) return;
-  Py_BEGIN_ALLOW_THREADS rc_py_gpu_end_owed(gpu);
+  Py_BEGIN_ALLOW_THREADS
+  rc_py_gpu_end_owed(gpu);
   Py_END_ALLOW_THREADS
 }
 
 static int release_begun(struct rc_py_gpu_reader *gpu, struct rc_py_take *take) {
   int lost = ringcast_gpu_check(gpu->reader), rc;
   gpu->has_told |= lost < 0;
-  Py_BEGIN_ALLOW_THREADS rc = end_take(gpu, take); /* another thread's call of the driver may hold it up */
-  Py_END_ALLOW_THREADS return rc < 0 && rc != -EBUSY ? rc : lost;
+  Py_BEGIN_ALLOW_THREADS
+  rc = end_take(gpu, take); /* another thread's call of the driver may hold it up */
+  Py_END_ALLOW_THREADS
+  return rc < 0 && rc != -EBUSY ? rc : lost;
 }
 
 int rc_py_reader_release(struct rc_py_reader *self, const struct ringcast_frame *frame) {
@@ -405,8 +417,10 @@ PyObject *rc_py_gpu_status(PyObject *module, PyObject *Py_UNUSED(unused)) {
   struct rc_py_state *state = PyModule_GetState(module);
   struct ringcast_gpu_driver status = {.size = sizeof status};
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_gpu_status(&status);
-  Py_END_ALLOW_THREADS if (rc < 0) return rc_py_raise(state, rc);
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_gpu_status(&status);
+  Py_END_ALLOW_THREADS
+  if (rc < 0) return rc_py_raise(state, rc);
   state->device_is_ready |= status.ready;
   PyObject *why = PyUnicode_DecodeUTF8(status.why, (Py_ssize_t)strnlen(status.why, sizeof status.why), "replace");
   if (!why) return NULL;

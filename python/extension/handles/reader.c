@@ -14,8 +14,10 @@
 static int attach(struct rc_py_reader *self, const char *handle, const struct ringcast_reader_options *options) {
   int rc;
   self->info.size = sizeof self->info;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_reader_attach_ex(handle, options, &self->reader);
-  Py_END_ALLOW_THREADS return rc < 0 ? rc : ringcast_reader_info(self->reader, &self->info);
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_reader_attach_ex(handle, options, &self->reader);
+  Py_END_ALLOW_THREADS
+  return rc < 0 ? rc : ringcast_reader_info(self->reader, &self->info);
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {

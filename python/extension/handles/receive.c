@@ -32,8 +32,9 @@ static int try_next(void *context, int64_t timeout_ns) {
   if (!has_gil || !call->owner->retains) return ringcast_reader_next(reader, timeout_ns, &call->frame);
   int rc;
   Py_BEGIN_ALLOW_THREADS /* retained frames may have to be copied */
-      rc = ringcast_reader_next(reader, timeout_ns, &call->frame);
-  Py_END_ALLOW_THREADS return rc;
+  rc = ringcast_reader_next(reader, timeout_ns, &call->frame);
+  Py_END_ALLOW_THREADS
+  return rc;
 }
 
 /* The writer may be waiting for just what was dropped. */

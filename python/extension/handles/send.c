@@ -54,7 +54,8 @@ static void fill(const struct rc_py_writer *self, const struct ringcast_span *sp
   if (span->bytes <= RC_PY_COPY_WITH_GIL) {
     rc_py_copy_of(is_spilled, to, from, span->bytes - there);
   } else {
-    Py_BEGIN_ALLOW_THREADS rc_py_copy_of(is_spilled, to, from, span->bytes - there);
+    Py_BEGIN_ALLOW_THREADS
+    rc_py_copy_of(is_spilled, to, from, span->bytes - there);
     Py_END_ALLOW_THREADS
   }
 }

@@ -33,8 +33,10 @@ static void leave(struct tap *self) { self->busy = false; }
 static int attach(struct tap *self, const char *handle) {
   struct ringcast_info info = {.size = sizeof info};
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = ringcast_tap_attach(handle, &self->tap);
-  Py_END_ALLOW_THREADS if (rc == 0) rc = ringcast_tap_info(self->tap, &info);
+  Py_BEGIN_ALLOW_THREADS
+  rc = ringcast_tap_attach(handle, &self->tap);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) rc = ringcast_tap_info(self->tap, &info);
   if (rc == 0) self->slots = info.readers;
   return rc;
 }

@@ -14,8 +14,9 @@ static int open_ring(struct rc_py_writer *self, const struct ringcast_writer_opt
   int rc;
   self->info.size = sizeof self->info;
   Py_BEGIN_ALLOW_THREADS /* the kernel clears all of the memory now */
-      rc = ringcast_writer_create_ex(options, &self->writer);
-  Py_END_ALLOW_THREADS if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
+  rc = ringcast_writer_create_ex(options, &self->writer);
+  Py_END_ALLOW_THREADS
+  if (rc == 0) rc = ringcast_writer_info(self->writer, &self->info);
   if (rc < 0) return rc;
   self->handle = PyUnicode_FromString(ringcast_writer_handle(self->writer));
   return self->handle ? 0 : RC_PY_RAISED;

@@ -197,7 +197,8 @@ PyObject *rc_py_device_tensor(struct rc_py_state *state, const struct ringcast_i
  * told by nobody else. */
 static void drop_beside_others(struct rc_py_device_memory *memory) {
   if (memory && atomic_load_explicit(&memory->count, memory_order_relaxed) == 1) {
-    Py_BEGIN_ALLOW_THREADS rc_py_device_memory_drop(memory);
+    Py_BEGIN_ALLOW_THREADS
+    rc_py_device_memory_drop(memory);
     Py_END_ALLOW_THREADS
   } else {
     rc_py_device_memory_drop(memory);
@@ -231,8 +232,10 @@ static bool settle(struct device_tensor *self, PyObject *stream) {
   void *wanted = number == LEGACY || !is_known ? NULL : (void *)(intptr_t)number;
   if ((is_known && wanted == memory->stream) || self->item.bytes == 0) return true;
   int rc;
-  Py_BEGIN_ALLOW_THREADS rc = follow_bytes(memory, wanted, is_known);
-  Py_END_ALLOW_THREADS if (rc < 0) {
+  Py_BEGIN_ALLOW_THREADS
+  rc = follow_bytes(memory, wanted, is_known);
+  Py_END_ALLOW_THREADS
+  if (rc < 0) {
     rc_py_raise(rc_py_state_of(self), rc);
     return false;
   }
