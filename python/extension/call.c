@@ -158,7 +158,7 @@ int64_t rc_py_now_ns(void) {
 
 static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *call, int64_t timeout_ns,
                           int64_t *deadline) {
-  int rc = attempt(call, 0);
+  int rc = attempt(call, 0, true);
   if (rc != -EAGAIN && rc != -EINTR) return rc;
   if (timeout_ns == 0) return rc == -EINTR ? -EAGAIN : rc;
   if (*deadline == 0) *deadline = timeout_ns < 0 ? INT64_MAX : rc_py_now_ns() + timeout_ns;
@@ -167,13 +167,13 @@ static int wait_in_slices(rc_py_attempt attempt, rc_py_between between, void *ca
     if (PyErr_CheckSignals() < 0) return RC_PY_RAISED;
     if (between) between(call);
     int64_t left = *deadline - rc_py_now_ns();
-    if (left <= 1) { /* once more, for the sentence that says why; 1 tells that this one has the GIL */
-      rc = attempt(call, 1);
+    if (left <= 1) { /* once more, for the sentence that says why */
+      rc = attempt(call, 1, true);
       return rc == -EINTR ? -ETIMEDOUT : rc;
     }
     if (left > SLICE_NS) left = SLICE_NS;
     Py_BEGIN_ALLOW_THREADS
-    rc = attempt(call, left);
+    rc = attempt(call, left, false);
     Py_END_ALLOW_THREADS
     if (rc != -ETIMEDOUT && rc != -EINTR && rc != -EAGAIN) return rc;
   }

@@ -304,7 +304,7 @@ bool rc_py_integer(const char *name, PyObject *object, uint64_t low, uint64_t hi
 /* Tries once with the GIL, then waits without it in slices, so that Ctrl-C is seen whichever thread it came to.
  * Returns what `attempt` returned, -EAGAIN or -ETIMEDOUT when the time is up or the attempt gave
  * RC_PY_TOO_SLOW, or RC_PY_RAISED. */
-typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns);
+typedef int (*rc_py_attempt)(void *call, int64_t timeout_ns, bool has_gil);
 int rc_py_wait(rc_py_attempt attempt, void *call, int64_t timeout_ns);
 /* The same, one of several waits that share a time: `deadline` is 0 until the first of them has to wait. `between` is
  * called with the GIL before each slice; it raises nothing. NULL: nothing is. */
@@ -417,7 +417,7 @@ struct rc_py_reservation {
   size_t bytes;
   struct ringcast_span span;
 };
-int rc_py_try_reserve(void *reservation, int64_t timeout_ns); /* an rc_py_attempt */
+int rc_py_try_reserve(void *reservation, int64_t timeout_ns, bool has_gil); /* an rc_py_attempt */
 /* What the library gave to an attempt; its -ETIMEDOUT means RC_PY_TOO_SLOW or that the attempt's own time is up. */
 int rc_py_told_apart(const struct rc_py_writer *self, int rc);
 

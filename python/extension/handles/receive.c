@@ -22,11 +22,9 @@ struct arrival {
   struct rc_py_gpu_reader *gpu; /* NULL: none yet */
 };
 
-/* With a timeout of 0 or 1 it has the GIL. */
-static int try_next(void *context, int64_t timeout_ns) {
+static int try_next(void *context, int64_t timeout_ns, bool has_gil) {
   struct arrival *call = context;
   ringcast_reader *reader = call->owner->reader;
-  bool has_gil = timeout_ns <= 1;
   if (call->gpu && !has_gil) rc_py_gpu_end_owed(call->gpu);
   else if (call->gpu) rc_py_gpu_end_owed_now(call->gpu);
   if (!has_gil || !call->owner->retains) return ringcast_reader_next(reader, timeout_ns, &call->frame);

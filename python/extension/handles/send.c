@@ -11,7 +11,7 @@ int rc_py_told_apart(const struct rc_py_writer *self, int rc) {
   return held ? RC_PY_TOO_SLOW : rc;
 }
 
-int rc_py_try_reserve(void *context, int64_t timeout_ns) {
+int rc_py_try_reserve(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct rc_py_reservation *call = context;
   return rc_py_told_apart(call->writer,
                           ringcast_writer_reserve(call->writer->writer, call->bytes, timeout_ns, &call->span));

@@ -119,7 +119,7 @@ struct growth {
   struct ringcast_span span;
 };
 
-static int try_grow(void *context, int64_t timeout_ns) {
+static int try_grow(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct growth *call = context;
   return rc_py_told_apart(call->writer,
                           ringcast_writer_grow(call->writer->writer, call->bytes, timeout_ns, &call->span));

@@ -77,7 +77,7 @@ struct arrival {
   struct ringcast_frame frame;
 };
 
-static int try_next(void *context, int64_t timeout_ns) {
+static int try_next(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct arrival *call = context;
   return ringcast_tap_next(call->tap, timeout_ns, &call->frame);
 }

@@ -112,7 +112,7 @@ struct attendance {
   uint32_t count;
 };
 
-static int try_wait_readers(void *context, int64_t timeout_ns) {
+static int try_wait_readers(void *context, int64_t timeout_ns, bool Py_UNUSED(has_gil)) {
   struct attendance *call = context;
   return ringcast_writer_wait_readers(call->writer, call->count, timeout_ns);
 }
