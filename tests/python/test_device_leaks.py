@@ -137,6 +137,7 @@ def close_all(state):
             state.pop(name).close()
 
 
+@pytest.mark.unwatched  # AddressSanitizer keeps what is freed for a while
 @pytest.mark.parametrize("rounds, frames", [(["arrive"], 4_000), (["fail", "refuse"], 600)])
 def test_memory_references_and_descriptors_stay_as_they_are(fake_driver, rounds, frames):
     peer = peers.start(fake_driver)

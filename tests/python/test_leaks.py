@@ -57,5 +57,6 @@ def test_what_arrives_is_the_receivers_alone():
             assert sys.getrefcount(kept) == sys.getrefcount(inner), kept
 
 
+@pytest.mark.unwatched  # AddressSanitizer keeps what is freed for a while
 def test_memory_stays_as_it_is():
     leaks.run(20_000)
