@@ -7,6 +7,7 @@ import os
 import re
 import selectors
 import signal
+import sys
 import threading
 import time
 
@@ -252,6 +253,30 @@ def test_no_code_of_a_memoryview_is_loaded_after_the_eviction():
         with pytest.raises(ringcast.Evicted):
             frame.release()
     assert LOADED == [1]
+
+
+def test_a_release_during_another_call_says_so_too(monkeypatch):
+    """The call loads a pickle here; a thread that waits in recv() is another."""
+    with evicting_ring(leases=4) as (writer, reader):
+        for _ in range(3):
+            writer.send_bytes(b"whole")
+        writer.send(Loads())
+        good, first, second = (reader.next(0) for _ in range(3))
+        told = []
+
+        def lose_and_release():  # in the middle of recv()
+            good.release()
+            fill(writer)
+            for end in first.release, first.release, second.__enter__().__exit__:
+                try:
+                    told.append(end())
+                except ringcast.Evicted:
+                    told.append(ringcast.Evicted)
+
+        monkeypatch.setattr(sys.modules[__name__], "note_load", lose_and_release)
+        with pytest.raises(ringcast.Evicted):
+            reader.recv(0)
+        assert told == [ringcast.Evicted, None, ringcast.Evicted]
 
 
 def test_what_was_read_in_place_is_good_only_if_the_release_says_so():

@@ -217,12 +217,15 @@ print("alive")
 """
 
 
-def run(script):
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WATCHDOG)
+def run(script, status=0):
+    """Its output; it must end with that status, so a crash at the exit fails the test."""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    assert told.returncode == status, told.stderr
+    return told
 
 
 def test_the_import_is_refused_where_the_gil_stays_off():
-    assert "ImportError: ringcast relies on the GIL" in run(WITHOUT_GIL).stderr
+    assert "ImportError: ringcast relies on the GIL" in run(WITHOUT_GIL, 1).stderr
 
 
 def test_the_import_is_refused_in_a_sub_interpreter():

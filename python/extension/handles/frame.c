@@ -39,7 +39,8 @@ static PyObject *release(struct frame *self) {
   if (self->exports > 0) return rc_py_raise_exported(self->exports, "release", "Frame");
   if (rc_py_reader_defer(reader, &self->frame)) {
     self->open = false;
-    return rc_py_ref(Py_None);
+    int rc = ringcast_reader_check(reader->reader); /* only loads what a call at work does not change */
+    return rc < 0 ? rc_py_raise(rc_py_state_of(reader), rc) : rc_py_ref(Py_None);
   }
   if (!rc_py_reader_enter(reader)) return NULL;
   self->open = false;
