@@ -742,11 +742,10 @@ class Reader(Iterator[Any], AsyncIterator[Any]):
     def prepare_gpu(self) -> bool:
         """Open the writer's pool on the device; return whether the pool is open.
 
-        Without this call the first frame with a device tensor opens the pool, and itself goes through the ring. A
-        lent tensor is copied from its own memory only by readers that have opened the pool. False: the writer has
-        no pool yet, frames of an earlier pool are to be received first, or the pool can't be opened just now (the
-        device is busy, a graph is being captured, descriptors or memory lack; gpu.why tells): call again. The call
-        may take long.
+        Without this call the first frame with a device tensor opens the pool, and itself goes through the ring.
+        False: the writer has no pool yet, frames of an earlier pool are to be received first, or the pool can't be
+        opened just now (the device is busy, a graph is being captured, descriptors or memory lack; gpu.why tells):
+        call again. The call may take long.
 
         Error (ENODEV): this process can't use a device; (ENOTSUP, EIO): the pool can't be opened here.
         """
