@@ -51,6 +51,7 @@ struct ringcast_writer {
   struct rc_segment segment;
   struct rc_waiter waiter;  /* for room */
   struct rc_poller *poller; /* waits for room; NULL until ringcast_writer_room_fd */
+  uint64_t published;       /* the position wanted last; any peer can store the shared word */
   uint32_t announced;       /* for the descriptor: the event's word, ... */
   uint64_t announced_for;   /* ... what was wanted, and ... */
   int64_t settled_at;       /* ... when E9 is due */
@@ -222,10 +223,6 @@ void rc_liveness_watch_all(ringcast_writer *writer);
 bool rc_peer_slowest(const struct rc_ring *ring, uint64_t tail, struct ringcast_peer *out);
 
 uint32_t rc_peer_count(const struct rc_ring *ring); /* active readers that are alive; asks the kernel about each */
-
-/* A dead reader keeps its slot until the writer frees it, and takes no CPU. A waiter that is oversubscribed by the
- * count of slots counts the living participants, now and then. */
-void rc_peers_recount(const struct rc_ring *ring, struct rc_waiter *waiter);
 
 /* "reader 3 'rank 2' (pid 4711, active, at position 65536, 1048576 bytes behind, blocking for 12.3 s)" */
 #define RC_DESCRIBED_MAX 240

@@ -9,8 +9,6 @@
 #include "shm/error.h"
 #include "shm/sized.h"
 
-#define RECOUNT_NS ((int64_t)100 * 1000 * 1000) /* 10 us for each process, at most as many as there are CPUs */
-
 /* Copies a name that another process wrote; control characters would break a line of a log. */
 static void copy_name(const char from[RC_NAME_MAX], char to[RC_NAME_MAX]) {
   memcpy(to, from, RC_NAME_MAX);
@@ -73,19 +71,6 @@ uint32_t rc_peer_count(const struct rc_ring *ring) {
     count += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE && /* pairs with J4 */
              rc_peer_read(ring, i, 0, NULL, &peer) && peer.state != RINGCAST_PEER_DEAD;
   return count;
-}
-
-void rc_peers_recount(const struct rc_ring *ring, struct rc_waiter *waiter) {
-  if (waiter->participants + waiter->uncounted <= waiter->cpu_count) return;
-  int64_t now = rc_now_ns();
-  if (now - waiter->recounted < RECOUNT_NS) return;
-  uint32_t living = 1 + waiter->uncounted;
-  for (uint32_t i = 0; i < ring->slots && living <= waiter->cpu_count; i++) {
-    uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
-    living += rc_owner_state(owner) == RC_SLOT_ACTIVE && !rc_owner_is_dead(owner);
-  }
-  waiter->oversubscribed = living > waiter->cpu_count;
-  waiter->recounted = now;
 }
 
 void rc_peer_describe(const struct ringcast_peer *peer, char *out, size_t bytes) {

@@ -42,8 +42,6 @@ static bool reap_evicted(const struct rc_ring *ring) {
 /* A hostile peer may take each slot again, and to look for dead readers takes 10 us for each slot. */
 #define MOST_CLAIMS 8u
 
-/* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
- * move its limit. */
 /* The numbers of the slot's last owner. Relaxed: statistics, no other data depends on them. */
 static void clear_counts(struct rc_slot *slot) {
   _Atomic uint64_t *counts[] = {&slot->counts.frames, &slot->counts.bytes, &slot->counts.waits,
@@ -54,6 +52,8 @@ static void clear_counts(struct rc_slot *slot) {
   rc_store_relaxed(&slot->retains, 0);
 }
 
+/* Takes a slot. Everything that can fail or wait comes before the claim: between claim and activation the writer can't
+ * move its limit. */
 static int join(ringcast_reader *reader, const char *name) {
   struct rc_ring ring = rc_segment_ring(&reader->segment);
   struct rc_process self;
@@ -74,7 +74,7 @@ static int join(ringcast_reader *reader, const char *name) {
     clear_counts(&ring.control->slots[slot]);
     RC_POINT(NAMED);
     result = rc_slot_activate(&ring, slot, owner, &reader->ring);
-  } while ((result == -EAGAIN || result == -EUSERS) && most-- > 0);
+  } while ((result == -EAGAIN || result == -EUSERS) && --most > 0);
   if (result == -EAGAIN) result = -EUSERS; /* the writer took each claim back */
   if (result == -EPROTO)
     return rc_fail(result, "the ring's control page is damaged: its tail is invalid. Make a new ring");
@@ -276,7 +276,6 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   struct reader_wait wait = {.reader = reader, .out = frame};
   const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
   struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
-  rc_peers_recount(&reader->ring.ring, &reader->waiter);
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->poller) result = rc_reader_arm(reader, poll_frame, &wait);
   return result == 0 ? 0 : fail_to_read(reader, result);

@@ -4,9 +4,9 @@
 
 #include "channel/channel.h"
 
-/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores `wanted` before E1, and loads
- * the cursors once more after E2 and at E9: so either this load finds the newest `wanted`, or the writer finds the
- * cursor. */
+/* The cursor has moved, and the writer sleeps. Relaxed: E6 comes first. The writer stores `wanted` before E1, or under
+ * a standing announcement, and loads the cursors once more after E2 and at E9, which follows either store: so either
+ * this load finds the newest `wanted`, or the writer finds the cursor. */
 static void wake_sleeper(ringcast_reader *reader) {
   struct rc_control *control = reader->ring.ring.control;
   if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->not_full))

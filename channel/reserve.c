@@ -20,7 +20,6 @@ static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, con
   ringcast_writer *writer = wait->writer;
   struct rc_control *control = writer->ring.ring.control;
   rc_ring_participants(&writer->ring.ring);
-  rc_peers_recount(&writer->ring.ring, &writer->waiter);
   return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
 }
 
@@ -105,9 +104,10 @@ static void wake_retainers(ringcast_writer *writer) {
 static bool publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   ringcast_writer *writer = wait->writer;
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
-  _Atomic uint64_t *published = &writer->ring.ring.control->wanted;
-  bool changed = rc_load_relaxed(published) != wanted; /* relaxed: no other process stores the word */
-  rc_store_relaxed(published, wanted);                 /* K1 -> K3. Relaxed: E5 of wake_retainers publishes it */
+  bool changed = writer->published != wanted;
+  writer->published = wanted;
+  rc_store_relaxed(&writer->ring.ring.control->wanted,
+                   wanted); /* K1 -> K3. Relaxed: E5 of wake_retainers publishes it */
   wake_retainers(writer);
   return changed;
 }

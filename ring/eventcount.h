@@ -13,7 +13,7 @@
  *
  * E2 and E5 pair: either E3 sees what E4 did, or E6 sees the count. In the second case the word changes (E7) before the
  * wake, so a sleeper that has not fallen asleep yet no longer finds E1's epoch and does not sleep. E8 takes the
- * announcement back when a sleep has ended without a signal: a sleeper that goes on to spin costs signallers no system
+ * announcement back when a wait has ended without a signal: a sleeper that goes on to spin costs signallers no system
  * call. In a later epoch the count belongs to other sleepers, and E8 leaves it alone.
  *
  * E5 costs a signaller 1 to 5 ns. On a reader's fast path that is a visible part of a message's latency, so a reader
@@ -26,7 +26,7 @@
  * drains within microseconds, and at the latest when the CPU is interrupted. The announcement must stand from E1 to the
  * end of the last sleep; with E8 and another E1 between two sleeps, an E6 between these finds no count, and E9 has come
  * too early for its E4. No standard bounds the time that a store takes. If RC_SETTLE_NS is ever too short, the sleeper
- * loses one slice and no message.
+ * loses one slice and no message. Another condition to wait for, published under a standing announcement, settles anew.
  *
  * membarrier could take the fence off every signaller, but then each sleep interrupts every CPU that runs a process of
  * the ring, the signaller that is waking readers among them; where a message comes every few milliseconds that doubled

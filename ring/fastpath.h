@@ -78,6 +78,7 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
 static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
   const struct rc_ring *ring = &writer->ring;
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail;
+  assert(!writer->open);
   if (rc_unlikely(end + lines + RC_FRAME_ALIGN > writer->limit)) return;
   rc_store_relaxed(&rc_frame_at(ring, end + lines)->commit, 0); /* relaxed: as in rc_ring_publish */
   writer->zeroed = lines;

@@ -135,12 +135,12 @@ struct rc_histogram {
 
 /* One reader's entry. The essay atop ring/slot.c describes the states. */
 struct rc_slot {
-  _Alignas(RC_LINE) _Atomic uint64_t cursor;   /* the reader */
-  struct rc_counts counts;                     /* the reader */
-  _Alignas(RC_LINE) _Atomic uint64_t owner;    /* see ring/slot.h */
-  char name[RC_NAME_MAX];                      /* the reader, while joining */
-  _Atomic uint64_t stalls;                     /* the writer: how often the writer waited for this reader */
-  _Atomic uint32_t retains;                    /* the reader: how many retained frames have a pin */
+  _Alignas(RC_LINE) _Atomic uint64_t cursor; /* the reader */
+  struct rc_counts counts;                   /* the reader */
+  _Alignas(RC_LINE) _Atomic uint64_t owner;  /* see ring/slot.h */
+  char name[RC_NAME_MAX];                    /* the reader, while joining */
+  _Atomic uint64_t stalls;  /* the writer: how often the writer waited for this reader. The reader, while joining: 0 */
+  _Atomic uint32_t retains; /* the reader: how many retained frames have a pin */
   _Alignas(RC_LINE) struct rc_histogram waits; /* the reader */
   _Alignas(RC_LINE) uint8_t unused[RC_LINE];   /* CPUs fetch lines in pairs: two readers' cursors share no pair */
 };

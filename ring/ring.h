@@ -78,6 +78,7 @@ int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const stru
 /* The functions that run once a frame are in ring/fastpath.h, which includes this header:
  *   rc_ring_reserve(writer, bytes, out)  -EAGAIN -EBUSY -EMSGSIZE -EPROTO
  *   rc_ring_commit(writer, bytes, kind)  -EINVAL
+ *   rc_ring_zero_ahead(writer, bytes)    after a commit and its fence
  *   rc_ring_next_plain(reader, out)      the usual case of rc_ring_next
  *   rc_ring_release_only(reader, position)  the usual case of rc_ring_release
  */

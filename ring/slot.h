@@ -14,8 +14,8 @@ enum rc_slot_state { RC_SLOT_FREE = 0, RC_SLOT_JOINING = 1, RC_SLOT_ACTIVE = 2, 
 
 /* The slot's owner in one word, so a slot changes hands in one step: pid (22 bits, the most that Linux gives out), the
  * low bits of the process's start time (30, in clock ticks: four months), turn (10), state (2). The turn counts the
- * claims of the slot, and a free slot keeps the turn: so a word comes back only after 1,024 claims of the slot by one
- * process. */
+ * claims of the slot, and a free slot keeps the turn: so a word comes back only when the process that stored it
+ * makes the 1,024th claim of the slot after it. */
 #define RC_PID_BITS   22
 #define RC_START_MASK (((uint64_t)1 << 30) - 1)
 #define RC_TURN_MASK  (((uint64_t)1 << 10) - 1)

@@ -94,8 +94,7 @@ static void check_oversubscribed(struct rc_waiter *waiter) {
   uint32_t participants = rc_load_relaxed(&waiter->cpus->participants); /* relaxed: advice */
   if (participants == waiter->participants) return;
   waiter->participants = participants;
-  waiter->cpu_count = rc_cpus_count(waiter->cpus);
-  waiter->oversubscribed = participants + waiter->uncounted > waiter->cpu_count;
+  waiter->oversubscribed = participants + waiter->uncounted > rc_cpus_count(waiter->cpus);
 }
 
 static bool should_spin(struct rc_waiter *waiter) {
@@ -213,7 +212,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* One sleep of at most `most`, under the announcement `word`. *settled: E9's time has passed since the announcement. */
 static int doze(struct rc_waiter *waiter, const struct rc_wait *wait, uint32_t word, int64_t most, bool *settled) {
   most = least(most, *settled ? RC_SLICE_NS : RC_SETTLE_NS);
-  if (wait->slice) most = least(most, wait->slice(wait->context));
+  if (wait->slice) {
+    int64_t slice = wait->slice(wait->context);
+    if (slice <= RC_SETTLE_NS) *settled = false; /* another wish settles anew */
+    most = least(most, slice);
+  }
   waiter->sleeps++;
   RC_POINT(E3_DONE);
   int slept = rc_os.futex_wait(&waiter->event->word, word, most);

@@ -20,6 +20,7 @@
 #define RC_SETTLE_NS       ((int64_t)100 * 1000)      /* E9's: a thousand times what a store buffer takes to drain */
 #define RC_CHECK_NS        ((int64_t)5 * 1000 * 1000) /* how soon a death is noticed while spinning */
 #define RC_DEFAULT_SPIN_NS ((int64_t)20 * 1000)
+_Static_assert(RC_SLICE_NS + RC_CHECK_NS < (int64_t)100 * 1000 * 1000, "a death is told within 100 ms");
 
 /* How a handle waits, and the statistics from earlier waits. One thread at a time, except for cancel. */
 struct rc_waiter {
@@ -30,9 +31,7 @@ struct rc_waiter {
   bool spin_asked;       /* by option or environment: each wait spins, whatever the credit */
   bool may_yield;        /* when oversubscribed */
   bool oversubscribed;   /* fewer CPUs than participants, at the last check */
-  uint32_t participants; /* at the last check; some may be dead */
-  uint32_t cpu_count;    /* at the last check */
-  int64_t recounted;     /* when the living participants were last counted (rc_peers_recount) */
+  uint32_t participants; /* at the last check; a dead reader counts until the writer removes it */
   uint32_t uncounted;    /* 1: this waiter takes a CPU and is not counted in `participants` */
   uint32_t credit;       /* up by one per wait that a spin ended or would have ended, else down by one */
   int64_t wake_cost;     /* the estimated time of a wake-up */

@@ -5,7 +5,7 @@
  *
  *   -DSIGNALLERS=n -DSLEEPERS=n -DROUNDS=n
  *   -DWANTED    a signaller wakes only once its thing is enough (wake_sleeper in channel/release.c)
- *   -DTIMEOUTS  a sleep may end without a signal; then the sleeper takes its announcement back
+ *   -DTIMEOUTS  a wait may end without a signal; then the sleeper takes its announcement back
  *   -DUNFENCED  signallers leave E5 out, and may even do E6 before E4; sleepers settle (E9): the first sleep may end
  *               without a signal once all things that signallers had begun when it began are in memory
  *   -DCANCEL    another party cancels the wait, which nothing else would end (rc_eventcount_nudge)

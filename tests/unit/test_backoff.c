@@ -179,7 +179,6 @@ static void open_channel(int64_t spin_ns) {
   ck_assert_int_eq(ringcast_writer_create_ex(&wish, &sender), 0);
   ck_assert_int_eq(ringcast_reader_attach_ex(ringcast_writer_handle(sender), &options, &receiver), 0);
   receiver->waiter.participants = rc_load_relaxed(&receiver->waiter.cpus->participants); /* relaxed: no other thread */
-  receiver->waiter.cpu_count = 2;
   receiver->waiter.oversubscribed = false;
 }
 
