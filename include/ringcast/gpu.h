@@ -262,10 +262,9 @@ RINGCAST_API int ringcast_gpu_reader_open(ringcast_reader *reader, const struct 
                                           ringcast_gpu_reader **out);
 
 /* Opens the pool that the writer has now, not only with the first frame that has a device tensor: so that this can go
- * by the pool already. -EAGAIN: there is none now, or
- * frames of an earlier one are to be read first, or it can't be opened now, as descriptors or memory lack, a thread
- * captures a graph, or the device is busy, which is waited for two seconds: it is tried again with a later frame, and
- * until then ringcast_gpu_reader_info says REFUSED, and why.
+ * by the pool already. -EAGAIN: there is none now, or frames of an earlier one are to be read first, or it can't be
+ * opened now, as descriptors or memory lack, a thread captures a graph, or the device is busy, which is waited for two
+ * seconds: it is tried again with a later frame, and until then ringcast_gpu_reader_info says REFUSED, and why.
  * -ENOTSUP: it can't be opened here. Blocks. */
 RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
 
@@ -275,8 +274,8 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
  * told to read of the pool; the streams must still exist. Then a thread of this process's goes on waiting, and the
  * streams may be destroyed, but for one that captures a graph, before that has ended. What streams wait for of a writer
  * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
- * If a stream has yet to read the reader's pinned buffer, the call
- * waits for a second; after that the buffer stays until a later reader of this process opens or closes. */
+ * If a stream has yet to read the reader's pinned buffer, the call waits for a second; after that the buffer stays until
+ * a later reader of this process opens or closes. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
 /* As ringcast_reader_next. */
@@ -295,7 +294,7 @@ struct ringcast_gpu_take {
   uint32_t maps;
 };
 
-/* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool,
+/* Begins to read a frame that is held: the stream waits until the writer's has copied what the frame has in the pool.
  * Opens the pool if need be (then it blocks). On an error the frame is still held.
  * -ECONNABORTED: the frame was under way when this reader attached, and the frame's device tensors are not for this
  * reader: release the frame and go on.

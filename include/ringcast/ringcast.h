@@ -30,10 +30,10 @@
  *            memory when all readers have passed, and gives the memory back when idle. If spill memory is used up
  *            (options.spill_bytes), the writer waits, as with a full ring.
  *   Files    A ring holds three descriptors for its writer, one for a reader that retains frames and for a tap of a
- * ring with spill memory, none for another reader. A handle that has waited holds one more (the peer's pidfd);
- * ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and ringcast_writer_room_fd up to
- * five each. Closing the handle closes them. Trust    Only processes of the same user that may read the writer's /proc
- * entry can open a ring.
+ *            ring with spill memory, none for another reader. A handle that has waited holds one more (the peer's
+ *            pidfd); ringcast_writer_check and _fd hold two, and one for each reader; ringcast_reader_fd and
+ *            ringcast_writer_room_fd up to five each. Closing the handle closes them.
+ *   Trust    Only processes of the same user that may read the writer's /proc entry can open a ring.
  *
  * Lifecycle. ringcast_writer_create -> ringcast_writer_handle, a short string to hand over by any means ->
  *   ringcast_reader_attach in each reading process -> ringcast_writer_wait_readers, so that every reader gets the

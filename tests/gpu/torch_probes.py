@@ -8,7 +8,7 @@ import tempfile
 import time
 import traceback
 
-from probe import FIGURES, LIMIT, Skipped, expect, need_torch, no_pool, stand_in
+from probe import FIGURES, LIMIT, expect, need_torch, stand_in
 from receivers import broadcast, hear, must_have_gone_by_pool, receivers
 from torch_values import differs, torch_values
 

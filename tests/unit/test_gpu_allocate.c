@@ -132,6 +132,7 @@ START_TEST(it_needs_a_pool_with_room_and_no_reader) {
   open_writer(NULL);
   ck_assert_int_eq(ringcast_gpu_allocate(gpu_writer, 100, stream, &memory, &kept), 0);
   ck_assert_int_eq(ringcast_gpu_allocate(gpu_writer, UINT64_MAX, stream, &memory, &kept), -EMSGSIZE);
+  ringcast_gpu_drop(gpu_writer, &kept);
   close_writer();
   struct ringcast_gpu_writer_options options = gpu_options();
   options.pool_bytes = RINGCAST_NO_POOL;
