@@ -8,12 +8,10 @@
 
 #include "ringcast/frame.h"
 
-#define RC_PAYLOAD_OLDEST                                                                     \
-  1 /* the oldest readable version; a frame has a later version only if its content needs one \
-     */
-#define RC_PAYLOAD_LINE  64
-#define RC_PAYLOAD_PHASE 16 /* a frame's payload starts this far into a line */
-#define RC_PAYLOAD_ALIGN 8  /* dimensions, and data other than tensors */
+#define RC_PAYLOAD_OLDEST 1 /* the oldest readable version; later ones only where the content needs one */
+#define RC_PAYLOAD_LINE   64
+#define RC_PAYLOAD_PHASE  16 /* a frame's payload starts this far into a line */
+#define RC_PAYLOAD_ALIGN  8  /* dimensions, and data other than tensors */
 /* An empty key or empty data has offset 0 in the entry; the reader returns this offset, which is on a line. */
 #define RC_PAYLOAD_NOWHERE (RC_PAYLOAD_LINE - RC_PAYLOAD_PHASE)
 
