@@ -274,7 +274,7 @@ RINGCAST_API int ringcast_gpu_reader_prepare(ringcast_gpu_reader *reader);
  * told to read of the pool; the streams must still exist. Then a thread of this process's goes on waiting, and the
  * streams may be destroyed, but for one that captures a graph, before that has ended. What streams wait for of a writer
  * that has died is released. Memory that _map has given and _unmap not yet taken back stays open until then: see there.
- * If a stream has yet to read the reader's pinned buffer, the call waits for a second; after that the buffer stays until
+ * If a stream has yet to read the reader's pinned buffer, the call waits for a second; then the buffer stays until
  * a later reader of this process opens or closes. */
 RINGCAST_API void ringcast_gpu_reader_close(ringcast_gpu_reader *reader);
 
