@@ -51,9 +51,9 @@ static inline int begin_peer(const char *name) {
 
 /* Calls that give something back, and those without which no call can: their failure leaves something behind. */
 static inline bool may_leave(const char *failed) {
-  static const char *const names[] = {
-      "cuMemFree",        "cuIpcCloseMemHandle", "cuMemHostUnregister", "cuStreamDestroy", "cuDevicePrimaryCtxRelease",
-      "cuCtxPushCurrent", "cuCtxGetCurrent",     "cuCtxPopCurrent"};
+  static const char *const names[] = {"cuMemFree",           "cuMemFreeHost",   "cuIpcCloseMemHandle",
+                                      "cuMemHostUnregister", "cuStreamDestroy", "cuCtxPushCurrent",
+                                      "cuCtxGetCurrent",     "cuCtxPopCurrent", "cuDevicePrimaryCtxRelease"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (strcmp(names[i], failed) == 0) return true;
   return false;
