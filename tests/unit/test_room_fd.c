@@ -168,12 +168,6 @@ LOOP_TEST(a_death_ends_the_wait, 0, WAYS) {
   }
 }
 
-/* The deadline comes near only once the ring is full: else a busy machine can let it pass in between. */
-static void fill_and_hurry(ringcast_writer *writer) {
-  ck_assert_int_eq(fill(writer, 0), -EAGAIN);
-  writer->liveness.slow_ns = SECOND / 100;
-}
-
 LOOP_TEST(so_does_the_time_that_a_reader_may_be_in_the_way, 0, WAYS) {
   choose(_i);
   ringcast_writer *writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 3600 * SECOND);
