@@ -142,6 +142,12 @@ static uint32_t os_seconds(void) {
   return (uint32_t)now.tv_sec;
 }
 
+static int64_t os_now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 struct rc_os rc_os = {
     .memfd_create = os_memfd_create,
     .truncate = os_truncate,
@@ -170,4 +176,5 @@ struct rc_os rc_os = {
     .is_locked = os_is_locked,
     .pagemap = os_pagemap,
     .seconds = os_seconds,
+    .now_ns = os_now_ns,
 };

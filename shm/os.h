@@ -64,6 +64,7 @@ struct rc_os {
   int (*is_locked)(int fd, uint64_t byte);     /* 1: by another open file */
   int (*pagemap)(void);                        /* a descriptor of this process's /proc/self/pagemap */
   uint32_t (*seconds)(void);                   /* of a monotonic clock */
+  int64_t (*now_ns)(void);                     /* rc_now_ns */
 };
 
 extern struct rc_os rc_os;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When to spin. A spin saves the 25 us of a sleep and a wake-up, and is wasted if the wait ends in sleep anyway. So a
- * waiter keeps a credit: each wait shorter than the spin time adds one, each longer wait takes one, and without credit
- * the waiter sleeps at once. From the time of a wait with a sleep, the estimated cost of the wake-up is subtracted: so
- * a waiter that only sleeps also notices when the stream becomes fast again. The estimate adapts: a spin in vain, after
- * sleeps had earned credit, lowers the estimate, and each sleep without a spin raises the estimate for a later try.
+ * waiter keeps a credit: each wait that ends as awaited within the spin time adds one, each other wait takes one, and
+ * without credit the waiter sleeps at once. From the time of a wait with a sleep, the estimated cost of the wake-up is
+ * subtracted: so a waiter that only sleeps also notices when the stream becomes fast again. The estimate adapts: a spin
+ * in vain, after sleeps had earned credit, lowers the estimate, and each sleep without a spin raises the estimate for a
+ * later try.
  *
  * If messages are rare but regular, the waiter sleeps until the next message is due and spins then: shm/cadence.h.
  *
@@ -23,7 +24,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <time.h>
 
 #include "ring/point.h"
 #include "ringcast/ringcast.h"
@@ -46,11 +46,7 @@
 static const uint32_t percents[] = {
     [RINGCAST_WAIT_BALANCED] = 5, [RINGCAST_WAIT_LATENCY] = 25, [RINGCAST_WAIT_POWER] = 0};
 
-int64_t rc_now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+int64_t rc_now_ns(void) { return rc_os.now_ns(); }
 
 /* ---- Whether to spin -------------------------------------------------------------------------------------------- */
 
@@ -119,13 +115,14 @@ static void learn_of_yields(struct rc_waiter *waiter, bool lost) {
   }
 }
 
-static void learn(struct rc_waiter *waiter, int64_t waited, bool spun, bool slept) {
+/* came: what the waiter waited for. A short timeout that passes says nothing for spinning. */
+static void learn(struct rc_waiter *waiter, int64_t waited, bool came, bool spun, bool slept) {
   waiter->waited_ns = (uint64_t)waited;
   if (slept) {
     int64_t more = spun ? LEAST_COST - waiter->wake_cost : MOST_COST - waiter->wake_cost;
     waiter->wake_cost += spun ? more / 4 : more / 64;
   }
-  if (waited - (slept ? waiter->wake_cost : 0) <= (waiter->oversubscribed ? YIELD_NS : waiter->spin_ns))
+  if (came && waited - (slept ? waiter->wake_cost : 0) <= (waiter->oversubscribed ? YIELD_NS : waiter->spin_ns))
     waiter->credit += waiter->credit < MOST_CREDIT;
   else waiter->credit -= waiter->credit > 0;
 }
@@ -293,7 +290,7 @@ static int wait_alone(struct rc_waiter *waiter, const struct rc_wait *wait, int6
     result = meet(waiter, wait, &window, &now, deadline);
   if (result == -EAGAIN) result = sleep_until(waiter, wait, &now, deadline);
   if (result == 0 && !wait->sleep_only) rc_cadence_came(&waiter->cadence, now);
-  learn(waiter, now - began, spun, waiter->sleeps != sleeps);
+  learn(waiter, now - began, result == 0, spun, waiter->sleeps != sleeps);
   if (result != -EAGAIN) return result;
   result = check_now_and_then(waiter, wait, now);
   return result == -EAGAIN ? -ETIMEDOUT : result;

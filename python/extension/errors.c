@@ -158,6 +158,8 @@ static PyObject *raise_no_handle(PyObject *handle, const char *text) {
                       surrounded ? "" : " (it should look like rc1:<pid>:...)");
 }
 
+/* A variable of the environment may be what was refused. */
 PyObject *rc_py_raise_of_attach(struct rc_py_state *state, int rc, PyObject *handle, const char *text) {
-  return rc == -EINVAL ? raise_no_handle(handle, text) : rc_py_raise(state, rc);
+  bool is_handle = rc != -EINVAL || !strstr(ringcast_last_error(), "not a ringcast handle");
+  return is_handle ? rc_py_raise(state, rc) : raise_no_handle(handle, text);
 }

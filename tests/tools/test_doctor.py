@@ -108,6 +108,10 @@ class Doctor(Case):
         self.assertIn("RINGCAST_MEMROY", unknown)
         self.assertGreaterEqual(line["facts"]["unknown"], 1)
 
+    def test_a_mode_of_waiting_that_is_none_is_told(self):
+        ring = self.problems(RINGCAST_WAIT="fast")["ring"]
+        self.assertIn("RINGCAST_WAIT is 'fast': it must be balanced, latency or power", ring["found"])
+
     def test_the_variables_of_the_sources_are_known(self):
         package = pathlib.Path(__file__).parents[2] / "python" / "ringcast"
         names = {name for path in package.rglob("*.py") for name in re.findall(r"RINGCAST_[A-Z_]+", path.read_text())}

@@ -87,20 +87,6 @@ static bool spins(struct target *target) {
   return polls > 4;
 }
 
-TEST(who_waits_long_stops_spinning_and_who_waits_briefly_begins_again) {
-  struct target target = {0};
-  cpus = 2;
-  rc_os.online_cpus = pretended_cpus;
-  set_up(&target, 0, -EAGAIN);
-  target.cpus.participants = 2;
-  target.cpus.cpus[0] = 3;
-  ck_assert(spins(&target));
-  for (int i = 0; i < 10; i++) ck_assert_int_eq(wait_for(&target, 1000000), -ETIMEDOUT); /* 1 ms each */
-  ck_assert(!spins(&target));
-  target.waiter.credit = 1;
-  ck_assert(spins(&target));
-}
-
 static int yields;
 
 static void yield_at_once(void) { yields++; }

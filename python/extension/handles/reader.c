@@ -53,7 +53,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
   self->handle = rc_py_ref(handle);
   int rc = attach(self, text, &options);
   if (rc == 0) return (PyObject *)self;
-  rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text); /* of the options nothing is left to be refused */
+  rc_py_raise_of_attach(rc_py_state_of(self), rc, handle, text);
   Py_DECREF(self);
   return NULL;
 }
