@@ -68,22 +68,22 @@ def export(value: Any) -> Tuple[Any, int, int, bool]:
     return value.__dlpack__(stream=1), 0, flags, library != "ringcast"
 
 
-def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int]:
-    """Of a tensor to be made in a Writer's pool: device, bytes, and torch's current stream."""
+def plan_empty(shape: Any, dtype: Any, device: Any) -> Tuple[int, int, int, Tuple[Any, ...]]:
+    """Of a tensor to be made in a Writer's pool: device, bytes, torch's current stream, and the shape."""
     torch = importlib.import_module("torch")
     where = torch.device("cuda" if device is None else device)
     if where.type != "cuda":
         raise ValueError(f"a Writer's pool is on a CUDA device, not on '{where}'")
     ordinal = torch.cuda.current_device() if where.index is None else where.index
-    return ordinal, math.prod(shape) * torch.empty((0,), dtype=dtype).element_size(), raw_stream()(ordinal)
+    shape = tuple(shape)
+    return ordinal, math.prod(shape) * torch.empty((0,), dtype=dtype).element_size(), raw_stream()(ordinal), shape
 
 
-def make_empty(capsule: Any, shape: Any, dtype: Any, device: int) -> Any:
+def make_empty(capsule: Any, shape: Tuple[Any, ...], dtype: Any, device: int) -> Any:
     """torch's tensor over a capsule of bytes; None: of no bytes."""
     torch = sys.modules["torch"]
     if capsule is None:
-        return torch.empty(tuple(shape), dtype=dtype, device=f"cuda:{device}")
-    shape = tuple(shape)
+        return torch.empty(shape, dtype=dtype, device=f"cuda:{device}")
     strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     return torch.from_dlpack(capsule).view(dtype).as_strided(shape, strides)
 

@@ -7,9 +7,10 @@ import gc
 import device_peers as peers
 import numpy as np
 import pytest
-from device_exchange import told
+from device_exchange import expected, told
 from device_peers import COPIES
 from peers import WATCHDOG
+from test_device_looking import hashes_of_next
 
 import ringcast
 
@@ -18,7 +19,7 @@ VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
 def make(state, shape=VALUES.shape, kind="float32", name="x"):
-    state.setdefault("made", {})[name] = state["writer"].empty(shape, getattr(state["torch"], kind))
+    state.setdefault("made", {})[name] = state["writer"].empty(iter(shape), getattr(state["torch"], kind))
     tensor = state["made"][name]
     return tuple(tensor.shape), tensor.stride(), tensor.dtype.name, str(tensor.device), tensor.is_contiguous()
 
@@ -39,6 +40,7 @@ def send(state, part=None):
 
 def forget(state):
     state.pop("made", None)
+    state["torch"]._forget_dropped()
     gc.collect()
 
 
@@ -102,6 +104,62 @@ def test_it_is_copied_while_a_frame_of_it_is_unread_or_no_reader_has_the_pool(ma
     assert [reader.call(receive) for _ in range(2)] == [filled(5)] * 2
 
 
+def count(state):
+    """Each element of x differs from the others."""
+    for i, row in enumerate(VALUES):
+        for j, value in enumerate(row):
+            state["made"]["x"][i][j].fill_(value)
+
+
+def send_parts(state, how=None):
+    """Parts of x, beside arrays that lie elsewhere, and y if it was made. Tensors of torch that are transposed are made
+    contiguous before anything else; those of other libraries are not."""
+    x, y = (state["made"].get(name) for name in "xy")
+    turned, plain = x.as_strided((6, 4), (1, 6)), peers.on_device(state, PLAIN)
+    value = {"t": turned, "o": peers.Other(turned), "row": x[1], "n": [x[2]], "host": PLAIN, "plain": plain}
+    state["writer"].send({**value, **({} if y is None else {"y": y})}, WATCHDOG, hash=how)
+
+
+def view(state):
+    with state["reader"].view(WATCHDOG) as value:
+        return peers.seen(value)
+
+
+PLAIN = np.arange(1000, dtype=np.int32)
+ARRAYS = {"t": VALUES.T, "o": VALUES.T, "row": VALUES[1], "n": [VALUES[2]], "host": PLAIN, "plain": PLAIN}
+ON_DEVICE = {key: ("cuda", ARRAYS[key]) for key in ("t", "row", "plain")}
+PARTS = expected({**ON_DEVICE, "o": ("other", VALUES.T), "n": [("cuda", VALUES[2])], "host": PLAIN})
+
+
+@pytest.mark.parametrize("first, second", [(receive, view), (view, receive)])
+def test_parts_of_it_beside_other_tensors(making, first, second):
+    writer, (reader,) = making()
+    writer.call(make)
+    writer.call(count)
+    assert reader.call(prepare)
+    writer.call(send_parts)
+    writer.call(make, (7,), "float32", "y")
+    writer.call(compute, 9, "y")
+    copied = writer.call(peers.gpu).pool_bytes_sent
+    writer.call(send_parts)  # x is under way, and y is not
+    # t, o and plain; t, o, row, plain and the one in n. Each begins at a multiple of 256.
+    assert (copied, writer.call(peers.gpu).pool_bytes_sent - copied) == (2 * 256 + 4000, 3 * 256 + 4096 + 24)
+    assert reader.call(first) == PARTS
+    assert reader.call(second) == {**PARTS, "y": told("cuda", np.full(7, 9, np.float32))}
+
+
+def test_it_goes_through_the_ring_with_a_hash(making):
+    writer, (reader,) = making()
+    writer.call(make)
+    writer.call(count)
+    assert reader.call(prepare)
+    writer.call(send_parts, "sha256")
+    hashes, got = reader.call(hashes_of_next)
+    assert got == PARTS and hashes == ringcast.pack(ARRAYS, hash="sha256").hashes
+    info = writer.call(peers.gpu)
+    assert (info.pool_frames, info.inline_frames) == (0, 1)
+
+
 def test_its_memory_is_used_again_when_it_is_gone_and_was_read(making):
     writer, (reader,) = making()
     writer.call(make)
@@ -153,6 +211,20 @@ def test_what_can_not_be_made_is_refused(making):
     said = writer.call(refusals)
     assert said[0][1] == errno.EMSGSIZE and said[1] == said[2] == ("ValueError", None)
     assert said[3:] == [("TimeoutError", True), True]
+
+
+def refusal(state, options=None):
+    with ringcast.Writer(peers.MEGABYTE, **(options or {})) as writer:
+        try:
+            writer.empty((3,), state["torch"].uint8)
+        except (TimeoutError, ringcast.Error) as error:
+            return type(error), error.errno, str(error)
+
+
+def test_it_is_refused_without_a_pool_or_a_device(alone, no_gpu):
+    kind, _, text = alone(refusal, {"gpu_pool_bytes": 0})
+    assert kind is TimeoutError and "no device pool" in text
+    assert no_gpu.call(refusal)[:2] == (ringcast.Error, errno.ENODEV)
 
 
 def close_before(state):

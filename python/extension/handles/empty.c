@@ -138,12 +138,13 @@ PyObject *rc_py_writer_empty(PyObject *object, PyObject *args, PyObject *keyword
   int ordinal;
   unsigned long long bytes, stream;
   PyObject *plan = rc_py_device_call(state, "plan_empty", "(OOO)", shape, dtype, device);
-  bool ok = plan && PyArg_ParseTuple(plan, "iKK", &ordinal, &bytes, &stream);
-  Py_XDECREF(plan);
-  if (!ok || !rc_py_writer_enter(writer)) return NULL;
-  PyObject *capsule = bytes ? make(writer, ordinal, bytes, (void *)(uintptr_t)stream) : rc_py_ref(Py_None);
-  rc_py_writer_leave(writer);
+  PyObject *capsule = NULL;
+  if (plan && PyArg_ParseTuple(plan, "iKKO", &ordinal, &bytes, &stream, &shape) && rc_py_writer_enter(writer)) {
+    capsule = bytes ? make(writer, ordinal, bytes, (void *)(uintptr_t)stream) : rc_py_ref(Py_None);
+    rc_py_writer_leave(writer);
+  }
   PyObject *tensor = capsule ? rc_py_device_call(state, "make_empty", "(OOOi)", capsule, shape, dtype, ordinal) : NULL;
   Py_XDECREF(capsule);
+  Py_XDECREF(plan); /* which holds the shape */
   return tensor;
 }
