@@ -9,12 +9,17 @@ import gc
 import pickle
 import random
 import struct
+import threading
+import time
+import types
 
 import numpy as np
 import pytest
 import values
+from device_peers import opens_once_others_run
 from keeping import KEEPS, MIB, address, is_free, is_kept, is_some, keeping, some, teach, tensor
 from needs import needs_torch, torch
+from peers import WATCHDOG
 from test_hostile_frames import BYTES, DICT, INT64, KEYED, NUMPY, TENSOR, entry, frame_of, send_frame
 
 import ringcast
@@ -292,6 +297,25 @@ def test_one_of_several_holds_the_frame_until_it_goes(pair):
     assert is_free(reader) != KEEPS and is_some(got["y"], 2)
     got.clear()
     assert is_free(reader)
+
+
+def test_other_threads_run_while_the_reader_copies_what_it_retained():
+    with keeping(16) as (writer, reader):
+        writer.send(some(1, 3), 0)
+        got = reader.recv(0)
+        assert is_kept(got) == KEEPS
+        if KEEPS:
+            with pytest.raises(TimeoutError, match="spill memory"):
+                writer.send(some(2, 14), 0)  # asks for room
+        opened = threading.Event()
+        with opens_once_others_run(types.SimpleNamespace(open=opened.set)):
+            deadline = time.monotonic() + WATCHDOG / 2  # before the other thread would demand the GIL
+            while not opened.is_set():  # the first call copies; a machine may let no other thread run meanwhile
+                assert time.monotonic() < deadline, "the GIL is not given away"
+                with pytest.raises(TimeoutError):
+                    reader.recv(0)
+        writer.send(some(2, 14), 0)
+        assert is_some(reader.recv(0), 2, 14) and is_some(got, 1, 3)
 
 
 def test_copies_are_copies(link):
