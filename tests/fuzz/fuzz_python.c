@@ -6,6 +6,7 @@
  * receiving them gives. Pickles are not allowed, as for who does not trust its sender; torch, which a frame could only
  * ask to be imported, is not there.
  */
+#include "python/extension/codec/decode.h"
 #include "python/extension/view.h"
 #include "ringcast/object.h"
 
@@ -86,9 +87,10 @@ static void clear_expected(PyObject *more) {
 
 static PyObject *decode(const void *data, size_t bytes) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
+  const struct rc_py_decode_options options = {.classes = &classes, .allow_pickle = false};
   uint32_t tag;
   fuzzed_frames++;
-  PyObject *object = rc_py_decode(state, &frame, NULL, &classes, false, &tag);
+  PyObject *object = rc_py_decode(state, &frame, &options, &tag);
   require(!object == !!PyErr_Occurred());
   if (!object) clear_expected(NULL);
   return object;
@@ -170,9 +172,9 @@ static void view(const void *data, size_t bytes, PyObject *whole) {
   const struct ringcast_frame frame = {.data = data, .bytes = bytes, .kind = RINGCAST_KIND_TENSORS};
   static struct rc_py_reader nobody; /* its hold has nothing to unmap */
   require(rc_py_reader_hold(&nobody));
-  const struct rc_py_decoder decoder = {.classes = &classes, .hold = nobody.hold};
+  const struct rc_py_decode_options options = {.classes = &classes, .hold = nobody.hold};
   uint32_t tag;
-  PyObject *viewed = expected(rc_py_decode_by(state, &frame, &decoder, &tag), NULL);
+  PyObject *viewed = expected(rc_py_decode(state, &frame, &options, &tag), NULL);
   require(!viewed == !whole);
   if (viewed) {
     PyObject *first = packed(viewed), *second = packed(whole);
