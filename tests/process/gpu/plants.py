@@ -105,9 +105,12 @@ PLANTS = {
     "counted_on_after_the_commit": (PLAIN, [
         ("consumers.c", "rc_store_release(&consumer->counted_turn, turn);", "(void)turn;"),
         ("lease.c", "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;",
-         "  nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);\n"
-         "  for (uint32_t i = 0; i < gpu->estate->segment.consumers; i++) if (gpu->counted[i].owner) "
-         "rc_store_release(&rc_gpu_control(&gpu->estate->segment)->consumers[i].counted_turn, gpu->counted[i].turn);\n"
+         "  for (uint32_t i = 0; i < gpu->estate->segment.consumers; i++) {\n"
+         "    _Atomic uint32_t *turn = &rc_gpu_control(&gpu->estate->segment)->consumers[i].counted_turn;\n"
+         "    if (!gpu->counted[i].owner || rc_load_relaxed(turn) == gpu->counted[i].turn) continue;\n"
+         "    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);\n"
+         "    rc_store_release(turn, gpu->counted[i].turn);\n"
+         "  }\n"
          "  slot->state = failed == 0 ? RC_POOL_SENT : RC_POOL_DROPPED;"),
         ("lease.c", "#include <errno.h>", "#include <errno.h>\n#include <time.h>")]),
     "never_counted_on": (PLAIN, [("consumers.c",
