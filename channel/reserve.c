@@ -106,8 +106,8 @@ static bool publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   if (writer->poller && writer->liveness.wanted < wanted) wanted = writer->liveness.wanted;
   bool changed = writer->published != wanted;
   writer->published = wanted;
-  rc_store_relaxed(&writer->ring.ring.control->wanted,
-                   wanted); /* K1 -> K3. Relaxed: E5 of wake_retainers publishes it */
+  /* K1 -> K3. Relaxed: E5 of wake_retainers publishes the store. */
+  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
   wake_retainers(writer);
   return changed;
 }

@@ -17,7 +17,6 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared
 #define rc_sub_acq_rel(p, v)   atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel)
 #define rc_swap_acquire(p, v)  atomic_exchange_explicit((p), (v), memory_order_acquire)
 #define rc_or_acq_rel(p, v)    atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
-#define rc_and_acq_rel(p, v)   atomic_fetch_and_explicit((p), (v), memory_order_acq_rel)
 
 /* Weak: may fail without cause, so call the macro in a loop. On failure *expected is the value found. */
 #define rc_cas_acq_rel(p, expected, v) \

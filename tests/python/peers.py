@@ -6,6 +6,7 @@ The functions take a dict first, which lives as long as the process.
 
 import ctypes
 import multiprocessing
+import os
 import traceback
 
 import numpy as np
@@ -13,6 +14,19 @@ import numpy as np
 import ringcast
 
 WATCHDOG = 120  # seconds; a test that takes longer hangs
+
+
+def in_a_forked_child(function):
+    """Calls it in a child made by fork, which must end well."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            function()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def serve(pipe):

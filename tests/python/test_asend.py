@@ -5,14 +5,13 @@ import asyncio
 import collections
 import errno
 import gc
-import os
 import selectors
 import threading
 
 import numpy as np
 import pytest
 from loops import LOOPS, is_let_go, is_out_of, new_loop, run, run_in, turns, waits
-from peers import WATCHDOG, attach
+from peers import WATCHDOG, attach, in_a_forked_child
 
 import ringcast
 
@@ -358,11 +357,7 @@ async def test_a_forked_child_takes_nothing_from_the_parent(loop, small):
     fill(writer)
     task = start(writer.asend(1))
     await waits(writer)
-    child = os.fork()
-    if child == 0:
-        writer.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_a_forked_child(writer.close)
     assert await drain_until(reader, task) == [1]
 
 

@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import pytest
 from loops import LOOPS, is_let_go, is_out_of, new_loop, run, run_in, turns, waits
-from peers import WATCHDOG, close_writer, make_writer
+from peers import WATCHDOG, close_writer, in_a_forked_child, make_writer
 
 import ringcast
 
@@ -426,11 +426,7 @@ async def test_a_forked_child_that_closes_its_copy_takes_nothing_from_the_parent
     writer, reader = ring
     task = asyncio.ensure_future(reader.arecv())
     await waits(reader)
-    child = os.fork()
-    if child == 0:
-        reader.close()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_a_forked_child(reader.close)
     writer.send(1)
     assert await task == 1
 

@@ -12,6 +12,7 @@ import threading
 
 import pytest
 from loops import LOOPS, is_out_of, waits
+from peers import in_a_forked_child
 from test_asend import drain_until, fill, start
 
 import ringcast
@@ -156,11 +157,7 @@ async def test_a_forked_child_that_drops_its_copy_of_a_wait_takes_nothing_from_t
     writer, reader = ring
     task = asyncio.ensure_future(reader.arecv())
     await waits(reader)
-    child = os.fork()
-    if child == 0:
-        task.get_coro().close()  # as the collector does, and the end of the interpreter
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    in_a_forked_child(task.get_coro().close)  # as the collector does, and the end of the interpreter
     writer.send(1)
     assert await task == 1
 
