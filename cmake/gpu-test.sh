@@ -5,9 +5,9 @@
 # package registry), runs them, each with a time limit, and leaves what they found in $OUT (default build/gpu/out) as
 # text and JSON. docs/gpu.md says what to make of it. Exit status 0 only if nothing failed.
 #
-# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes, perf, python; or those alone
-# that are named as arguments. A call goes on where an earlier one stopped: of the same sources, what build/gpu/out has
-# already does not run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
+# The steps: recon (a minute: what the device says of itself, as a table), doctor, probes, kernel (examples/kernel.cu),
+# perf, python; or those alone that are named as arguments. A call goes on where an earlier one stopped: of the same
+# sources, what build/gpu/out has already does not run again. GPU_TEST_SECONDS: when all of it is over, at the latest.
 # GPU_FAKE=1: on a machine without a GPU, with the tests' own driver: so that each line here has run before it counts.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -24,8 +24,9 @@ out=$(cd "$out" && pwd)
 [ ! -c /dev/nvidiactl ] || exec 9</dev/nvidiactl || echo "can't hold the driver open"
 
 # What was found with other sources does not count.
-sources=$(find CMakeLists.txt cmake include ring shm channel gpu tools python tests/gpu tests/fake_cuda -type f \
-  -regex '.*\.\([chS]\|py\|txt\|cmake\|sh\|map\)' -print0 | sort -z | xargs -0 cat | sha256sum | cut -c 1-16)
+sources=$(find CMakeLists.txt cmake include ring shm channel gpu tools python examples tests/gpu tests/fake_cuda \
+  -type f -regex '.*\.\([chS]\|cu\|py\|txt\|cmake\|sh\|map\)' -print0 | sort -z | xargs -0 cat |
+  sha256sum | cut -c 1-16)
 grep -qs "^sources $sources" "$kept/summary.txt" || rm -f "$kept"/*.txt "$kept"/*.json "$kept"/*.jsonl
 [ "$out" = "$kept" ] || { rm -f "$out"/*.txt "$out"/*.json "$out"/*.jsonl; cp -p "$kept"/* "$out/" 2>/dev/null; }
 earlier=$(cd "$out" && find . -name '*.json*' -printf '%f, ' | sed 's/, $//')
@@ -174,6 +175,15 @@ if [ -n "$why" ]; then
   say "  $why"
 fi
 step probes 600 probes.jsonl "${probe[@]}" --after "$out/probes.jsonl"
+nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc)
+if [ -n "$fake" ]; then
+  : # has no kernels
+elif [ -n "$nvcc" ]; then
+  step kernel 90 kernel.txt bash -c '"$1" -I include -o "$2/kernel" examples/kernel.cu -L "$2" -lringcast \
+    -Xlinker -rpath="$PWD/$2" && "$2/kernel"' kernel "$nvcc" "$build"
+else
+  ! is_wanted kernel || not_run+=("kernel (no nvcc)")
+fi
 step perf-1 120 perf.json "${perf[@]}"
 step perf-3 120 perf.json "${perf[@]}" --readers 3
 if [ -n "$(find "$build/site" -name '_ringcast*.so')" ]; then
