@@ -22,7 +22,7 @@ void rc_backoff_pause(struct rc_backoff *backoff, const struct rc_ring_reader *r
   uint64_t position = ring->next;
   for (uint32_t done = 0; done < pauses && more != 0; done += RC_BACKOFF_STRETCH) {
     for (uint32_t i = 0; i < RC_BACKOFF_STRETCH; i++) rc_relax();
-    more = rc_ring_count(&ring->ring, &position, RC_BACKOFF_MOST);
+    more = rc_ring_count(&ring->view, &position, RC_BACKOFF_MOST);
     frames += more;
   }
   rc_backoff_learn(backoff, pauses, more != 0 ? frames : least(frames, pauses / RC_BACKOFF_WORTH));

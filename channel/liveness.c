@@ -29,7 +29,7 @@
 #define JOINING_NS SLICE_NS /* joining takes less than a microsecond: a slower reader is stopped */
 
 static _Atomic uint64_t *owner_of(const ringcast_writer *writer, uint32_t slot) {
-  return &writer->ring.ring.control->slots[slot].owner;
+  return &writer->ring.view.control->slots[slot].owner;
 }
 
 static uint64_t load_owner(const ringcast_writer *writer, uint32_t slot) {
@@ -51,14 +51,14 @@ static const struct rc_blocked *blocked_by(const ringcast_writer *writer, struct
 
 bool rc_writer_peer(const ringcast_writer *writer, uint32_t index, struct ringcast_peer *out) {
   struct rc_blocked blocked;
-  return rc_peer_read(&writer->ring.ring, index, writer->ring.tail, blocked_by(writer, &blocked), out);
+  return rc_peer_read(&writer->ring.view, index, writer->ring.tail, blocked_by(writer, &blocked), out);
 }
 
 int ringcast_writer_peers(ringcast_writer *writer, struct ringcast_peer *peers, uint32_t capacity) {
   int result = rc_check_fork(writer->forks);
   struct rc_blocked blocked;
   if (result != 0) return result;
-  return rc_peers_read(&writer->ring.ring, writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
+  return rc_peers_read(&writer->ring.view, writer->ring.tail, blocked_by(writer, &blocked), peers, capacity);
 }
 
 int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) {
@@ -66,7 +66,7 @@ int ringcast_writer_slowest(ringcast_writer *writer, struct ringcast_peer *out) 
   if (result == 0) result = rc_sized_check("ringcast_peer", out->size);
   if (result != 0) return result;
   struct ringcast_peer peer;
-  if (!rc_peer_slowest(&writer->ring.ring, writer->ring.tail, &peer)) return 0;
+  if (!rc_peer_slowest(&writer->ring.view, writer->ring.tail, &peer)) return 0;
   rc_writer_peer(writer, peer.slot, &peer); /* false: the reader has left just now, and `peer` is as before */
   rc_sized_write(out, out->size, &peer, sizeof peer);
   return 1;
@@ -86,7 +86,7 @@ static void queue_departure(struct rc_liveness *liveness, const struct ringcast_
 
 /* Goes on without a reader: frees its slot if dead, else evicts it. False: the reader has left meanwhile. */
 static bool remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner, bool dead) {
-  const struct rc_ring *ring = &writer->ring.ring;
+  const struct rc_ring *ring = &writer->ring.view;
   struct ringcast_peer peer;
   bool known = rc_writer_peer(writer, slot, &peer);
   if (dead) RC_POINT(REAP);
@@ -108,7 +108,7 @@ static bool remove_reader(ringcast_writer *writer, uint32_t slot, uint64_t owner
 
 void rc_liveness_reap_dead(ringcast_writer *writer) {
   if (writer->liveness.on_death == RINGCAST_FAIL) return;
-  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     if (rc_owner_state(owner) == RC_SLOT_ACTIVE && rc_owner_is_dead(owner)) remove_reader(writer, i, owner, true);
   }
@@ -125,7 +125,7 @@ static void check_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
     liveness->joining_since = now;
   } else if (now - liveness->joining_since >= JOINING_NS) {
     RC_POINT(REFUSE);
-    rc_slot_evict(&writer->ring.ring, slot, owner); /* V1 */
+    rc_slot_evict(&writer->ring.view, slot, owner); /* V1 */
     RC_POINT(REFUSE_DONE);
   }
 }
@@ -134,14 +134,14 @@ static void check_joining(ringcast_writer *writer, uint32_t slot, uint64_t owner
  * eviction was reported. Evicted readers do not block, so each call checks one slot for them: to ask /proc about many
  * processes takes longer than a wait. */
 void rc_liveness_reap_joining(ringcast_writer *writer) {
-  uint32_t slots = writer->ring.ring.slots, turn = writer->liveness.reap_turn++ % slots;
+  uint32_t slots = writer->ring.view.slots, turn = writer->liveness.reap_turn++ % slots;
   bool checked = false;
   for (uint32_t i = 0; i < slots; i++) {
     uint64_t owner = load_owner(writer, i);
     enum rc_slot_state state = rc_owner_state(owner);
     if (state != RC_SLOT_JOINING && (state != RC_SLOT_EVICTED || i != turn)) continue;
     if (rc_owner_is_dead(owner)) {
-      rc_slot_reap(&writer->ring.ring, i, owner);
+      rc_slot_reap(&writer->ring.view, i, owner);
     } else if (state == RC_SLOT_JOINING && !checked) { /* one at a time: the first one blocks the grant */
       check_joining(writer, i, owner, rc_now_ns());
       checked = true;
@@ -185,11 +185,11 @@ int64_t rc_liveness_slice(const ringcast_writer *writer) {
 /* Checks the readers that have blocked since the clock started. Past slow_ns: removes them, or fails, by the policy. */
 static int check_slow(ringcast_writer *writer, uint64_t wanted) {
   struct rc_liveness *liveness = &writer->liveness;
-  struct rc_slot *slots = writer->ring.ring.control->slots;
+  struct rc_slot *slots = writer->ring.view.control->slots;
   int64_t now = rc_now_ns();
   bool late = liveness->slow_ns != 0 && now - liveness->since >= liveness->slow_ns, any = false;
   int result = -EAGAIN;
-  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i), cursor = rc_load_acquire(&slots[i].cursor); /* <- A1 */
     if (rc_owner_state(owner) != RC_SLOT_ACTIVE || cursor >= liveness->wanted) continue;
     any = true;
@@ -214,7 +214,7 @@ static int check_others(ringcast_writer *writer) {
   int64_t now = rc_now_ns();
   int result = -EAGAIN;
   if (now - liveness->checked < OTHERS_NS) return -EAGAIN;
-  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     if (i == writer->ring.blocker || rc_owner_state(owner) != RC_SLOT_ACTIVE || !rc_owner_is_dead(owner)) continue;
     if (liveness->on_death == RINGCAST_EVICT) {
@@ -248,7 +248,7 @@ int rc_liveness_check_blockers(ringcast_writer *writer, uint64_t wanted) {
 bool rc_liveness_evict_invalid(ringcast_writer *writer) {
   uint32_t slot = writer->ring.blocker;
   uint64_t owner = load_owner(writer, slot);
-  uint64_t cursor = rc_load_acquire(&writer->ring.ring.control->slots[slot].cursor); /* <- A1 */
+  uint64_t cursor = rc_load_acquire(&writer->ring.view.control->slots[slot].cursor); /* <- A1 */
   if (rc_owner_state(owner) != RC_SLOT_ACTIVE || rc_ring_is_cursor(&writer->ring, cursor)) return true;
   if (writer->liveness.on_death == RINGCAST_FAIL) return false;
   remove_reader(writer, slot, owner, rc_owner_is_dead(owner));
@@ -258,7 +258,7 @@ bool rc_liveness_evict_invalid(ringcast_writer *writer) {
 /* ---- Reporting departed readers --------------------------------------------------------------------------------- */
 
 void rc_liveness_watch_all(ringcast_writer *writer) {
-  for (uint32_t i = 0; i < writer->ring.ring.slots; i++) {
+  for (uint32_t i = 0; i < writer->ring.view.slots; i++) {
     uint64_t owner = load_owner(writer, i);
     struct rc_watch watch;
     rc_watch_init(&watch, (int32_t)rc_owner_pid(owner), rc_owner_start(owner), RC_START_MASK);
@@ -268,7 +268,7 @@ void rc_liveness_watch_all(ringcast_writer *writer) {
 
 static int begin_watching(ringcast_writer *writer) {
   if (!writer->liveness.poller) {
-    int result = rc_poller_open(NULL, writer->ring.ring.slots, &writer->liveness.poller);
+    int result = rc_poller_open(NULL, writer->ring.view.slots, &writer->liveness.poller);
     if (result != 0) return rc_fail(result, "can't make a descriptor that watches the readers: %s", strerror(-result));
     rc_poller_raise(writer->liveness.poller, writer->liveness.count != 0);
   }

@@ -141,10 +141,10 @@ int ringcast_reader_attach_ex(const char *handle, const struct ringcast_reader_o
 }
 
 static void leave_ring(ringcast_reader *reader) {
-  rc_slot_free(&reader->ring.ring, reader->ring.slot, reader->ring.owner);
+  rc_slot_free(&reader->ring.view, reader->ring.slot, reader->ring.owner);
   RC_POINT(FREED);
-  rc_ring_participants(&reader->ring.ring);
-  rc_wake(&reader->ring.ring.control->not_full);
+  rc_ring_participants(&reader->ring.view);
+  rc_wake(&reader->ring.view.control->not_full);
   RC_POINT(LEAVE_TOLD);
 }
 
@@ -183,7 +183,7 @@ static int poll_frame(void *context) {
   int result = rc_ring_next(&wait->reader->ring, wait->out);
   if (result != -EAGAIN) return result;
   rc_retain_check_wanted(wait->reader);
-  if (rc_load_acquire(&wait->reader->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
+  if (rc_load_acquire(&wait->reader->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = rc_ring_next(&wait->reader->ring, wait->out); /* a frame committed between the first poll and closing */
   return result == -EAGAIN ? -EPIPE : result;
 }
@@ -194,14 +194,14 @@ static int check_writer(void *context) {
   if (rc_watch_is_alive(&wait->reader->writer)) return -EAGAIN;
   /* Spares the other readers their own check. No wake-up: each sleeper finds `closed`, or the death, within a slice. */
   RC_POINT(MOURN);
-  rc_store_release(&wait->reader->ring.ring.control->closed, 1);
+  rc_store_release(&wait->reader->ring.view.control->closed, 1);
   RC_POINT(MOURNED);
   return poll_frame(wait);
 }
 
 static const void *word_of_next_frame(void *context) {
   const struct rc_ring_reader *ring = &((struct reader_wait *)context)->reader->ring;
-  return &rc_frame_at(&ring->ring, ring->next)->commit;
+  return &rc_frame_at(&ring->view, ring->next)->commit;
 }
 
 static int fail_to_read(ringcast_reader *reader, int code) {
@@ -260,7 +260,7 @@ int ringcast_reader_fd(ringcast_reader *reader) {
 /* Checks a spilled frame before its lease. After an error the frame is still the next frame. */
 static int check_spilled(ringcast_reader *reader, const struct rc_ring_frame *frame) {
   /* Relaxed: the acquire of the frame's commit covers the epoch. */
-  uint32_t epoch = rc_load_relaxed(&reader->ring.ring.control->spill_epoch);
+  uint32_t epoch = rc_load_relaxed(&reader->ring.view.control->spill_epoch);
   int result = rc_commit_view_check(&reader->view, frame->offset, frame->bytes, epoch);
   RC_POINT(SPILL_CHECKED);
   if (result == 0) return 0;
@@ -275,7 +275,7 @@ static int wait_for_frame(ringcast_reader *reader, int64_t timeout_ns, struct rc
   if (result != 0) return result;
   struct reader_wait wait = {.reader = reader, .out = frame};
   const struct rc_wait how = {.poll = poll_frame, .check = check_writer, .word = word_of_next_frame, .context = &wait};
-  struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
   result = rc_wait_counted(&reader->waiter, &how, timeout_ns, &slot->counts, &slot->waits);
   if (result == -EAGAIN && reader->poller) result = rc_reader_arm(reader, poll_frame, &wait);
   return result == 0 ? 0 : fail_to_read(reader, result);

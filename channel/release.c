@@ -8,17 +8,17 @@
  * a standing announcement, and loads the cursors once more after E2 and at E9, which follows either store: so either
  * this load finds the newest `wanted`, or the writer finds the cursor. */
 static void wake_sleeper(ringcast_reader *reader) {
-  struct rc_control *control = reader->ring.ring.control;
+  struct rc_control *control = reader->ring.view.control;
   if (reader->ring.cursor >= rc_load_relaxed(&control->wanted) && rc_wake(&control->not_full))
     rc_store_relaxed(&control->slots[reader->ring.slot].counts.wakes, ++reader->wakes); /* relaxed: a count */
 }
 
 static inline void wake_for_room(ringcast_reader *reader) {
-  if (rc_unlikely(rc_eventcount_is_asleep_unfenced(&reader->ring.ring.control->not_full))) wake_sleeper(reader);
+  if (rc_unlikely(rc_eventcount_is_asleep_unfenced(&reader->ring.view.control->not_full))) wake_sleeper(reader);
 }
 
 static inline void count_frame(const ringcast_reader *reader, const struct ringcast_frame *frame) {
-  rc_count_frame(&reader->ring.ring.control->slots[reader->ring.slot].counts, frame->bytes);
+  rc_count_frame(&reader->ring.view.control->slots[reader->ring.slot].counts, frame->bytes);
 }
 
 /* The frame has lost its last lease or pin. */
@@ -52,7 +52,7 @@ int ringcast_reader_release(ringcast_reader *reader, const struct ringcast_frame
   if (rc_unlikely(reader->forks != rc_fork_count() || !rc_ring_release_only(&reader->ring, frame->position)))
     return release_slowly(reader, frame);
   count_frame(reader, frame);
-  if (rc_unlikely(rc_eventcount_is_asleep_unfenced(&reader->ring.ring.control->not_full)))
+  if (rc_unlikely(rc_eventcount_is_asleep_unfenced(&reader->ring.view.control->not_full)))
     return released_to_sleeper(reader);
   return 0;
 }

@@ -18,8 +18,8 @@ struct writer_wait {
 
 static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, const struct rc_wait *how) {
   ringcast_writer *writer = wait->writer;
-  struct rc_control *control = writer->ring.ring.control;
-  rc_ring_participants(&writer->ring.ring);
+  struct rc_control *control = writer->ring.view.control;
+  rc_ring_participants(&writer->ring.view);
   return rc_wait_counted(&writer->waiter, how, timeout_ns, &control->counts, &control->waits);
 }
 
@@ -28,7 +28,7 @@ static int wait_for_room_event(struct writer_wait *wait, int64_t timeout_ns, con
 /* To check each reader asks the kernel, so first count the attached readers. */
 static int poll_readers(void *context) {
   struct writer_wait *wait = context;
-  const struct rc_ring *ring = &wait->writer->ring.ring;
+  const struct rc_ring *ring = &wait->writer->ring.view;
   uint32_t active = 0;
   for (uint32_t i = 0; i < ring->slots; i++)
     active += rc_owner_state(rc_load_acquire(&ring->control->slots[i].owner)) == RC_SLOT_ACTIVE; /* pairs with J4 */
@@ -50,14 +50,14 @@ int ringcast_writer_wait_readers(ringcast_writer *writer, uint32_t count, int64_
     return rc_fail(-EINVAL, "can't wait for %u readers: the ring has %u slots", count, writer->segment.slots);
   /* No cursor matters here: joining and leaving wake the writer whatever `wanted` says. But the descriptor may wait for
    * room at the same time, and continue afterwards. Relaxed: as in publish_wanted. */
-  if (!writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, RC_WANTED_NONE);
+  if (!writer->poller) rc_store_relaxed(&writer->ring.view.control->wanted, RC_WANTED_NONE);
   struct writer_wait wait = {.writer = writer, .readers = count};
   const struct rc_wait how = {.poll = poll_readers, .check = check_readers, .context = &wait, .sleep_only = true};
   result = wait_for_room_event(&wait, timeout_ns, &how);
   if (result == -EDEADLK) return rc_fail_shared();
   if (writer->liveness.poller) rc_liveness_watch_all(writer);
   if (result == 0) return (int)wait.found;
-  wait.found = rc_peer_count(&writer->ring.ring);
+  wait.found = rc_peer_count(&writer->ring.view);
   return rc_fail(result, "%u of %u readers are attached", wait.found, count);
 }
 
@@ -81,7 +81,7 @@ static int take_room(struct writer_wait *wait) {
 
 static int poll_room(void *context) {
   struct writer_wait *wait = context;
-  wait->removals = wait->writer->ring.ring.slots;
+  wait->removals = wait->writer->ring.view.slots;
   return take_room(wait);
 }
 
@@ -90,7 +90,7 @@ static uint64_t wanted_now(const struct writer_wait *wait) { return rc_writer_wa
 
 /* The writer has stored `wanted` and goes to sleep: wakes sleeping readers that retain frames. */
 static void wake_retainers(ringcast_writer *writer) {
-  const struct rc_ring *ring = &writer->ring.ring;
+  const struct rc_ring *ring = &writer->ring.view;
   if (!rc_eventcount_is_asleep(&ring->control->not_empty)) return; /* K4 <- K2 */
   for (uint32_t i = 0; i < ring->slots; i++)
     if (rc_load_relaxed(&ring->control->slots[i].retains) != 0) { /* relaxed: E6 acquired the stores before E1 */
@@ -107,7 +107,7 @@ static bool publish_wanted(struct writer_wait *wait, uint64_t wanted) {
   bool changed = writer->published != wanted;
   writer->published = wanted;
   /* K1 -> K3. Relaxed: E5 of wake_retainers publishes the store. */
-  rc_store_relaxed(&writer->ring.ring.control->wanted, wanted);
+  rc_store_relaxed(&writer->ring.view.control->wanted, wanted);
   wake_retainers(writer);
   return changed;
 }
@@ -120,13 +120,13 @@ static int64_t slice_of(void *context) {
 
 static const void *word_of_blocker(void *context) {
   ringcast_writer *writer = ((struct writer_wait *)context)->writer;
-  return &writer->ring.ring.control->slots[writer->ring.blocker].cursor;
+  return &writer->ring.view.control->slots[writer->ring.blocker].cursor;
 }
 
 static int check_room(void *context) {
   struct writer_wait *wait = context;
   int result, verdict;
-  wait->removals = wait->writer->ring.ring.slots;
+  wait->removals = wait->writer->ring.view.slots;
   rc_liveness_reap_joining(wait->writer);
   do {
     result = take_room(wait); /* the blocker may have left */
@@ -245,7 +245,7 @@ static int wait_for_room(struct writer_wait *wait, int64_t timeout_ns) {
   uint64_t wanted = wanted_now(wait);
   rc_liveness_begin(writer, wanted);
   publish_wanted(wait, wanted);
-  struct rc_slot *blocker = &writer->ring.ring.control->slots[writer->ring.blocker];
+  struct rc_slot *blocker = &writer->ring.view.control->slots[writer->ring.blocker];
   if (timeout_ns != 0) rc_store_relaxed(&blocker->stalls, rc_load_relaxed(&blocker->stalls) + 1); /* relaxed: a count */
   const struct rc_wait how = {.poll = poll_room,
                               .check = check_room,
@@ -267,7 +267,7 @@ rc_slow int rc_writer_reserve_slowly(ringcast_writer *writer, size_t bytes, int6
   if (result == -EAGAIN) result = wait_for_room(&wait, timeout_ns);
   /* The wait is over. After -EAGAIN the caller asks again, so readers with retained frames go on making room.
    * Relaxed: as in publish_wanted. */
-  if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.ring.control->wanted, 0);
+  if (result != -EAGAIN && !writer->poller) rc_store_relaxed(&writer->ring.view.control->wanted, 0);
   if (result != 0) return fail_to_reserve(writer, result, bytes);
   writer->liveness.since = 0;
   *out = (struct ringcast_span){.data = data, .bytes = bytes};

@@ -10,7 +10,7 @@
 /* Gives idle spill memory back to the machine, and publishes the change. Off the hot path: called where the cursors
  * have just been loaded, or memory was taken. */
 static void trim(ringcast_writer *writer) {
-  struct rc_control *control = writer->ring.ring.control;
+  struct rc_control *control = writer->ring.view.control;
   writer->looked = writer->ring.limit;
   if (writer->commit.excess == 0) return;
   rc_spill_reclaim(&writer->spill, &writer->ring); /* frees nothing while a reader joins: then the next call does */
@@ -36,7 +36,7 @@ static int move_to_spill(ringcast_writer *writer, uint64_t bytes, bool grow, con
   if (result == -EAGAIN && looked != 0) return looked;
   if (result != 0) return result;
   result = rc_commit_provide(&writer->commit, offset, rc_spill_room(bytes));
-  rc_store_relaxed(&writer->ring.ring.control->spill_used, writer->commit.in_place); /* relaxed: a statistic */
+  rc_store_relaxed(&writer->ring.view.control->spill_used, writer->commit.in_place); /* relaxed: a statistic */
   if (result != 0) return result;
   uint8_t *to = payload_at(writer, offset);
   if (filled != 0 && to != from) memmove(to, from, filled);

@@ -301,7 +301,7 @@ static bool is_due(const ringcast_reader *reader, const struct ringcast_retained
 static void unshare(ringcast_reader *reader, struct ringcast_retained *retained, uint64_t wanted) {
   struct ringcast_frame frame = retained->frame;
   uint32_t state = RETAINED;
-  bool changes = rc_load_acquire(&reader->ring.ring.control->closed) == 0; /* C1 <- C0: a closed ring stays as it is */
+  bool changes = rc_load_acquire(&reader->ring.view.control->closed) == 0; /* C1 <- C0: a closed ring stays as it is */
   RC_POINT(UNSHARE);
   if (changes) rc_private_map_unshare(&retained->retainer->private_map, retained->offset, retained->bytes);
   /* Release: from here on ringcast_retained_release frees the entry. -> its load */

@@ -26,7 +26,7 @@ void rc_retain_end(ringcast_reader *reader);
 /* The reader has found no frame and waits on: the writer may wait for retained frames. */
 static inline void rc_retain_check_wanted(ringcast_reader *reader) {
   if (rc_likely(reader->retained == 0)) return;
-  uint64_t wanted = rc_load_relaxed(&reader->ring.ring.control->wanted); /* K3 <- K1; relaxed: see retain.c */
+  uint64_t wanted = rc_load_relaxed(&reader->ring.view.control->wanted); /* K3 <- K1; relaxed: see retain.c */
   if (wanted > reader->ring.cursor && wanted != UINT64_MAX) rc_retain_settle(reader, wanted);
 }
 

@@ -74,13 +74,13 @@ int rc_info_write(const struct rc_segment *segment, uint64_t tail, const struct 
 
 int ringcast_writer_stats(const ringcast_writer *writer, struct ringcast_stats *out) {
   int result = rc_check_fork(writer->forks);
-  struct rc_control *control = writer->ring.ring.control;
+  struct rc_control *control = writer->ring.view.control;
   return result != 0 ? result : rc_stats_write(&control->counts, &control->waits, out);
 }
 
 int ringcast_reader_stats(const ringcast_reader *reader, struct ringcast_stats *out) {
   int result = rc_check_fork(reader->forks);
-  struct rc_slot *slot = &reader->ring.ring.control->slots[reader->ring.slot];
+  struct rc_slot *slot = &reader->ring.view.control->slots[reader->ring.slot];
   return result != 0 ? result : rc_stats_write(&slot->counts, &slot->waits, out);
 }
 
@@ -93,15 +93,15 @@ int ringcast_reader_info(const ringcast_reader *reader, struct ringcast_info *ou
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
   /* Relaxed: a statistic, no data is read because of it. */
-  uint64_t tail = rc_load_relaxed(&reader->ring.ring.control->tail);
+  uint64_t tail = rc_load_relaxed(&reader->ring.view.control->tail);
   return rc_info_write(&reader->segment, tail, &reader->waiter, out);
 }
 
 int ringcast_reader_lag(const ringcast_reader *reader, uint64_t *out) {
   int result = rc_check_fork(reader->forks);
   if (result != 0) return result;
-  uint64_t lag = rc_load_relaxed(&reader->ring.ring.control->tail) - reader->ring.cursor; /* relaxed: as above */
-  *out = lag <= reader->ring.ring.capacity
+  uint64_t lag = rc_load_relaxed(&reader->ring.view.control->tail) - reader->ring.cursor; /* relaxed: as above */
+  *out = lag <= reader->ring.view.capacity
              ? lag
              : 0; /* the writer stores the tail just after the commit that the reader saw */
   return 0;

@@ -103,7 +103,7 @@ static int poll_tap(void *context) {
   struct tap_wait *wait = context;
   int result = copy_next(wait->tap, wait->out);
   if (result != -EAGAIN) return result;
-  if (rc_load_acquire(&wait->tap->ring.ring.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
+  if (rc_load_acquire(&wait->tap->ring.view.control->closed) == 0) return -EAGAIN; /* C1 <- C0 */
   result = copy_next(wait->tap, wait->out);
   return result == -EAGAIN ? -EPIPE : result;
 }
@@ -157,7 +157,7 @@ int ringcast_tap_lost(const ringcast_tap *tap, uint64_t *bytes, uint64_t *gaps) 
 }
 
 static uint64_t tail_of(const ringcast_tap *tap) {
-  return rc_load_relaxed(&tap->ring.ring.control->tail); /* relaxed: a statistic */
+  return rc_load_relaxed(&tap->ring.view.control->tail); /* relaxed: a statistic */
 }
 
 int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
@@ -167,11 +167,11 @@ int ringcast_tap_info(const ringcast_tap *tap, struct ringcast_info *out) {
 
 int ringcast_tap_stats(const ringcast_tap *tap, struct ringcast_stats *out) {
   int result = rc_check_fork(tap->forks);
-  struct rc_control *control = tap->ring.ring.control;
+  struct rc_control *control = tap->ring.view.control;
   return result != 0 ? result : rc_stats_write(&control->counts, &control->waits, out);
 }
 
 int ringcast_tap_peers(const ringcast_tap *tap, struct ringcast_peer *peers, uint32_t capacity) {
   int result = rc_check_fork(tap->forks);
-  return result != 0 ? result : rc_peers_read(&tap->ring.ring, tail_of(tap), NULL, peers, capacity);
+  return result != 0 ? result : rc_peers_read(&tap->ring.view, tail_of(tap), NULL, peers, capacity);
 }

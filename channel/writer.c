@@ -139,7 +139,7 @@ int ringcast_writer_create_ex(const struct ringcast_writer_options *given, ringc
   rc_ring_writer_init(&writer->ring, rc_segment_ring(&writer->segment));
   rc_spill_init(&writer->spill, writer->segment.spill.bytes);
   writer->ring_frame = rc_ring_max_frame(writer->segment.capacity);
-  rc_ring_participants(&writer->ring.ring);
+  rc_ring_participants(&writer->ring.view);
   rc_cpus_enter(&control->cpus);
   rc_store_relaxed(&control->evicts, options.on_slow == RINGCAST_EVICT); /* relaxed: no process has the handle yet */
   rc_handle_format(&handle, writer->handle);
@@ -188,7 +188,7 @@ int ringcast_writer_grow(ringcast_writer *writer, size_t bytes, int64_t timeout_
 }
 
 static rc_slow int wake_readers(ringcast_writer *writer) {
-  struct rc_control *control = writer->ring.ring.control;
+  struct rc_control *control = writer->ring.view.control;
   if (rc_wake(&control->not_empty)) rc_store_relaxed(&control->counts.wakes, ++writer->wakes);
   return 0;
 }
@@ -203,7 +203,7 @@ static rc_slow int commit_slowly(ringcast_writer *writer, size_t bytes, uint16_t
   if (result != 0) return result;
   result = writer->is_large ? rc_writer_commit_large(writer, bytes, kind) : rc_ring_commit(&writer->ring, bytes, kind);
   if (result != 0) return fail_to_commit(writer, bytes);
-  rc_count_frame(&writer->ring.ring.control->counts, bytes);
+  rc_count_frame(&writer->ring.view.control->counts, bytes);
   return wake_readers(writer);
 }
 
@@ -211,8 +211,8 @@ int ringcast_writer_commit(ringcast_writer *writer, size_t bytes, uint16_t kind)
   if (rc_unlikely(writer->forks != rc_fork_count() || writer->is_large ||
                   rc_ring_commit(&writer->ring, bytes, kind) != 0))
     return commit_slowly(writer, bytes, kind);
-  rc_count_frame(&writer->ring.ring.control->counts, bytes);
-  bool asleep = rc_eventcount_is_asleep(&writer->ring.ring.control->not_empty);
+  rc_count_frame(&writer->ring.view.control->counts, bytes);
+  bool asleep = rc_eventcount_is_asleep(&writer->ring.view.control->not_empty);
   rc_ring_zero_ahead(&writer->ring, bytes);
   return rc_unlikely(asleep) ? wake_readers(writer) : 0;
 }

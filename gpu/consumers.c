@@ -55,7 +55,7 @@ static uint32_t opened_turn(struct rc_gpu_consumer *place, uint64_t owner) {
 }
 
 enum ringcast_gpu_way rc_consumers_look(ringcast_gpu_writer *gpu, uint32_t *reader, int32_t *pid, int32_t *reason) {
-  const struct rc_ring *ring = &gpu->writer->ring.ring;
+  const struct rc_ring *ring = &gpu->writer->ring.view;
   for (uint32_t i = 0; i < ring->slots; i++) {
     uint64_t owner = rc_load_acquire(&ring->control->slots[i].owner); /* pairs with J4 */
     enum rc_slot_state state = rc_owner_state(owner);
@@ -93,7 +93,7 @@ void rc_consumers_tell(ringcast_gpu_writer *gpu, struct ringcast_gpu_info *info)
   else if (info->way == RINGCAST_GPU_WAY_REFUSED)
     snprintf(info->why, sizeof info->why, "reader %u (pid %d) can't open the pool: %s", info->reader, info->reader_pid,
              words_of(reason));
-  else if (rc_peer_count(&gpu->writer->ring.ring) == 0) info->way = RINGCAST_GPU_WAY_NO_READER;
+  else if (rc_peer_count(&gpu->writer->ring.view) == 0) info->way = RINGCAST_GPU_WAY_NO_READER;
 }
 
 bool rc_consumer_has_lock(const struct rc_gpu_segment *segment, const struct rc_counted *counted, uint32_t index) {

@@ -112,7 +112,7 @@ int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t p
   estate->device = *device;
   estate->pool_bytes = pool_bytes;
   estate->forks = rc_fork_count();
-  int failed = rc_gpu_segment_create(device, slots, writer->ring.ring.slots, &estate->segment);
+  int failed = rc_gpu_segment_create(device, slots, writer->ring.view.slots, &estate->segment);
   if (failed != 0) {
     if (failed == -ETIMEDOUT) device->context = NULL; /* never released */
     free(estate);
@@ -132,7 +132,7 @@ int rc_estate_make(struct rc_device *device, ringcast_writer *writer, uint64_t p
   estates.first = estate;
   pthread_mutex_unlock(&estates.mutex);
   RC_POINT(POOL_MADE);
-  rc_gpu_place_write(&writer->ring.ring.control->device, &place);
+  rc_gpu_place_write(&writer->ring.view.control->device, &place);
   RC_POINT(POOL_TOLD);
   device->context = NULL; /* the estate has it */
   *out = estate;

@@ -73,7 +73,7 @@ static void forget_imports(ringcast_gpu_reader *gpu, bool all) {
 
 int rc_gpu_reader_open_pool(ringcast_gpu_reader *gpu) {
   struct rc_gpu_place place;
-  if (rc_gpu_place_read(&gpu->reader->ring.ring.control->device, &place) != 0) return 0;
+  if (rc_gpu_place_read(&gpu->reader->ring.view.control->device, &place) != 0) return 0;
   /* There may be frames of an earlier one still to be read, or being read. */
   if (gpu->reader->ring.cursor < place.position) return 0;
   if (gpu->import && gpu->import->segment.epoch == place.epoch) return 0;
@@ -104,7 +104,7 @@ int ringcast_gpu_reader_prepare(ringcast_gpu_reader *gpu) {
   if (failed != 0) return failed;
   bool has_failed = rc_gpu_reader_open_pool(gpu) != 0;
   rc_cuda_leave(&entry);
-  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: to be told apart alone */
   if (epoch != 0 && gpu->import && gpu->import->segment.epoch == epoch) return 0;
   if (epoch != 0 && gpu->refused == epoch) return rc_fail(-ENOTSUP, "the writer's pool can't be opened: %s", gpu->why);
   if (has_failed) return rc_fail(-EAGAIN, "the writer's pool can't be opened now: %s", gpu->why);
@@ -192,7 +192,7 @@ int ringcast_gpu_check(const ringcast_gpu_reader *gpu) {
 
 /* Also of one that can't be opened just now, as long as it is the writer's. */
 static bool has_refused(const ringcast_gpu_reader *gpu) {
-  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.ring.control->device.epoch); /* relaxed: to be told apart alone */
+  uint32_t epoch = rc_load_relaxed(&gpu->reader->ring.view.control->device.epoch); /* relaxed: to be told apart alone */
   return gpu->refused != 0 || (gpu->failed != 0 && gpu->failed == epoch);
 }
 

@@ -87,7 +87,7 @@ static int add_pool(ringcast_gpu_writer *gpu, const struct ringcast_gpu_writer_o
 
 static void leave_pool(ringcast_gpu_writer *gpu) {
   if (!gpu->estate || !gpu->writer) return;
-  rc_gpu_place_write(&gpu->writer->ring.ring.control->device, &(struct rc_gpu_place){.epoch = 0});
+  rc_gpu_place_write(&gpu->writer->ring.view.control->device, &(struct rc_gpu_place){.epoch = 0});
   for (uint32_t i = 0; i < gpu->pool.slot_count; i++)
     gpu->estate->is_kept |= gpu->pool.slots[i].state == RC_POOL_LEASED && gpu->pool.slots[i].is_kept;
   rc_estate_leave(gpu->estate, gpu->counted); /* it may be freed by now, or by somebody else at any time */
@@ -103,7 +103,7 @@ static void look_for_loss(ringcast_gpu_writer *gpu) {
 static void unregister_ring(ringcast_gpu_writer *gpu) {
   struct rc_cuda_entry entry;
   if (!gpu->registered || !rc_device_enter_to_close(&gpu->device, &entry)) return;
-  gpu->device.cuda->host_unregister(gpu->writer->ring.ring.data);
+  gpu->device.cuda->host_unregister(gpu->writer->ring.view.data);
   rc_cuda_leave(&entry);
 }
 
@@ -126,7 +126,7 @@ int ringcast_gpu_writer_open(ringcast_writer *writer, const struct ringcast_gpu_
   if (writer->attachment.detach)
     return rc_fail_as(-EBUSY, "this writer has a ringcast_gpu_writer already: close that first");
   ringcast_gpu_writer *gpu = calloc(1, sizeof *gpu);
-  struct rc_counted *counted = calloc(writer->ring.ring.slots, sizeof *counted);
+  struct rc_counted *counted = calloc(writer->ring.view.slots, sizeof *counted);
   if (!gpu || !counted) {
     free(gpu);
     free(counted);
@@ -216,7 +216,7 @@ int rc_gpu_writer_failed(ringcast_gpu_writer *gpu, int code) {
 
 /* Once, when it is first of use: copies to it need no detour then. The second mapping follows the first. */
 static void register_ring(ringcast_gpu_writer *gpu) {
-  const struct rc_ring *ring = &gpu->writer->ring.ring;
+  const struct rc_ring *ring = &gpu->writer->ring.view;
   if (gpu->tried_to_register) return;
   gpu->tried_to_register = true;
   if (rc_feature_disabled("cuda_register")) return;

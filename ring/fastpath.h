@@ -26,7 +26,7 @@ static inline struct rc_frame_header *rc_frame_at(const struct rc_ring *ring, ui
 static inline void *rc_ring_open(struct rc_ring_writer *writer, uint64_t bytes) {
   writer->open = true;
   writer->reserved = bytes;
-  return rc_frame_at(&writer->ring, writer->tail) + 1;
+  return rc_frame_at(&writer->view, writer->tail) + 1;
 }
 
 /* Whether `bytes`, a valid frame size, can be reserved without reading the cursors. */
@@ -47,7 +47,7 @@ static inline int rc_ring_reserve(struct rc_ring_writer *writer, uint64_t bytes,
 
 /* Commits the first `bytes` of the open reservation. */
 static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes, uint16_t kind, uint16_t flags) {
-  struct rc_ring *ring = &writer->ring;
+  struct rc_ring *ring = &writer->view;
   struct rc_frame_header *frame = rc_frame_at(ring, writer->tail);
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail + lines;
   RC_POINT(PUBLISH);
@@ -76,7 +76,7 @@ static inline void rc_ring_publish(struct rc_ring_writer *writer, uint64_t bytes
 /* W0 of the next frame, in case that frame is as long as the last one, of `bytes`. The caller has passed the
  * signaller's fence (E5), which would wait for this line. */
 static inline void rc_ring_zero_ahead(struct rc_ring_writer *writer, uint64_t bytes) {
-  const struct rc_ring *ring = &writer->ring;
+  const struct rc_ring *ring = &writer->view;
   uint64_t lines = rc_frame_lines(bytes), end = writer->tail;
   assert(!writer->open);
   if (rc_unlikely(end + lines + RC_FRAME_ALIGN > writer->limit)) return;
@@ -97,14 +97,14 @@ static inline int rc_ring_commit(struct rc_ring_writer *writer, uint64_t bytes, 
 
 /* Whether the next frame is committed. */
 static inline bool rc_ring_is_available(const struct rc_ring_reader *reader) {
-  return rc_load_acquire(&rc_frame_at(&reader->ring, reader->next)->commit) != 0; /* R1 <- W2 */
+  return rc_load_acquire(&rc_frame_at(&reader->view, reader->next)->commit) != 0; /* R1 <- W2 */
 }
 
 /* The usual case of rc_ring_next: the next frame is committed, valid and not spilled, and the reader holds no frame.
  * False: call rc_ring_next, which handles all other cases. */
 static inline bool rc_ring_next_plain(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   assert(rc_ring_reader_is_valid(reader));
-  const struct rc_frame_header *frame = rc_frame_at(&reader->ring, reader->next);
+  const struct rc_frame_header *frame = rc_frame_at(&reader->view, reader->next);
   uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
   if (end == 0 || rc_unlikely(reader->cursor != reader->next)) return false;
   uint64_t meta = rc_load_acquire(&frame->meta); /* R2: loaded once, so the checked value is the used value. -> R3 */

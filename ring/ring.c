@@ -63,11 +63,11 @@
 /* ---- Writer ----------------------------------------------------------------------------------------------------- */
 
 void rc_ring_writer_init(struct rc_ring_writer *writer, struct rc_ring ring) {
-  *writer = (struct rc_ring_writer){.ring = ring};
+  *writer = (struct rc_ring_writer){.view = ring};
 }
 
 bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
-  uint64_t capacity = writer->ring.capacity;
+  uint64_t capacity = writer->view.capacity;
   bool shape = capacity >= RC_MIN_BYTES && (capacity & (capacity - 1)) == 0 && writer->tail % RC_FRAME_ALIGN == 0;
   /* The writer may zero the header at the tail, and a grant is at most half a ring. The limit is 0 before the first
    * grant. */
@@ -80,7 +80,7 @@ bool rc_ring_writer_is_valid(const struct rc_ring_writer *writer) {
 }
 
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
-  const struct rc_ring *ring = &writer->ring;
+  const struct rc_ring *ring = &writer->view;
   uint64_t lowest = writer->tail;
   rc_fence_full(); /* G0 -> J2 */
   for (uint32_t i = 0; i < ring->slots; i++) {
@@ -104,7 +104,7 @@ int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out) {
 
 /* Sets a new limit. */
 static int grant(struct rc_ring_writer *writer) {
-  const struct rc_ring *ring = &writer->ring;
+  const struct rc_ring *ring = &writer->view;
   uint64_t lowest;
   int result = rc_ring_lowest(writer, &lowest);
   if (result != 0) return result;
@@ -126,12 +126,12 @@ static uint64_t need_of(uint64_t bytes) { return rc_frame_lines(bytes) + RC_FRAM
 
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes) {
   uint64_t end = writer->tail + need_of(bytes);
-  return end > writer->ring.capacity ? end - writer->ring.capacity : 0;
+  return end > writer->view.capacity ? end - writer->view.capacity : 0;
 }
 
 /* Ensures that the writer may write `bytes` of payload at the tail. */
 static int ensure(struct rc_ring_writer *writer, uint64_t bytes) {
-  if (bytes > rc_ring_max_frame(writer->ring.capacity)) return -EMSGSIZE;
+  if (bytes > rc_ring_max_frame(writer->view.capacity)) return -EMSGSIZE;
   if (writer->tail + need_of(bytes) <= writer->limit) return 0;
   int result = grant(writer);
   if (result != 0) return result;
@@ -152,12 +152,12 @@ int rc_ring_grow(struct rc_ring_writer *writer, uint64_t bytes, void **out) {
   int result = ensure(writer, bytes);
   if (result != 0) return result;
   if (bytes > writer->reserved) writer->reserved = bytes;
-  *out = rc_frame_at(&writer->ring, writer->tail) + 1;
+  *out = rc_frame_at(&writer->view, writer->tail) + 1;
   return 0;
 }
 
 int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint64_t bytes, uint16_t kind) {
-  struct rc_spilled *descriptor = (struct rc_spilled *)(rc_frame_at(&writer->ring, writer->tail) + 1);
+  struct rc_spilled *descriptor = (struct rc_spilled *)(rc_frame_at(&writer->view, writer->tail) + 1);
   if (!writer->open || writer->reserved < sizeof *descriptor) return -EINVAL;
   rc_store_relaxed(&descriptor->offset, offset); /* W1: relaxed, W2 publishes the store */
   rc_store_relaxed(&descriptor->bytes, bytes);   /* W1 */
@@ -180,9 +180,9 @@ int rc_ring_abort(struct rc_ring_writer *writer) {
 
 bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
   bool order = reader->cursor % RC_FRAME_ALIGN == 0 && reader->next % RC_FRAME_ALIGN == 0 &&
-               reader->cursor <= reader->next && reader->next - reader->cursor <= reader->ring.capacity;
+               reader->cursor <= reader->next && reader->next - reader->cursor <= reader->view.capacity;
   return order && rc_ring_queue_is_valid(reader) && rc_ring_held(reader) <= RC_MAX_HELD &&
-         reader->slot < reader->ring.slots;
+         reader->slot < reader->view.slots;
 }
 
 int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *descriptor,
@@ -227,10 +227,10 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end;
   assert(rc_ring_reader_is_valid(reader));
   if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
-  int result = read_frame(&reader->ring, reader->next, out, &end);
+  int result = read_frame(&reader->view, reader->next, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result != 0) return result;
-  if (end - reader->cursor > reader->ring.capacity) return -EPROTO; /* the held frames exceed a lap */
+  if (end - reader->cursor > reader->view.capacity) return -EPROTO; /* the held frames exceed a lap */
   rc_ring_hold(reader, end);
   return 0;
 }
@@ -245,7 +245,7 @@ uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t 
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
   uint64_t end;
   if (!rc_ring_holds(reader, position)) return -EINVAL;
-  int result = read_frame(&reader->ring, position, out, &end);
+  int result = read_frame(&reader->view, position, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   return result == -EAGAIN ? -EPROTO : result;    /* a held frame was committed before */
 }

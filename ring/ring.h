@@ -26,7 +26,7 @@ struct rc_ring {
 };
 
 struct rc_ring_writer {
-  struct rc_ring ring;
+  struct rc_ring view;
   uint64_t tail;     /* where the next frame starts */
   uint64_t limit;    /* the end of the granted positions */
   uint64_t reserved; /* payload bytes of the open reservation */
@@ -36,7 +36,7 @@ struct rc_ring_writer {
 };
 
 struct rc_ring_reader {
-  struct rc_ring ring;
+  struct rc_ring view;
   struct rc_slot *own;
   uint64_t owner;  /* the slot's owner word, unless the reader is evicted */
   uint64_t cursor; /* the start of the oldest held frame; all frames below are released */
@@ -95,7 +95,7 @@ int rc_ring_commit_spilled(struct rc_ring_writer *writer, uint64_t offset, uint6
 int rc_ring_lowest(struct rc_ring_writer *writer, uint64_t *out);
 /* Whether a reader's cursor is valid: within one lap behind the tail. */
 static inline bool rc_ring_is_cursor(const struct rc_ring_writer *writer, uint64_t cursor) {
-  return cursor <= writer->tail && writer->tail - cursor <= writer->ring.capacity && cursor % RC_FRAME_ALIGN == 0;
+  return cursor <= writer->tail && writer->tail - cursor <= writer->view.capacity && cursor % RC_FRAME_ALIGN == 0;
 }
 /* The position that all cursors must reach before `bytes` fit. */
 uint64_t rc_ring_wanted(const struct rc_ring_writer *writer, uint64_t bytes);

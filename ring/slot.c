@@ -75,7 +75,7 @@ int rc_slot_activate(const struct rc_ring *ring, uint32_t slot, uint64_t owner, 
     return -EAGAIN;
   }
   RC_POINT(J4_DONE);
-  *out = (struct rc_ring_reader){.ring = *ring,
+  *out = (struct rc_ring_reader){.view = *ring,
                                  .own = own,
                                  .owner = active,
                                  .cursor = start,

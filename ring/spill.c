@@ -79,7 +79,7 @@ int rc_spill_reclaim(struct rc_spill *spill, struct rc_ring_writer *ring) {
   if (floor == spill->floor) return 0;
   spill->floor = floor;
   RC_POINT(RECLAIM);
-  rc_store_relaxed(&ring->ring.control->spill_floor, floor); /* S0 -> T6: relaxed, because the fence S1 follows */
+  rc_store_relaxed(&ring->view.control->spill_floor, floor); /* S0 -> T6: relaxed, because the fence S1 follows */
   RC_POINT(S0_DONE);
   rc_fence_release(); /* S1 -> T5, A0 */
   RC_POINT(S1_DONE);

@@ -6,20 +6,20 @@
 
 void rc_tap_init(struct rc_ring_tap *tap, const struct rc_ring *ring) {
   uint64_t tail = rc_load_acquire(&ring->control->tail); /* <- W3: the word at the tail is 0, or committed since */
-  *tap = (struct rc_ring_tap){.ring = *ring, .next = tail & ~(uint64_t)(RC_FRAME_ALIGN - 1)};
+  *tap = (struct rc_ring_tap){.view = *ring, .next = tail & ~(uint64_t)(RC_FRAME_ALIGN - 1)};
 }
 
 /* Whether the bytes that the tap has loaded from `next` on are the committed bytes. */
 static bool is_whole(const struct rc_ring_tap *tap) {
   rc_fence_acquire(); /* T2 <- L1 */
   /* T3: acquire, for skip. G0 is a full fence, so a tap that sees this limit finds the tail of its grant or a newer. */
-  uint64_t limit = rc_load_acquire(&tap->ring.control->limit);
-  return limit <= tap->next + tap->ring.capacity;
+  uint64_t limit = rc_load_acquire(&tap->view.control->limit);
+  return limit <= tap->next + tap->view.capacity;
 }
 
 /* Moves the tap to the tail. False: the tail is invalid. */
 static bool skip(struct rc_ring_tap *tap) {
-  uint64_t tail = rc_load_acquire(&tap->ring.control->tail); /* <- W3 */
+  uint64_t tail = rc_load_acquire(&tap->view.control->tail); /* <- W3 */
   if (tail % RC_FRAME_ALIGN != 0 || tail <= tap->next || tail > RC_MAX_POSITION) return false;
   tap->lost_bytes += tail - tap->next;
   tap->gaps++;
@@ -42,7 +42,7 @@ __attribute__((no_sanitize("thread"))) static void copy(void *to, const void *fr
 static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *frame, uint8_t *to) {
   for (uint64_t done = 0;;) {
     rc_fence_acquire();                                                /* T5 <- S1 */
-    uint64_t floor = rc_load_relaxed(&tap->ring.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
+    uint64_t floor = rc_load_relaxed(&tap->view.control->spill_floor); /* T6: relaxed, ordered by the fence T5 */
     if (floor > frame->position) return -ESTALE;
     if (done == frame->bytes) return 0;
     uint64_t piece = frame->bytes - done < PIECE ? frame->bytes - done : PIECE;
@@ -63,11 +63,11 @@ static void pass(struct rc_ring_tap *tap, uint64_t end) {
  * skip lost frames without end. */
 static bool count_passed(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
   *passed += end - tap->next;
-  return *passed <= tap->ring.capacity;
+  return *passed <= tap->view.capacity;
 }
 
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out) {
-  const struct rc_ring *ring = &tap->ring;
+  const struct rc_ring *ring = &tap->view;
   uint64_t passed = 0;
   for (int tries = 0; tries < 3;) { /* if the writer laps the tap each time, give up for now */
     const struct rc_frame_header *frame =

@@ -27,7 +27,7 @@
 #include "ring/ring.h"
 
 struct rc_ring_tap {
-  struct rc_ring ring;
+  struct rc_ring view;
   uint64_t next;       /* the start of the frame to copy next */
   uint64_t lost_bytes; /* bytes of the ring that were overwritten before the tap copied them */
   uint64_t gaps;       /* number of losses */

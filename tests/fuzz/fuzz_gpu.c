@@ -339,7 +339,7 @@ static void harm(struct input *input) {
   uint64_t rest = where >> 6, at = rc_gpu_words_at(PLACES);
   switch (where >> 3 & 7) {
   case 0: store(control, rest * 8 % sizeof(struct rc_gpu_identity), input); break;
-  case 1: store(&world.writer->ring.ring.control->device, rest * 8 % sizeof(struct rc_device_place), input); break;
+  case 1: store(&world.writer->ring.view.control->device, rest * 8 % sizeof(struct rc_device_place), input); break;
   case 2: store(&control->attention, rest * 8 % RC_LINE, input); break;
   case 3:
   case 4: store(control->consumers, rest * 8 % (READERS * sizeof *control->consumers), input); break;
@@ -353,7 +353,7 @@ static void harm(struct input *input) {
 static void damage(struct reader *reader, struct held *held, struct input *input) {
   uint64_t where = take(input, 1);
   if (!held->frame.data) return;
-  uint8_t *frame = world.writer->ring.ring.data + ((const uint8_t *)held->frame.data - reader->ring->ring.ring.data);
+  uint8_t *frame = world.writer->ring.view.data + ((const uint8_t *)held->frame.data - reader->ring->ring.view.data);
   static const uint16_t header[] = {32, 40, 32, 40}, entry[] = {24, 32, 40, 48, 56, 8, 16, 24};
   uint64_t at = where % 64 * 8;
   if (where & 64) at = sizeof(struct ringcast_frame_header) + entry[where % 8];

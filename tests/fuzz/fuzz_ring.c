@@ -167,7 +167,7 @@ static void look(struct party *party, uint64_t how) {
   require(result == 0 || result == -EPROTO || (result == -ESTALE && !party->sane));
   if (result == 0) must_be_lent(party, &frame);
   uint64_t position = party->reader.next;
-  require(rc_ring_count(&party->reader.ring, &position, 100) <= 100);
+  require(rc_ring_count(&party->reader.view, &position, 100) <= 100);
 }
 
 static void unread(struct party *party) {

@@ -252,7 +252,7 @@ TEST(one_call_wakes_a_writer_when_there_is_as_much_room_as_it_wants) {
   pid_t pid = start_child(write_through_the_gate, &party);
   while (rc_load_acquire(&board->sent) == 0) sched_yield();
   SCOPED_READER reader = attach();
-  struct rc_control *control = reader->ring.ring.control;
+  struct rc_control *control = reader->ring.view.control;
   uint64_t lag;
   for (uint64_t n = 1; n <= (uint64_t)share_of(50); n++) {
     await(0, 2 * n - 1);

@@ -126,7 +126,7 @@ TEST(with_one_frame_there_one_stays_away_for_less) {
 
 static uint32_t count(const struct rc_ring_reader *reader, uint32_t most) {
   uint64_t position = reader->next;
-  uint32_t frames = rc_ring_count(&reader->ring, &position, most);
+  uint32_t frames = rc_ring_count(&reader->view, &position, most);
   ck_assert_uint_eq(position, reader->next + frames * rc_frame_lines(40));
   return frames;
 }

@@ -188,7 +188,7 @@ TEST(a_descriptor_is_not_left_asleep_by_a_wrong_count_of_sleepers) {
   ck_assert_int_eq(ringcast_writer_create(&writer), 0);
   ck_assert_int_eq(ringcast_reader_attach(ringcast_writer_handle(writer), &reader), 0);
   struct pollfd file = {.fd = ringcast_reader_fd(reader), .events = POLLIN};
-  _Atomic uint64_t *state = &writer->ring.ring.control->not_empty.state;
+  _Atomic uint64_t *state = &writer->ring.view.control->not_empty.state;
   rc_store_release(state, rc_load_relaxed(state) | (uint64_t)UINT32_MAX << 32);
   ck_assert_int_eq(ringcast_reader_next(reader, 0, &frame), -EAGAIN);
   ck_assert_int_eq(ringcast_writer_send(writer, "x", 1, RINGCAST_KIND_BYTES, 0), 0);

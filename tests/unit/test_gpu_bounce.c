@@ -291,7 +291,7 @@ START_TEST(a_reader_closes_though_its_stream_stalls_and_what_was_copied_comes) {
   send_and_copy(&received, 3, MUCH);
   if (_i < 4) ck_assert_int_eq(end(&received), 0);
   close_in_order(_i % 4);
-  ck_assert_uint_eq(rc_peer_count(&writer->ring.ring), 0);
+  ck_assert_uint_eq(rc_peer_count(&writer->ring.view), 0);
   ck_assert_int_eq(cuda->stream_query(other), RC_CU_NOT_READY);
   ck_assert_int_eq(fake_cuda()->calls("cuMemFreeHost"), 0);
   open_reader(); /* another one looks, and leaves it */

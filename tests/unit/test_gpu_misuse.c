@@ -46,7 +46,7 @@ static void write_over(void) {
 static void go_round(const struct ringcast_frame *stale) {
   static char bytes[16384];
   struct ringcast_frame frame;
-  uint64_t goal = stale->position + reader->ring.ring.capacity;
+  uint64_t goal = stale->position + reader->ring.view.capacity;
   for (uint64_t left; (left = goal - writer->ring.tail) > 0;) {
     ck_assert_int_eq(ringcast_writer_send(writer, bytes, left > sizeof bytes ? sizeof bytes / 2 : left - 16, 0, 0), 0);
     ck_assert_int_eq(ringcast_gpu_next(gpu_reader, 0, &frame), 0);

@@ -125,7 +125,7 @@ TEST(one_that_sleeps_is_woken_to_be_told) {
   struct ringcast_span span;
   fill_and_hurry(writer);
   gate_wait(&party.there);
-  while (!rc_eventcount_is_asleep(&writer->ring.ring.control->not_empty)) sched_yield();
+  while (!rc_eventcount_is_asleep(&writer->ring.view.control->not_empty)) sched_yield();
   ck_assert_int_eq(ringcast_writer_reserve(writer, 5, RINGCAST_FOREVER, &span), 0);
   child_must_succeed(pid); /* no commit has woken it */
   gate_free(&party.there);
@@ -244,7 +244,7 @@ TEST(a_stopped_reader_is_said_to_be_stopped) {
 /* As if it were stopped between claim and activation. */
 TEST(who_is_stuck_in_joining_holds_nobody_up) {
   SCOPED_WRITER writer = make(RINGCAST_FAIL, RINGCAST_FAIL, 0);
-  const struct rc_ring *ring = &writer->ring.ring;
+  const struct rc_ring *ring = &writer->ring.view;
   struct rc_ring_reader reader;
   struct rc_process self;
   uint32_t slot;

@@ -220,7 +220,7 @@ static void send_all_of_it(struct asleep *asleep) {
 
 static struct asleep make_asleep(void) {
   struct asleep asleep = {.writer = make_writer(8 * MIB)};
-  asleep.data = &asleep.writer->ring.ring.control->not_empty;
+  asleep.data = &asleep.writer->ring.view.control->not_empty;
   asleep.bytes = (size_t)info_of(asleep.writer).max_frame;
   return asleep;
 }
@@ -246,7 +246,7 @@ TEST(a_writer_that_waits_gets_what_a_sleeping_process_has_kept) {
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(asleep.writer, i, MIB), 0);
   struct ringcast_peer peer = {.size = sizeof peer};
   do ck_assert_int_eq(ringcast_writer_peers(asleep.writer, &peer, 1), 1);
-  while (rc_load_relaxed(&asleep.writer->ring.ring.control->slots[peer.slot].retains) < 2);
+  while (rc_load_relaxed(&asleep.writer->ring.view.control->slots[peer.slot].retains) < 2);
   send_all_of_it(&asleep);
   child_must_succeed(pid);
   ringcast_writer_close(asleep.writer);
@@ -315,7 +315,7 @@ TEST(a_reserve_that_gave_up_asks_readers_for_nothing) {
   for (uint64_t i = 0; i < 2; i++) ck_assert_int_eq(send(writer, i, i == 0 ? MIB : 100), 0);
   struct retained retained = keep(reader, 0, MIB);
   ck_assert_int_eq(ringcast_writer_reserve(writer, (size_t)info_of(writer).max_frame, 1000000, &span), -ETIMEDOUT);
-  ck_assert_uint_eq(writer->ring.ring.control->wanted, 0);
+  ck_assert_uint_eq(writer->ring.view.control->wanted, 0);
   read_one(reader, 1, 100);
   ck_assert_uint_eq(reader->retained, 1); /* and so the frame is not copied */
   drop(&retained);
@@ -339,7 +339,7 @@ TEST(a_writer_that_has_found_room_asks_readers_for_nothing) {
 TEST(a_writer_that_has_room_wakes_nobody_for_what_is_kept) {
   SCOPED_WRITER writer = make_writer(8 * MIB);
   SCOPED_READER reader = attach_retainer(writer);
-  struct rc_eventcount *data = &writer->ring.ring.control->not_empty;
+  struct rc_eventcount *data = &writer->ring.view.control->not_empty;
   struct ringcast_span span;
   struct retained retained = send_and_keep(writer, reader, 1, MIB);
   rc_eventcount_announce(data); /* as if it slept */

@@ -226,7 +226,7 @@ TEST(a_note_that_cannot_be_right_is_refused_field_by_field) {
     ck_assert(rc_ring_reader_is_valid(&reader));
   }
   header->flags = RC_FRAME_SPILLED;
-  reader.ring.spill_bytes = 0; /* a ring that has none */
+  reader.view.spill_bytes = 0; /* a ring that has none */
   struct rc_ring_frame frame;
   ck_assert_int_eq(rc_ring_next(&reader, &frame), -EPROTO);
 }

@@ -60,13 +60,13 @@ TEST(a_full_budget_holds_the_writer_back_and_names_who_does) {
   ck_assert_int_eq(send(writer, 0, 3 * MIB), 0);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 0, &span), -EAGAIN);
   ck_says("spill memory is full");
-  ck_assert_uint_eq(rc_load_relaxed(&writer->ring.ring.control->wanted), RC_FRAME_ALIGN);
+  ck_assert_uint_eq(rc_load_relaxed(&writer->ring.view.control->wanted), RC_FRAME_ALIGN);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 1000000, &span), -ETIMEDOUT);
   ck_says("spill memory (4194304 bytes) is full");
   ck_says("rank 3");
   ck_assert_int_eq(ringcast_writer_slowest(writer, &peer), 1);
   ck_assert_uint_eq(peer.stalls, 1);
-  ck_assert_uint_eq(rc_load_relaxed(&writer->ring.ring.control->wanted), 0); /* it waits no more */
+  ck_assert_uint_eq(rc_load_relaxed(&writer->ring.view.control->wanted), 0); /* it waits no more */
   ck_assert_int_eq(send(writer, 1, 100), 0);                                 /* small frames go on */
   struct ringcast_frame first = expect(reader, 0, 3 * MIB);
   ck_assert_int_eq(ringcast_writer_reserve(writer, 2 * MIB, 0, &span), -EAGAIN); /* held */

@@ -15,8 +15,8 @@ static ringcast_reader *reader;
 static int step;
 static uint32_t announced;
 
-static bool is_closed(void) { return rc_load_acquire(&reader->ring.ring.control->closed) != 0; }
-static bool is_asleep(void) { return rc_eventcount_is_asleep(&reader->ring.ring.control->not_empty); }
+static bool is_closed(void) { return rc_load_acquire(&reader->ring.view.control->closed) != 0; }
+static bool is_asleep(void) { return rc_eventcount_is_asleep(&reader->ring.view.control->not_empty); }
 static int look(void) { return ringcast_reader_next(reader, 0, &(struct ringcast_frame){0}); }
 
 void rc_test_point(enum rc_point point) {
@@ -38,7 +38,7 @@ void rc_test_point(enum rc_point point) {
   case 2: /* closed before a sleeper is woken: who wakes finds it so */
     ck_assert(is_closed());
     ck_assert(is_asleep());
-    ck_assert_uint_eq(rc_load_acquire(&reader->ring.ring.control->not_empty.word), announced);
+    ck_assert_uint_eq(rc_load_acquire(&reader->ring.view.control->not_empty.word), announced);
     break;
   case 3: ck_assert(!is_asleep()); /* fall through */
   default: ck_assert_int_eq(look(), -EPIPE);
@@ -55,7 +55,7 @@ TEST(each_step_of_a_close_comes_before_those_that_tell_of_it) {
   ck_assert_int_eq(ringcast_writer_create_ex(&options, &writer), 0);
   reader = attach(writer);
   ck_assert_int_eq(ringcast_writer_reserve(writer, LARGE, 0, &span), 0);
-  announced = rc_eventcount_prepare(&reader->ring.ring.control->not_empty);
+  announced = rc_eventcount_prepare(&reader->ring.view.control->not_empty);
   closing = writer;
   ringcast_writer_close(writer);
   closing = NULL;
