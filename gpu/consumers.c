@@ -118,11 +118,11 @@ static bool is_awaited(ringcast_gpu_writer *gpu, uint32_t index, uint64_t positi
 static bool is_done(ringcast_gpu_writer *gpu, uint32_t number, bool ask) {
   const struct rc_gpu_segment *segment = &gpu->estate->segment;
   const struct rc_pool_slot *slot = &gpu->pool.slots[number];
-  if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;
+  if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;
   if (slot->state == RC_POOL_DROPPED) return slot->frame == 0;
   for (uint32_t i = 0; i < segment->consumers; i++) {
     if (gpu->counted[i].owner == 0 || gpu->counted[i].from > slot->position) continue;
-    if (rc_word_has_reached(rc_gpu_ack(segment, number, i), segment->word_bits, slot->generation)) continue;
+    if (rc_word_has_reached(rc_gpu_ack(segment, number, i), slot->generation)) continue;
     if (is_awaited(gpu, i, slot->position, ask)) return false;
   }
   return true;

@@ -135,10 +135,6 @@ enum {
     (rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags))                                         \
   X(MAY, wait_value64, cuStreamWaitValue64, cuStreamWaitValue64_v2,                                                   \
     (rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags))                                         \
-  X(MAY, write_value32, cuStreamWriteValue32, cuStreamWriteValue32_v2,                                                \
-    (rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags))                                         \
-  X(MAY, wait_value32, cuStreamWaitValue32, cuStreamWaitValue32_v2,                                                   \
-    (rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags))                                         \
   X(MUST, stream_create, cuStreamCreate, cuStreamCreate, (rc_cu_stream * out, unsigned flags))                        \
   X(MUST, stream_destroy, cuStreamDestroy, cuStreamDestroy_v2, (rc_cu_stream stream))                                 \
   X(MUST, stream_synchronize, cuStreamSynchronize, cuStreamSynchronize, (rc_cu_stream stream))                        \

@@ -88,7 +88,6 @@ static int fill_identity(struct rc_estate *estate, const ringcast_writer *writer
   id->layout = RC_GPU_LAYOUT;
   memcpy(id->token, estate->token, sizeof id->token);
   id->epoch = estate->segment.epoch;
-  id->word_bits = estate->segment.word_bits;
   id->slots = estate->segment.slots;
   id->consumers = estate->segment.consumers;
   id->pool_bytes = estate->pool_bytes;

@@ -47,16 +47,14 @@ bool rc_import_counts(const struct rc_import *import, uint64_t position) {
 /* Whether it can be the frame's: the slot's last generation, or the one under way. */
 static bool is_plausible(const struct rc_import *import, uint32_t slot, uint64_t generation) {
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
-  if (import->segment.word_bits == 64) return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
-  return (uint32_t)generation - rc_load_acquire(&ready->half) <= 1;                             /* pairs with Q3 */
+  return generation - rc_load_acquire(&ready->whole) <= 1; /* pairs with Q3 */
 }
 
 /* A peer could write `ack` too; but a peer that writes the words can also write the pool. */
 static bool is_acked(const struct rc_import *import, uint32_t slot) {
   const struct rc_taken *taken = &import->taken[slot];
   if (taken->generation == 0) return true;
-  return taken->acked && rc_word_has_reached(rc_gpu_ack(&import->segment, slot, import->consumer),
-                                             import->segment.word_bits, taken->generation);
+  return taken->acked && rc_word_has_reached(rc_gpu_ack(&import->segment, slot, import->consumer), taken->generation);
 }
 
 static int fail_damaged(void) {
@@ -104,8 +102,7 @@ static void note_acknowledged(struct rc_import *import, uint32_t slot, uint64_t 
 
 static rc_cu_result write_ack(const struct rc_import *import, uint32_t slot, const struct rc_taken *taken) {
   uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);
-  return rc_word_write(import->device.cuda, import->segment.word_bits, taken->stream, rc_import_address(import, at),
-                       taken->generation);
+  return rc_word_write(import->device.cuda, taken->stream, rc_import_address(import, at), taken->generation);
 }
 
 /* A stream that captures by now would take the word for its graph. */
@@ -126,8 +123,7 @@ static rc_cu_result acknowledge(struct rc_import *import, uint32_t slot, const s
     rc_cuda_leave(&entry);
   }
   bool is_done = result == RC_CU_SUCCESS || rc_device_is_lost(&import->device);
-  if (result != RC_CU_SUCCESS && is_done)
-    rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);
+  if (result != RC_CU_SUCCESS && is_done) rc_word_store(rc_import_ack(import, slot), taken->generation);
   RC_POINT(ACK_ENQUEUED);
   note_acknowledged(import, slot, taken->generation, is_done);
   return result;
@@ -180,21 +176,20 @@ void rc_import_pass(struct rc_import *import, uint32_t slot, uint64_t generation
   bool is_new = !taken->open && taken->holds == 0 && is_acked(import, slot);
   if (is_new) *taken = (struct rc_taken){.generation = 0}; /* nothing waits for it, to be released */
   pthread_mutex_unlock(&import->mutex);
-  if (is_new) rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, generation);
+  if (is_new) rc_word_store(rc_import_ack(import, slot), generation);
 }
 
 /* ---- Ends ------------------------------------------------------------------------------------------------------- */
 
 /* X1 -> U2, or what another reader has done of it. Under the mutex. */
 static void release_wait(struct rc_import *import, uint32_t slot) {
-  const uint32_t bits = import->segment.word_bits;
   uint64_t generation = import->taken[slot].generation;
   struct rc_word *ready = rc_gpu_ready(&import->segment, slot);
   if (generation == 0) return;
-  bool was_released = rc_word_was_released(ready, bits, generation);
-  if (!was_released && rc_word_has_reached(ready, bits, generation)) return;
+  bool was_released = rc_word_was_released(ready, generation);
+  if (!was_released && rc_word_has_reached(ready, generation)) return;
   rc_store_release(&import->missing, 1); /* X2, first: who sees the word sees that it means nothing */
-  if (!was_released) rc_word_store(ready, bits, rc_word_released(bits, generation));
+  if (!was_released) rc_word_store(ready, rc_word_released(generation));
 }
 
 /* Under the mutex. */
@@ -240,7 +235,7 @@ void rc_import_lose(struct rc_import *import, int reason) {
     taken->owed = RC_OWES_NOTHING;
     if (is_acked(import, slot)) continue;
     taken->acked = true; /* a context that has failed reads nothing any more */
-    rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);
+    rc_word_store(rc_import_ack(import, slot), taken->generation);
   }
   pthread_mutex_unlock(&import->mutex);
 }

@@ -33,8 +33,7 @@ struct rc_gpu_identity {
   uint32_t layout; /* RC_GPU_LAYOUT */
   _Atomic uint32_t ready;
   uint64_t token[2]; /* the ring's */
-  uint32_t epoch, word_bits;
-  uint32_t slots, consumers;
+  uint32_t epoch, slots, consumers, unused;
   uint64_t pool_bytes; /* those that hold tensors; the pattern is behind them */
   uint8_t uuid[16];
   rc_cu_ipc_handle handle;
@@ -68,7 +67,7 @@ _Static_assert(offsetof(struct rc_gpu_control, attention) == 256, "attention");
 _Static_assert(offsetof(struct rc_gpu_control, consumers) == 320, "consumers");
 _Static_assert(sizeof(struct rc_gpu_control) % RC_LINE == 0, "what follows has its own lines");
 
-#define RC_GPU_LAYOUT_REVISION 2u
+#define RC_GPU_LAYOUT_REVISION 3u
 #define RC_GPU_LAYOUT                                                                        \
   ((uint32_t)(RC_GPU_LAYOUT_REVISION * 0x1000003u ^ sizeof(struct rc_gpu_control) * 0x101u ^ \
               sizeof(struct rc_gpu_consumer) * 0x10001u ^ RC_GPU_PATTERN * 0x11u))

@@ -55,11 +55,10 @@ static rc_cu_ptr address_of(const ringcast_gpu_writer *gpu, uint32_t slot) {
 }
 
 static int enqueue_ready(ringcast_gpu_writer *gpu, uint32_t slot, ringcast_stream stream) {
-  const struct rc_gpu_segment *segment = &gpu->estate->segment;
   int failed = check_stream_of(gpu, &gpu->pool.slots[slot], stream);
   if (failed != 0) return failed;
-  rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),
-                                      gpu->pool.slots[slot].generation); /* Q3 -> U2 */
+  rc_cu_result result =
+      rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot), gpu->pool.slots[slot].generation); /* Q3 -> U2 */
   return result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "cuStreamWriteValue of a pool's word");
 }
 

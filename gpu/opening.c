@@ -53,11 +53,11 @@ static int take_place(struct rc_import *import) {
   rc_store_relaxed(&place->refused, 0); /* relaxed: as the others, until O3 */
   for (uint32_t slot = 0; slot < import->segment.slots; slot++) {
     uint64_t ready = rc_load_acquire(&rc_gpu_ready(&import->segment, slot)->whole); /* pairs with Q3 */
-    rc_word_store(rc_import_ack(import, slot), 64, ready);
+    rc_word_store(rc_import_ack(import, slot), ready);
   }
   for (int i = 0; i < 2; i++) {
     uint64_t at = rc_gpu_try_at(import->segment.slots, import->segment.consumers, import->consumer);
-    rc_word_store(rc_gpu_word(&import->segment, at) + i, 64, 0);
+    rc_word_store(rc_gpu_word(&import->segment, at) + i, 0);
   }
   RC_POINT(PLACE_TAKEN);
   return 0;
@@ -121,8 +121,8 @@ static int open_and_try(struct rc_import *import, const struct rc_process *write
   RC_POINT(POOL_OPENED);
   if (failed == 0) failed = try_memory(import, id);
   if (failed == 0)
-    failed = rc_words_try(import->device.cuda, import->segment.word_bits, rc_gpu_word(&import->segment, at),
-                          rc_import_address(import, at), RC_WORDS_PATIENCE_NS);
+    failed = rc_words_try(import->device.cuda, rc_gpu_word(&import->segment, at), rc_import_address(import, at),
+                          RC_WORDS_PATIENCE_NS);
   RC_POINT(POOL_TRIED);
   return failed;
 }

@@ -209,7 +209,6 @@ int ringcast_gpu_reader_info(ringcast_gpu_reader *gpu, struct ringcast_gpu_info 
   struct ringcast_gpu_info info = {
       .way = way,
       .device = gpu->device.ordinal,
-      .word_bits = import ? import->segment.word_bits : 0,
       .pool_bytes = import ? import->pool_bytes : 0,
       .slots = import ? import->segment.slots : 0,
       .epoch = import ? import->segment.epoch : 0,

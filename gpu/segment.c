@@ -32,17 +32,11 @@ void rc_gpu_segment_destroy(struct rc_gpu_segment *segment, const struct rc_cuda
 }
 
 /* The writer takes the words of consumer 0, whom nobody can be yet, and leaves them as they were. */
-static int choose_words(struct rc_gpu_segment *segment, const struct rc_cuda *cuda) {
+static int try_words(struct rc_gpu_segment *segment, const struct rc_cuda *cuda) {
   uint64_t at = rc_gpu_try_at(segment->slots, segment->consumers, 0);
   struct rc_word *words = rc_gpu_word(segment, at);
-  int failed = -ENOTSUP;
-  for (uint32_t bits = rc_feature_disabled("cuda_words64") ? 32 : 64; bits >= 32 && failed != 0; bits -= 32) {
-    /* A graph that is captured says nothing of words, nor does a device that is busy. */
-    if (failed == -ETIMEDOUT || failed == -EBUSY || failed == -EAGAIN) break;
-    failed = rc_words_try(cuda, bits, words, segment->address + at, rc_gpu_busy_ns);
-    segment->word_bits = bits;
-    for (int i = 0; i < 2 && failed != -ETIMEDOUT; i++) rc_word_store(&words[i], 64, 0);
-  }
+  int failed = rc_words_try(cuda, words, segment->address + at, rc_gpu_busy_ns);
+  for (int i = 0; i < 2 && failed != -ETIMEDOUT; i++) rc_word_store(&words[i], 0);
   return failed;
 }
 
@@ -52,7 +46,7 @@ int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32
   int failed = rc_memory_create_device(rc_gpu_segment_bytes(slots, consumers), &segment.memory);
   if (failed != 0) return failed;
   failed = rc_gpu_segment_register(&segment, device->cuda);
-  if (failed == 0) failed = choose_words(&segment, device->cuda);
+  if (failed == 0) failed = try_words(&segment, device->cuda);
   if (failed != 0 && failed != -ETIMEDOUT) rc_gpu_segment_destroy(&segment, device->cuda);
   if (failed == 0) *out = segment;
   return failed;
@@ -99,14 +93,13 @@ static int check_identity(const struct rc_gpu_place *place, const uint64_t token
                    "the writer's ringcast lays device memory out in another way: install the same version "
                    "(here %s) on both sides",
                    RINGCAST_VERSION);
-  bool fits = (id->word_bits == 32 || id->word_bits == 64) && id->slots >= 1 && id->slots <= RC_GPU_MAX_SLOTS &&
-              id->consumers == consumers && id->pool_bytes >= RC_GPU_GRANULE && id->pool_bytes <= RC_GPU_MAX_POOL &&
+  bool fits = id->slots >= 1 && id->slots <= RC_GPU_MAX_SLOTS && id->consumers == consumers &&
+              id->pool_bytes >= RC_GPU_GRANULE && id->pool_bytes <= RC_GPU_MAX_POOL &&
               id->pool_bytes % RC_GPU_GRANULE == 0 &&
               rc_gpu_segment_bytes(id->slots, consumers) <= segment->memory.bytes;
   if (!fits) return rc_fail_as(-EPROTO, "the writer's device segment is damaged: its sizes can't be right");
   segment->slots = id->slots;
   segment->consumers = consumers;
-  segment->word_bits = id->word_bits;
   segment->epoch = id->epoch;
   return 0;
 }

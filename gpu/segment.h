@@ -11,7 +11,7 @@
 struct rc_gpu_segment {
   struct rc_memory memory;
   rc_cu_ptr address; /* of its start, for the device; 0: it is not registered */
-  uint32_t slots, consumers, word_bits, epoch;
+  uint32_t slots, consumers, epoch;
 };
 
 static inline struct rc_gpu_control *rc_gpu_control(const struct rc_gpu_segment *segment) {
@@ -38,7 +38,7 @@ static inline uint64_t rc_gpu_lock_of(const struct rc_gpu_segment *segment, uint
  * tests. */
 extern int64_t rc_gpu_busy_ns;
 
-/* Makes it, registers it, and finds out how many bits its words have. The identity is the caller's to fill in.
+/* Makes it, registers it, and tries its words. The identity is the caller's to fill in.
  * `device`'s context is current. -ENOTSUP: the driver can't register memory, or wait for words of it. -EAGAIN: the
  * device is busy. -ETIMEDOUT: a stream has been lost in such a wait: the memory stays, and so must the context. */
 int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32_t consumers,

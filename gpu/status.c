@@ -38,14 +38,9 @@ static void *map_page(size_t bytes) {
   return rc_os.map(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, &page) == 0 ? page : NULL;
 }
 
-static bool has_words(const struct rc_cuda *cuda, uint32_t bits) {
-  if (bits == 64) return cuda->write_value64 && cuda->wait_value64 && !rc_feature_disabled("cuda_words64");
-  return cuda->write_value32 && cuda->wait_value32;
-}
-
-static int try_words(const struct rc_cuda *cuda, uint32_t bits, struct rc_word *words, rc_cu_ptr address) {
-  if (!has_words(cuda, bits)) return 0;
-  int result = rc_words_try(cuda, bits, words, address, RC_WORDS_PATIENCE_NS);
+static int try_words(const struct rc_cuda *cuda, struct rc_word *words, rc_cu_ptr address) {
+  if (!cuda->write_value64 || !cuda->wait_value64) return 0;
+  int result = rc_words_try(cuda, words, address, RC_WORDS_PATIENCE_NS);
   return result == 0 ? 1 : result;
 }
 
@@ -55,12 +50,11 @@ static bool try_registered(const struct rc_cuda *cuda, void *page, struct ringca
   rc_cu_ptr address;
   rc_cu_result result = cuda->host_get_device_pointer(&address, page, 0);
   if (result != RC_CU_SUCCESS) {
-    out->words64 = out->words32 = rc_cuda_fail(result, "cuMemHostGetDevicePointer");
+    out->words = rc_cuda_fail(result, "cuMemHostGetDevicePointer");
   } else {
-    out->words64 = try_words(cuda, 64, words, address);
-    out->words32 = try_words(cuda, 32, words + 2, address + 2 * sizeof *words);
+    out->words = try_words(cuda, words, address);
   }
-  if (out->words64 == -ETIMEDOUT || out->words32 == -ETIMEDOUT) return false;
+  if (out->words == -ETIMEDOUT) return false;
   result = cuda->host_unregister(page);
   if (result == RC_CU_SUCCESS) return true;
   out->registers = rc_cuda_fail(result, "cuMemHostUnregister");

@@ -146,7 +146,7 @@ static void note_settled(struct rc_import *import, bool is_done) {
     if (taken->owed != RC_OWES_ACK_SOON) continue;
     taken->owed = is_done ? RC_OWES_NOTHING : RC_OWES_ACK;
     if (!is_done) continue;
-    rc_word_store(rc_gpu_ack(&import->segment, slot, import->consumer), import->segment.word_bits, taken->generation);
+    rc_word_store(rc_gpu_ack(&import->segment, slot, import->consumer), taken->generation);
   }
   import->is_settling = false;
   pthread_mutex_unlock(&import->mutex);

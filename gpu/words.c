@@ -11,11 +11,11 @@
 #define PAUSE_NS 20000
 #define SPIN_NS  50000 /* a stream is looked at for so long before it is worth a pause */
 
-static bool await_word(struct rc_word *word, uint32_t bits) {
+static bool await_word(struct rc_word *word) {
   const struct timespec pause = {.tv_nsec = PAUSE_NS};
   for (int64_t until = rc_now_ns() + RC_WORDS_PATIENCE_NS; rc_now_ns() < until; nanosleep(&pause, NULL))
-    if (rc_word_has_reached(word, bits, 1)) return true;
-  return rc_word_has_reached(word, bits, 1);
+    if (rc_word_has_reached(word, 1)) return true;
+  return rc_word_has_reached(word, 1);
 }
 
 rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, int64_t patience_ns) {
@@ -56,21 +56,19 @@ int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream
                  (long long)(patience_ns / 1000000000));
 }
 
-int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address,
-                 int64_t patience_ns) {
-  bool has = bits == 64 ? cuda->write_value64 && cuda->wait_value64 : cuda->write_value32 && cuda->wait_value32;
-  if (!has) return rc_fail(-ENOTSUP, "the driver has no stream operations on words of %u bits", bits);
+int rc_words_try(const struct rc_cuda *cuda, struct rc_word words[2], rc_cu_ptr address, int64_t patience_ns) {
+  if (!cuda->write_value64 || !cuda->wait_value64)
+    return rc_fail_as(-ENOTSUP, "the driver has no stream operations on words of host memory");
   rc_cu_stream stream;
   int failed = rc_stream_make(cuda, patience_ns, &stream);
   if (failed != 0) return failed;
-  rc_cu_result result = rc_word_wait(cuda, bits, stream, address, 1);
-  if (result == RC_CU_SUCCESS) result = rc_word_write(cuda, bits, stream, address + sizeof *words, 1);
-  rc_word_store(&words[0], bits, 1); /* also if the wait alone was taken */
-  failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of %u bits", bits);
+  rc_cu_result result = rc_word_wait(cuda, stream, address, 1);
+  if (result == RC_CU_SUCCESS) result = rc_word_write(cuda, stream, address + sizeof *words, 1);
+  rc_word_store(&words[0], 1); /* also if the wait alone was taken */
+  failed = result == RC_CU_SUCCESS ? 0 : rc_cuda_fail(result, "a stream operation on a word of host memory");
   /* Also after a failure: it must not look at the words any more once they are not registered. */
-  if (failed == 0 ? !await_word(&words[1], bits)
-                  : rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS) == RC_CU_NOT_READY)
-    failed = rc_fail(-ETIMEDOUT, "a stream that waits for a word of %u bits is not woken by the host's store", bits);
+  if (failed == 0 ? !await_word(&words[1]) : rc_stream_await(cuda, stream, RC_WORDS_PATIENCE_NS) == RC_CU_NOT_READY)
+    failed = rc_fail_as(-ETIMEDOUT, "a stream that waits for a word of host memory is not woken by the host's store");
   cuda->stream_destroy(stream); /* does not wait for what it has to do */
   return failed;
 }

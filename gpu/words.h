@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Words that host and device share: 64 bits of host memory, registered with the driver, on a line of their own. A
- * stream waits for one to reach a generation, or writes it when all that it did before is done; the host loads and
- * stores it too. Generations only grow. Where the driver has words of 32 bits alone, only the low half counts, for
- * both sides, and is compared cyclically: the generations of one word lie close together.
+ * stream waits until a word reaches a generation, or writes a generation behind all of the stream's earlier work; the
+ * host loads and stores words too. Generations only grow.
  *
  * Orders. A device's write of a word comes after all earlier writes of its stream, for the whole system (the default
  * flag of cuStreamWriteValue); its wait comes before all that its stream does next. A host that loads a word (acquire)
@@ -17,45 +16,37 @@
 #include "ring/layout.h"
 
 struct rc_word {
-  _Alignas(RC_LINE) union {
-    _Atomic uint64_t whole;
-    _Atomic uint32_t half; /* the low one */
-  };
+  _Alignas(RC_LINE) _Atomic uint64_t whole;
 };
 _Static_assert(sizeof(struct rc_word) == RC_LINE, "a word has its line to itself");
 
-static inline bool rc_word_has_reached(struct rc_word *word, uint32_t bits, uint64_t generation) {
-  if (bits == 64) return (int64_t)(rc_load_acquire(&word->whole) - generation) >= 0;
-  return (int32_t)(rc_load_acquire(&word->half) - (uint32_t)generation) >= 0;
+static inline bool rc_word_has_reached(struct rc_word *word, uint64_t generation) {
+  return (int64_t)(rc_load_acquire(&word->whole) - generation) >= 0;
 }
 
 /* By the host, in place of a device that will not do it. */
-static inline void rc_word_store(struct rc_word *word, uint32_t bits, uint64_t generation) {
-  if (bits == 64) rc_store_release(&word->whole, generation);
-  else rc_store_release(&word->half, (uint32_t)generation);
+static inline void rc_word_store(struct rc_word *word, uint64_t generation) {
+  rc_store_release(&word->whole, generation);
 }
 
 /* By the host, for who waits for a generation that will never come: the word has reached it, and tells all who look
  * that it was not the device that said so. */
-static inline uint64_t rc_word_released(uint32_t bits, uint64_t generation) {
-  return generation + ((uint64_t)1 << (bits - 2)); /* no device gets that far, and it counts as later */
+static inline uint64_t rc_word_released(uint64_t generation) {
+  return generation + ((uint64_t)1 << 62); /* no device gets that far, and it counts as later */
 }
-static inline bool rc_word_was_released(struct rc_word *word, uint32_t bits, uint64_t generation) {
-  if (bits == 64) return rc_load_acquire(&word->whole) == rc_word_released(64, generation);
-  return rc_load_acquire(&word->half) == (uint32_t)rc_word_released(32, generation);
+static inline bool rc_word_was_released(struct rc_word *word, uint64_t generation) {
+  return rc_load_acquire(&word->whole) == rc_word_released(generation);
 }
 
 /* By a stream; `address` is the word's on the device. */
-static inline rc_cu_result rc_word_write(const struct rc_cuda *cuda, uint32_t bits, rc_cu_stream stream,
-                                         rc_cu_ptr address, uint64_t generation) {
-  return bits == 64 ? cuda->write_value64(stream, address, generation, RC_CU_STREAM_WRITE_VALUE_DEFAULT)
-                    : cuda->write_value32(stream, address, (uint32_t)generation, RC_CU_STREAM_WRITE_VALUE_DEFAULT);
+static inline rc_cu_result rc_word_write(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_ptr address,
+                                         uint64_t generation) {
+  return cuda->write_value64(stream, address, generation, RC_CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
-static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, uint32_t bits, rc_cu_stream stream,
-                                        rc_cu_ptr address, uint64_t generation) {
-  return bits == 64 ? cuda->wait_value64(stream, address, generation, RC_CU_STREAM_WAIT_VALUE_GEQ)
-                    : cuda->wait_value32(stream, address, (uint32_t)generation, RC_CU_STREAM_WAIT_VALUE_GEQ);
+static inline rc_cu_result rc_word_wait(const struct rc_cuda *cuda, rc_cu_stream stream, rc_cu_ptr address,
+                                        uint64_t generation) {
+  return cuda->wait_value64(stream, address, generation, RC_CU_STREAM_WAIT_VALUE_GEQ);
 }
 
 /* Waits until the stream has nothing left to do, or never will, as the result says; NOT_READY: that time was not
@@ -69,12 +60,11 @@ rc_cu_result rc_stream_await(const struct rc_cuda *cuda, rc_cu_stream stream, in
  * however long it takes. -EAGAIN: not within that time, and nothing is left; -EIO, -ENOMEM: sets the error text. */
 int rc_stream_make(const struct rc_cuda *cuda, int64_t patience_ns, rc_cu_stream *out);
 
-/* Whether words of so many bits do all that they are needed for, in the context that is current: a stream of its own
+/* Whether streams and the host can wait for each other by words, in the context that is current: a stream of its own
  * waits for `words[0]`, which the host then stores, and writes `words[1]`. `address` is where a device has them. 0;
  * -ENOTSUP, -EIO, -ENOMEM, and -EAGAIN as above: sets the error text. -ETIMEDOUT: two seconds were not enough; the
  * device may wait for the words still, so they must stay, registered, and the context too. Both words are nobody
  * else's, and 0 at first. */
-int rc_words_try(const struct rc_cuda *cuda, uint32_t bits, struct rc_word words[2], rc_cu_ptr address,
-                 int64_t patience_ns);
+int rc_words_try(const struct rc_cuda *cuda, struct rc_word words[2], rc_cu_ptr address, int64_t patience_ns);
 
 #endif

@@ -270,7 +270,6 @@ int ringcast_gpu_writer_info(ringcast_gpu_writer *gpu, struct ringcast_gpu_info 
   if (failed != 0) return failed;
   struct ringcast_gpu_info info = {
       .device = gpu->device.ordinal,
-      .word_bits = gpu->estate ? gpu->estate->segment.word_bits : 0,
       .pool_bytes = gpu->pool.bytes,
       .slots = gpu->pool.slot_count,
       .epoch = gpu->estate ? gpu->estate->segment.epoch : 0,

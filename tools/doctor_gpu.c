@@ -123,18 +123,14 @@ static struct reason reason_of(int32_t result) {
 }
 
 static void say_words(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
-  const char *bits = device->words64 != 1 ? "32 bits" : device->words32 == 1 ? "64 and 32 bits" : "64 bits";
-  int32_t refused = device->words32 < 0 ? device->words32 : device->words64;
-  const char *off = doctor_is_disabled("cuda_words64") ? " (those of 64 are switched off by RINGCAST_DISABLE)" : "";
-  if (device->words64 == 1 || device->words32 == 1)
-    snprintf(out, size, "its streams wait for words of %s%s", bits, off);
+  if (device->words == 1) snprintf(out, size, "its streams wait for words of host memory");
   else if (doctor_is_disabled("cuda_register"))
     snprintf(out, size, "whether its streams can wait for words of host memory was not tried");
-  else if (refused == -EAGAIN)
+  else if (device->words == -EAGAIN)
     snprintf(out, size, "whether its streams can wait for words of host memory can't be told: the device is busy");
   else
     snprintf(out, size, "its streams can't wait for words of host memory%s",
-             refused == -ETIMEDOUT ? ": the host's store wakes none" : reason_of(refused).text);
+             device->words == -ETIMEDOUT ? ": the host's store wakes none" : reason_of(device->words).text);
 }
 
 static void say_registers(const struct ringcast_gpu_device_info *device, char *out, size_t size) {
@@ -185,7 +181,7 @@ static void tell_device(struct doctor *doctor, struct survey *survey, int index)
     survey->devices[index].mended = mend_by(doctor, doctor_gpu_mend(survey->devices[index].words));
     return;
   }
-  bool has_all = (device->words64 == 1 || device->words32 == 1) && device->registers == 1 && device->exports == 1;
+  bool has_all = device->words == 1 && device->registers == 1 && device->exports == 1;
   say_words(device, words, sizeof words);
   say_registers(device, registers, sizeof registers);
   say_exports(device, exports, sizeof exports);
@@ -200,8 +196,8 @@ static void tell_device(struct doctor *doctor, struct survey *survey, int index)
     doctor_mend(doctor, "a smaller RINGCAST_GPU_POOL_BYTES, or leave more free (vLLM: --gpu-memory-utilization); until "
                         "then tensors go through the ring");
   doctor_facts(doctor, FACTS({"total_bytes", (int64_t)device->total_bytes}, {"free_bytes", (int64_t)device->free_bytes},
-                             {"words64", device->words64}, {"words32", device->words32},
-                             {"registers", device->registers}, {"exports", device->exports}, {"pool_bytes", pool}));
+                             {"words", device->words}, {"registers", device->registers}, {"exports", device->exports},
+                             {"pool_bytes", pool}));
 }
 
 /* ---- The environment -------------------------------------------------------------------------------------------- */
@@ -411,17 +407,16 @@ static void tell_pair(struct doctor *doctor, const char *name, const struct pair
     doctor_mend(doctor, "RINGCAST_DISABLE=cuda_pool; and please report it, with all that is printed here");
   } else if (writer->pool_frames > 0) {
     doctor_add(doctor, name, DOCTOR_OK,
-               "POOL: of %d tensors, %llu went from process to process within the device, by words of %u bits, after "
+               "POOL: of %d tensors, %llu went from process to process within the device, after "
                "%llu through the ring, with which the reader opened the pool (%.1f ms)",
-               FRAMES, (unsigned long long)writer->pool_frames, writer->word_bits,
-               (unsigned long long)writer->inline_frames, (double)pair->open_ns / 1e6);
+               FRAMES, (unsigned long long)writer->pool_frames, (unsigned long long)writer->inline_frames,
+               (double)pair->open_ns / 1e6);
   } else {
     tell_inline(doctor, name, pair, mended);
   }
-  doctor_facts(doctor,
-               FACTS({"pool_frames", (int64_t)writer->pool_frames}, {"inline_frames", (int64_t)writer->inline_frames},
-                     {"way", writer->way}, {"word_bits", writer->word_bits},
-                     {"registered", writer->registered && reader->registered}, {"open_ns", pair->open_ns}));
+  doctor_facts(doctor, FACTS({"pool_frames", (int64_t)writer->pool_frames},
+                             {"inline_frames", (int64_t)writer->inline_frames}, {"way", writer->way},
+                             {"registered", writer->registered && reader->registered}, {"open_ns", pair->open_ns}));
 }
 
 static void probe_pair(struct doctor *doctor, const char *name, const struct survey *survey, int from, int to) {

@@ -69,20 +69,17 @@ const char *doctor_gpu_mend(const char *why) {
 }
 
 static const char *mend_words(int version, const struct ringcast_gpu_device_info *device) {
-  bool is_stuck = device->words64 == -ETIMEDOUT || device->words32 == -ETIMEDOUT; /* then the other may be busy */
-  bool is_busy = device->words64 == -EAGAIN || device->words32 == -EAGAIN;
-  if (is_busy && !is_stuck) return BUSY;
+  if (device->words == -EAGAIN) return BUSY;
   if (version < 12000) return "a driver for CUDA 12.0 or newer" BY_THE_RING;
-  return is_stuck ? STUCK : NO_WORDS;
+  return device->words == -ETIMEDOUT ? STUCK : NO_WORDS;
 }
 
 const char *doctor_gpu_mend_device(int version, const struct ringcast_gpu_device_info *device) {
-  bool tries_words = device->registers == 1, has_words = device->words64 == 1 || device->words32 == 1;
   if (device->registers == -ENOTSUP) return NO_REGISTERING;
   if (device->registers < 0)
     return "ulimit -l unlimited, where the limit is what forbids it; until then tensors go through the ring, and "
            "copies wait for the device";
-  if (tries_words && !has_words) return mend_words(version, device);
+  if (device->registers == 1 && device->words != 1) return mend_words(version, device);
   if (device->exports == -ENOMEM) return OUT_OF_MEMORY;
   return device->exports < 0 ? NO_SHARING : NULL;
 }

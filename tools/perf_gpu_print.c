@@ -48,7 +48,6 @@ static void json_info(struct json *json, const char *key, const struct ringcast_
     const char *key;
     uint64_t value;
   } counts[] = {{"way", info->way},
-                {"word_bits", info->word_bits},
                 {"pool_bytes", info->pool_bytes},
                 {"slots", info->slots},
                 {"pool_frames", info->pool_frames},

@@ -105,7 +105,7 @@ struct ringcast_gpu_device_info {
   uint8_t uuid[16];
   uint64_t free_bytes, total_bytes; /* 0 unless `probe` */
   /* What was tried: 1 yes; 0 no, or not tried; negative: why not, an errno (-EAGAIN: the device is busy, ask again). */
-  int32_t words64, words32;    /* streams wait for and write words of host memory, of 64 and 32 bits */
+  int32_t words;               /* streams wait for and write words of host memory, of 64 bits */
   int32_t registers;           /* host memory can be registered, */
   int32_t registers_read_only; /* ... also what this process may only read */
   int32_t exports;             /* memory can be exported by a handle */
@@ -228,7 +228,7 @@ struct ringcast_gpu_info {
   uint32_t size; /* as above */
   uint32_t way;  /* enum ringcast_gpu_way; of a reader, POOL: the pool is open, else NO_POOL, REFUSED or LOST */
   int32_t device;
-  uint32_t word_bits; /* 64, or 32 where the driver has no others */
+  uint32_t reserved; /* 0 */
   uint64_t pool_bytes;
   uint32_t slots;
   uint32_t epoch;

@@ -136,7 +136,6 @@ class GpuInfo(NamedTuple):
     #: its number in this process
     device: int
     #: of the words that say when something is there: 64, or 32 where the driver has no others
-    word_bits: int
     pool_bytes: int
     #: the most frames under way in the pool
     slots: int

@@ -32,7 +32,6 @@ struct fake_operation {
   void *staged;
   rc_cu_ptr word;
   uint64_t value; /* or the turns of a spin */
-  int bits;
   struct fake_memory *memory;
   struct after {
     struct rc_cu_stream *stream;
@@ -62,16 +61,13 @@ static void delay(struct rc_cu_stream *stream) {
 }
 
 static bool has_come(const struct fake_operation *operation, uint8_t *word) {
-  if (operation->bits == 64)
-    return (int64_t)(atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire) - operation->value) >= 0;
-  uint32_t half = atomic_load_explicit((_Atomic uint32_t *)word, memory_order_acquire);
-  return (int32_t)(half - (uint32_t)operation->value) >= 0;
+  return (int64_t)(atomic_load_explicit((_Atomic uint64_t *)word, memory_order_acquire) - operation->value) >= 0;
 }
 
 static bool wait_for_word(struct rc_cu_stream *stream, const struct fake_operation *operation) {
   struct fake_memory *memory;
   for (; !is_dropped(stream); pause_for(LOOK_NS)) {
-    uint8_t *word = fake_resolve(operation->word, (size_t)operation->bits / 8, &memory);
+    uint8_t *word = fake_resolve(operation->word, sizeof operation->value, &memory);
     if (!word) return false;
     if (fake.settings.stuck_words ? stream->destroyed : has_come(operation, word)) break;
   }
@@ -91,10 +87,9 @@ static bool spin(struct rc_cu_stream *stream, const struct fake_operation *opera
 
 static bool write_word(const struct fake_operation *operation) {
   struct fake_memory *memory;
-  uint8_t *word = fake_resolve(operation->word, (size_t)operation->bits / 8, &memory);
+  uint8_t *word = fake_resolve(operation->word, sizeof operation->value, &memory);
   if (!word) return false;
-  if (operation->bits == 64) atomic_store_explicit((_Atomic uint64_t *)word, operation->value, memory_order_release);
-  else atomic_store_explicit((_Atomic uint32_t *)word, (uint32_t)operation->value, memory_order_release);
+  atomic_store_explicit((_Atomic uint64_t *)word, operation->value, memory_order_release);
   return true;
 }
 
@@ -411,30 +406,22 @@ rc_cu_result cuMemcpyDtoHAsync_v2(void *to, rc_cu_ptr from, size_t bytes, rc_cu_
 
 /* ---- Words ------------------------------------------------------------------------------------------------------ */
 
-static rc_cu_result add_word(enum fake_function function, rc_cu_stream stream, enum kind kind, int bits,
-                             rc_cu_ptr address, uint64_t value, unsigned flags) {
+static rc_cu_result add_word(enum fake_function function, rc_cu_stream stream, enum kind kind, rc_cu_ptr address,
+                             uint64_t value, unsigned flags) {
   struct rc_cu_stream *found;
   rc_cu_result result = begin_work(function, stream, &found);
   if (result != RC_CU_SUCCESS) return result;
-  if (flags != 0 || address % (unsigned)(bits / 8) != 0) return fake_end(RC_CU_INVALID_VALUE);
-  struct fake_operation operation = {.kind = kind, .word = address, .value = value, .bits = bits};
+  if (flags != 0 || address % sizeof value != 0) return fake_end(RC_CU_INVALID_VALUE);
+  struct fake_operation operation = {.kind = kind, .word = address, .value = value};
   return fake_end(enqueue(found, operation));
 }
 
 rc_cu_result cuStreamWriteValue64_v2(rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags) {
-  return add_word(FAKE_write_value64, stream, WRITE_WORD, 64, address, value, flags);
+  return add_word(FAKE_write_value64, stream, WRITE_WORD, address, value, flags);
 }
 
 rc_cu_result cuStreamWaitValue64_v2(rc_cu_stream stream, rc_cu_ptr address, uint64_t value, unsigned flags) {
-  return add_word(FAKE_wait_value64, stream, WAIT_WORD, 64, address, value, flags);
-}
-
-rc_cu_result cuStreamWriteValue32_v2(rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags) {
-  return add_word(FAKE_write_value32, stream, WRITE_WORD, 32, address, value, flags);
-}
-
-rc_cu_result cuStreamWaitValue32_v2(rc_cu_stream stream, rc_cu_ptr address, uint32_t value, unsigned flags) {
-  return add_word(FAKE_wait_value32, stream, WAIT_WORD, 32, address, value, flags);
+  return add_word(FAKE_wait_value64, stream, WAIT_WORD, address, value, flags);
 }
 
 /* ---- Events ----------------------------------------------------------------------------------------------------- */

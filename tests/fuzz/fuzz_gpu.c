@@ -66,7 +66,7 @@ static struct {
 
 static void end_all_waits(void) {
   pthread_mutex_lock(&peer.mutex);
-  if (turn) rc_word_store(turn, 64, rc_load_relaxed(&turn->whole) + 1);
+  if (turn) rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
   for (uint32_t i = 0; i < peer.count; i++) {
     rc_store_release(&rc_gpu_control(&peer.pools[i])->dead, 1);
     rc_wake(&rc_gpu_control(&peer.pools[i])->attention);
@@ -390,8 +390,8 @@ static void step(struct input *input) {
     else open_pool_of(what >> 5);
     break;
   default:
-    if (what & 64) rc_word_store(turn, 64, rc_load_relaxed(&turn->whole) + 1);
-    else rc_word_wait(cuda, 64, world.streams[0], turn_address, rc_load_relaxed(&turn->whole) + 1);
+    if (what & 64) rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
+    else rc_word_wait(cuda, world.streams[0], turn_address, rc_load_relaxed(&turn->whole) + 1);
     break;
   }
 }
@@ -425,7 +425,7 @@ static void await_what_is_left(void) {
 }
 
 static void close_world(uint64_t how) {
-  rc_word_store(turn, 64, rc_load_relaxed(&turn->whole) + 1);
+  rc_word_store(turn, rc_load_relaxed(&turn->whole) + 1);
   if (world.harmed) end_all_waits();
   if (how & 1) close_pool();
   for (int i = 0; i < READERS; i++) detach(&world.readers[i], how >> 1);

@@ -48,10 +48,10 @@ struct bench {
 };
 
 static rc_cu_result write_word(struct bench *bench) {
-  return rc_word_write(bench->gpu.cuda, 64, bench->gpu.stream, bench->words + 128, 1);
+  return rc_word_write(bench->gpu.cuda, bench->gpu.stream, bench->words + 128, 1);
 }
 static rc_cu_result wait_for_past(struct bench *bench) { /* a word that has its value already */
-  return rc_word_wait(bench->gpu.cuda, 64, bench->gpu.stream, bench->words + 64, 0);
+  return rc_word_wait(bench->gpu.cuda, bench->gpu.stream, bench->words + 64, 0);
 }
 static rc_cu_result write_two(struct bench *bench) {
   enum { WRITE_VALUE_64 = 5 };
@@ -124,12 +124,12 @@ static void cost_of_each_call(void) {
     char key[64];
     int count = rounds(COUNT), done = 0;
     for (; done < ROUNDS && result == RC_CU_SUCCESS; done++) {
-      must(rc_word_wait(bench.gpu.cuda, 64, bench.gpu.stream, bench.words, ++turn), "cuStreamWaitValue64");
+      must(rc_word_wait(bench.gpu.cuda, bench.gpu.stream, bench.words, ++turn), "cuStreamWaitValue64");
       double begun = now_us();
       for (int call = 0; call < count && result == RC_CU_SUCCESS; call++) result = calls[i].call(&bench);
       host[done] = (now_us() - begun) / count;
       begun = now_us();
-      rc_word_store(words, 64, turn);
+      rc_word_store(words, turn);
       must(bench.gpu.cuda->stream_synchronize(bench.gpu.stream), "cuStreamSynchronize");
       device[done] = (now_us() - begun) / count;
     }
@@ -156,7 +156,7 @@ static void *fill_stream(void *unused) {
   (void)unused;
   must(filler.gpu.cuda->ctx_push(filler.gpu.context), "cuCtxPushCurrent");
   for (uint64_t i = 1; i <= MOST && !rc_load_acquire(&filler.is_over); i++) {
-    must(rc_word_write(filler.gpu.cuda, 64, filler.gpu.stream, filler.address + 64, i), "cuStreamWriteValue64");
+    must(rc_word_write(filler.gpu.cuda, filler.gpu.stream, filler.address + 64, i), "cuStreamWriteValue64");
     rc_store_release(&filler.enqueued, i);
   }
   return NULL;
@@ -164,7 +164,7 @@ static void *fill_stream(void *unused) {
 
 static void end_wait(void *word) {
   rc_store_release(&filler.is_over, true);
-  rc_word_store(word, 64, 1);
+  rc_word_store(word, 1);
 }
 
 /* The number of operations after which a call blocks, and whether other threads' calls block with it. */
@@ -176,7 +176,7 @@ static void operations_behind_a_wait(void) {
   pthread_t thread;
   filler.address = gpu_register(&gpu, words, PAGE);
   must(gpu.cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  must(rc_word_wait(gpu.cuda, 64, gpu.stream, filler.address, 1), "cuStreamWaitValue64");
+  must(rc_word_wait(gpu.cuda, gpu.stream, filler.address, 1), "cuStreamWaitValue64");
   if (pthread_create(&thread, NULL, fill_stream, NULL) != 0) failed("no thread");
   uint64_t last = 0;
   for (double since = now_us(); last < MOST && now_us() - since < STALLED_US;) {
@@ -188,7 +188,7 @@ static void operations_behind_a_wait(void) {
   figure_integer("a_call_blocked", last < MOST);
   struct later *bound = later(1500, end_wait, words);
   double begun = now_us();
-  must(rc_word_write(gpu.cuda, 64, other, filler.address + 128, 1), "cuStreamWriteValue64 on another stream");
+  must(rc_word_write(gpu.cuda, other, filler.address + 128, 1), "cuStreamWriteValue64 on another stream");
   figure_number("call_on_another_stream_us", now_us() - begun);
   figure_integer("another_stream_blocked_too", later_cancel(bound));
   end_wait(words);

@@ -154,7 +154,6 @@ static void figures_of_writer(const struct ringcast_gpu_info *writer) {
   figure_integer("pool_frames", (int64_t)writer->pool_frames);
   figure_integer("inline_frames", (int64_t)writer->inline_frames);
   figure_integer("writer_syncs", (int64_t)writer->syncs);
-  figure_integer("word_bits", writer->word_bits);
   figure_integer("full", (int64_t)writer->full);
   if (*writer->why) figure_text("why", writer->why);
 }

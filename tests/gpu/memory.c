@@ -175,12 +175,11 @@ static void driver(void) {
   must_ringcast(ringcast_gpu_device(0, 1, &device), "ringcast_gpu_device");
   figure_number("probe_ms", (now_us() - begun) / 1e3);
   figure_text("name", device.name);
-  figure_integer("words64", device.words64);
-  figure_integer("words32", device.words32);
+  figure_integer("words", device.words);
   figure_integer("registers", device.registers);
   figure_integer("registers_read_only", device.registers_read_only);
   figure_integer("exports", device.exports);
-  if (device.words32 != 1 && device.words64 != 1) failed("no words: all would go INLINE");
+  if (device.words != 1) failed("no words: all would go INLINE");
 }
 
 const struct probe_case memory_probes[] = {{"driver", driver, 60, false},

@@ -13,31 +13,28 @@
 enum { ROUNDS = 200, PAGE = 4096 };
 static const unsigned LONG_MS = 1500;
 
-static bool has_words(const struct gpu *gpu, uint32_t bits) {
-  return bits == 64 ? gpu->cuda->wait_value64 && gpu->cuda->write_value64
-                    : gpu->cuda->wait_value32 && gpu->cuda->write_value32;
-}
+static bool has_words(const struct gpu *gpu) { return gpu->cuda->wait_value64 && gpu->cuda->write_value64; }
 
-static void await_word(struct rc_word *word, uint32_t bits, uint64_t value) {
-  while (!rc_word_has_reached(word, bits, value)) sched_yield();
+static void await_word(struct rc_word *word, uint64_t value) {
+  while (!rc_word_has_reached(word, value)) sched_yield();
 }
 
 /* ---- Store and wake --------------------------------------------------------------------------------------------- */
 
 /* wait (word 0), then write (word 1): from the CPU's store of the one until it sees the other. */
-static void store_wakes(struct gpu *gpu, struct rc_word *words, uint32_t bits, const char *key) {
+static void store_wakes(struct gpu *gpu, struct rc_word *words, const char *key) {
   rc_cu_ptr address = gpu_register(gpu, words, PAGE);
   static double took[ROUNDS];
   int count = rounds(ROUNDS);
   for (int i = 0; i < count; i++) {
     uint64_t value = (uint64_t)i + 1;
-    must(rc_word_wait(gpu->cuda, bits, gpu->stream, address, value), "cuStreamWaitValue");
-    must(rc_word_write(gpu->cuda, bits, gpu->stream, address + sizeof *words, value), "cuStreamWriteValue");
+    must(rc_word_wait(gpu->cuda, gpu->stream, address, value), "cuStreamWaitValue");
+    must(rc_word_write(gpu->cuda, gpu->stream, address + sizeof *words, value), "cuStreamWriteValue");
     for (double until = now_us() + 50; now_us() < until;) /* until the device has come to the wait, most likely */
       if (gpu->cuda->stream_query(gpu->stream) != RC_CU_NOT_READY) failed("a stream did not wait for its word");
     double begun = now_us();
-    rc_word_store(&words[0], bits, value);
-    await_word(&words[1], bits, value);
+    rc_word_store(&words[0], value);
+    await_word(&words[1], value);
     took[i] = now_us() - begun;
   }
   figure_spread(key, took, (size_t)count);
@@ -48,8 +45,8 @@ static void store_wakes(struct gpu *gpu, struct rc_word *words, uint32_t bits, c
 static void store_wakes_64(void) {
   struct rc_word *words = shared_memory(PAGE);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
-  store_wakes(&gpu, words, 64, "store_to_write_us");
+  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
+  store_wakes(&gpu, words, "store_to_write_us");
 }
 
 /* ---- Other processes -------------------------------------------------------------------------------------------- */
@@ -61,7 +58,7 @@ static void store_each(struct helper *me, void *context) {
   for (int i = 0; i < count; i++) {
     uint64_t value;
     helper_hear(me, &value, sizeof value);
-    rc_word_store(&words[0], 64, value);
+    rc_word_store(&words[0], value);
   }
 }
 
@@ -72,10 +69,10 @@ static void store_by_another_process(void) {
   struct gpu gpu = gpu_open();
   rc_cu_ptr address = gpu_register(&gpu, words, PAGE);
   int count = rounds(50);
-  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
+  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   helper_tell(&helper, &count, sizeof count);
   for (uint64_t value = 1; value <= (uint64_t)count; value++) {
-    must(rc_word_wait(gpu.cuda, 64, gpu.stream, address, value), "cuStreamWaitValue64");
+    must(rc_word_wait(gpu.cuda, gpu.stream, address, value), "cuStreamWaitValue64");
     helper_tell(&helper, &value, sizeof value);
     must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
   }
@@ -87,8 +84,8 @@ static void enqueue_turns(struct gpu *gpu, rc_cu_ptr address, int me, int count)
   rc_cu_ptr mine = address + (rc_cu_ptr)me * sizeof(struct rc_word);
   rc_cu_ptr other = address + (rc_cu_ptr)!me * sizeof(struct rc_word);
   for (uint64_t i = 1; i <= (uint64_t)count; i++) {
-    must(rc_word_wait(gpu->cuda, 64, gpu->stream, other, me == 0 ? i - 1 : i), "cuStreamWaitValue64");
-    must(rc_word_write(gpu->cuda, 64, gpu->stream, mine, i), "cuStreamWriteValue64");
+    must(rc_word_wait(gpu->cuda, gpu->stream, other, me == 0 ? i - 1 : i), "cuStreamWaitValue64");
+    must(rc_word_write(gpu->cuda, gpu->stream, mine, i), "cuStreamWriteValue64");
   }
 }
 
@@ -107,7 +104,7 @@ static void two_processes_streams(void) {
   struct rc_word *words = shared_memory(PAGE);
   struct helper helper = helper_start(take_turns, words);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
+  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   rc_cu_ptr address = gpu_register(&gpu, words, PAGE);
   int count = rounds(100);
   char ready;
@@ -116,7 +113,7 @@ static void two_processes_streams(void) {
   double begun = now_us();
   enqueue_turns(&gpu, address, 0, count);
   must(gpu.cuda->stream_synchronize(gpu.stream), "cuStreamSynchronize");
-  await_word(&words[1], 64, (uint64_t)count);
+  await_word(&words[1], (uint64_t)count);
   figure_number("there_and_back_us", (now_us() - begun) / count);
   helper_end(&helper);
 }
@@ -126,7 +123,7 @@ static void two_processes_streams(void) {
 static struct rc_word *pending;
 static void release(void *context) {
   (void)context;
-  rc_word_store(pending, 64, 1);
+  rc_word_store(pending, 1);
 }
 
 /* Streams share the device's queues: one that waits may hold up others. Any number is an answer; how many there are is
@@ -137,10 +134,10 @@ static void other_streams_go_on(void) {
   struct gpu gpu = gpu_open();
   rc_cu_ptr address = gpu_register(&gpu, pending, PAGE), from = gpu_alloc(&gpu, PAGE), to = gpu_alloc(&gpu, PAGE);
   static rc_cu_stream streams[STREAMS];
-  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
+  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   for (int i = 0; i < STREAMS; i++)
     must(gpu.cuda->stream_create(&streams[i], RC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
-  must(rc_word_wait(gpu.cuda, 64, gpu.stream, address, 1), "cuStreamWaitValue64");
+  must(rc_word_wait(gpu.cuda, gpu.stream, address, 1), "cuStreamWaitValue64");
   struct later *bound = later(4 * LONG_MS, release, NULL); /* a call that hangs */
   double begun = now_us();
   for (int i = 0; i < STREAMS; i++) must(gpu.cuda->copy_dtod(to, from, 64, streams[i]), "cuMemcpyDtoDAsync");
@@ -206,13 +203,13 @@ static void calls_beside_a_wait(void) {
   pending = shared_memory(PAGE);
   spare_host = shared_memory(PAGE);
   struct gpu gpu = gpu_open();
-  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
+  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   rc_cu_ptr address = gpu_register(&gpu, pending, PAGE);
   spare_other = gpu_alloc(&gpu, 4 << 20);
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
     char key[64];
-    rc_word_store(pending, 64, 0);
-    must(rc_word_wait(gpu.cuda, 64, gpu.stream, address, 1), "cuStreamWaitValue64");
+    rc_word_store(pending, 0);
+    must(rc_word_wait(gpu.cuda, gpu.stream, address, 1), "cuStreamWaitValue64");
     struct later *bound = later(LONG_MS, release, NULL);
     double begun = now_us();
     rc_cu_result result = calls[i].call(&gpu);
@@ -236,16 +233,16 @@ static void stream_follows_another(void) {
   rc_cu_ptr address = gpu_register(&gpu, word, PAGE);
   rc_cu_ptr from = gpu_alloc(&gpu, PAGE), by = gpu_alloc(&gpu, PAGE), to = gpu_alloc(&gpu, PAGE);
   rc_cu_stream other;
-  if (!has_words(&gpu, 64)) skipped("the driver has no words of 64 bits");
+  if (!has_words(&gpu)) skipped("the driver has no stream operations on words");
   must(gpu.cuda->stream_create(&other, RC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   gpu_fill(&gpu, from, PAGE, 3);
   gpu_fill(&gpu, by, PAGE, 4);
-  must(rc_word_wait(gpu.cuda, 64, gpu.stream, address, 1), "cuStreamWaitValue64");
+  must(rc_word_wait(gpu.cuda, gpu.stream, address, 1), "cuStreamWaitValue64");
   must(gpu.cuda->copy_dtod(by, from, PAGE, gpu.stream), "cuMemcpyDtoDAsync");
   must_ringcast(ringcast_gpu_stream_follow(0, other, gpu.stream), "ringcast_gpu_stream_follow");
   must(gpu.cuda->copy_dtod(to, by, PAGE, other), "cuMemcpyDtoDAsync");
   if (gpu.cuda->stream_query(other) != RC_CU_NOT_READY) failed("a stream has gone on before the one that it follows");
-  rc_word_store(word, 64, 1);
+  rc_word_store(word, 1);
   must(gpu.cuda->stream_synchronize(other), "cuStreamSynchronize");
   if (gpu_differing(&gpu, to, PAGE, 3) != 0) failed("a stream has not waited for the one that it follows");
 }

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARTS = {
     "headers": ("include", 1460),
     "core": ("ring shm channel", 8740),
-    "gpu": ("gpu", 4810),
+    "gpu": ("gpu", 4770),
     "extension": ("python/extension", 10750),
     "package": ("python/ringcast", 7740),
     "measuring": ("tools bench python/ringcast/bench", 7440),
@@ -30,8 +30,8 @@ SLACK = 3  # a part may be so many per cent below its figure before the figure m
 
 # Files of more than 500 lines: what they may have at most.
 LONG = {
-    "python/ringcast/_ringcast.pyi": 876,
-    "tests/fake_cuda/streams.c": 517,
+    "python/ringcast/_ringcast.pyi": 875,
+    "tests/fake_cuda/streams.c": 504,
     "tests/model/ring.pml": 552,
     "tests/python/device_dropins.py": 525,
 }

@@ -47,7 +47,7 @@ static const struct refusal refusals[] = {
     {"FAKE_CUDA_STUCK_WORDS", "1", "its streams are not woken by the host's store", "not woken"},
     {"RINGCAST_DISABLE", "cuda_pool", "not opened", "cuda_pool"},
     {"RINGCAST_DISABLE", "cuda_register", "not supported", "cuda_register"},
-    {"FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", "not supported", "words of 64 bits"},
+    {"FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", "not supported", "words of host memory"},
 };
 
 static void be_a_writer_with_one_that_refuses(void *context) {

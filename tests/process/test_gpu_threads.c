@@ -207,7 +207,7 @@ static void release_as_another(struct rc_import *import, uint32_t slot) {
   const struct rc_gpu_segment *segment = &import->segment;
   struct rc_word *ready = rc_gpu_ready(segment, slot);
   rc_store_release(&rc_gpu_control(segment)->dead, 1);
-  rc_word_store(ready, segment->word_bits, rc_word_released(segment->word_bits, import->taken[slot].generation));
+  rc_word_store(ready, rc_word_released(import->taken[slot].generation));
   rc_wake(&rc_gpu_control(segment)->attention);
 }
 

@@ -77,8 +77,8 @@ static inline void call_fails_elsewhere(const char *name, long nth, rc_cu_result
 static inline void no_call_fails(void) { (fake_cuda()->fault)(NULL, 0, 0); }
 
 /* The stream does nothing more until let_go. */
-static inline void hold_up(void) { ck_assert_int_eq(rc_word_wait(cuda, 64, stream, turn_address, turn->whole + 1), 0); }
-static inline void let_go(void) { rc_word_store(turn, 64, turn->whole + 1); }
+static inline void hold_up(void) { ck_assert_int_eq(rc_word_wait(cuda, stream, turn_address, turn->whole + 1), 0); }
+static inline void let_go(void) { rc_word_store(turn, turn->whole + 1); }
 
 /* ---- A pair ----------------------------------------------------------------------------------------------------- */
 

@@ -37,13 +37,12 @@ class DoctorOfGpus(Case):
         self.assertEqual({line["mend"] for line in lines.values()}, {""})
         self.assertEqual(lines["GPU"]["found"], "1 device, a driver for CUDA 13.0")
         self.assertEqual(lines["GPU"]["facts"], {"ready": 1, "version": 13000, "devices": 1, "result": 0})
-        for fact in ("words64", "words32", "registers", "exports"):
+        for fact in ("words", "registers", "exports"):
             self.assertEqual(lines["GPU 0"]["facts"][fact], 1)
         self.assertGreater(lines["GPU 0"]["facts"]["total_bytes"], 0)
         self.assertRegex(lines["GPU 0"]["found"], r"^Fake GPU 0, GPU-[0-9a-f]{8}, 16\.0 GiB")
         facts = lines["GPU tensors"]["facts"]
         self.assertEqual((facts["pool_frames"], facts["inline_frames"], facts["registered"]), (3, 1, 1))
-        self.assertEqual(facts["word_bits"], 64)
         self.assertIn("POOL: of 4 tensors, 3 went", lines["GPU tensors"]["found"])
 
     def test_why_there_is_no_gpu_is_a_note(self):
@@ -77,10 +76,6 @@ class DoctorOfGpus(Case):
         self.assertIn("was not tried (RINGCAST_DISABLE=cuda_register)", lines["GPU 0"]["found"])
         self.assertIn("whether its streams can wait for words of host memory was not tried", lines["GPU 0"]["found"])
         self.assertEqual((lines["GPU 0"]["mend"], lines["GPU tensors"]["mend"]), ("", ""))
-        lines = self.gpu_lines(**fake(RINGCAST_DISABLE="cuda_words64"))
-        self.assertIn("words of 32 bits (those of 64 are switched off by RINGCAST_DISABLE)", lines["GPU 0"]["found"])
-        self.assertEqual(lines["GPU tensors"]["facts"]["word_bits"], 32)
-        self.assertEqual(lines["GPU tensors"]["facts"]["pool_frames"], 3)
 
     def check_mend(self, line, mend, **environment):
         """One of the two lines says how to mend it: that of the device, or else that of the way."""

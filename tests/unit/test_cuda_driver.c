@@ -28,7 +28,7 @@ enum { MOST_CHANGES = 4 };
 static void tell(void) {
   const struct rc_cuda_status *status = rc_cuda_status();
   const struct rc_cuda *cuda = rc_cuda();
-  printf("mode %d, result %d, version %d, devices %d, by %s, table %d, words64 %d, open %d, %s: %s\n", status->mode,
+  printf("mode %d, result %d, version %d, devices %d, by %s, table %d, words %d, open %d, %s: %s\n", status->mode,
          status->result, status->version, status->devices, status->by_proc_address ? "address" : "symbol", cuda != NULL,
          cuda && cuda->write_value64 && cuda->wait_value64, rc_cuda_is_open(), rc_cuda_name(2), status->why);
 }
@@ -79,10 +79,10 @@ static const struct {
   const char *changes[MOST_CHANGES];
   const char *begins, *holds; /* the line */
 } cases[] = {
-    {"new", {0}, "mode 0, result 0, version 13000, devices 1, by address, table 1, words64 1, open 1" NAMED "\n", ""},
-    {"symbols", {0}, "mode 0, result 0, version 13000, devices 1, by symbol, table 1, words64 1,", "open 1" NAMED "\n"},
-    {"old", {0}, "mode 0, result 0, version 13000, devices 1, by symbol, table 1, words64 0, open 1" NAMED "\n", ""},
-    {"new", {"FAKE_CUDA_WITHOUT=cuStreamWriteValue64"}, "mode 0, result 0,", "words64 0, open 1" NAMED "\n"},
+    {"new", {0}, "mode 0, result 0, version 13000, devices 1, by address, table 1, words 1, open 1" NAMED "\n", ""},
+    {"symbols", {0}, "mode 0, result 0, version 13000, devices 1, by symbol, table 1, words 1,", "open 1" NAMED "\n"},
+    {"old", {0}, "mode 0, result 0, version 13000, devices 1, by symbol, table 1, words 0, open 1" NAMED "\n", ""},
+    {"new", {"FAKE_CUDA_WITHOUT=cuStreamWriteValue64"}, "mode 0, result 0,", "words 0, open 1" NAMED "\n"},
     {"new", {"FAKE_CUDA_DEVICES=3"}, "mode 0, result 0, version 13000, devices 3,", ""},
     {"new", {"RINGCAST_DISABLE=cuda"}, "mode 1, result 0, version 0, devices 0,", UNNAMED "switched off by RINGCAST_"},
     {"none", {0}, "mode 2, result 0, version 0, devices 0, by symbol, table 0,", "libcuda.so.1: cannot open"},

@@ -51,23 +51,6 @@ START_TEST(streams_wait_for_each_other_by_words_alone) {
 }
 END_TEST
 
-START_TEST(words_of_32_bits_are_compared_cyclically) {
-  uint8_t *host = map_host(PAGE, true);
-  rc_cu_ptr words = address_of(host);
-  store(host, 0xffffffffu);
-  must(cuda->wait_value32(stream, words, 1, RC_CU_STREAM_WAIT_VALUE_GEQ)); /* 2 later */
-  must_be(cuda->stream_query(stream), RC_CU_NOT_READY);
-  store(host, 1);
-  must(cuda->stream_synchronize(stream));
-  must(cuda->wait_value32(stream, words, 0xfffffff0u, RC_CU_STREAM_WAIT_VALUE_GEQ)); /* long gone */
-  must(cuda->write_value32(stream, words + 4, 9, RC_CU_STREAM_WRITE_VALUE_DEFAULT));
-  must(cuda->stream_synchronize(stream));
-  ck_assert_uint_eq(load(host), 9ull << 32 | 1);
-  must_be(cuda->write_value64(stream, words + 4, 9, RC_CU_STREAM_WRITE_VALUE_DEFAULT), RC_CU_INVALID_VALUE);
-  unmap_host(host, PAGE);
-}
-END_TEST
-
 START_TEST(the_legacy_stream_and_blocking_ones_wait_for_each_other) {
   uint8_t *host = map_host(PAGE, true);
   rc_cu_ptr words = address_of(host);
@@ -351,7 +334,6 @@ int main(void) {
   tcase_add_checked_fixture(tests, begin, end);
   tcase_add_test(tests, a_stream_does_one_thing_after_the_other);
   tcase_add_test(tests, streams_wait_for_each_other_by_words_alone);
-  tcase_add_test(tests, words_of_32_bits_are_compared_cyclically);
   tcase_add_test(tests, the_legacy_stream_and_blocking_ones_wait_for_each_other);
   tcase_add_test(tests, a_kernel_spins_until_its_word_or_its_turns);
   tcase_add_test(tests, a_stream_that_is_destroyed_does_what_it_was_told);

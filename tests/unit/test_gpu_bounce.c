@@ -10,7 +10,7 @@ enum { MUCH = 400000 /* of a ring of 1 MiB */, CHUNKS = 16, CHUNK_BYTES = 512 <<
 
 static rc_cu_stream other; /* the reader's own: what stalls it does not stall the writer */
 
-static void stall(void) { ck_assert_int_eq(rc_word_wait(cuda, 64, other, turn_address, turn->whole + 1), 0); }
+static void stall(void) { ck_assert_int_eq(rc_word_wait(cuda, other, turn_address, turn->whole + 1), 0); }
 static int end(struct received *received) { return ringcast_gpu_end(gpu_reader, &received->take); }
 
 static void open_by_ring(void) {

@@ -17,9 +17,8 @@ static int look(int32_t ordinal, int probe) {
   return ringcast_gpu_device(ordinal, probe, &device);
 }
 
-static void must_do(int words64, int words32, int registers, int read_only, int exports) {
-  ck_assert_int_eq(device.words64, words64);
-  ck_assert_int_eq(device.words32, words32);
+static void must_do(int words, int registers, int read_only, int exports) {
+  ck_assert_int_eq(device.words, words);
   ck_assert_int_eq(device.registers, registers);
   ck_assert_int_eq(device.registers_read_only, read_only);
   ck_assert_int_eq(device.exports, exports);
@@ -30,7 +29,7 @@ START_TEST(without_a_probe_there_is_no_context) {
   ck_assert_str_eq(device.name, "Fake GPU 0");
   ck_assert_mem_eq(device.uuid, "fake-cuda-gpu-0", 16);
   ck_assert(device.total_bytes == 0 && device.free_bytes == 0);
-  must_do(0, 0, 0, 0, 0);
+  must_do(0, 0, 0, 0);
   ck_assert_int_eq(fake_cuda()->live("contexts made"), 0);
 }
 END_TEST
@@ -39,7 +38,7 @@ START_TEST(a_device_that_can_do_all_says_so_and_has_nothing_left) {
   int descriptors = look(0, 0) == 0 ? open_descriptors() : -1;
   for (int i = 0; i < 3; i++) {
     ck_assert_int_eq(look(0, 1), 0);
-    must_do(1, 1, 1, 0, 1);
+    must_do(1, 1, 0, 1);
     ck_assert(device.total_bytes > 0 && device.free_bytes == device.total_bytes);
     fake_must_be_empty();
     rc_cu_context current;
@@ -75,23 +74,19 @@ END_TEST
 
 /* ---- What it can't do ------------------------------------------------------------------------------------------- */
 
-START_TEST(a_driver_without_words_of_64_bits_has_those_of_32) {
+START_TEST(a_driver_without_stream_operations_has_no_words) {
   setenv("FAKE_CUDA_WITHOUT", "cuStreamWaitValue64", 1);
   ck_assert_int_eq(look(0, 1), 0);
-  must_do(0, 1, 1, 0, 1);
+  must_do(0, 1, 0, 1);
 }
 END_TEST
 
 START_TEST(what_is_switched_off_is_not_tried) {
-  disable_too("cuda_words64");
-  ck_assert_int_eq(look(0, 1), 0);
-  must_do(0, 1, 1, 0, 1);
-  ck_assert_int_eq(fake_cuda()->calls("cuStreamWaitValue64"), 0);
   disable_too("cuda_register");
   disable_too("cuda_pool");
   ck_assert_int_eq(look(0, 1), 0);
-  must_do(0, 0, 0, 0, 0);
-  ck_assert_int_eq(fake_cuda()->calls("cuMemAlloc"), 1);
+  must_do(0, 0, 0, 0);
+  ck_assert_int_eq(fake_cuda()->calls("cuMemAlloc"), 0);
 }
 END_TEST
 
@@ -99,7 +94,7 @@ END_TEST
 START_TEST(a_driver_whose_words_never_come_does_not_hold_the_caller) {
   setenv("FAKE_CUDA_STUCK_WORDS", "1", 1);
   ck_assert_int_eq(look(0, 1), 0);
-  must_do(-ETIMEDOUT, -ETIMEDOUT, 1, 0, 1);
+  must_do(-ETIMEDOUT, 1, 0, 1);
   ck_assert_int_eq(fake_cuda()->live("registered"), 1);
   ck_assert_int_eq(fake_cuda()->live("contexts"), 1);
   ck_assert_int_eq(fake_cuda()->live("streams"), 0);
@@ -124,9 +119,7 @@ START_TEST(each_call_that_fails_is_told_and_leaves_nothing) {
                                       "cuMemHostGetDevicePointer",
                                       "cuStreamCreate",
                                       "cuStreamWaitValue64",
-                                      "cuStreamWriteValue64",
-                                      "cuStreamWaitValue32",
-                                      "cuStreamWriteValue32"};
+                                      "cuStreamWriteValue64"};
   ck_assert_int_eq(look(0, 1), 0);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     for (long nth = 1; nth <= 2; nth++) {
@@ -134,8 +127,8 @@ START_TEST(each_call_that_fails_is_told_and_leaves_nothing) {
       fake_cuda()->fault(names[i], nth, RC_CU_OUT_OF_MEMORY);
       int result = look(0, 1);
       bool failed = fake_cuda()->calls(names[i]) >= before + nth;
-      bool told = result == -ENOMEM || device.words64 == -ENOMEM || device.words32 == -ENOMEM ||
-                  device.registers == -ENOMEM || device.registers_read_only == -ENOMEM || device.exports == -ENOMEM;
+      bool told = result == -ENOMEM || device.words == -ENOMEM || device.registers == -ENOMEM ||
+                  device.registers_read_only == -ENOMEM || device.exports == -ENOMEM;
       ck_assert_msg(failed == told, "%s, call %ld: result %d", names[i], nth, result);
       ck_assert(!failed || strstr(ringcast_last_error(), "CUDA_ERROR_OUT_OF_MEMORY (2)"));
       fake_cuda()->fault(NULL, 0, 0);
@@ -183,7 +176,7 @@ int main(void) {
   tcase_add_test(tests, a_device_that_can_do_all_says_so_and_has_nothing_left);
   tcase_add_test(tests, what_there_is_not_is_refused);
   tcase_add_test(tests, without_a_driver_there_is_no_device_and_a_reason);
-  tcase_add_test(tests, a_driver_without_words_of_64_bits_has_those_of_32);
+  tcase_add_test(tests, a_driver_without_stream_operations_has_no_words);
   tcase_add_test(tests, what_is_switched_off_is_not_tried);
   tcase_add_test(tests, a_driver_whose_words_never_come_does_not_hold_the_caller);
   tcase_add_test(tests, each_call_that_fails_is_told_and_leaves_nothing);

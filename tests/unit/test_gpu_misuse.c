@@ -20,7 +20,7 @@ static void close_all(void) {
   close_pair();
 }
 
-static void stall(void) { ck_assert_int_eq(rc_word_wait(cuda, 64, other, turn_address, turn->whole + 1), 0); }
+static void stall(void) { ck_assert_int_eq(rc_word_wait(cuda, other, turn_address, turn->whole + 1), 0); }
 
 static void begin_on(rc_cu_stream on, struct received *received) {
   ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received->frame, on, &received->take), 0);

@@ -14,7 +14,7 @@ static void close_other(void) {
 static void end_without_ack(struct received *received) {
   next_frame(received);
   ck_assert_int_eq(ringcast_gpu_begin(gpu_reader, &received->frame, other, &received->take), 0);
-  ck_assert_int_eq(rc_word_wait(cuda, 64, other, turn_address, turn->whole + 1), 0);
+  ck_assert_int_eq(rc_word_wait(cuda, other, turn_address, turn->whole + 1), 0);
   ck_assert_int_eq(ringcast_gpu_copy_out(gpu_reader, &received->take, &received->item, target), 0);
   call_fails("cuCtxSynchronize", 0, RC_CU_STREAM_CAPTURE_UNSUPPORTED); /* 0: each; the one of the watcher's, too */
   struct rc_import *import = gpu_reader->import;
@@ -27,7 +27,7 @@ static void end_without_ack(struct received *received) {
 
 static bool has_been_told(const struct received *received) {
   struct rc_word *ack = rc_gpu_ack(&gpu_reader->import->segment, received->take.slot, gpu_reader->import->consumer);
-  return rc_word_has_reached(ack, 64, received->take.generation);
+  return rc_word_has_reached(ack, received->take.generation);
 }
 
 START_TEST(ack_that_cannot_be_enqueued_is_owed_until_nothing_reads) {

@@ -166,20 +166,7 @@ START_TEST(info_says_which_way_and_why) {
   ck_assert_int_eq(receive_bytes(0), RINGCAST_PLACEMENT_INLINE);
   info = writer_info();
   ck_assert_uint_eq(info.way, RINGCAST_GPU_WAY_POOL);
-  ck_assert_uint_eq(info.word_bits, 64);
   ck_assert_uint_eq(info.inline_frames, 2);
-  close_pair();
-}
-END_TEST
-
-START_TEST(words_of_32_bits_do_as_well) {
-  setenv("FAKE_CUDA_WITHOUT", "cuStreamWriteValue64,cuStreamWaitValue64", 1);
-  open_pair(NULL);
-  ck_assert_uint_eq(writer_info().word_bits, 32);
-  for (int i = 0; i < 20; i++) {
-    ck_assert_int_eq(send_bytes(i, 1000, RINGCAST_GPU_NO_INLINE), 0);
-    ck_assert_int_eq(receive_bytes(i), RINGCAST_PLACEMENT_POOL);
-  }
   close_pair();
 }
 END_TEST
@@ -196,6 +183,5 @@ int main(void) {
   tcase_add_test(tests, a_device_that_has_failed_loses_the_pool);
   tests = add_case(suite, "ways");
   tcase_add_test(tests, info_says_which_way_and_why);
-  tcase_add_test(tests, words_of_32_bits_do_as_well);
   return run_gpu_suite(suite, "test_gpu_send");
 }

@@ -88,7 +88,6 @@ END_TEST
 
 static const char *const pool_calls[] = {"cuMemHostRegister", "cuMemHostGetDevicePointer", "cuMemAlloc",
                                          "cuIpcGetMemHandle", "cuMemcpyHtoDAsync"};
-/* The words' last test, of 32 bits, and what comes before it all. */
 START_TEST(a_pool_that_cannot_be_had_is_no_error) {
   struct ringcast_gpu_writer_options options = gpu_options();
   open_device();

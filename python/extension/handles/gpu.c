@@ -384,13 +384,13 @@ static PyObject *make_info(struct rc_py_state *state, const struct ringcast_gpu_
   const char *way = ways[info->way < sizeof ways / sizeof *ways ? info->way : 0];
   PyObject *why = PyUnicode_DecodeUTF8(info->why, (Py_ssize_t)strnlen(info->why, sizeof info->why), "replace");
   if (!why) return NULL;
-  return PyObject_CallFunction(
-      state->gpu_info, "sNiIKIIIiKKKKKKKKN", way, why, (int)info->device, (unsigned)info->word_bits,
-      (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch, (unsigned)info->reader,
-      (int)info->reader_pid, (unsigned long long)info->pool_frames, (unsigned long long)info->pool_bytes_sent,
-      (unsigned long long)info->inline_frames, (unsigned long long)info->full, (unsigned long long)info->opens,
-      (unsigned long long)info->syncs, (unsigned long long)info->slots_used, (unsigned long long)info->bytes_used,
-      PyBool_FromLong(info->registered != 0));
+  return PyObject_CallFunction(state->gpu_info, "sNiKIIIiKKKKKKKKN", way, why, (int)info->device,
+                               (unsigned long long)info->pool_bytes, (unsigned)info->slots, (unsigned)info->epoch,
+                               (unsigned)info->reader, (int)info->reader_pid, (unsigned long long)info->pool_frames,
+                               (unsigned long long)info->pool_bytes_sent, (unsigned long long)info->inline_frames,
+                               (unsigned long long)info->full, (unsigned long long)info->opens,
+                               (unsigned long long)info->syncs, (unsigned long long)info->slots_used,
+                               (unsigned long long)info->bytes_used, PyBool_FromLong(info->registered != 0));
 }
 
 PyObject *rc_py_writer_gpu(PyObject *object, void *Py_UNUSED(closure)) {

@@ -35,7 +35,7 @@ struct options {
   uint64_t seed, consumers, messages, guests, kills;
   uint64_t pool, ring, slots, inline_most; /* bytes, bytes, number, bytes; pool 0: none */
   uint64_t typical;                        /* bytes of a tensor */
-  uint64_t word_bits, generation;          /* ... that the slots begin with */
+  uint64_t generation;                     /* ... that the slots begin with */
   uint64_t delays, slow;                   /* us that a stream is held up, a consumer's host sleeps, at most */
   uint64_t views, releases, drops, huge;   /* one of so many; 0: none */
   uint64_t unregistered, no_inline, flood; /* 1: yes */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- *   gpu_broadcast [--seed N] [--consumers N] [--messages N] [--word-bits 32|64] ...: see the table below
+ *   gpu_broadcast [--seed N] [--consumers N] [--messages N] ...: see the table below
  *
  * Expects the tests' own libcuda.so.1 (LD_LIBRARY_PATH). Its last line says how many messages were corrupt. Exit status
  * 1 if any was, or anything else was wrong, or nothing went on for --patience seconds.
@@ -26,7 +26,6 @@ struct options options = {
     .ring = 4 << 20,
     .slots = 32,
     .typical = 16 << 10,
-    .word_bits = 64,
     .delays = 1500,
     .slow = 1500,
     .views = 4,
@@ -51,8 +50,7 @@ static const struct {
     {"ring", &options.ring},
     {"slots", &options.slots},
     {"inline-most", &options.inline_most},
-    {"typical", &options.typical}, /* bytes of a tensor */
-    {"word-bits", &options.word_bits},
+    {"typical", &options.typical},       /* bytes of a tensor */
     {"generation", &options.generation}, /* that the pool's words begin with */
     {"delays", &options.delays},         /* us that a stream is held up, at most; 0: never, and no jitter either */
     {"slow", &options.slow},             /* us that a consumer sleeps now and then, at most */
@@ -214,7 +212,6 @@ int main(int count, char **words) {
   char jitter[24];
   read_options(count, words);
   if (!fake_must_be_found("gpu_broadcast")) return 2;
-  if (options.word_bits == 32) switch_off("cuda_words64");
   if (options.unregistered) switch_off("cuda_register");
   snprintf(jitter, sizeof jitter, "%u", (unsigned)(mix(options.seed) % 1000000 + 1));
   if (options.delays > 0) setenv("FAKE_CUDA_JITTER", jitter, 1);

@@ -25,8 +25,7 @@ SLOW = "--messages 300 --patience 4 --delays 4000 --slots 6 --flood 1 --typical 
 UNREAD = "--messages 200 --patience 4 --delays 4000 --slots 6 --flood 1 --releases 2 --drops 3 --expect-pool 30"
 VIEWS = "--messages 150 --patience 4 --views 1 --slots 12 --flood 1 --releases 0"
 BY_RING = "--messages 400 --patience 4 --pool 0 --ring 65536 --typical 5000 --delays 4000 --views 0"
-WRAP = "--messages 150 --patience 4 --word-bits 32 --generation 0xfffffffd --slots 6 --expect-pool 50"
-FAR = "--messages 300 --patience 4 --word-bits 32 --generation 0x80000005 --slots 6 --delays 4000 --flood 1"
+FAR = "--messages 300 --patience 4 --generation 0x8000000000000005 --slots 6 --delays 4000 --flood 1"
 GUESTS = "--messages 300 --patience 4 --guests 6 --kills 3 --slots 12 --flood 1 --releases 3"
 ALONE = "--messages 100 --patience 4 --consumers 1 --slots 12 --flood 1 --expect-pool 30"
 CLOSING = "--messages 60 --patience 4 --slots 32 --flood 1 --delays 9000 --slow 9000"
@@ -36,17 +35,17 @@ PLANTS = {
     # Acknowledged too early.
     "ack_before_the_copy": (SLOW, [("take.c",
         "  if (result == RC_CU_SUCCESS) return 0;\n  rc_import_forget",
-        "  if (result == RC_CU_SUCCESS) return (int)rc_word_write(gpu->device.cuda, segment->word_bits, take->stream, "
+        "  if (result == RC_CU_SUCCESS) return (int)rc_word_write(gpu->device.cuda, take->stream, "
         "segment->address + rc_gpu_ack_at(segment->consumers, take->slot, import->consumer), take->generation);\n"
         "  rc_import_forget")]),
     "ack_by_the_host": (SLOW, [("import.c",
-        "  return rc_word_write(import->device.cuda, import->segment.word_bits, taken->stream,",
-        "  rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, taken->generation);\n"
+        "  return rc_word_write(import->device.cuda, taken->stream,",
+        "  rc_word_store(rc_import_ack(import, slot), taken->generation);\n"
         "  return RC_CU_SUCCESS;\n"
-        "  return rc_word_write(import->device.cuda, import->segment.word_bits, taken->stream,")]),
+        "  return rc_word_write(import->device.cuda, taken->stream,")]),
     "ack_on_another_stream": (SLOW, [("import.c",
-        "import->segment.word_bits, taken->stream, rc_import_address",
-        "import->segment.word_bits, NULL, rc_import_address")]),
+        "taken->stream, rc_import_address",
+        "NULL, rc_import_address")]),
     "ack_of_another_slot": (SLOW, [("import.c",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, slot, import->consumer);",
         "uint64_t at = rc_gpu_ack_at(import->segment.consumers, (slot + 1) % import->segment.slots, "
@@ -59,22 +58,21 @@ PLANTS = {
     "ack_while_the_take_is_open": (VIEWS, [("import.c", "bool due = !taken->open && taken->holds == 0",
                                             "bool due = taken->holds == 0")]),
     "unread_is_not_acknowledged": (UNREAD, [("import.c",
-        "if (is_new) rc_word_store(rc_import_ack(import, slot), import->segment.word_bits, generation);",
+        "if (is_new) rc_word_store(rc_import_ack(import, slot), generation);",
         "(void)generation;")]),
     # There too early.
     "ready_before_the_copies": (SLOW, [("lease.c",
         "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);",
-        "rc_word_write(gpu->device.cuda, gpu->estate->segment.word_bits, stream, address_of(gpu, lease->slot), "
+        "rc_word_write(gpu->device.cuda, stream, address_of(gpu, lease->slot), "
         "slot->generation); "
         "failed = rc_device_pack(&gpu->device, tensor, gpu->estate->memory + offset, NULL, stream);")]),
     "ready_by_the_host": (SLOW, [("lease.c",
-        "rc_cu_result result = rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),\n"
-        "                                      gpu->pool.slots[slot].generation);",
-        "rc_cu_result result = address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(segment, slot), "
-        "segment->word_bits, gpu->pool.slots[slot].generation);")]),
+        "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot), gpu->pool.slots[slot].generation);",
+        "address_of(gpu, slot) == 0; rc_word_store(rc_gpu_ready(&gpu->estate->segment, slot), "
+        "gpu->pool.slots[slot].generation);")]),
     "ready_on_another_stream": (SLOW, [("lease.c",
-        "rc_word_write(gpu->device.cuda, segment->word_bits, stream, address_of(gpu, slot),",
-        "rc_word_write(gpu->device.cuda, segment->word_bits, NULL, address_of(gpu, slot),")]),
+        "rc_word_write(gpu->device.cuda, stream, address_of(gpu, slot),",
+        "rc_word_write(gpu->device.cuda, NULL, address_of(gpu, slot),")]),
     "frame_is_sent_before_ready": ("test_gpu_send", [
         ("lease.c", "  failed = enqueue_ready(gpu, lease->slot, stream);\n  if (failed != 0) rc_gpu_writer_failed",
          "  slot->position = gpu->writer->ring.tail;\n"
@@ -84,7 +82,7 @@ PLANTS = {
          "  failed = ringcast_writer_commit(gpu->writer, frame_bytes, RINGCAST_KIND_TENSORS); /* Q4 */",
          "  failed = enqueue_ready(gpu, lease->slot, stream);")]),
     "wait_is_skipped": (SLOW, [("take.c",
-        "rc_cu_result result = rc_word_wait(gpu->device.cuda, segment->word_bits, take->stream, ready, "
+        "rc_cu_result result = rc_word_wait(gpu->device.cuda, take->stream, ready, "
         "take->generation);",
         "rc_cu_result result = ready == 0;")]),
     # Used again too early.
@@ -94,11 +92,11 @@ PLANTS = {
         "if (is_awaited(gpu, i, slot->position, ask)) return false;",
         "(void)is_awaited;")]),
     "reused_before_it_was_ready": (UNREAD, [("consumers.c",
-        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
+        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;",
         "")]),
     "dropped_is_reused_before_it_was_ready": (UNREAD, [("consumers.c",
-        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) return false;",
-        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), segment->word_bits, slot->generation)) "
+        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) return false;",
+        "if (!rc_word_has_reached(rc_gpu_ready(segment, number), slot->generation)) "
         "return slot->state == RC_POOL_DROPPED;")]),
     "dropped_generation_never_comes": (UNREAD, [("lease.c", "gpu->pool.slots[number].generation--;", "")]),
     # Who is counted on.
@@ -118,22 +116,13 @@ PLANTS = {
     "counted_on_too_late_by_the_writer": (SLOW, [("consumers.c", "{.owner = owner, .from = position, ",
                                                   "{.owner = owner, .from = position + 4096, ")]),
     "acks_of_the_one_before": (FAR, [("opening.c",
-        "rc_word_store(rc_import_ack(import, slot), 64, ready);", "(void)ready;")]),
+        "rc_word_store(rc_import_ack(import, slot), ready);", "(void)ready;")]),
     "dead_reader_is_waited_for": (GUESTS, [("consumers.c",
         "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "(void)ask;")]),
     "living_reader_is_taken_for_dead": (SLOW, [("consumers.c",
         "if (ask && rc_owner_is_dead(counted->owner)) counted->dead = true;", "if (ask) counted->dead = true;")]),
     "frame_is_read_by_who_is_not_counted_on": ("test_gpu_reader", [("take.c",
         "&& rc_import_counts(import, position);", "&& position != UINT64_MAX;")]),
-    # 32 bits.
-    "acks_compared_by_64_bits": (WRAP, [("consumers.c",
-        "if (rc_word_has_reached(rc_gpu_ack(segment, number, i), segment->word_bits, slot->generation)) continue;",
-        "if (rc_word_has_reached(rc_gpu_ack(segment, number, i), 64, slot->generation)) continue;")]),
-    "generations_compared_by_64_bits": (WRAP, [("import.c", "if (import->segment.word_bits == 64) return generation",
-                                                "if (import->segment.word_bits != 0) return generation")]),
-    "words_compared_without_a_cycle": (WRAP, [("words.h",
-        "return (int32_t)(rc_load_acquire(&word->half) - (uint32_t)generation) >= 0;",
-        "return rc_load_acquire(&word->half) >= (uint32_t)generation;")]),
     # From the ring itself.
     "chunk_is_used_again_unread": ("test_gpu_bounce", [("bounce.c",
         "chunk->is_read ? await(gpu, take, chunk->event, until) : 0",

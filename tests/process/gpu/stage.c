@@ -24,7 +24,7 @@ static void *release(void *context) {
       if (asked == released[i] || one_of(&dice, 2)) continue;
       nap(throw(&dice, options.delays + 1));
       released[i] = asked;
-      rc_word_store(word_of(stage, i), (uint32_t)options.word_bits, asked);
+      rc_word_store(word_of(stage, i), asked);
     }
     nap(50);
   }
@@ -53,7 +53,7 @@ void stage_close(struct stage *stage) {
   const struct rc_cuda *cuda = stage->cuda;
   atomic_store(&stage->ends, true);
   if (options.delays > 0) pthread_join(stage->releaser, NULL);
-  for (uint32_t i = 0; i < STREAMS; i++) rc_word_store(word_of(stage, i), (uint32_t)options.word_bits, stage->asked[i]);
+  for (uint32_t i = 0; i < STREAMS; i++) rc_word_store(word_of(stage, i), stage->asked[i]);
   for (int i = 0; i < STREAMS; i++) {
     must(cuda->stream_synchronize(stage->streams[i]) == 0);
     must(cuda->stream_destroy(stage->streams[i]) == 0);
@@ -73,8 +73,7 @@ void stage_close(struct stage *stage) {
 void stage_delay(struct stage *stage, int stream) {
   if (options.delays == 0 || !one_of(&stage->dice, 3)) return;
   uint64_t asked = atomic_load(&stage->asked[stream]) + 1;
-  must(rc_word_wait(stage->cuda, (uint32_t)options.word_bits, stage->streams[stream],
-                    address_of(stage, (uint32_t)stream), asked) == 0);
+  must(rc_word_wait(stage->cuda, stage->streams[stream], address_of(stage, (uint32_t)stream), asked) == 0);
   atomic_store(&stage->asked[stream], asked);
 }
 
@@ -100,11 +99,11 @@ void stage_host_free(struct stage *stage, void *memory, uint64_t bytes) {
 }
 
 void stage_mark(struct stage *stage, uint32_t mark, uint64_t value, rc_cu_stream stream) {
-  must(rc_word_write(stage->cuda, (uint32_t)options.word_bits, stream, address_of(stage, STREAMS + mark), value) == 0);
+  must(rc_word_write(stage->cuda, stream, address_of(stage, STREAMS + mark), value) == 0);
 }
 
 bool stage_is_marked(struct stage *stage, uint32_t mark, uint64_t value) {
-  return rc_word_has_reached(word_of(stage, STREAMS + mark), (uint32_t)options.word_bits, value);
+  return rc_word_has_reached(word_of(stage, STREAMS + mark), value);
 }
 
 void stage_await(struct stage *stage, uint32_t mark, uint64_t value) {
