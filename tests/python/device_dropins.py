@@ -309,9 +309,9 @@ def apart(group, steps=3):
     return group.device_group.calls.count("broadcast"), sorted(way), pools
 
 
-def ranks_switched_off(off):
-    if dist.get_rank() in off:
-        os.environ["RINGCAST_GPU"] = "0"
+def ranks_told(variable, value, told):
+    if dist.get_rank() in told:
+        os.environ[variable] = value
     return apart(groups.Group(dist.group.WORLD, dist.new_group(kind="device")))
 
 
@@ -382,8 +382,8 @@ def ranks_capturing():
     return group.device_group.calls, len(rt.rings())
 
 
-def ranks_bad_setting():
-    os.environ["RINGCAST_GPU"] = "yes"
+def ranks_bad_setting(variable):
+    os.environ[variable] = "yes"
     try:
         rt.broadcast_object(1)
     except (ValueError, RuntimeError) as error:

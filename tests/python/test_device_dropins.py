@@ -132,7 +132,7 @@ APART = 3 + 4 + 1
 
 @pytest.mark.parametrize("off", [(0, 1, 2), (1,)])
 def test_switched_off_on_any_rank_they_go_by_the_device_group(ranks, off):
-    results = run(ranks[:3], "ranks_switched_off", off)
+    results = run(ranks[:3], "ranks_told", "RINGCAST_GPU", "0", off)
     assert {calls for calls, _, _ in results} == {3 * 3 * APART}
     for rank, (_, way, _) in enumerate(results):
         assert way == (["no_pool"] if rank in off else ["pool"])
@@ -153,9 +153,19 @@ def test_a_tensor_that_is_broadcast_in_a_capture_takes_the_device_group_alone(ra
     assert run(ranks[:3], "ranks_capturing") == [(["broadcast"], 0)] * 3
 
 
-def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks):
-    for text in run(ranks[:2], "ranks_bad_setting"):
-        assert "RINGCAST_GPU is 'yes': it must be 0 or 1" in text
+# Of two receivers; vLLM's dict and SGLang's have a tensor of 400,000 bytes, and broadcast()'s has 4,000.
+@pytest.mark.parametrize("world, most, apart", [(3, 8000, 2), (3, 7999, 5), (3, 800_000, 0), (2, 1, 0)])
+def test_large_ones_go_by_the_device_group_where_several_ranks_receive(ranks, world, most, apart):
+    for calls, way, pools in run(ranks[:world], "ranks_told", "RINGCAST_GPU_ROUTE_BYTES", str(most), range(world)):
+        assert calls == 3 * world * apart and way == ["pool"] and pools > 0
+
+
+@pytest.mark.parametrize(
+    "variable, must", [("RINGCAST_GPU", "must be 0 or 1"), ("RINGCAST_GPU_ROUTE_BYTES", "must be a whole number")]
+)
+def test_a_setting_that_means_nothing_is_refused_on_all_ranks(ranks, variable, must):
+    for text in run(ranks[:2], "ranks_bad_setting", variable):
+        assert f"{variable} is 'yes': it {must}" in text
 
 
 @pytest.mark.parametrize("of", [((0, 1), (2, 3)), ((0,), (1, 2), (3,))])

@@ -239,6 +239,12 @@ def test_a_library_that_is_missing_is_looked_for_once(monkeypatch):
 class Plain:
     is_cuda, is_nested, layout = True, False, "strided"
 
+    def numel(self):
+        return 10
+
+    def element_size(self):
+        return 4
+
 
 class Sub(Plain):
     pass
@@ -255,7 +261,9 @@ def test_the_rings_carry_what_has_a_form_there_while_no_graph_is_captured(monkey
     torch = types.SimpleNamespace(Tensor=Plain, nn=nn, strided="strided", cuda=cuda)
     monkeypatch.setitem(devices.sys.modules, "torch", torch)
     monkeypatch.setattr(ringcast, "gpu_status", lambda: types.SimpleNamespace(ready=True))
-    end, sparse = types.SimpleNamespace(carries_cuda=True), Sparse()
+    end, sparse = types.SimpleNamespace(carries_cuda=True, most_cuda_bytes=40), Sparse()
     sparse.layout = "sparse"
     tensors = [Plain(), Sparse(), Sub(), sparse]
     assert [devices.carries(end, tensor) for tensor in tensors] == [not capturing, not capturing, False, False]
+    end.most_cuda_bytes = 39
+    assert not any(devices.carries(end, tensor) for tensor in tensors)

@@ -2,6 +2,7 @@
 """Arguments, the environment, and values that can't be sent: the errors of each, and their texts."""
 
 import errno
+import math
 import operator
 import os
 from typing import Any, Optional
@@ -27,9 +28,9 @@ def _choice(variable: str, *choices: str) -> str:
     return text
 
 
-def capacity() -> Optional[int]:
-    """A ring's bytes. None: RINGCAST_CAPACITY is not set."""
-    text = os.environ.get("RINGCAST_CAPACITY")
+def _bytes(variable: str) -> Optional[int]:
+    """What the environment says. None: nothing."""
+    text = os.environ.get(variable)
     if not text:
         return None
     try:
@@ -38,8 +39,13 @@ def capacity() -> Optional[int]:
         value = 0
     if value < 1:
         what = "a whole number of bytes, such as 16777216"
-        raise ValueError(f"the environment's RINGCAST_CAPACITY is {text!r}: it must be {what}")
+        raise ValueError(f"the environment's {variable} is {text!r}: it must be {what}")
     return value
+
+
+def capacity() -> Optional[int]:
+    """A ring's bytes. None: RINGCAST_CAPACITY is not set."""
+    return _bytes("RINGCAST_CAPACITY")
 
 
 def on_death() -> str:
@@ -54,6 +60,13 @@ def gpu_is_off() -> bool:
     """Whether this process wants tensors on a CUDA device to travel as without ringcast. An invalid value is reported
     by gpu_pool_bytes(), when a ring is made."""
     return os.environ.get("RINGCAST_GPU") == "0"
+
+
+def most_cuda_bytes(receivers: int) -> float:
+    """The most bytes of a tensor on a CUDA device that go by the ring where there is a device group, too. A single
+    receiver has no gain from a collective."""
+    route = _bytes("RINGCAST_GPU_ROUTE_BYTES")
+    return math.inf if route is None or receivers == 1 else route / receivers
 
 
 def gpu_pool_bytes() -> Optional[int]:

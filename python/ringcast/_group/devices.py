@@ -4,6 +4,9 @@
 They go by the rings where the ranks agree on it when they make one: all of one machine, none of them told not to
 (RINGCAST_GPU=0), none that has CUDA without ringcast's being able to use it. A rank that has not used CUDA yet is taken
 for one that can: to ask the driver would keep the processes that are forked later from using it.
+
+Large ones may go as without ringcast even so (RINGCAST_GPU_ROUTE_BYTES): by the rings all receivers copy a tensor out
+of one device's memory, while a broadcast of NCCL passes it on from device to device.
 """
 
 import dataclasses
@@ -25,7 +28,9 @@ def may_carry() -> bool:
 
 def carries(end: Any, tensor: Any) -> bool:
     """Whether this tensor goes by the ring of `end`, at its source, as it is on a CUDA device."""
-    return bool(tensor.is_cuda and end.carries_cuda and _is_plain(tensor) and can_enqueue(tensor))
+    if not (tensor.is_cuda and end.carries_cuda and _is_plain(tensor)):
+        return False
+    return tensor.numel() * tensor.element_size() <= end.most_cuda_bytes and can_enqueue(tensor)
 
 
 def can_enqueue(tensor: Any) -> bool:

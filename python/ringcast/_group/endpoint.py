@@ -10,6 +10,7 @@ reader may be the cause of, a group closes the ring and each rank looks for the 
 """
 
 import errno
+import math
 import threading
 import warnings
 import weakref
@@ -129,6 +130,7 @@ class Source(WriterEnd):
 
     def __init__(self, writer: ringcast.Writer, rank: int, goes_on: bool) -> None:
         self.carries_cuda = False  # as the ranks have agreed
+        self.most_cuda_bytes = math.inf  # of a tensor, where there is another way than the ring
         self.links: Sequence[Any] = ()  # to other machines
         self._rank = rank
         self._call = 0

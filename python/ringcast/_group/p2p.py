@@ -19,6 +19,7 @@ with. All messages have tags of their own: other point to point traffic on the s
 import atexit
 import contextlib
 import errno
+import math
 import os
 import threading
 import time
@@ -152,6 +153,8 @@ class Sender:
         self._thread: Optional[threading.Thread] = None
         # What the caller has under way beside the frames, on the group's own device path.
         self.beside: Deque[Handle] = deque()
+
+    most_cuda_bytes = math.inf  # of one receiver
 
     @property
     def carries_cuda(self) -> bool:

@@ -6,6 +6,7 @@ group spans machines. A group's rings go with the group.
 """
 
 import atexit
+import math
 import operator
 import os
 import platform
@@ -115,6 +116,7 @@ class _Making:
         self._machines: List[List[int]] = []  # the ranks on each, the leader first; the source's comes first
         self._writer: Optional[ringcast.Writer] = None
         self._reader: Optional[ringcast.Reader] = None
+        self._most_cuda_bytes = math.inf
 
     def run(self) -> End:
         left = list(range(len(self._ranks)))
@@ -139,6 +141,7 @@ class _Making:
                 # On another machine the source decides what a death means.
                 policy = config.on_death() if leader == self._src else "evict"
                 self._writer = _make_writer(len(self._ranks), policy)
+                self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
             except Exception as error:
                 failure = error
         told = _exchange(self._ranks, self._src, self._group, self._writer, failure)
@@ -193,6 +196,7 @@ class _Making:
         if self._me == self._src:
             assert self._writer is not None
             end = Source(self._writer, rank, goes_on)
+            end.most_cuda_bytes = self._most_cuda_bytes
             leaders = [machine[0] for machine in self._machines[1:]]
             end.links = [
                 torch_transport.TorchHub(end, backend, each, self._tag(), self._name(each), seconds) for each in leaders
