@@ -116,7 +116,7 @@ bool rc_commit_trim(struct rc_commit *commit, const struct rc_spill *spill) {
   if (now == commit->looked) return false;
   commit->looked = now;
   for (uint32_t i = 0; i < spill->count; i++) {
-    const struct rc_spill_region *region = &spill->regions[spill->order[i]];
+    const struct rc_spill_region *region = &spill->regions[(spill->first + i) % RC_SPILL_REGIONS];
     stamp(commit, region->offset, region->bytes, now);
   }
   if (spill->is_open) stamp(commit, spill->open.offset, spill->open.bytes, now);
