@@ -185,41 +185,33 @@ bool rc_ring_reader_is_valid(const struct rc_ring_reader *reader) {
          reader->slot < reader->view.slots;
 }
 
-int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *descriptor,
-                    struct rc_ring_frame *frame) {
-  if (frame_bytes != sizeof *descriptor) return -EPROTO;
+/* Replaces the descriptor, in `frame`, by the payload that the descriptor names. */
+static int read_spilled(const struct rc_ring *ring, struct rc_ring_frame *frame) {
+  const struct rc_spilled *descriptor = frame->data;
+  if (frame->bytes != sizeof *descriptor) return -EPROTO;
   /* Relaxed: W2 published both. Loaded once, so the checked value is the used value. */
   uint64_t at = rc_load_relaxed(&descriptor->offset), length = rc_load_relaxed(&descriptor->bytes);
   if (at % RC_LINE != sizeof(struct rc_frame_header) || at > ring->spill_bytes || length > ring->spill_bytes - at)
     return -EPROTO;
-  frame->spilled = true;
   frame->offset = at;
   frame->bytes = length;
+  frame->data = ring->spill ? ring->spill + at : NULL;
   return 0;
 }
 
-/* Reads the frame at `position`. Sets `out` and `after`, the position after the frame, on success only. */
-static inline int read_frame(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out,
-                             uint64_t *after) {
+int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out, uint64_t *after) {
   const struct rc_frame_header *frame = rc_frame_at(ring, position);
-  uint64_t end = rc_load_acquire(&frame->commit); /* R1 <- W2 */
+  uint64_t end = rc_load_acquire(&frame->commit); /* R1, T1 <- W2 */
   if (end == 0) return -EAGAIN;
   uint64_t meta = rc_load_relaxed(&frame->meta); /* R2: loaded once, so the checked value is the used value */
   uint32_t bytes = rc_meta_bytes(meta);
   uint16_t flags = rc_meta_flags(meta);
   if (end - position != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity)) return -EPROTO;
+  struct rc_ring_frame found = {
+      .data = frame + 1, .position = position, .bytes = bytes, .kind = rc_meta_kind(meta), .spilled = flags != 0};
+  if (flags != 0 && (flags != RC_FRAME_SPILLED || read_spilled(ring, &found) != 0)) return -EPROTO;
+  *out = found;
   *after = end;
-  if (flags == 0) {
-    out->data = frame + 1;
-    out->bytes = bytes;
-    out->spilled = false;
-  } else {
-    if (flags != RC_FRAME_SPILLED) return -EPROTO;
-    if (rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), out) != 0) return -EPROTO;
-    out->data = ring->spill + out->offset;
-  }
-  out->position = position;
-  out->kind = rc_meta_kind(meta);
   return 0;
 }
 
@@ -227,7 +219,7 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
   uint64_t end;
   assert(rc_ring_reader_is_valid(reader));
   if (!rc_ring_may_hold(reader)) return rc_ring_is_evicted(reader) ? -ESTALE : -EBUSY;
-  int result = read_frame(&reader->view, reader->next, out, &end);
+  int result = rc_ring_read(&reader->view, reader->next, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   if (result != 0) return result;
   if (end - reader->cursor > reader->view.capacity) return -EPROTO; /* the held frames exceed a lap */
@@ -238,14 +230,14 @@ int rc_ring_next(struct rc_ring_reader *reader, struct rc_ring_frame *out) {
 uint32_t rc_ring_count(const struct rc_ring *ring, uint64_t *position, uint32_t most) {
   struct rc_ring_frame frame;
   uint32_t count = 0;
-  for (uint64_t end; count < most && read_frame(ring, *position, &frame, &end) == 0; count++) *position = end;
+  for (uint64_t end; count < most && rc_ring_read(ring, *position, &frame, &end) == 0; count++) *position = end;
   return count;
 }
 
 int rc_ring_look(struct rc_ring_reader *reader, uint64_t position, struct rc_ring_frame *out) {
   uint64_t end;
   if (!rc_ring_holds(reader, position)) return -EINVAL;
-  int result = read_frame(&reader->view, position, out, &end);
+  int result = rc_ring_read(&reader->view, position, out, &end);
   if (rc_ring_is_evicted(reader)) return -ESTALE; /* R3 */
   return result == -EAGAIN ? -EPROTO : result;    /* a held frame was committed before */
 }

@@ -50,7 +50,7 @@ struct rc_ring_reader {
 
 /* One frame as found in the ring or in SPILL. */
 struct rc_ring_frame {
-  const void *data;
+  const void *data; /* NULL: spilled, and SPILL is not mapped */
   uint64_t position, bytes;
   uint16_t kind;
   bool spilled;
@@ -71,9 +71,9 @@ static inline uint64_t rc_ring_max_frame(uint64_t capacity) {
   return most < UINT32_MAX ? most : UINT32_MAX;
 }
 
-/* Loads a descriptor once, checks the values, and fills in the frame. -EPROTO: the descriptor is invalid. */
-int rc_spilled_read(const struct rc_ring *ring, uint64_t frame_bytes, const struct rc_spilled *descriptor,
-                    struct rc_ring_frame *frame);
+/* Reads the frame at `position`; *after is the position after it. -EAGAIN: not committed. -EPROTO: the header or the
+ * descriptor is invalid. */
+int rc_ring_read(const struct rc_ring *ring, uint64_t position, struct rc_ring_frame *out, uint64_t *after);
 
 /* The functions that run once a frame are in ring/fastpath.h, which includes this header:
  *   rc_ring_reserve(writer, bytes, out)  -EAGAIN -EBUSY -EMSGSIZE -EPROTO

@@ -17,13 +17,18 @@ static bool is_whole(const struct rc_ring_tap *tap) {
   return limit <= tap->next + tap->view.capacity;
 }
 
-/* Moves the tap to the tail. False: the tail is invalid. */
+/* Goes on at `next`, which the caller has checked to lie ahead. */
+static void lose(struct rc_ring_tap *tap, uint64_t next) {
+  tap->lost_bytes += next - tap->next;
+  tap->gaps++;
+  tap->next = next;
+}
+
+/* Goes on at the tail. False: the tail is invalid. */
 static bool skip(struct rc_ring_tap *tap) {
   uint64_t tail = rc_load_acquire(&tap->view.control->tail); /* <- W3 */
   if (tail % RC_FRAME_ALIGN != 0 || tail <= tap->next || tail > RC_MAX_POSITION) return false;
-  tap->lost_bytes += tail - tap->next;
-  tap->gaps++;
-  tap->next = tail;
+  lose(tap, tail);
   return true;
 }
 
@@ -52,60 +57,34 @@ static int fetch(const struct rc_ring_tap *tap, const struct rc_ring_frame *fram
   }
 }
 
-/* Skips the frame at `next` after the loss of its payload alone. */
-static void pass(struct rc_ring_tap *tap, uint64_t end) {
-  tap->lost_bytes += end - tap->next;
-  tap->gaps++;
-  tap->next = end;
-}
-
-/* Counts the bytes of a lost frame. False: more than a lap in one call; otherwise a hostile writer could make a tap
- * skip lost frames without end. */
-static bool count_passed(const struct rc_ring_tap *tap, uint64_t end, uint64_t *passed) {
-  *passed += end - tap->next;
-  return *passed <= tap->view.capacity;
-}
-
 int rc_tap_next(struct rc_ring_tap *tap, void *buffer, uint64_t room, struct rc_ring_frame *out) {
-  const struct rc_ring *ring = &tap->view;
-  uint64_t passed = 0;
+  uint64_t start = tap->next, end;
   for (int tries = 0; tries < 3;) { /* if the writer laps the tap each time, give up for now */
-    const struct rc_frame_header *frame =
-        (const struct rc_frame_header *)(ring->data + (tap->next & (ring->capacity - 1)));
-    uint64_t end = rc_load_acquire(&frame->commit); /* T1 <- W2 */
-    uint64_t meta = rc_load_relaxed(&frame->meta);
-    uint32_t bytes = rc_meta_bytes(meta);
-    uint16_t flags = rc_meta_flags(meta);
-    struct rc_ring_frame found = {.data = buffer, .position = tap->next, .bytes = bytes, .kind = rc_meta_kind(meta)};
-    /* Used only after is_whole has found the descriptor intact. */
-    int descriptor = flags == 0 ? 0
-                     : flags == RC_FRAME_SPILLED
-                         ? rc_spilled_read(ring, bytes, (const struct rc_spilled *)(frame + 1), &found)
-                         : -EPROTO;
-    if (!is_whole(tap)) {
-      if (!skip(tap)) return -EPROTO;
-      tries++;
-      continue;
+    struct rc_ring_frame found;
+    int result = rc_ring_read(&tap->view, tap->next, &found, &end); /* T1; believed only after is_whole */
+    if (is_whole(tap)) {
+      if (result != 0) return result;
+      const void *data = found.data;
+      found.data = buffer;
+      *out = found;
+      if (found.bytes > room) return -EMSGSIZE;
+      if (found.spilled) result = fetch(tap, &found, buffer);
+      else copy(buffer, data, found.bytes);
+      if (result == 0 && (found.spilled || is_whole(tap))) {
+        tap->next = end;
+        return 0;
+      }
+      if (result == -ESTALE) { /* the payload alone is lost */
+        /* Or a hostile writer could make a tap skip lost frames without end. */
+        if (end - start > tap->view.capacity) return -EAGAIN;
+        lose(tap, end);
+        continue;
+      }
+      if (result != 0) return result;
     }
-    if (end == 0) return -EAGAIN;
-    if (end - tap->next != rc_frame_lines(bytes) || bytes > rc_ring_max_frame(ring->capacity) || descriptor != 0)
-      return -EPROTO;
-    *out = found;
-    if (found.bytes > room) return -EMSGSIZE;
-    int result = 0;
-    if (found.spilled) result = fetch(tap, &found, buffer);
-    else copy(buffer, frame + 1, bytes);
-    if (result != 0 && result != -ESTALE) return result;
-    if (result == -ESTALE) {
-      if (!count_passed(tap, end, &passed)) return -EAGAIN;
-      pass(tap, end);
-    } else if (found.spilled || is_whole(tap)) {
-      tap->next = end;
-      return 0;
-    } else {
-      if (!skip(tap)) return -EPROTO;
-      tries++;
-    }
+    if (!skip(tap)) return -EPROTO;
+    start = tap->next;
+    tries++;
   }
   return -EAGAIN;
 }
