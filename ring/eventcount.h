@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An event: a word that one side sleeps on until the other side has done something. The kernel's futex does the
- * sleeping: it compares the word and sleeps in one step. This file is the part that must not lose a wake-up. Beside the
- * word, an epoch, stands a count of sleepers; the two change together, as one state of 64 bits.
+ * sleeping: the futex compares the word and sleeps in one step. The functions below lose no wake-up. Beside the word,
+ * an epoch, stands a count of sleepers; word and count change together, as one state of 64 bits.
  *
  *   sleeper                                  signaller
  *   E1 count + 1                             E4 do the thing (store a commit, a cursor, ...)
@@ -14,7 +14,7 @@
  * E2 and E5 pair: either E3 sees what E4 did, or E6 sees the count. In the second case the word changes (E7) before the
  * wake, so a sleeper that has not fallen asleep yet no longer finds E1's epoch and does not sleep. E8 takes the
  * announcement back when a wait has ended without a signal: a sleeper that goes on to spin costs signallers no system
- * call. In a later epoch the count belongs to other sleepers, and E8 leaves it alone.
+ * call. In a later epoch the count belongs to other sleepers, and E8 changes nothing.
  *
  * E5 costs a signaller 1 to 5 ns. On a reader's fast path that is a visible part of a message's latency, so a reader
  * that moves its cursor leaves E5 out, and the one sleeper, the writer, makes up for the missing fence:
@@ -76,14 +76,15 @@ static inline bool rc_eventcount_is_asleep(struct rc_eventcount *event) {
   return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
 }
 
-/* The same without E5, for a sleeper that settles (E9). The compiler keeps the order; the CPU need not. */
+/* As rc_eventcount_is_asleep without E5, for a sleeper that settles (E9). The compiler keeps the order; the CPU need
+ * not. */
 static inline bool rc_eventcount_is_asleep_unfenced(struct rc_eventcount *event) {
-  rc_fence_light();                                               /* stands where E5 would; E9 makes up for it */
+  rc_fence_light();                                               /* in the place of E5; E9 makes up for the fence */
   return rc_load_acquire(&event->state) >= RC_EVENTCOUNT_SLEEPER; /* E6 <- E1 */
 }
 
 /* Begins the next epoch. True if a party was asleep: then the caller must wake all that sleep on the word. False if
- * another signaller came first, which wakes them. */
+ * another signaller came first, which wakes the sleepers. */
 static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
   uint64_t state = rc_load_relaxed(&event->state); /* relaxed: only a first guess for the exchange */
   while (state >= RC_EVENTCOUNT_SLEEPER)
@@ -91,9 +92,9 @@ static inline bool rc_eventcount_advance(struct rc_eventcount *event) {
   return false;
 }
 
-/* Begins the next epoch and leaves the count as it is. The caller must wake all that sleep on the word; they look, and
- * sleep again. The count stays too high until the next signal, which costs one system call. Pairs with E1: either the
- * look at E3 sees what the caller stored before, or the word is no longer E1's. */
+/* Begins the next epoch and does not change the count. The caller must wake all that sleep on the word; the sleepers
+ * look, and sleep again. The count stays too high until the next signal, which costs one system call. Pairs with E1:
+ * either the look at E3 sees what the caller stored before, or the word is no longer E1's. */
 static inline void rc_eventcount_nudge(struct rc_eventcount *event) {
   uint64_t state = rc_load_relaxed(&event->state), next; /* relaxed: only a first guess for the exchange */
   do next = (state & ~(uint64_t)UINT32_MAX) | ((uint32_t)state + 1u);
