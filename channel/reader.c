@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shm/cpus.h"
-#include "shm/features.h"
+#include "shm/topology.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "channel/channel.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 
 #define DOUBLED ((uint64_t)32 << 20) /* the buffer's size doubles up to this size */

@@ -6,12 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/cpus.h"
+#include "shm/topology.h"
 #include "shm/environment.h"
-#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
-#include "shm/topology.h"
 
 #define DEFAULT_READERS 64u
 

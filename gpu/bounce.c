@@ -29,7 +29,7 @@
 #include <time.h>
 
 #include "gpu/reader.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 
 #define CHUNKS      16u

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "ring/point.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 
 static struct {

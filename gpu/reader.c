@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 

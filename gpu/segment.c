@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/segment.h"
 

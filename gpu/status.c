@@ -7,7 +7,7 @@
 
 #include "gpu/words.h"
 #include "ringcast/gpu.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/memory.h"
 #include "shm/os.h"

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "shm/environment.h"
-#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/sized.h"
 

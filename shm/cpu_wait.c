@@ -2,7 +2,7 @@
 #include "shm/cpu_wait.h"
 
 #include "ring/atomics.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 
 #if defined(__x86_64__)
 

@@ -51,7 +51,7 @@
 #include <unistd.h>
 
 #include "ring/point.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/topology.h"
 #include "shm/os.h"
@@ -126,12 +126,13 @@ struct plan {
 
 static int resolve_place(const struct rc_memory_wish *wish, struct plan *plan) {
   struct rc_nodes nodes;
-  char names[256];
   rc_topology_nodes(&nodes);
-  rc_nodes_describe(&nodes, names, sizeof names);
   if (wish->numa > RINGCAST_NUMA_NODE) return rc_fail(-EINVAL, "%u is not a NUMA policy", wish->numa);
   if (wish->numa == RINGCAST_NUMA_NODE && !rc_nodes_have(&nodes, wish->node))
-    return rc_fail(-EINVAL, "this process may not use memory on NUMA node %u: choose one of %s", wish->node, names);
+    return rc_fail(-EINVAL,
+                   "this process may not use memory on NUMA node %u: choose one of Mems_allowed_list in "
+                   "/proc/self/status that has memory",
+                   wish->node);
   *plan = (struct plan){.numa = RINGCAST_NUMA_NONE};
   if (wish->numa == RINGCAST_NUMA_NONE || nodes.count < 2) return 0;
   if (rc_feature_disabled("numa")) {

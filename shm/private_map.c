@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "ring/atomics.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/os.h"
 
 /* Bits of a pagemap entry. */

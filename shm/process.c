@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/os.h"
 
 /* Why /proc/<pid>/stat can't be opened. Only ESRCH from the kernel counts as death: in a chroot, or with /proc hidden,

@@ -39,6 +39,12 @@ static bool read_number(const char *path, uint64_t *out) {
   return true;
 }
 
+static bool read_in(const char *directory, const char *name, uint64_t *out) {
+  char file[896];
+  snprintf(file, sizeof file, "%s/%s", directory, name);
+  return read_number(file, out);
+}
+
 /* The number after `key` at the start of a line, or 0. */
 static uint64_t find_number(const char *text, const char *key) {
   size_t length = strlen(key);
@@ -64,29 +70,17 @@ static bool next_range(const char **list, unsigned long *first, unsigned long *l
 
 /* ---- Cache ------------------------------------------------------------------------------------------------------ */
 
-static bool read_cache(int cpu, int index, struct rc_l3 *out) {
-  static const char format[] = "/sys/devices/system/cpu/cpu%d/cache/index%d/%s";
-  char path[96], text[1024];
-  uint64_t level, bytes;
-  snprintf(path, sizeof path, format, cpu, index, "level");
-  if (!read_number(path, &level) || level != 3) return false;
-  snprintf(path, sizeof path, format, cpu, index, "size");
-  if (!read_number(path, &bytes)) return false;
-  *out = (struct rc_l3){.bytes = bytes};
-  snprintf(path, sizeof path, format, cpu, index, "shared_cpu_list");
-  if (rc_os.read_file(path, text, sizeof text) <= 0) return true;
-  unsigned long first, last;
-  for (const char *list = text; next_range(&list, &first, &last);) out->cpus += (uint32_t)(last - first + 1);
-  return true;
-}
-
-void rc_topology_l3(struct rc_l3 *out) {
+/* The bytes of the level 3 cache of the calling thread's CPU. 0: unknown to both sysfs and the C library. */
+static uint64_t l3_bytes(void) {
   int node, cpu = rc_os.current_cpu(&node);
-  *out = (struct rc_l3){0};
-  for (int index = 0; index < 8; index++)
-    if (read_cache(cpu < 0 ? 0 : cpu, index, out)) return;
-  long bytes = rc_os.configured(_SC_LEVEL3_CACHE_SIZE);
-  if (bytes > 0) out->bytes = (uint64_t)bytes;
+  char directory[64];
+  uint64_t level, bytes;
+  for (int index = 0; index < 8; index++) {
+    snprintf(directory, sizeof directory, "/sys/devices/system/cpu/cpu%d/cache/index%d", cpu < 0 ? 0 : cpu, index);
+    if (read_in(directory, "level", &level) && level == 3 && read_in(directory, "size", &bytes)) return bytes;
+  }
+  long known = rc_os.configured(_SC_LEVEL3_CACHE_SIZE);
+  return known > 0 ? (uint64_t)known : 0;
 }
 
 /* A quarter of the cache leaves room for the working data of writer and readers, and for a second ring. Below 4 MiB a
@@ -95,11 +89,10 @@ void rc_topology_l3(struct rc_l3 *out) {
  * virtual machines share. */
 uint64_t rc_default_capacity(void) {
   const uint64_t least = 4 * MIB, most = 32 * MIB, unknown = 16 * MIB;
-  struct rc_l3 cache;
-  rc_topology_l3(&cache);
-  if (cache.bytes == 0) return unknown;
+  uint64_t cache = l3_bytes();
+  if (cache == 0) return unknown;
   uint64_t capacity = least;
-  while (capacity < most && capacity * 2 <= cache.bytes / 4) capacity *= 2;
+  while (capacity < most && capacity * 2 <= cache / 4) capacity *= 2;
   return capacity;
 }
 
@@ -109,20 +102,6 @@ uint64_t rc_default_capacity(void) {
 
 bool rc_nodes_have(const struct rc_nodes *nodes, uint32_t node) {
   return node < RC_MAX_NODES && (nodes->bits[node / WORD_BITS] >> node % WORD_BITS & 1);
-}
-
-void rc_nodes_describe(const struct rc_nodes *nodes, char *text, size_t bytes) {
-  size_t used = 0;
-  text[0] = 0;
-  for (uint32_t node = 0; node < RC_MAX_NODES && used < bytes; node++) {
-    if (!rc_nodes_have(nodes, node)) continue;
-    uint32_t first = node;
-    while (rc_nodes_have(nodes, node + 1)) node++;
-    const char *comma = used ? "," : "";
-    int length = first == node ? snprintf(text + used, bytes - used, "%s%" PRIu32, comma, node)
-                               : snprintf(text + used, bytes - used, "%s%" PRIu32 "-%" PRIu32, comma, first, node);
-    used += (size_t)length;
-  }
 }
 
 void rc_nodes_add(struct rc_nodes *nodes, uint32_t node) {
@@ -195,12 +174,6 @@ static void walk_cgroups(const char *controller, const char *mount, visit_cgroup
   }
 }
 
-static bool read_in(const char *directory, const char *name, uint64_t *out) {
-  char file[896];
-  snprintf(file, sizeof file, "%s/%s", directory, name);
-  return read_number(file, out);
-}
-
 /* ---- Room ------------------------------------------------------------------------------------------------------- */
 
 /* One version's names of the same facts. */
@@ -255,30 +228,42 @@ void rc_topology_room(struct rc_room *out) {
   }
 }
 
-/* ---- CPU quota -------------------------------------------------------------------------------------------------- */
+/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
 
-static void take_quota(uint32_t *least, uint64_t quota, uint64_t period) {
-  uint64_t cpus = period == 0 ? 0 : quota / period + (quota % period != 0);
-  if (cpus > 0 && cpus < *least) *least = (uint32_t)cpus;
-}
-
-static void take_quota_of_version_2(const char *directory, void *least) {
+static void narrow_by_quota(const char *directory, void *context) {
+  uint32_t *least = context;
   char file[896], text[64];
   uint64_t quota, period;
-  snprintf(file, sizeof file, "%s/cpu.max", directory);
-  if (rc_os.read_file(file, text, sizeof text) <= 0) return;
-  if (sscanf(text, "%" SCNu64 " %" SCNu64, &quota, &period) == 2) take_quota(least, quota, period);
+  snprintf(file, sizeof file, "%s/cpu.max", directory); /* version 2's; version 1 has two files */
+  bool known = rc_os.read_file(file, text, sizeof text) > 0
+                   ? sscanf(text, "%" SCNu64 " %" SCNu64, &quota, &period) == 2
+                   : read_in(directory, "cpu.cfs_quota_us", &quota) && read_in(directory, "cpu.cfs_period_us", &period);
+  if (!known || quota == 0 || period == 0) return;
+  uint64_t cpus = (quota - 1) / period + 1;
+  if (cpus < *least) *least = (uint32_t)cpus;
 }
 
-static void take_quota_of_version_1(const char *directory, void *least) {
-  uint64_t quota, period;
-  if (read_in(directory, "cpu.cfs_quota_us", &quota) && read_in(directory, "cpu.cfs_period_us", &period))
-    take_quota(least, quota, period);
-}
-
-uint32_t rc_topology_cpu_quota(void) {
+/* How many CPUs the quotas of this process's cgroups leave, rounded up; UINT32_MAX: no quota. */
+static uint32_t cpu_quota(void) {
   uint32_t least = UINT32_MAX;
-  walk_cgroups("", "/sys/fs/cgroup", take_quota_of_version_2, &least);
-  walk_cgroups("cpu", "/sys/fs/cgroup/cpu", take_quota_of_version_1, &least);
+  walk_cgroups("", "/sys/fs/cgroup", narrow_by_quota, &least);
+  walk_cgroups("cpu", "/sys/fs/cgroup/cpu", narrow_by_quota, &least);
   return least;
+}
+
+#define MAX_CPUS 32768u /* four times Linux's limit; the kernel refuses a set smaller than the kernel's own */
+
+void rc_cpus_enter(struct rc_cpus *cpus) {
+  uint64_t allowed[MAX_CPUS / 64] = {0};
+  if (rc_os.affinity(allowed, sizeof allowed) < 0) return;
+  for (uint32_t i = 0; i < MAX_CPUS / 64; i++)
+    /* CPUs beyond the last shared bit share bits with earlier CPUs: a process with so many CPUs has enough. */
+    if (allowed[i] != 0) rc_or_acq_rel(&cpus->cpus[i % RC_CPU_WORDS], allowed[i]);
+}
+
+uint32_t rc_cpus_count(struct rc_cpus *cpus) {
+  uint32_t count = 0, quota = cpu_quota();
+  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) /* relaxed: no process ever clears a bit, so the count may be too high */
+    count += (uint32_t)__builtin_popcountll(rc_load_relaxed(&cpus->cpus[i]));
+  return quota < count ? quota : count;
 }

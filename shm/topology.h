@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ring/layout.h"
+
 #define RC_MAX_NODES 1024u
 
 /* A set of NUMA nodes, as mbind(2) takes it. */
@@ -19,19 +21,8 @@ struct rc_nodes {
 void rc_nodes_add(struct rc_nodes *nodes, uint32_t node);
 bool rc_nodes_have(const struct rc_nodes *nodes, uint32_t node);
 
-/* In words: "0-1,4". */
-void rc_nodes_describe(const struct rc_nodes *nodes, char *text, size_t bytes);
-
 /* The nodes with memory for this process. Node 0 where the kernel does not say. */
 void rc_topology_nodes(struct rc_nodes *out);
-
-/* The level 3 cache of the calling thread's CPU. */
-struct rc_l3 {
-  uint64_t bytes; /* 0: unknown to both sysfs and the C library */
-  uint32_t cpus;  /* how many CPUs share the cache; 0: unknown */
-};
-
-void rc_topology_l3(struct rc_l3 *out);
 
 /* The capacity of a ring whose options give none. */
 uint64_t rc_default_capacity(void);
@@ -44,7 +35,16 @@ struct rc_room {
 
 void rc_topology_room(struct rc_room *out);
 
-/* How many CPUs the CPU quotas of this process's cgroups leave, rounded up; UINT32_MAX: no quota. */
-uint32_t rc_topology_cpu_quota(void);
+/* ---- CPUs ------------------------------------------------------------------------------------------------------- */
+
+/* Whether spinning can pay at all. With fewer CPUs than participants a spinning waiter keeps the awaited process from
+ * running, so no waiter spins. All participants together tell which CPUs there are: each process adds the CPUs of its
+ * affinity mask. Two processes pinned to two CPUs find two; two processes pinned to the same CPU find one. */
+
+/* Adds the CPUs of this process's affinity mask. */
+void rc_cpus_enter(struct rc_cpus *cpus);
+
+/* How many CPUs the participants have together; at most the caller's CPU quota. */
+uint32_t rc_cpus_count(struct rc_cpus *cpus);
 
 #endif

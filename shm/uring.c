@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "shm/features.h"
+#include "shm/environment.h"
 
 #if RINGCAST_HAVE_LIBURING
 

@@ -27,9 +27,8 @@
 
 #include "ring/point.h"
 #include "ringcast/ringcast.h"
-#include "shm/cpus.h"
+#include "shm/topology.h"
 #include "shm/environment.h"
-#include "shm/features.h"
 #include "shm/error.h"
 #include "shm/os.h"
 

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "tests/support/children.h"
 #include "tests/support/leaks.h"
 #include "tests/support/shared_memory.h"

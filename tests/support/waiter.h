@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "ring/eventcount.h"
-#include "shm/cpus.h"
+#include "shm/topology.h"
 #include "shm/wait.h"
 #include "tests/support/suite.h"
 

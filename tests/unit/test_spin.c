@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #include "ringcast/ringcast.h"
-#include "shm/cpus.h"
+#include "shm/topology.h"
 #include "shm/os.h"
 #include "shm/wait.h"
 #include "tests/support/fake_files.h"

@@ -11,7 +11,7 @@
 
 #include "channel/channel.h"
 #include "shm/cpu_wait.h"
-#include "shm/features.h"
+#include "shm/environment.h"
 #include "shm/error.h"
 #include "shm/os.h"
 #include "tests/support/fake_files.h"

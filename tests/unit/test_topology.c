@@ -34,7 +34,6 @@ static void use_cache(const char *size) {
       {CACHE "index2/size", "1024K\n"},
       {CACHE "index3/level", "3\n"},
       {CACHE "index3/size", size},
-      {CACHE "index3/shared_cpu_list", "8-11,24-27\n"},
       {0},
   };
   memcpy(files, cache, sizeof cache);
@@ -44,22 +43,10 @@ static void use_cache(const char *size) {
   l3_by_libc = 0;
 }
 
-TEST(the_cache_of_the_cpu_we_run_on_is_found) {
-  struct rc_l3 cache;
-  use_cache("32768K\n");
-  rc_topology_l3(&cache);
-  ck_assert_uint_eq(cache.bytes, 32 * MIB);
-  ck_assert_uint_eq(cache.cpus, 8);
-}
-
 TEST(where_sysfs_is_hidden_the_c_library_tells_the_cache) {
-  struct rc_l3 cache;
   use_cache("");
   use_fake_files(none);
   l3_by_libc = (long)(96 * MIB);
-  rc_topology_l3(&cache);
-  ck_assert_uint_eq(cache.bytes, 96 * MIB);
-  ck_assert_uint_eq(cache.cpus, 0);
   ck_assert_uint_eq(rc_default_capacity(), 16 * MIB); /* a quarter is 24 MiB; powers of two only */
 }
 
@@ -86,7 +73,6 @@ static struct rc_nodes find_nodes(const char *memory, const char *status) {
 }
 
 TEST(the_nodes_are_those_with_memory_that_we_may_use) {
-  char text[64];
   struct rc_nodes nodes =
       find_nodes("0-3,8\n", "Name:\tx\nMems_allowed:\tff\nMems_allowed_list:\t1-2,5,8-1023\nx:\t1\n");
   ck_assert_uint_eq(nodes.count, 3);
@@ -95,8 +81,7 @@ TEST(the_nodes_are_those_with_memory_that_we_may_use) {
   ck_assert(rc_nodes_have(&nodes, 2));
   ck_assert(!rc_nodes_have(&nodes, 5));
   ck_assert(!rc_nodes_have(&nodes, RC_MAX_NODES));
-  rc_nodes_describe(&nodes, text, sizeof text);
-  ck_assert_str_eq(text, "1-2,8");
+  ck_assert(rc_nodes_have(&nodes, 8));
 }
 
 TEST(a_kernel_that_does_not_say_has_one_node) {
@@ -109,15 +94,13 @@ TEST(a_kernel_that_does_not_say_has_one_node) {
   ck_assert_uint_eq(find_nodes("0-3\n", "Name:\tx\n").count, 1);
 }
 
-TEST(a_list_of_nodes_is_cut_to_what_it_is_given) {
-  char text[8];
+TEST(a_node_is_counted_once_and_within_bounds) {
   struct rc_nodes nodes = {0};
   for (uint32_t node = 0; node < RC_MAX_NODES; node += 2) rc_nodes_add(&nodes, node);
   rc_nodes_add(&nodes, RC_MAX_NODES - 1);
   rc_nodes_add(&nodes, RC_MAX_NODES);
+  rc_nodes_add(&nodes, 0);
   ck_assert_uint_eq(nodes.count, RC_MAX_NODES / 2 + 1);
-  rc_nodes_describe(&nodes, text, sizeof text);
-  ck_assert_str_eq(text, "0,2,4,6");
 }
 
 /* ---- Room ------------------------------------------------------------------------------------------------------- */
@@ -176,9 +159,13 @@ TEST(cgroups_of_version_1_are_read_too) {
 
 /* ---- CPU quota -------------------------------------------------------------------------------------------------- */
 
+/* The CPUs of a process that may run on all that the shared word can name. */
+#define ALL_CPUS (RC_CPU_WORDS * 64)
 static uint32_t find_quota(const struct fake_file *files) {
+  static struct rc_cpus cpus;
+  for (uint32_t i = 0; i < RC_CPU_WORDS; i++) rc_store_relaxed(&cpus.cpus[i], UINT64_MAX);
   use_fake_files(files);
-  return rc_topology_cpu_quota();
+  return rc_cpus_count(&cpus);
 }
 
 TEST(the_smallest_cpu_quota_up_to_the_root_counts) {
@@ -190,7 +177,7 @@ TEST(the_smallest_cpu_quota_up_to_the_root_counts) {
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, inner, outer, {0}}), 8);
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, inner, middle, outer, {0}}), 3); /* 2.5, rounded up */
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, inner, middle, outer, root, {0}}), 1);
-  ck_assert_uint_eq(find_quota((struct fake_file[]){own, outer, {0}}), UINT32_MAX);
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, outer, {0}}), ALL_CPUS);
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, root, {0}}), 1); /* a container that sees itself as the root */
 }
 
@@ -200,7 +187,7 @@ TEST(a_cpu_quota_of_version_1_is_found) {
   const struct fake_file period = {"/sys/fs/cgroup/cpu/pod/cpu.cfs_period_us", "50000\n"};
   const struct fake_file none_here = {"/sys/fs/cgroup/cpu/pod/ab/cpu.cfs_quota_us", "-1\n"};
   const struct fake_file period_here = {"/sys/fs/cgroup/cpu/pod/ab/cpu.cfs_period_us", "100000\n"};
-  ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, {0}}), UINT32_MAX);
+  ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, {0}}), ALL_CPUS);
   ck_assert_uint_eq(find_quota((struct fake_file[]){own, none_here, period_here, quota, period, {0}}), 3);
 }
 
@@ -208,7 +195,7 @@ TEST(nonsense_is_no_cpu_quota) {
   const struct fake_file own = {"/proc/self/cgroup", "0::/\n"};
   const char *const texts[] = {"", "\n", "max\n", "100000\n", "100000 0\n", "0 100000\n", "x y\n"};
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-    ck_assert_uint_eq(find_quota((struct fake_file[]){own, {"/sys/fs/cgroup/cpu.max", texts[i]}, {0}}), UINT32_MAX);
+    ck_assert_uint_eq(find_quota((struct fake_file[]){own, {"/sys/fs/cgroup/cpu.max", texts[i]}, {0}}), ALL_CPUS);
   const char *const tables[] = {"", "\n", "0\n", "0:\n", "0::", "x::/\n", ":::\n", "1:cpu\n0:cpu,\n"};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
     find_quota((struct fake_file[]){{"/proc/self/cgroup", tables[i]}, {0}});
