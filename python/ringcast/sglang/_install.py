@@ -9,22 +9,18 @@ import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import inspect
 import sys
-import threading
 import types
 import warnings
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 import torch.distributed
 
 import ringcast
 from ringcast._group.config import is_of_value
+from ringcast._install import Replacements, signature_of
 from ringcast.sglang.pyobj import broadcast_list, broadcast_pyobj, broadcast_tensor_dict
-
-_lock = threading.RLock()
-
 
 # ---- What is replaced ------------------------------------------------------------------------------------------------
 
@@ -103,49 +99,29 @@ def _instead_of_mm_inputs(original: Any) -> Any:
 class _Target(NamedTuple):
     module: str
     name: str  # of a function, or of a class's method
-    parameters: Tuple[Tuple[str, Any], ...]  # name, and default
+    signature: str
     replace: Callable[[Any], Any]
 
 
-_NO = inspect.Parameter.empty
-_PYOBJ = (("data", _NO), ("rank", _NO), ("dist_group", None), ("src", 0), ("force_cpu_device", True))
-_DICT = (("self", _NO), ("tensor_dict", None), ("src", 0), ("group", None), ("metadata_group", None))
+_PYOBJ = "(data, rank, dist_group=None, src=0, force_cpu_device=True)"
+_DICT = "(self, tensor_dict=None, src=0, group=None, metadata_group=None)"
 _SRT, _GEN = "sglang.srt.", "sglang.multimodal_gen.runtime."
+_OF_GROUPS = "GroupCoordinator.broadcast_tensor_dict"
+_OF_INPUTS = "Scheduler._process_and_broadcast_mm_inputs"
 # As they are in SGLang of August 2026. One that a version does not have is left out.
 _TARGETS = (
     _Target(_SRT + "utils.common", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "utils.distributed", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),
     _Target(_GEN + "distributed.utils", "broadcast_pyobj", _PYOBJ, _instead_of_pyobj),  # where 0.5.23 has it
-    _Target(
-        _SRT + "distributed.parallel_state", "GroupCoordinator.broadcast_tensor_dict", _DICT, _instead_of_tensor_dict
-    ),
-    _Target(
-        _GEN + "distributed.group_coordinator",
-        "GroupCoordinator.broadcast_tensor_dict",
-        _DICT,
-        _instead_of_tensor_dict,
-    ),
-    _Target(
-        _SRT + "managers.scheduler",
-        "Scheduler._process_and_broadcast_mm_inputs",
-        (("self", _NO), ("raw_mm_inputs", _NO)),
-        _instead_of_mm_inputs,
-    ),
+    _Target(_SRT + "distributed.parallel_state", _OF_GROUPS, _DICT, _instead_of_tensor_dict),
+    _Target(_GEN + "distributed.group_coordinator", _OF_GROUPS, _DICT, _instead_of_tensor_dict),
+    _Target(_SRT + "managers.scheduler", _OF_INPUTS, "(self, raw_mm_inputs)", _instead_of_mm_inputs),
 )
 
 
 # ---- In, and out -----------------------------------------------------------------------------------------------------
 
-
-class _Put(NamedTuple):
-    owner: Any  # the module or class that defines it
-    name: str
-    original: Any
-    replacement: Any
-
-
-_puts: Dict[_Target, _Put] = {}
-_finder: "Optional[_Finder]" = None
+_replaced = Replacements("sglang")
 
 
 def install() -> bool:
@@ -157,84 +133,46 @@ def install() -> bool:
 
     ImportError: SGLang is not installed.
     """
-    global _finder
     if "sglang" not in sys.modules and importlib.util.find_spec("sglang") is None:
         raise ImportError("ringcast.sglang.install() needs SGLang: python -m pip install sglang")
-    with _lock:
-        if _finder is None:
-            _finder = _Finder()
-            sys.meta_path.insert(0, _finder)
-            for target in _TARGETS:
-                if target.module in sys.modules and _finder is not None:  # None: one did not match
-                    _put(target)
-        return _finder is not None
+    with _replaced.lock:
+        if not _replaced:
+            finder = _Finder()
+            sys.meta_path.insert(0, finder)
+            _replaced.at_end(lambda: sys.meta_path.remove(finder))
+            for name in dict.fromkeys(target.module for target in _TARGETS):
+                if name in sys.modules:
+                    _put(sys.modules[name])
+        return bool(_replaced)
 
 
 def uninstall() -> None:
     """Take them out again; what was there before is there again. Rings stay until their groups are destroyed."""
-    global _finder
-    with _lock:
-        if _finder is not None:
-            sys.meta_path.remove(_finder)
-            _finder = None
-        for put in _puts.values():
-            _exchange(put.owner, put.name, put.replacement, put.original)
-        _puts.clear()
+    _replaced.take_out()
 
 
-def _put(target: _Target) -> None:
-    """After a mismatch none is in place, of this target or another."""
-    owner: Any = sys.modules[target.module]
-    path = target.name.split(".")
-    for part in path[:-1]:
-        owner = vars(owner).get(part)
-        if owner is None:
-            return
-    original = vars(owner).get(path[-1])
-    if original is None or target in _puts:
-        return
-    found = _parameters_of(original)
-    if found != target.parameters:
-        uninstall()
-        warnings.warn(
-            f"ringcast.sglang leaves SGLang as it is: {target.module}.{target.name} takes {_written(found)}, and what "
-            f"is known here takes {_written(target.parameters)}; a newer ringcast may know it",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return
-    replacement = target.replace(original)
-    _puts[target] = _Put(owner, path[-1], original, replacement)
-    _exchange(owner, path[-1], original, replacement)
-
-
-def _parameters_of(function: Any) -> Optional[Tuple[Tuple[str, Any], ...]]:
-    """None: it is no function with named parameters alone."""
-    if not isinstance(function, types.FunctionType):
-        return None
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
-        return None
-    return tuple((parameter.name, parameter.default) for parameter in parameters)
-
-
-def _written(parameters: Optional[Tuple[Tuple[str, Any], ...]]) -> str:
-    if parameters is None:
-        return "something else"
-    return "(" + ", ".join(name if value is _NO else f"{name}={value!r}" for name, value in parameters) + ")"
-
-
-def _exchange(owner: Any, name: str, old: Any, new: Any) -> None:
-    setattr(owner, name, new)
-    if isinstance(owner, types.ModuleType):
-        for module in list(sys.modules.values()):
-            if isinstance(module, types.ModuleType):
-                for other, value in list(vars(module).items()):
-                    if value is old:
-                        setattr(module, other, new)
-
-
-# ---- Modules that are loaded later -----------------------------------------------------------------------------------
+def _put(module: types.ModuleType) -> None:
+    """Replace what this module defines. After a mismatch none is in place, of this module or another."""
+    for target in [target for target in _TARGETS if target.module == module.__name__ and _replaced]:
+        of, _, name = target.name.rpartition(".")
+        owner = vars(module).get(of) if of else module
+        original = None if owner is None else vars(owner).get(name)
+        if original is None:
+            continue
+        found = signature_of(original)
+        if found != target.signature:
+            uninstall()
+            warnings.warn(
+                f"ringcast.sglang leaves SGLang as it is: {target.module}.{target.name} takes "
+                f"{found or 'something else'}, and what is known here takes {target.signature}; a newer ringcast may "
+                "know it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        elif of:
+            _replaced.set(owner, name, target.replace(original))
+        else:
+            _replaced.replace(original, target.replace(original))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -243,33 +181,18 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[types.ModuleType] = None
     ) -> Optional[importlib.machinery.ModuleSpec]:
-        targets = [one for one in _TARGETS if one.module == fullname]
-        if not targets:
+        if all(one.module != fullname for one in _TARGETS):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, targets)
+                    spec.loader.exec_module = functools.partial(_run, spec.loader.exec_module)  # type: ignore
                 return spec
         return None
 
 
-class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any, targets: List[_Target]) -> None:
-        self._loader = loader
-        self._targets = targets
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Optional[types.ModuleType]:
-        created: Optional[types.ModuleType] = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        with _lock:
-            if _finder is not None:
-                for target in self._targets:
-                    _put(target)
+def _run(exec_module: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
+    exec_module(module)
+    with _replaced.lock:
+        _put(module)

@@ -20,9 +20,10 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import threading
 import warnings
 from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ringcast._install import Replacements, signature_of
 
 __all__ = ["SIGNATURES", "install", "installed", "uninstall"]
 
@@ -81,9 +82,7 @@ SIGNATURES: Dict[str, Dict[str, str]] = {
 
 _NOT_PUT = "ringcast is not put in place, vLLM goes on as it was"
 
-_lock = threading.RLock()
-# What takes out again what is in place, the last first; empty: nothing is.
-_undo: List[Callable[[], None]] = []
+_replaced = Replacements("vllm")
 _warned = False
 
 
@@ -101,8 +100,8 @@ def install() -> bool:
     queues, groups, differences = _vllm()
     if not differences:
         from ringcast.vllm import group, queue
-    with _lock:
-        if _undo:
+    with _replaced.lock:
+        if _replaced:
             return True
         if not differences:
             _replace(queues, groups, queue, group)
@@ -120,8 +119,8 @@ def install() -> bool:
 
 def installed() -> bool:
     """Whether ringcast is in place in this process's vLLM."""
-    with _lock:
-        return bool(_undo)
+    with _replaced.lock:
+        return bool(_replaced)
 
 
 def uninstall() -> None:
@@ -129,9 +128,7 @@ def uninstall() -> None:
 
     So does a module other than vLLM's that imported a name meanwhile.
     """
-    with _lock:
-        while _undo:
-            _undo.pop()()
+    _replaced.take_out()
 
 
 # ---- Whether it fits -------------------------------------------------------------------------------------------------
@@ -181,18 +178,11 @@ def _signature(module: Any, name: str) -> Optional[str]:
         (attributes,) = SIGNATURES[name]
         needed = attributes[1:-1].split(", ")
         return _listed(attribute for attribute in needed if attribute in getattr(thing, "__annotations__", {}))
-    function = getattr(thing, method, None)
-    return None if function is None else _bare(inspect.signature(function))
+    return signature_of(getattr(thing, method, None))
 
 
 def _listed(names: Any) -> str:
     return f"({', '.join(names)})"
-
-
-def _bare(signature: inspect.Signature) -> str:
-    empty = inspect.Parameter.empty
-    parameters = [parameter.replace(annotation=empty) for parameter in signature.parameters.values()]
-    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
 
 
 # ---- Putting it in place ---------------------------------------------------------------------------------------------
@@ -201,40 +191,14 @@ def _bare(signature: inspect.Signature) -> str:
 def _replace(queues: Any, groups: Any, our_queues: Any, our_groups: Any) -> None:
     """All of it or nothing."""
     try:
-        _replace_by_name(queues.Handle, our_queues.Handle)
-        _replace_by_name(queues.MessageQueue, our_queues.MessageQueue)
+        _replaced.replace(queues.Handle, our_queues.Handle)
+        _replaced.replace(queues.MessageQueue, our_queues.MessageQueue)
         _replace_functions(groups.GroupCoordinator, our_groups.GroupOperations)
         copyreg.pickle(our_queues.Handle, _reduce)
-        _undo.append(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None) and None)
+        _replaced.at_end(lambda: copyreg.dispatch_table.pop(our_queues.Handle, None))
     except BaseException:
         uninstall()
         raise
-
-
-def _replace_by_name(original: type, ours: type) -> None:
-    """In every module that holds it, whatever it calls it; who imports it later gets ours from where it is defined."""
-    places = _places(original)
-
-    def undo() -> None:
-        later = [place for place in _places(ours) if place[0].startswith("vllm.")]
-        for _, names, name in places + later:
-            if names.get(name) is ours:
-                names[name] = original
-
-    _undo.append(undo)
-    for _, names, name in places:
-        names[name] = ours
-
-
-def _places(thing: type) -> List[Tuple[str, Dict[str, Any], str]]:
-    """The modules other than our own that hold it: (module's name, module's names, its name there)."""
-    own = __name__.partition(".")[0]
-    found = []
-    for module_name, module in list(sys.modules.items()):
-        names = getattr(module, "__dict__", None)
-        if isinstance(names, dict) and module_name.partition(".")[0] != own:
-            found += [(module_name, names, name) for name, value in list(names.items()) if value is thing]
-    return found
 
 
 def _replace_functions(coordinator: Any, operations: type) -> None:
@@ -246,16 +210,16 @@ def _replace_functions(coordinator: Any, operations: type) -> None:
         inherited = [name for name in theirs if inspect.getattr_static(subclass, name) is ours[name]]
         if len(inherited) < len(theirs):
             for name in inherited:
-                _set(subclass, name, theirs[name])
+                _replaced.set(subclass, name, theirs[name])
 
     def init_subclass(subclass: Any, **arguments: Any) -> None:
         super(coordinator, subclass).__init_subclass__(**arguments)
         keep(subclass)
 
     for name, value in ours.items():
-        _set(coordinator, name, value)
+        _replaced.set(coordinator, name, value)
     if "__init_subclass__" not in vars(coordinator):
-        _set(coordinator, "__init_subclass__", classmethod(init_subclass))  # type: ignore[arg-type]
+        _replaced.set(coordinator, "__init_subclass__", classmethod(init_subclass))  # type: ignore[arg-type]
     for known in _subclasses(coordinator):
         keep(known)
 
@@ -266,19 +230,6 @@ def _subclasses(cls: type) -> List[type]:
     for below in children:
         found += [below, *_subclasses(below)]
     return found
-
-
-def _set(cls: type, name: str, value: Any) -> None:
-    before = vars(cls).get(name)
-
-    def undo() -> None:
-        if before is None:
-            delattr(cls, name)
-        else:
-            setattr(cls, name, before)
-
-    setattr(cls, name, value)
-    _undo.append(undo)
 
 
 # ---- Handles that reach a process where nobody has installed ---------------------------------------------------------

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ringcast's classes and functions in the place of an engine's, and out of it again: what the drop-ins for vLLM and
+SGLang share. Each has a table of what it replaces, with the signatures that fit ringcast's own."""
+
+import inspect
+import sys
+import threading
+import types
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+
+def signature_of(function: Any) -> Optional[str]:
+    """Without annotations, as the tables have it. None: it is missing, or nothing with a signature."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    parameters = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+
+
+class Replacements:
+    """What is in place in the modules of `engine`, a package. Its truth: whether anything is. The caller holds `lock`
+    where threads may meet."""
+
+    def __init__(self, engine: str) -> None:
+        self.lock = threading.RLock()
+        self._engine = engine
+        self._undo: List[Callable[[], object]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._undo)
+
+    def at_end(self, undo: Callable[[], object]) -> None:
+        """Have take_out() call it; the last one comes first."""
+        self._undo.append(undo)
+
+    def take_out(self) -> None:
+        with self.lock:
+            while self._undo:
+                self._undo.pop()()
+
+    def set(self, cls: Any, name: str, value: Any) -> None:
+        """Give a class another attribute."""
+        before = vars(cls).get(name)
+        setattr(cls, name, value)
+        self.at_end(lambda: delattr(cls, name) if before is None else setattr(cls, name, before))
+
+    def replace(self, original: Any, ours: Any) -> None:
+        """In every module that holds the original, whatever the module calls it; a later import gets ours from the
+        module that defines it. Taken out, the engine's modules have the original again, and so have all others that
+        held it before."""
+        places = _places(original)
+
+        def undo() -> None:
+            later = [place for place in _places(ours) if place[0].partition(".")[0] == self._engine]
+            for _, names, name in places + later:
+                if names.get(name) is ours:
+                    names[name] = original
+
+        self.at_end(undo)
+        for _, names, name in places:
+            names[name] = ours
+
+
+def _places(thing: Any) -> List[Tuple[str, Dict[str, Any], str]]:
+    """The modules other than our own that hold it: (module's name, module's names, its name there)."""
+    own = __name__.partition(".")[0]
+    found = []
+    for module_name, module in list(sys.modules.items()):
+        if isinstance(module, types.ModuleType) and module_name.partition(".")[0] != own:
+            found += [(module_name, vars(module), name) for name, value in list(vars(module).items()) if value is thing]
+    return found
