@@ -113,7 +113,8 @@ def broadcast_object_list(obj_list: List[Any], src: int = 0, group: Any = None) 
 
 
 def close(group: Any = None) -> None:
-    """Close this process's rings of `group` (None: the default group); the next use makes new ones.
+    """Close this process's rings of `group` (None: the default group), also those of ringcast.vllm's and SGLang's
+    functions; the next use makes new ones.
 
     Call it on all ranks of the group. What the source has sent is still received by those who have not closed.
     """
@@ -122,4 +123,4 @@ def close(group: Any = None) -> None:
 
 def rings(group: Any = None) -> Dict[int, Union[ringcast.Writer, ringcast.Reader]]:
     """This process's end of each ring of `group` made so far, by src: to look at (memory, lag, readers), not to use."""
-    return {src: ring.ring for (stream, src), ring in _rings.ends(group).items() if stream == "broadcast"}
+    return {src: ring.ring for (stream, src), ring in _rings.ends_if_any(group).items() if stream == "broadcast"}

@@ -32,7 +32,6 @@ def run(function, folder, rank, world, *args):
         os.environ.clear()
         os.environ.update(before)
         rt.close()
-        p2p.close(dist.group.WORLD)
         dist.destroy_process_group()
         gc.collect()
 

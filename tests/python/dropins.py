@@ -110,7 +110,7 @@ class Way:
 
     def lost(self) -> Optional[str]:
         """Which death rank 0, as the source, knows of."""
-        found: Optional[str] = rings.ends(None)["broadcast", 0].lost
+        found: Optional[str] = rings.ends_if_any(None)["broadcast", 0].lost
         return found
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class Share(Way):
         return sglang.share_once(lambda: given, 1, src=src, how="share", hash=None).result()[0]
 
     def lost(self) -> Optional[str]:
-        found: Optional[str] = rings.ends(None)["share_once", 0].lost
+        found: Optional[str] = rings.ends_if_any(None)["share_once", 0].lost
         return found
 
     def close(self) -> None:

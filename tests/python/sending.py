@@ -3,12 +3,12 @@
 
 import torch.distributed as dist
 
-from ringcast._group import p2p
+from ringcast._group import p2p, rings
 from ringcast.vllm.group import Group
 
 
 def end_to(group: Group, dst: int) -> p2p.Sender:
-    return p2p._made[group.cpu_group][p2p.Sender, dst]
+    return rings.ends(group.cpu_group)["to", dst]
 
 
 def send_some(group: Group, count: int = 3) -> None:

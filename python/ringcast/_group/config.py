@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments, the environment, and values that can't be sent: the errors of each, and their texts."""
+"""Arguments, the environment, the rings that the environment asks for, and values that can't be sent: the errors of
+each, and their texts."""
 
 import errno
 import math
@@ -58,7 +59,7 @@ def curve_is_on() -> bool:
 
 def gpu_is_off() -> bool:
     """Whether this process wants tensors on a CUDA device to travel as without ringcast. An invalid value is reported
-    by gpu_pool_bytes(), when a ring is made."""
+    by make_writer()."""
     return os.environ.get("RINGCAST_GPU") == "0"
 
 
@@ -69,9 +70,22 @@ def most_cuda_bytes(receivers: int) -> float:
     return math.inf if route is None or receivers == 1 else route / receivers
 
 
-def gpu_pool_bytes() -> Optional[int]:
-    """A ring's memory on the device: 0, none; or None, the Writer's default."""
-    return 0 if _choice("RINGCAST_GPU", "1", "0") == "0" else None
+# ---- Rings -----------------------------------------------------------------------------------------------------------
+
+
+def make_writer(capacity: Optional[int], readers: int, **options: Any) -> ringcast.Writer:
+    """Of a ring among processes that belong together."""
+    pool = 0 if _choice("RINGCAST_GPU", "1", "0") == "0" else None
+    return ringcast.Writer(capacity, readers, gpu_pool_bytes=pool, **options)
+
+
+def make_reader(handle: str, rank: int) -> ringcast.Reader:
+    """`rank` names the reader in errors and warnings."""
+    return ringcast.Reader(handle, name=name_of(rank), retain=True)
+
+
+def name_of(rank: int) -> str:
+    return f"rank {rank}"
 
 
 # ---- What can't be sent ----------------------------------------------------------------------------------------------

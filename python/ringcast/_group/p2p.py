@@ -16,7 +16,6 @@ A full ring does not hold up an isend: a frame without room waits, packed, in an
 with. All messages have tags of their own: other point to point traffic on the same group is not disturbed.
 """
 
-import atexit
 import contextlib
 import errno
 import math
@@ -26,12 +25,12 @@ import time
 import warnings
 import weakref
 from collections import deque
-from typing import Any, Deque, Dict, List, NoReturn, Optional, Tuple, Union
+from typing import Any, Deque, List, NoReturn, Optional, Tuple, Union
 
 import torch
 
 import ringcast
-from ringcast._group import config, devices
+from ringcast._group import config, devices, rings
 from ringcast._group.endpoint import CALL_BITS, CALL_MASK
 from ringcast._group.packing import may_pack, pack
 
@@ -140,7 +139,7 @@ class Sender:
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
-        self.ring: ringcast.Writer = ringcast.Writer(config.capacity(), 1, gpu_pool_bytes=config.gpu_pool_bytes())
+        self.ring = config.make_writer(config.capacity(), 1)
         self._gpu_is_off = config.gpu_is_off()
         self._lock = threading.Lock()
         self._call = 0
@@ -397,7 +396,7 @@ class Receiver:
     def _attach(self, payload: Any) -> None:
         self.close()
         try:
-            self.ring = ringcast.Reader(payload.numpy().tobytes().decode(), name=f"rank {self._rank}", retain=True)
+            self.ring = config.make_reader(payload.numpy().tobytes().decode(), self._rank)
         except ringcast.RingNotFound:
             pass  # it is on another machine
         except ringcast.Error as error:
@@ -442,52 +441,22 @@ class Receiver:
 
 # ---- Finding them ----------------------------------------------------------------------------------------------------
 
-# Group -> the end's class, the other's rank in the group -> end. A group's entry goes with the group.
-_made: "weakref.WeakKeyDictionary[Any, Dict[Tuple[type, int], Any]]" = weakref.WeakKeyDictionary()
-_leftovers: "weakref.WeakKeyDictionary[Any, List[Any]]" = weakref.WeakKeyDictionary()
-
 
 def sender(group: Any, ranks: List[int], me: int, peer: int) -> Sender:
     """This rank's end towards `peer`; `me` and `peer` are ranks in `group`, `ranks` what these are globally."""
-    end: Sender = _find(Sender, group, ranks, me, peer)
+    ends = rings.ends(group)
+    if ("to", peer) not in ends:
+        made = ends["to", peer] = Sender(ranks[me], ranks[peer], peer)
+        # Closed or not, it stays until the group goes: answers will still arrive in its memory.
+        weakref.finalize(group, made.close).atexit = False
+    end: Sender = ends["to", peer]
     return end
 
 
 def receiver(group: Any, ranks: List[int], me: int, peer: int) -> Receiver:
     """This rank's end of what `peer` sends."""
-    end: Receiver = _find(Receiver, group, ranks, me, peer)
+    ends = rings.ends(group)
+    if ("from", peer) not in ends:
+        ends["from", peer] = Receiver(ranks[me], ranks[peer], peer)
+    end: Receiver = ends["from", peer]
     return end
-
-
-def _find(kind: type, group: Any, ranks: List[int], me: int, peer: int) -> Any:
-    ends = _made.get(group)
-    if ends is None:
-        ends = _made[group] = {}
-        weakref.finalize(group, _close, ends).atexit = False
-    end = ends.get((kind, peer))
-    if end is None:
-        end = ends[kind, peer] = kind(ranks[me], ranks[peer], peer)
-    return end
-
-
-def _close(ends: Dict[Tuple[type, int], Any]) -> None:
-    for end in ends.values():
-        end.close()
-    ends.clear()
-
-
-def close(group: Any) -> None:
-    """Close this process's ends; what waits in an outbox is lost. For both sides to call, with nothing under way."""
-    ends = _made.get(group, {})
-    for end in ends.values():
-        if isinstance(end, Sender):  # answers will still arrive in their memory
-            _leftovers.setdefault(group, []).extend(end.posted)
-    _close(ends)
-
-
-def _close_all() -> None:
-    for ends in list(_made.values()):
-        _close(ends)
-
-
-atexit.register(_close_all)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rings of torch.distributed groups: one for each (group, stream, src), made at its first use.
 
-The exchanges that make a ring are collectives of all ranks of the group; later calls use torch.distributed only if the
-group spans machines. A group's rings go with the group.
+The exchanges that make a ring of a broadcast are collectives of all ranks of the group; later calls use
+torch.distributed only if the group spans machines. Rings of two ranks alone are made by p2p.py. A group's rings go with
+the group.
 """
 
 import atexit
@@ -23,27 +24,36 @@ from ringcast._group.endpoint import End, Receiver, Source
 
 _SLOTS = 64
 
-# Group -> (stream, src) -> end. A group's entry goes with the group.
-_rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], End]]" = weakref.WeakKeyDictionary()
+# Group -> (stream, src) -> end, or of p2p.py: ("to" or "from", the other rank) -> end. A group's entry goes with it.
+_rings: "weakref.WeakKeyDictionary[Any, Dict[Tuple[str, int], Any]]" = weakref.WeakKeyDictionary()
 
 
-def ends(group: Any) -> Dict[Tuple[str, int], End]:
-    """This process's ends of the rings of `group` made so far, by (stream, src)."""
+def ends(group: Any) -> Dict[Tuple[str, int], Any]:
+    """This process's ends of the rings of `group`, a ProcessGroup, made so far."""
+    made = _rings.get(group)
+    if made is None:
+        made = _rings[group] = {}
+    return made
+
+
+def ends_if_any(group: Any) -> Dict[Tuple[str, int], Any]:
+    """The same of anything: of None, those of the default group."""
     group = _default_group() if group is None else group
     return _rings.get(group, {}) if dist.is_available() and isinstance(group, dist.ProcessGroup) else {}
 
 
 def close(group: Any) -> None:
-    of_group = ends(group)
-    for ring in of_group.values():
-        ring.close()
-    of_group.clear()
+    """Close this process's ends; what waits in an outbox of p2p.py is lost. For all ranks to call, with nothing under
+    way."""
+    made = ends_if_any(group)
+    for end in made.values():
+        end.close()
+    made.clear()
 
 
 def _close_all() -> None:
-    for of_group in list(_rings.values()):
-        for ring in of_group.values():
-            ring.close()
+    for group in list(_rings):
+        close(group)
 
 
 atexit.register(_close_all)
@@ -75,8 +85,8 @@ def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broa
         if group == dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError(f"this process, rank {dist.get_rank()}, is not in the group")
         raise TypeError(f"group must be a torch.distributed.ProcessGroup or None, not {type(group).__name__}")
-    made = _rings.get(group)
-    ring = made.get((stream, src)) if made else None
+    made = ends(group)
+    ring: Optional[End] = made.get((stream, src))
     if ring is not None and (not ring.ring.closed or ring.lost is not None):
         return ring
     size = group.size()
@@ -84,8 +94,7 @@ def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broa
         return None
     if not 0 <= src < size:
         raise ValueError(f"src is a rank in the group, from 0 to {size - 1}, not {src}")
-    ring = _make_ring(group, src, metadata_group)
-    _rings.setdefault(group, {})[stream, src] = ring
+    ring = made[stream, src] = _make_ring(group, src, metadata_group)
     return ring
 
 
@@ -140,7 +149,8 @@ class _Making:
             try:
                 # On another machine the source decides what a death means.
                 policy = config.on_death() if leader == self._src else "evict"
-                self._writer = _make_writer(len(self._ranks), policy)
+                slots = max(_SLOTS, len(self._ranks) - 1)
+                self._writer = config.make_writer(config.capacity(), slots, on_death=policy)
                 self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
             except Exception as error:
                 failure = error
@@ -159,7 +169,7 @@ class _Making:
         failure = None
         if left and self._me != leader:
             try:
-                self._reader = ringcast.Reader(handle, name=_reader_name(self._ranks[self._me]), retain=True)
+                self._reader = config.make_reader(handle, self._ranks[self._me])
             except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
                 self._warn(leader, error)
             except Exception as error:
@@ -204,7 +214,7 @@ class _Making:
             return end
         machine = next(machine for machine in self._machines if self._me in machine)
         if self._writer is not None:
-            self._reader = ringcast.Reader(self._writer.handle, name=_reader_name(rank))
+            self._reader = config.make_reader(self._writer.handle, rank)
         assert self._reader is not None
         pids = {self._ranks[each]: self._everyone[each]["pid"] for each in machine}
         receiver = Receiver(self._reader, rank, source, self._ranks[machine[0]], pids)
@@ -231,15 +241,6 @@ class _Making:
                 "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
             )
         return backend, torch_transport.seconds_of(backend)
-
-
-def _make_writer(size: int, on_death: str) -> ringcast.Writer:
-    return ringcast.Writer(
-        config.capacity(),
-        max(_SLOTS, size - 1),
-        on_death=on_death,
-        gpu_pool_bytes=config.gpu_pool_bytes(),
-    )
 
 
 def _exchange(
@@ -288,7 +289,3 @@ def _check_same(key: str, what: str, ranks: List[int], everyone: List[Dict[str, 
         f"{value} on {'rank' if len(names) == 1 else 'ranks'} {', '.join(names)}" for value, names in by_value.items()
     ]
     raise RuntimeError(f"mismatched ranks: {what} " + ", but ".join(parts) + "; it must be the same on all of them")
-
-
-def _reader_name(rank: int) -> str:
-    return f"rank {rank}"

@@ -100,11 +100,6 @@ def _describe(peer: ringcast.ReaderStatus, sent: int) -> str:
 # ---- The writer's endpoint -------------------------------------------------------------------------------------------
 
 
-def name_of(rank: int) -> str:
-    """What the reader of a rank is called in the ring, and so in errors and warnings."""
-    return f"rank {rank}"
-
-
 class Sender(WriterEnd):
     """names: of the readers on this machine. The Writer evicts a dead reader, so that the notice finds room."""
 

@@ -379,4 +379,3 @@ class Group(GroupOperations):
     def close(self) -> None:
         """Close this process's rings of the group; the next use makes new ones. To be called on all ranks."""
         _broadcasts.close(self.cpu_group)
-        _p2p.close(self.cpu_group)

@@ -27,8 +27,8 @@ from typing import Any, List, NoReturn, Optional, Tuple, Union
 
 import ringcast
 from ringcast._group import config
-from ringcast._group.config import whole
-from ringcast.vllm._endpoints import NoReaders, Receiver, Sender, name_of
+from ringcast._group.config import name_of, whole
+from ringcast.vllm._endpoints import NoReaders, Receiver, Sender
 from ringcast.vllm.machines import Ranks, who_attaches
 
 # The smallest ring that a Writer makes unless it is asked for less.
@@ -115,7 +115,7 @@ class MessageQueue:
         if rank in handle.local_reader_ranks:
             if handle.buffer_handle is None:
                 raise ValueError(f"the handle has local readers, {handle.local_reader_ranks}, but no ring")
-            end = Receiver(ringcast.Reader(handle.buffer_handle, name=name_of(rank), retain=True))
+            end = Receiver(config.make_reader(handle.buffer_handle, rank))
         elif handle.remote_subscribe_addr is not None:
             link = _load("zmq_transport").ReaderLink(handle.remote_subscribe_addr, handle.remote_addr_ipv6, rank)
             end = Receiver(link.reader, link)
@@ -249,11 +249,11 @@ def _make_ring(budget: int, readers: int) -> ringcast.Writer:
     """A dead reader is evicted, so that there is room to tell the others of it."""
     slots = max(_SLOTS, readers + 1)
     if budget > _LEAST_DEFAULT:
-        writer = ringcast.Writer(None, slots, on_death="evict", gpu_pool_bytes=config.gpu_pool_bytes())
+        writer = config.make_writer(None, slots, on_death="evict")
         if writer.capacity <= budget:
             return writer
         writer.close()
-    return ringcast.Writer(budget, slots, on_death="evict", gpu_pool_bytes=config.gpu_pool_bytes())
+    return config.make_writer(budget, slots, on_death="evict")
 
 
 def _load(name: str) -> Any:

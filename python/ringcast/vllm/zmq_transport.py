@@ -229,11 +229,11 @@ def _unpack_answer(letter: bytes, body: Any) -> Tuple[bytes, Dict[str, Any]]:
     raise Malformed("a message that is no answer")
 
 
-def _attach(handles: Any, name: str) -> Optional[ringcast.Reader]:
+def _attach(handles: Any, rank: int) -> Optional[ringcast.Reader]:
     """To the ring of this machine. None: there is none."""
     for handle in handles:
         with contextlib.suppress(ringcast.Error, ValueError, TypeError):
-            return ringcast.Reader(handle, name=name, retain=True)
+            return config.make_reader(handle, rank)
     return None
 
 
@@ -241,9 +241,9 @@ def _make_ring(words: Dict[str, Any]) -> ringcast.Writer:
     """As large as the writer's. A dead reader blocks no frame: the hub is told."""
     readers = max(64, words["readers"])
     try:
-        return ringcast.Writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict")
+        return config.make_writer(words["capacity"], readers, spill_bytes=words["spill"], on_death="evict")
     except ringcast.Error:  # this machine has less memory: frames that don't fit are reported
-        return ringcast.Writer(words["capacity"], readers, on_death="evict")
+        return config.make_writer(words["capacity"], readers, on_death="evict")
 
 
 def _relay(connection: Connection, writer: ringcast.Writer, rank: int, welcome: Dict[str, Any]) -> Relay:
@@ -278,16 +278,15 @@ class ReaderLink:
 
     def _join(self, connection: Connection, rank: int) -> None:
         """Attach to the ring of this machine's relay, or become the relay."""
-        name = f"rank {rank}"
         deadline = time.monotonic() + ANSWER_SECONDS
         letter, words = connection.ask(b"H", _pack_hello(connection.address, me(rank)), deadline)
         with contextlib.ExitStack() as undo:
             while letter == b"W":
                 welcome, writer = words, None
-                reader = _attach(welcome["relays"], name)
+                reader = _attach(welcome["relays"], rank)
                 if reader is None:
                     writer = undo.enter_context(_make_ring(welcome))
-                    reader = ringcast.Reader(writer.handle, name=name, retain=True)
+                    reader = config.make_reader(writer.handle, rank)
                 undo.enter_context(reader)
                 role = b"S" if writer is None else b"R"
                 letter, words = connection.ask(role, pack_words(handle=reader.handle), deadline)
