@@ -82,7 +82,7 @@ static void try_read_only(const struct rc_cuda *cuda, rc_cu_device device, struc
   if (result != RC_CU_SUCCESS) out->registers_read_only = rc_cuda_fail(result, "cuDeviceGetAttribute");
   void *page = !supported || rc_feature_disabled("cuda_register") ? NULL : map_page(bytes);
   if (!page) return;
-  if (rc_os.protect(page, bytes, PROT_READ) == 0) {
+  if (mprotect(page, bytes, PROT_READ) == 0) {
     result = cuda->host_register(page, bytes,
                                  RC_CU_MEMHOSTREGISTER_PORTABLE | RC_CU_MEMHOSTREGISTER_DEVICEMAP |
                                      RC_CU_MEMHOSTREGISTER_READ_ONLY);

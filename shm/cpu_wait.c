@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "shm/cpu_wait.h"
 
-#include "ring/atomics.h"
 #include "shm/environment.h"
 
 #if defined(__x86_64__)
@@ -20,26 +19,12 @@
 #define MWAITX_SHALLOW     0xf0u /* no C-state */
 #define MWAITX_WITH_A_TIME 2u
 
-enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
-  uint32_t most[4], found[4];
-  cpuid(0, 0, most);
-  if (most[0] >= 7) {
-    cpuid(7, 0, found);
-    if (found[2] & WAITPKG) return RC_CPU_UMWAIT;
-  }
-  cpuid(0x80000000u, 0, most);
-  if (most[0] >= 0x80000001u && most[0] < 0x90000000u) {
-    cpuid(0x80000001u, 0, found);
-    if (found[2] & MWAITX) return RC_CPU_MWAITX;
-  }
+static enum rc_cpu_wait find(void) {
+  uint32_t eax, ebx, ecx, edx;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && ecx & WAITPKG) return RC_CPU_UMWAIT;
+  if (__get_cpuid(0x80000001u, &eax, &ebx, &ecx, &edx) && ecx & MWAITX) return RC_CPU_MWAITX;
   return RC_CPU_PAUSE;
 }
-
-static void ask_cpu(uint32_t leaf, uint32_t subleaf, uint32_t out[4]) {
-  __cpuid_count(leaf, subleaf, out[0], out[1], out[2], out[3]);
-}
-
-static enum rc_cpu_wait find(void) { return rc_cpu_wait_of(ask_cpu); }
 
 __attribute__((target("waitpkg"))) static void watch_by_umonitor(const void *word) {
   _umonitor((void *)(uintptr_t)word);
@@ -93,19 +78,4 @@ void rc_cpu_wait(enum rc_cpu_wait how) { (void)how; }
 
 #endif
 
-#if !defined(__x86_64__)
-enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid) {
-  (void)cpuid;
-  return RC_CPU_PAUSE;
-}
-#endif
-
-enum rc_cpu_wait rc_cpu_wait_choose(void) {
-  static _Atomic int found;            /* + 1; 0: not known yet. Under a hypervisor, CPUID takes 20 us or more */
-  int known = rc_load_relaxed(&found); /* relaxed: the number is all there is */
-  if (known == 0) {
-    known = (int)find() + 1;
-    rc_store_relaxed(&found, known);
-  }
-  return rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : (enum rc_cpu_wait)(known - 1);
-}
+enum rc_cpu_wait rc_cpu_wait_choose(void) { return rc_feature_disabled("cpu_wait") ? RC_CPU_PAUSE : find(); }

@@ -11,18 +11,10 @@
 #ifndef RC_SHM_CPU_WAIT_H
 #define RC_SHM_CPU_WAIT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum rc_cpu_wait { RC_CPU_PAUSE = 0, RC_CPU_UMWAIT, RC_CPU_MWAITX, RC_CPU_WFET };
 
-/* eax, ebx, ecx, edx of a leaf. */
-typedef void rc_cpuid(uint32_t leaf, uint32_t subleaf, uint32_t out[4]);
-
-/* The best that a CPU has which answers so. */
-enum rc_cpu_wait rc_cpu_wait_of(rc_cpuid *cpuid);
-
-/* The best that this CPU has; found out once. RC_CPU_PAUSE with RINGCAST_DISABLE=cpu_wait. Not for the hot path. */
+/* The best that this CPU has; RC_CPU_PAUSE with RINGCAST_DISABLE=cpu_wait. Not for the hot path: under a hypervisor the
+ * CPU's answer takes 20 us or more. */
 enum rc_cpu_wait rc_cpu_wait_choose(void);
 
 /* Not for RC_CPU_PAUSE. The word is only read. */

@@ -47,6 +47,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,7 +82,7 @@ static int map_once(const struct rc_memory *memory, uint8_t *at, int protection)
   if (!memory->sparse) return rc_os.map(at, memory->bytes, protection, flags, memory->fd, &mapped);
   int result = rc_os.map(at, memory->bytes, PROT_NONE, flags | MAP_NORESERVE, memory->fd, &mapped);
   if (result == 0) munlock(at, memory->bytes); /* cannot fail: the range is one mapping */
-  if (result == 0) result = rc_os.protect(at, memory->bytes, protection);
+  if (result == 0 && mprotect(at, memory->bytes, protection) != 0) result = -errno;
   if (result == 0) rc_os.advise(at, memory->bytes, MADV_DONTDUMP);
   return result;
 }
@@ -178,8 +179,8 @@ static int touch_part(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
 static int touch(struct rc_memory *memory) { return touch_part(memory, 0, memory->bytes); }
 
 static int make_file(struct rc_memory *memory, const char *name, unsigned flags, const struct plan *plan) {
-  uint64_t limit;
-  if (rc_os.file_limit(&limit) == 0 && memory->bytes > limit) return -EFBIG;
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && memory->bytes > limit.rlim_cur) return -EFBIG; /* else SIGXFSZ */
   memory->fd = rc_os.memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
   if (memory->fd < 0) return memory->fd;
   int result = rc_os.truncate(memory->fd, memory->bytes);

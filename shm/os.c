@@ -5,10 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -42,10 +40,6 @@ static int os_map(void *address, size_t bytes, int protection, int flags, int fd
 
 static int os_advise(void *address, size_t bytes, int advice) { return result_of(madvise(address, bytes, advice)); }
 
-static int os_protect(void *address, size_t bytes, int protection) {
-  return result_of(mprotect(address, bytes, protection));
-}
-
 static int os_seal(int fd, int seals) { return result_of(fcntl(fd, F_ADD_SEALS, seals)); }
 
 static int os_seals(int fd) { return result_of(fcntl(fd, F_GET_SEALS)); }
@@ -62,16 +56,9 @@ static int os_futex_wake(_Atomic uint32_t *word, int count) {
 /* The kernel sets close-on-exec. */
 static int os_pidfd_open(int32_t pid) { return result_of(syscall(SYS_pidfd_open, pid, 0)); }
 
-static bool os_is_pidfd(int fd) { return syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF; }
-
 static uint64_t os_pid_namespace(void) {
   struct stat file;
   return stat("/proc/self/ns/pid", &file) == 0 ? file.st_ino : 0;
-}
-
-static int os_poll(struct pollfd *files, unsigned count, int64_t timeout_ns) {
-  struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
-  return result_of(ppoll(files, count, &timeout, NULL));
 }
 
 static void os_yield(void) { sched_yield(); }
@@ -79,13 +66,6 @@ static void os_yield(void) { sched_yield(); }
 static int os_online_cpus(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 
 static int os_affinity(uint64_t *set, size_t bytes) { return result_of(sched_getaffinity(0, bytes, (cpu_set_t *)set)); }
-
-static int os_file_limit(uint64_t *out) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return -errno;
-  *out = limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
-  return 0;
-}
 
 static int os_current_cpu(int *node) {
   unsigned cpu, of_cpu;
@@ -155,19 +135,15 @@ struct rc_os rc_os = {
     .punch = os_punch,
     .map = os_map,
     .advise = os_advise,
-    .protect = os_protect,
     .seal = os_seal,
     .seals = os_seals,
     .futex_wait = os_futex_wait,
     .futex_wake = os_futex_wake,
     .pidfd_open = os_pidfd_open,
-    .is_pidfd = os_is_pidfd,
     .pid_namespace = os_pid_namespace,
-    .poll = os_poll,
     .yield = os_yield,
     .online_cpus = os_online_cpus,
     .affinity = os_affinity,
-    .file_limit = os_file_limit,
     .current_cpu = os_current_cpu,
     .configured = os_configured,
     .read_file = os_read_file,

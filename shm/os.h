@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The boundary to the kernel. Each system call that can be missing, refused or short of resources is wrapped here once.
- * Tests replace functions in the table to force each failure and each fallback.
+ * The boundary to the kernel: the calls that can be missing, refused or short of resources, as far as a test has to
+ * force that. Tests replace functions in the table to force each failure and each fallback.
  *
  * The functions return 0 or a result >= 0, or a negative errno, and callers do not use errno. Pointers are returned
  * through `out`.
@@ -26,8 +26,6 @@
 #define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
-struct pollfd;
-
 struct rc_os {
   int (*memfd_create)(const char *name, unsigned flags);
   int (*truncate)(int fd, uint64_t bytes);
@@ -35,7 +33,6 @@ struct rc_os {
   int (*punch)(int fd, uint64_t offset, uint64_t bytes);    /* frees a range, which then reads as zero */
   int (*map)(void *address, size_t bytes, int protection, int flags, int fd, void **out);
   int (*advise)(void *address, size_t bytes, int advice);
-  int (*protect)(void *address, size_t bytes, int protection);
   int (*seal)(int fd, int seals);
   int (*seals)(int fd); /* the seals of the file */
   /* If *word == value, sleeps until a wake, at most timeout_ns. 0, -EAGAIN (another value), -ETIMEDOUT, -EINTR. Works
@@ -43,15 +40,10 @@ struct rc_os {
   int (*futex_wait)(_Atomic uint32_t *word, uint32_t value, int64_t timeout_ns);
   int (*futex_wake)(_Atomic uint32_t *word, int count);
   int (*pidfd_open)(int32_t pid);
-  bool (*is_pidfd)(int fd);        /* false: the descriptor number was reused */
   uint64_t (*pid_namespace)(void); /* the inode of this process's namespace; 0: unknown */
-  /* As ppoll, in nanoseconds. Returns the number of ready files, 0 after the timeout, -EINTR after a signal handler.
-   * Stopping and continuing, or tracing, the process does not end the call. */
-  int (*poll)(struct pollfd *files, unsigned count, int64_t timeout_ns);
-  void (*yield)(void); /* sched_yield: the CPU's other runnable threads run first */
+  void (*yield)(void);             /* sched_yield: the CPU's other runnable threads run first */
   int (*online_cpus)(void);
   int (*affinity)(uint64_t *set, size_t bytes); /* a bit for each CPU of this thread; -EINVAL: too few bytes */
-  int (*file_limit)(uint64_t *out);             /* RLIMIT_FSIZE: the kernel kills a process that makes a larger file */
   int (*current_cpu)(int *node);                /* the number of the CPU, and its NUMA node */
   long (*configured)(int name);                 /* sysconf */
   int (*read_file)(const char *path, char *text, size_t bytes); /* the file's start and a 0; returns the length */

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "shm/environment.h"
@@ -118,8 +119,9 @@ bool rc_watch_is_alive(struct rc_watch *watch) {
   int fd = rc_watch_fd(watch);
   if (fd >= 0) {
     struct pollfd look = {.fd = fd, .events = POLLIN};
-    if (rc_os.poll(&look, 1, 0) <= 0) return true;
-    watch->fd = look.revents != POLLNVAL && rc_os.is_pidfd(fd) ? fd : RC_WATCH_REFUSED;
+    if (poll(&look, 1, 0) <= 0) return true;
+    bool is_pidfd = look.revents != POLLNVAL && (syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0 || errno != EBADF);
+    watch->fd = is_pidfd ? fd : RC_WATCH_REFUSED;
     if (watch->fd == fd) return false;
   }
   return watch->fd != RC_WATCH_ENDED && rc_process_is_alive_by(watch->pid, watch->start, watch->mask);
