@@ -5,7 +5,7 @@ machines."""
 
 import os
 import signal
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Set, Tuple
 
 import needs
 import pytest
@@ -135,6 +135,34 @@ def ranks_running_ahead(name: str) -> None:
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "pairs"])
 def test_the_source_goes_on_while_the_others_are_busy(ranks, way):
     ranks.run(3, ranks_running_ahead, way)
+
+
+def ranks_waiting(name: str, machines: Machines, environment: str) -> Set[str]:
+    """The modes of waiting that this rank's rings were made with. "balanced" has the library read RINGCAST_WAIT."""
+    os.environ["RINGCAST_WAIT"] = environment
+    modes = []
+
+    def recorded(make: Any) -> Any:
+        def made(*arguments: Any, **options: Any) -> Any:
+            # Not a probe of which ranks share a machine, nor a hub, whose thread waits for descriptors.
+            if "numa" not in options and "leases" not in options and len(arguments) + len(options) > 1:
+                modes.append(options.get("wait", "unless told otherwise"))
+            return make(*arguments, **options)
+
+        return made
+
+    with opened(name, machines) as way, pytest.MonkeyPatch.context() as patch:
+        for kind in "Writer", "Reader":
+            patch.setattr(ringcast, kind, recorded(getattr(ringcast, kind)))
+        way.check()
+    return set(modes)
+
+
+@near_and_far
+@every_way
+@pytest.mark.parametrize(("environment", "mode"), [("", "latency"), ("power", "balanced")])
+def test_rings_wait_for_latency_unless_the_environment_says_otherwise(ranks, way, machines, environment, mode):
+    assert ranks.run(4, ranks_waiting, way, machines, environment) == [{mode}] * 4
 
 
 # ---- What can't be sent or received ----------------------------------------------------------------------------------
