@@ -198,7 +198,7 @@ def test_a_source_that_cannot_make_the_ring_tells_all_ranks(ranks, variable, val
     source, *others = ranks.run(2, ranks_no_ring, variable, value)
     assert variable in source and repr(value) in source
     for text in others:
-        assert text == f"the source, rank 0, could not make the ring: ValueError: {source}"
+        assert text == f"rank 0 could not take part in making the ring: ValueError: {source}"
 
 
 @pytest.mark.parametrize("value", ["1e9", "0", "16.5", "16M"])
@@ -247,5 +247,5 @@ def ranks_cannot_attach() -> str:
 def test_a_rank_that_cannot_attach_is_named_on_all_ranks(ranks):
     first, second, failed, _ = ranks.run(4, ranks_cannot_attach)
     assert first == second
-    assert first == "the ring of rank 0 is given up: rank 2 could not attach: PermissionError: not here"
+    assert first == "rank 2 could not take part in making the ring: PermissionError: not here"
     assert failed == "not here"

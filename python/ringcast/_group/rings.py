@@ -21,6 +21,7 @@ import torch.distributed as dist
 import ringcast
 from ringcast._group import config, devices, torch_transport
 from ringcast._group.endpoint import End, Receiver, Source
+from ringcast._group.ranks import Ranks
 
 _SLOTS = 64
 
@@ -99,12 +100,11 @@ def end_of(group: Any, src: int, metadata_group: Any = None, stream: str = "broa
 
 
 def _make_ring(group: Any, src: int, metadata_group: Any) -> End:
-    ranks = dist.get_process_group_ranks(group)
     if metadata_group is None:
         metadata_group = group
-    elif dist.get_process_group_ranks(metadata_group) != ranks:
+    elif dist.get_process_group_ranks(metadata_group) != dist.get_process_group_ranks(group):
         raise ValueError("metadata_group must have the same ranks as group, in the same order")
-    making = _Making(ranks, group.rank(), src, metadata_group)
+    making = _Making(Ranks(metadata_group), src, metadata_group)
     try:
         return making.run()
     except BaseException:
@@ -116,9 +116,10 @@ class _Making:
     """All ranks try to attach to the source's ring. Ranks that can't are on other machines; the first of these makes
     the next ring, until every rank has a ring. All ranks hear of every error, since all wait in the exchanges."""
 
-    def __init__(self, ranks: List[int], me: int, src: int, group: Any) -> None:
-        self._ranks = ranks
-        self._me = me  # a rank in the group, as all numbers here except those in `ranks`
+    def __init__(self, ranks: Ranks, src: int, group: Any) -> None:
+        self._exchange = ranks
+        self._ranks = ranks.globally
+        self._me = ranks.rank  # a rank in the group, as all numbers here except those in `_ranks`
         self._src = src
         self._group = group
         self._everyone: List[Dict[str, Any]] = []  # what the ranks said when the source made its ring
@@ -131,8 +132,14 @@ class _Making:
         left = list(range(len(self._ranks)))
         while left:
             leader = left[0] if self._machines else self._src
-            handle = self._offer(leader)
-            attached = self._attach(handle, leader, self._me in left)
+            _, told = self._exchange.all_or_none(lambda: self._offer(leader), lambda mine: mine)  # noqa: B023
+            for key, what in ("version", "ringcast is version"), ("src", "src is"):
+                _check_same(key, what, self._ranks, told)
+            self._everyone = self._everyone or told
+            _, attached = self._exchange.all_or_none(
+                lambda: self._me in left and self._attaches(told[leader]["handle"], leader),  # noqa: B023
+                lambda mine: mine,
+            )
             left = [rank for rank in left if rank != leader and not attached[rank]]
             self._machines.append([leader] + [rank for rank in range(len(attached)) if attached[rank]])
         return self._end()
@@ -142,48 +149,34 @@ class _Making:
             if end is not None:
                 end.close()
 
-    def _offer(self, leader: int) -> str:
-        """The handle of the ring that `leader` makes."""
-        failure = None
+    def _offer(self, leader: int) -> Dict[str, Any]:
+        """What this rank tells all others; the leader has made its ring."""
         if self._me == leader:
-            try:
-                # On another machine the source decides what a death means.
-                policy = config.on_death() if leader == self._src else "evict"
-                slots = max(_SLOTS, len(self._ranks) - 1)
-                self._writer = config.make_writer(config.capacity(), slots, on_death=policy)
-                self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
-            except Exception as error:
-                failure = error
-        told = _exchange(self._ranks, self._src, self._group, self._writer, failure)
-        if failure is not None:
-            raise failure
-        if told[leader]["error"]:
-            who = "the source" if leader == self._src else "the first of another machine"
-            raise RuntimeError(f"{who}, rank {self._ranks[leader]}, could not make the ring: {told[leader]['error']}")
-        self._everyone = self._everyone or told
-        handle: str = told[leader]["handle"]
-        return handle
+            # On another machine the source decides what a death means.
+            policy = config.on_death() if leader == self._src else "evict"
+            slots = max(_SLOTS, len(self._ranks) - 1)
+            self._writer = config.make_writer(config.capacity(), slots, on_death=policy)
+            self._most_cuda_bytes = config.most_cuda_bytes(len(self._ranks) - 1)
+        return {
+            "src": self._src,
+            "version": ringcast.__version__,
+            "machine": _machine(),
+            "host": platform.node(),
+            "on_death": os.environ.get("RINGCAST_ON_DEATH"),
+            "gpu": devices.may_carry(),
+            "tag": secrets.randbelow(1 << 29) * 2,
+            "pid": os.getpid(),
+            "handle": self._writer.handle if self._writer is not None else None,
+        }
 
-    def _attach(self, handle: str, leader: int, left: bool) -> List[bool]:
-        """Of each rank: whether it is left and has attached."""
-        failure = None
-        if left and self._me != leader:
-            try:
-                self._reader = config.make_reader(handle, self._ranks[self._me])
-            except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
-                self._warn(leader, error)
-            except Exception as error:
-                failure = error
-        attached = left and self._me != leader and self._reader is not None
-        mine = attached, f"{type(failure).__name__}: {failure}" if failure is not None else None
-        came: List[Any] = [None] * len(self._ranks)
-        dist.all_gather_object(came, mine, group=self._group)
-        if failure is not None:
-            raise failure
-        failed = [f"rank {rank} could not attach: {error}" for rank, (_, error) in zip(self._ranks, came) if error]
-        if failed:
-            raise RuntimeError(f"the ring of rank {self._ranks[leader]} is given up: {'; '.join(failed)}")
-        return [theirs for theirs, _ in came]
+    def _attaches(self, handle: str, leader: int) -> bool:
+        if self._me == leader:
+            return False
+        try:
+            self._reader = config.make_reader(handle, self._ranks[self._me])
+        except (ringcast.RingNotFound, ringcast.AccessDenied, ringcast.ProtocolError) as error:
+            self._warn(leader, error)
+        return self._reader is not None
 
     def _warn(self, leader: int, error: Exception) -> None:
         if self._everyone[leader]["machine"] == self._everyone[self._me]["machine"]:
@@ -241,33 +234,6 @@ class _Making:
                 "can't carry what is in a CPU's memory: give metadata_group, a gloo group of the same ranks"
             )
         return backend, torch_transport.seconds_of(backend)
-
-
-def _exchange(
-    ranks: List[int],
-    src: int,
-    group: Any,
-    writer: Optional[ringcast.Writer] = None,
-    failure: Optional[Exception] = None,
-) -> List[Dict[str, Any]]:
-    """Exchange what each rank knows. Raises the same error on all ranks if versions or sources differ."""
-    mine = {
-        "src": src,
-        "version": ringcast.__version__,
-        "machine": _machine(),
-        "host": platform.node(),
-        "on_death": os.environ.get("RINGCAST_ON_DEATH"),
-        "gpu": devices.may_carry(),
-        "tag": secrets.randbelow(1 << 29) * 2,
-        "pid": os.getpid(),
-        "handle": writer.handle if writer is not None else None,
-        "error": f"{type(failure).__name__}: {failure}" if failure is not None else None,
-    }
-    everyone: List[Any] = [None] * len(ranks)
-    dist.all_gather_object(everyone, mine, group=group)
-    for key, what in ("version", "ringcast is version"), ("src", "src is"):
-        _check_same(key, what, ranks, everyone)
-    return everyone
 
 
 def _machine() -> str:

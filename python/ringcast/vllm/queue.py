@@ -28,8 +28,9 @@ from typing import Any, List, NoReturn, Optional, Tuple, Union
 import ringcast
 from ringcast._group import config
 from ringcast._group.config import name_of, whole
+from ringcast._group.ranks import Ranks
 from ringcast.vllm._endpoints import NoReaders, Receiver, Sender
-from ringcast.vllm.machines import Ranks, who_attaches
+from ringcast.vllm.machines import who_attaches
 
 # The smallest ring that a Writer makes unless it is asked for less.
 _LEAST_DEFAULT = 4 << 20
