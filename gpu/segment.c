@@ -43,7 +43,7 @@ static int try_words(struct rc_gpu_segment *segment, const struct rc_cuda *cuda)
 int rc_gpu_segment_create(const struct rc_device *device, uint32_t slots, uint32_t consumers,
                           struct rc_gpu_segment *out) {
   struct rc_gpu_segment segment = {.slots = slots, .consumers = consumers};
-  int failed = rc_memory_create_device(rc_gpu_segment_bytes(slots, consumers), &segment.memory);
+  int failed = rc_memory_create_small("device", rc_gpu_segment_bytes(slots, consumers), &segment.memory);
   if (failed != 0) return failed;
   failed = rc_gpu_segment_register(&segment, device->cuda);
   if (failed == 0) failed = try_words(&segment, device->cuda);

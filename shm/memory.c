@@ -34,7 +34,7 @@
  *
  * NUMA. The policy is set on the mapping before any page is committed. The kernel stores the policy with the file, so
  * the policy holds for every process that touches a page. A collapsed page stays on the node of the touched small page.
- * The kernel interleaves by small pages; touch_seeds chooses the small pages so that the huge pages interleave as well.
+ * The kernel interleaves by small pages; make_huge chooses the small pages so that the huge pages interleave as well.
  *
  * Limits. Before a call that the kernel would answer with a signal, ringcast checks RLIMIT_FSIZE (SIGXFSZ) and the free
  * memory of the machine and its cgroups (the OOM killer). The free memory may change after the check, and no call can
@@ -45,6 +45,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -166,7 +167,7 @@ static void place(const struct plan *plan, struct rc_memory *memory) {
 /* ---- Making ----------------------------------------------------------------------------------------------------- */
 
 /* Commits every page of a range, and populates both mappings if the range is the whole file. */
-static int touch_part(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
+static int touch(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   uint8_t *start = memory->base + offset;
   int result = rc_os.advise(start, bytes * memory->mappings, MADV_POPULATE_WRITE);
   if (result == -EFAULT) return -ENOMEM; /* a store would be SIGBUS */
@@ -175,8 +176,6 @@ static int touch_part(struct rc_memory *memory, uint64_t offset, uint64_t bytes)
   for (uint64_t i = 0; result == 0 && i < bytes; i += memory->page_size) start[i] = 0;
   return result;
 }
-
-static int touch(struct rc_memory *memory) { return touch_part(memory, 0, memory->bytes); }
 
 static int make_file(struct rc_memory *memory, const char *name, unsigned flags, const struct plan *plan) {
   struct rlimit limit;
@@ -189,67 +188,40 @@ static int make_file(struct rc_memory *memory, const char *name, unsigned flags,
   return result;
 }
 
-static int make_hugetlb(struct rc_memory *memory, const struct plan *plan) {
-  memory->page_size = RC_HUGE_PAGE;
-  int result = make_file(memory, "ringcast.data", MFD_HUGETLB | MFD_HUGE_2MB, plan);
-  return result != 0 ? result : touch(memory);
-}
-
-/* Touches one small page of each huge page: page p of huge page i, with (512 i + p) mod nodes = i mod nodes. A huge
- * page has 512 small pages, or fewer if the small pages are larger than 4 KiB. */
-static int touch_seeds(const struct rc_memory *memory, uint64_t first, uint64_t end, uint64_t nodes) {
+/* Makes a range of huge pages out of a range without pages: touches one small page of each huge page, and collapses the
+ * range. Of huge page i the small page p is touched with (512 i + p) mod nodes = i mod nodes. A huge page has 512 small
+ * pages, or fewer if the small pages are larger than 4 KiB. */
+static int make_huge(const struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
   uint64_t page = rc_small_page(), pages = RC_HUGE_PAGE / page;
+  struct rc_nodes nodes = {.count = 1};
+  if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_topology_nodes(&nodes);
   int result = 0;
-  for (uint64_t i = first; i < end && result == 0; i++) {
-    uint64_t seed = i * (pages * (nodes - 1) + 1) % nodes % pages;
+  for (uint64_t i = offset / RC_HUGE_PAGE; i < (offset + bytes) / RC_HUGE_PAGE && result == 0; i++) {
+    uint64_t seed = i * (pages * (nodes.count - 1) + 1) % nodes.count % pages;
     result = rc_os.advise(memory->base + i * RC_HUGE_PAGE + seed * page, page, MADV_POPULATE_WRITE);
   }
-  return result == -EFAULT ? -ENOMEM : result;
-}
-
-static int collapse(uint8_t *address, uint64_t bytes) {
-  int result = -EAGAIN;
+  if (result != 0) return result == -EFAULT ? -ENOMEM : result;
+  result = -EAGAIN;
   for (int i = 0; i < 3 && result == -EAGAIN; i++) /* a page was busy for a moment */
-    result = rc_os.advise(address, bytes, MADV_COLLAPSE);
+    result = rc_os.advise(memory->base + offset, bytes, MADV_COLLAPSE);
   return result;
-}
-
-static int make_shmem_huge(struct rc_memory *memory, const struct plan *plan) {
-  memory->page_size = rc_small_page();
-  int result = make_file(memory, "ringcast.data", 0, plan);
-  if (result == 0) result = rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE);
-  if (result == 0)
-    result = touch_seeds(memory, 0, memory->bytes / RC_HUGE_PAGE,
-                         memory->numa == RINGCAST_NUMA_INTERLEAVED ? plan->nodes.count : 1);
-  if (result == 0) result = collapse(memory->base, memory->bytes);
-  if (result == 0) result = touch(memory);
-  if (result == 0) memory->page_size = RC_HUGE_PAGE;
-  return result == -EAGAIN ? -ENOMEM : result;
-}
-
-static int make_pages(struct rc_memory *memory, const struct plan *plan) {
-  memory->page_size = rc_small_page();
-  int result = make_file(memory, "ringcast.data", 0, plan);
-  return result != 0 ? result : touch(memory);
 }
 
 static int make_kind(uint64_t bytes, uint32_t kind, const struct plan *plan, struct rc_memory *out) {
-  static int (*const make[])(struct rc_memory *, const struct plan *) = {
-      [RINGCAST_MEMORY_HUGETLB] = make_hugetlb,
-      [RINGCAST_MEMORY_SHMEM_HUGE] = make_shmem_huge,
-      [RINGCAST_MEMORY_PAGES] = make_pages,
-  };
-  if (kind != RINGCAST_MEMORY_PAGES) {
-    if (rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
-    if (bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
-  }
-  if (kind != RINGCAST_MEMORY_HUGETLB && bytes > plan->room.bytes)
-    return -ENOMEM; /* hugetlb pages are reserved already */
+  const bool hugetlb = kind == RINGCAST_MEMORY_HUGETLB, collapsed = kind == RINGCAST_MEMORY_SHMEM_HUGE;
+  if ((hugetlb || collapsed) && rc_feature_disabled(ringcast_memory_name(kind))) return -ENOSYS;
+  if ((hugetlb || collapsed) && bytes < RC_HUGE_PAGE) bytes = RC_HUGE_PAGE;
+  if (!hugetlb && bytes > plan->room.bytes) return -ENOMEM; /* hugetlb pages are reserved already */
   struct rc_memory memory = {.bytes = bytes, .fd = -1, .memory = kind, .mappings = 2};
-  int result = make[kind](&memory, plan);
+  memory.page_size = hugetlb ? RC_HUGE_PAGE : rc_small_page();
+  int result = make_file(&memory, "ringcast.data", hugetlb ? MFD_HUGETLB | MFD_HUGE_2MB : 0, plan);
+  if (result == 0 && collapsed) result = rc_os.advise(memory.base, bytes, MADV_HUGEPAGE);
+  if (result == 0 && collapsed) result = make_huge(&memory, 0, bytes);
+  if (result == 0) result = touch(&memory, 0, bytes);
+  if (collapsed) memory.page_size = RC_HUGE_PAGE;
   if (result != 0) rc_memory_destroy(&memory);
   else *out = memory;
-  return result;
+  return result == -EAGAIN ? -ENOMEM : result; /* elsewhere -EAGAIN means "try later" */
 }
 
 static const char *hint_for(int code, uint32_t kind) {
@@ -304,26 +276,20 @@ int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, str
   return fail_to_make(result, last, bytes, &plan.room);
 }
 
-static int create_small(uint64_t bytes, const char *name, const char *what, struct rc_memory *out) {
+int rc_memory_create_small(const char *what, uint64_t bytes, struct rc_memory *out) {
   static const struct plan plan = {.numa = RINGCAST_NUMA_NONE, .room = {.bytes = UINT64_MAX}};
   uint64_t page = rc_small_page();
   struct rc_memory memory = {.bytes = (bytes + page - 1) & ~(page - 1), .page_size = page, .fd = -1, .mappings = 1};
+  char name[32];
+  snprintf(name, sizeof name, "ringcast.%s", what);
   int result = make_file(&memory, name, 0, &plan);
-  if (result == 0) result = touch(&memory);
+  if (result == 0) result = touch(&memory, 0, memory.bytes);
   if (result != 0) {
     rc_memory_destroy(&memory);
     return fail_to_make(result, RINGCAST_MEMORY_PAGES, memory.bytes, &plan.room);
   }
   *out = memory;
   return seal(out, SIZE_SEALS, what);
-}
-
-int rc_memory_create_control(uint64_t bytes, struct rc_memory *out) {
-  return create_small(bytes, "ringcast.control", "control", out);
-}
-
-int rc_memory_create_device(uint64_t bytes, struct rc_memory *out) {
-  return create_small(bytes, "ringcast.device", "device", out);
 }
 
 /* The wish that leads to the place of `data`. */
@@ -352,18 +318,11 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
   return seal(out, SIZE_SEALS, "spill");
 }
 
-/* As make_shmem_huge, but on an error the range keeps its small pages. */
-static void try_huge(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
-  struct rc_nodes nodes = {.count = 1};
-  if (memory->numa == RINGCAST_NUMA_INTERLEAVED) rc_topology_nodes(&nodes);
-  int result = touch_seeds(memory, offset / RC_HUGE_PAGE, (offset + bytes) / RC_HUGE_PAGE, nodes.count);
-  if (result == 0) result = collapse(memory->base + offset, bytes);
-  if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* this kernel or its settings forbid it */
-}
-
+/* Where the range does not become huge pages, it gets small ones. */
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes) {
-  if (memory->huge) try_huge(memory, offset, bytes);
-  int result = touch_part(memory, offset, bytes);
+  int result = memory->huge ? make_huge(memory, offset, bytes) : 0;
+  if (result == -EINVAL || result == -ENOSYS) memory->huge = false; /* this kernel or its settings forbid it */
+  result = touch(memory, offset, bytes);
   if (result != 0) rc_os.punch(memory->fd, offset, bytes); /* decommit the pages committed so far */
   return result;
 }
@@ -378,17 +337,19 @@ static int check_sealed(int fd, int seals, uint64_t bytes, const char *what) {
   if (found < 0 || (found & seals) != seals)
     return rc_fail(-EPROTO, "the %s is not sealed as ringcast seals it: do not trust the process that made it", what);
   if (fstat(fd, &file) != 0 || (uint64_t)file.st_size != bytes)
-    return rc_fail(-EPROTO, "the %s has changed its size: do not trust the process that made it", what);
+    return rc_fail(-EPROTO, "the %s has another size than the ring says: do not trust the process that made it", what);
   return 0;
 }
 
+/* The file's descriptor stays the caller's. */
 static int map_sealed(struct rc_memory memory, int seals, int protection, struct rc_memory *out) {
-  int result = check_sealed(memory.fd, seals, memory.bytes, "segment");
+  int result = check_sealed(memory.fd, seals, memory.bytes, memory.sparse ? "spill segment" : "segment");
   if (result != 0) return result;
   result = map_file(&memory, protection);
   if (result != 0)
-    return rc_fail(result, "can't map %llu bytes of the ring: %s; raise the limit (ulimit -v, ulimit -l)",
-                   (unsigned long long)memory.bytes, strerror(-result));
+    return rc_fail(result, "can't map the ring's %llu bytes%s: %s; raise the limit (ulimit -v, ulimit -l)%s",
+                   (unsigned long long)memory.bytes, memory.sparse ? " of spill memory" : "", strerror(-result),
+                   memory.sparse ? ", or make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)" : "");
   memory.fd = -1;
   *out = memory;
   return 0;
@@ -419,32 +380,11 @@ int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out) {
 
 int rc_memory_check_spill(int fd, uint64_t bytes) { return check_sealed(fd, SIZE_SEALS, bytes, "spill segment"); }
 
-static int map_spill(struct rc_memory *memory, int protection) {
-  int result = rc_memory_check_spill(memory->fd, memory->bytes);
-  if (result != 0) return result;
-  result = map_file(memory, protection);
-  if (result != 0)
-    return rc_fail(result,
-                   "can't map the ring's %llu bytes of spill memory: %s; raise the limit (ulimit -v, ulimit -l), or "
-                   "make the ring with less (options.spill_bytes, RINGCAST_SPILL_BYTES)",
-                   (unsigned long long)memory->bytes, strerror(-result));
-  if (!rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
-    rc_os.advise(memory->base, memory->bytes, MADV_HUGEPAGE); /* maps the writer's huge pages as huge pages */
-  memory->fd = -1;
-  return 0;
-}
-
-int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out) {
+int rc_memory_map_spill(int fd, uint64_t bytes, bool private_map, struct rc_memory *out) {
   struct rc_memory memory = {.bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true};
-  int result = map_spill(&memory, PROT_READ);
-  if (result == 0) *out = memory;
-  return result;
-}
-
-int rc_memory_map_spill_cow(int fd, uint64_t bytes, struct rc_memory *out) {
-  struct rc_memory memory = {
-      .bytes = bytes, .page_size = rc_small_page(), .fd = fd, .mappings = 1, .sparse = true, .private_map = true};
-  int result = map_spill(&memory, PROT_READ | PROT_WRITE);
-  if (result == 0) *out = memory;
+  memory.private_map = private_map;
+  int result = map_sealed(memory, SIZE_SEALS, private_map ? PROT_READ | PROT_WRITE : PROT_READ, out);
+  if (result == 0 && !rc_feature_disabled(ringcast_memory_name(RINGCAST_MEMORY_SHMEM_HUGE)))
+    rc_os.advise(out->base, bytes, MADV_HUGEPAGE); /* maps the writer's huge pages as huge pages */
   return result;
 }

@@ -47,9 +47,9 @@ struct rc_memory {
  * file exceeds RLIMIT_FSIZE. Sets the error text. */
 int rc_memory_create_data(uint64_t bytes, const struct rc_memory_wish *wish, struct rc_memory *out);
 
-/* Creates a control segment of plain pages, mapped once. All processes with the file may write; the size is sealed. */
-int rc_memory_create_control(uint64_t bytes, struct rc_memory *out);
-int rc_memory_create_device(uint64_t bytes, struct rc_memory *out); /* the same under another name, for device words */
+/* Creates a segment of plain pages, mapped once: "control", or "device" for the words of device tensors. All processes
+ * with the file may write; the size is sealed. */
+int rc_memory_create_small(const char *what, uint64_t bytes, struct rc_memory *out);
 
 /* Creates spill memory: `bytes`, a multiple of RC_HUGE_PAGE, mapped once, writable here, on the same node as `data`. No
  * page is committed yet (shm/commit.h). The size is sealed. */
@@ -59,11 +59,11 @@ int rc_memory_create_spill(uint64_t bytes, const struct rc_memory *data, struct 
  * the kernel, no page of the range is committed. */
 int rc_memory_provide(struct rc_memory *memory, uint64_t offset, uint64_t bytes);
 
-/* Maps a peer's sealed file of `bytes`, a multiple of page_size. The caller keeps fd. */
-int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out); /* mirrored, read-only */
-int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);                  /* once, read-write */
-int rc_memory_map_spill(int fd, uint64_t bytes, struct rc_memory *out);                    /* once, read-only */
-int rc_memory_map_spill_cow(int fd, uint64_t bytes, struct rc_memory *out);                /* once, copy-on-write */
+/* Maps a peer's sealed file of `bytes`, a multiple of page_size: data mirrored and read-only, control read-write, spill
+ * memory read-only or private, that is, copy-on-write. The caller keeps fd. */
+int rc_memory_map_data(int fd, uint64_t bytes, uint64_t page_size, struct rc_memory *out);
+int rc_memory_map_control(int fd, uint64_t bytes, struct rc_memory *out);
+int rc_memory_map_spill(int fd, uint64_t bytes, bool private_map, struct rc_memory *out);
 
 /* -EPROTO: the file of spill memory lacks the seals, or has another size. */
 int rc_memory_check_spill(int fd, uint64_t bytes);

@@ -26,7 +26,7 @@ int rc_private_map_open(int fd, uint64_t bytes, struct rc_private_map *out) {
   if (rc_feature_disabled("retain")) return -ENOTSUP;
   struct rc_private_map private_map = {.pagemap = rc_os.pagemap()};
   if (private_map.pagemap < 0) return private_map.pagemap;
-  int result = rc_memory_map_spill_cow(fd, bytes, &private_map.memory);
+  int result = rc_memory_map_spill(fd, bytes, true, &private_map.memory);
   if (result != 0) close(private_map.pagemap);
   else *out = private_map;
   return result;

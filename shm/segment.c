@@ -87,7 +87,7 @@ int rc_segment_create(uint64_t capacity, uint32_t slots, const struct rc_memory_
   if (result != 0) return result;
   segment.capacity = segment.data.bytes;
   RC_POINT(DATA_MADE);
-  result = rc_memory_create_control(rc_control_bytes(slots), &segment.control);
+  result = rc_memory_create_small("control", rc_control_bytes(slots), &segment.control);
   RC_POINT(CONTROL_MADE);
   if (result == 0) result = create_spill(spill, &segment);
   RC_POINT(SPILL_MADE);
@@ -177,11 +177,6 @@ static int check_identity(const struct rc_handle *handle, struct rc_segment *seg
   segment->writer = handle->writer;
   segment->capacity = capacity;
   segment->slots = slots;
-  segment->data.page_size = page;
-  segment->data.memory = id->memory;
-  segment->data.numa = id->numa;
-  segment->data.node = id->numa_node;
-  segment->data.numa_error = id->numa_error;
   segment->spill_error = id->spill_error;
   return 0;
 }
@@ -200,40 +195,33 @@ static int attach_control(const struct rc_handle *handle, struct rc_segment *seg
 }
 
 /* Opens a file that the control page names. Returns the descriptor. */
-static int open_told_file(const struct rc_handle *handle, int32_t number, int flags, uint64_t inode, uint64_t bytes,
-                          const char *what) {
+static int open_told_file(const struct rc_handle *handle, int32_t number, int flags, uint64_t inode) {
   struct stat file;
-  int fd = open_file(handle, number, flags, &file), result = 0;
-  if (fd < 0) return fd;
-  if (file.st_ino != inode) result = fail_gone(handle); /* closed since the control segment was opened */
-  else if ((uint64_t)file.st_size != bytes)
-    result = rc_fail(-EPROTO, "the ring's %s segment is %" PRIu64 " bytes, its control page says %" PRIu64, what,
-                     (uint64_t)file.st_size, bytes);
-  if (result == 0) return fd;
+  int fd = open_file(handle, number, flags, &file);
+  if (fd < 0 || file.st_ino == inode) return fd;
   close(fd);
-  return result;
+  return fail_gone(handle); /* closed since the control segment was opened */
 }
 
-static int attach_data(const struct rc_handle *handle, uint64_t inode, struct rc_segment *segment) {
-  const struct rc_memory told = segment->data; /* from the identity */
-  int fd = open_told_file(handle, handle->data_fd, O_RDONLY, inode, segment->capacity, "data");
+static int attach_data(const struct rc_handle *handle, const struct rc_identity *id, struct rc_segment *segment) {
+  int fd = open_told_file(handle, handle->data_fd, O_RDONLY, id->data_inode);
   if (fd < 0) return fd;
-  int result = rc_memory_map_data(fd, segment->capacity, segment->data.page_size, &segment->data);
+  int result = rc_memory_map_data(fd, segment->capacity, id->page_size, &segment->data);
   close(fd);
-  segment->data.memory = told.memory;
-  segment->data.numa = told.numa;
-  segment->data.node = told.node;
-  segment->data.numa_error = told.numa_error;
+  segment->data.memory = id->memory;
+  segment->data.numa = id->numa;
+  segment->data.node = id->numa_node;
+  segment->data.numa_error = id->numa_error;
   return result;
 }
 
 static int attach_spill(const struct rc_handle *handle, const struct rc_identity *id, enum rc_attach as,
                         struct rc_segment *segment) {
   if (id->spill_bytes == 0) return 0;
-  int fd = open_told_file(handle, id->spill_fd, O_RDONLY, id->spill_inode, id->spill_bytes, "spill");
+  int fd = open_told_file(handle, id->spill_fd, O_RDONLY, id->spill_inode);
   if (fd < 0) return fd;
   int result = as == RC_ATTACH_OBSERVER ? rc_memory_check_spill(fd, id->spill_bytes)
-                                        : rc_memory_map_spill(fd, id->spill_bytes, &segment->spill);
+                                        : rc_memory_map_spill(fd, id->spill_bytes, false, &segment->spill);
   if (as == RC_ATTACH_READER || result != 0) close(fd);
   else if (as == RC_ATTACH_RETAINER) segment->spill.fd = fd;
   else segment->spill = (struct rc_memory){.bytes = id->spill_bytes, .page_size = rc_small_page(), .fd = fd};
@@ -245,7 +233,7 @@ int rc_segment_attach_more(const struct rc_process *writer, int32_t number, uint
   const struct rc_handle handle = {.writer = *writer};
   if (bytes == 0 || bytes > RC_MAX_BYTES || bytes % rc_small_page() != 0)
     return rc_fail(-EPROTO, "the ring's control page is damaged: a size can't be right");
-  int fd = open_told_file(&handle, number, O_RDWR, inode, bytes, "device");
+  int fd = open_told_file(&handle, number, O_RDWR, inode);
   if (fd < 0) return fd;
   int result = rc_memory_map_control(fd, bytes, out);
   if (result == 0) out->fd = fd;
@@ -271,7 +259,7 @@ int rc_segment_attach(const char *text, enum rc_attach as, struct rc_segment *ou
   struct rc_identity id;
   result = attach_control(&handle, &segment, &id);
   RC_POINT(CONTROL_MAPPED);
-  if (result == 0) result = attach_data(&handle, id.data_inode, &segment);
+  if (result == 0) result = attach_data(&handle, &id, &segment);
   RC_POINT(DATA_MAPPED);
   if (result == 0) result = attach_spill(&handle, &id, as, &segment);
   RC_POINT(SPILL_MAPPED);

@@ -59,7 +59,7 @@ LOOP_TEST(a_file_that_is_cut_short_before_it_is_sealed_is_refused, 0, 2 * FILES)
   int result = _i % 2 == 0 ? ringcast_reader_attach(ringcast_writer_handle(writer), &reader)
                            : ringcast_tap_attach(ringcast_writer_handle(writer), &tap);
   ck_assert_int_eq(result, _i / 2 == CONTROL ? -ENOENT : -EPROTO);
-  ck_says(_i / 2 == CONTROL ? "gone" : "changed its size");
+  ck_says(_i / 2 == CONTROL ? "gone" : "another size");
   ck_assert(!reader && !tap);
   rc_segment_destroy(&writer->segment); /* its mappings are no longer good for closing */
   writer->forks--;

@@ -247,7 +247,7 @@ TEST(a_reader_makes_sure_of_a_chunk_once_in_an_epoch) {
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", memory.fd);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
-  ck_assert_int_eq(rc_memory_map_spill(fd, memory.bytes, &mapped), 0);
+  ck_assert_int_eq(rc_memory_map_spill(fd, memory.bytes, false, &mapped), 0);
   close(fd);
   ck_assert_int_eq(rc_commit_view_init(&view, &mapped), 0);
   ck_assert_int_eq(rc_commit_provide(&commit, 0, 10 * CHUNK), 0);
@@ -301,7 +301,7 @@ static void with_all_locked(void *context) {
   struct stat file;
   if (mlockall(MCL_FUTURE) != 0) _exit(2);
   if (rc_memory_create_spill(CHUNKS * CHUNK, &anywhere, &own) != 0) _exit(2);
-  child_must(rc_memory_map_spill(own.fd, own.bytes, &seen) == 0);
+  child_must(rc_memory_map_spill(own.fd, own.bytes, false, &seen) == 0);
   child_must(fstat(own.fd, &file) == 0);
   child_must(file.st_blocks == 0);
   char text[4096];
@@ -324,9 +324,9 @@ TEST(a_file_that_is_not_sealed_is_refused) {
   struct rc_memory out = {.base = NULL};
   int fd = memfd_create("ringcast.test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   ck_assert_int_eq(ftruncate(fd, (off_t)CHUNK), 0);
-  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, &out), -EPROTO);
+  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out), -EPROTO);
   ck_assert_int_eq(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
-  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, &out), -EPROTO); /* more could be added, or all punched out */
+  ck_assert_int_eq(rc_memory_map_spill(fd, CHUNK, false, &out), -EPROTO); /* more could be added, or all punched out */
   ck_assert_ptr_null(out.base);
   close(fd);
 }
