@@ -30,14 +30,21 @@ _OPERATIONS = (
     "broadcast_pyobj",
     "share_once",
     "broadcast",
+    "send_object",
+    "send_tensor_dict",
 )
-TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR = range(1, 7)
+TENSOR_DICT, OBJECT, OBJECT_LIST, PYOBJ, SHARE, TENSOR, SEND_OBJECT, SEND_TENSOR_DICT = range(1, 9)
 # Operations whose originals pickle the value as a whole, with tensors on any device.
 _ANYTHING = (OBJECT, OBJECT_LIST, PYOBJ, SHARE)
 CALL_BITS = 24
 CALL_MASK = (1 << CALL_BITS) - 1
 # Tags outside of the calls, whose value is a text: a rank has died; the source is out of reach.
 NOTICE, GONE = 255 << CALL_BITS, 254 << CALL_BITS
+
+
+def operation_of(tag: int) -> str:
+    number = tag >> CALL_BITS
+    return _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
 
 
 def state_of(pid: int) -> str:
@@ -211,7 +218,7 @@ class Source(WriterEnd):
         return error if self.lost is None else ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
 
     def _send_error(self, error: BaseException, operation: int, tag: int, timeout: Optional[float] = None) -> None:
-        text = config.text_of(_OPERATIONS[operation], self._rank, error)
+        text = config.text_of(operation_of(tag), self._rank, error)
         self.ring.send_error(text, timeout, tag=tag)
         self._call = (self._call + 1) & CALL_MASK
 
@@ -232,29 +239,14 @@ class Source(WriterEnd):
         self.ring.cancel()
 
 
-class Receiver:
-    """The endpoint of a rank that receives."""
+class ReaderEnd:
+    """The endpoint that receives, and compares the operation and the number of each call with its own."""
 
-    def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
-        self.ring = reader
-        self.source = source
-        self.lost: Optional[str] = None  # which rank has died, for good
-        self.carries_cuda = False  # as the source's
-        self._rank = rank
-        self._sender = sender  # the rank that sends into the ring of this machine
-        self._pids = pids  # of the ranks of this machine
-        self._call: Optional[int] = 0  # None: unknown, since the last call failed before or after it took its frame
-        self._relay: Any = None
-
-    def own(self, relay: Any) -> None:
-        """This process has the relay that sends into the ring what comes from the source."""
-        self._relay = relay
-        weakref.finalize(self, relay.leave).atexit = False
+    ring: Any
+    _call: Optional[int] = 0  # None: unknown, since the last call failed before or after it took its frame
 
     def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
         """take: called instead of a wait for the next value; receive() returns None if `take` does."""
-        if self.lost is not None:
-            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
         expected, self._call = self._call, None
         try:
             taken = self.ring.recv_tagged() if take is None else take()
@@ -266,12 +258,44 @@ class Receiver:
         if taken is None:
             self._call = expected
             return None
-        value, tag = taken
+        return self._accept(operation, expected, *taken)
+
+    def _accept(self, operation: int, expected: Optional[int], value: Any, tag: int) -> Any:
         call = tag & CALL_MASK
         self._call = (call + 1) & CALL_MASK
         if tag >> CALL_BITS != operation or call != (call if expected is None else expected):
-            self._raise_mismatch(operation, expected, tag, value)
+            self._raise_mismatch(operation, "?" if expected is None else str(expected), tag, value)
         return value
+
+    def _raise_gone(self) -> NoReturn:
+        raise NotImplementedError
+
+    def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
+        raise NotImplementedError
+
+
+class Receiver(ReaderEnd):
+    """The endpoint of a rank that receives from its group."""
+
+    def __init__(self, reader: ringcast.Reader, rank: int, source: int, sender: int, pids: Dict[int, int]) -> None:
+        self.ring = reader
+        self.source = source
+        self.lost: Optional[str] = None  # which rank has died, for good
+        self.carries_cuda = False  # as the source's
+        self._rank = rank
+        self._sender = sender  # the rank that sends into the ring of this machine
+        self._pids = pids  # of the ranks of this machine
+        self._relay: Any = None
+
+    def own(self, relay: Any) -> None:
+        """This process has the relay that sends into the ring what comes from the source."""
+        self._relay = relay
+        weakref.finalize(self, relay.leave).atexit = False
+
+    def receive(self, operation: int, take: Optional[Callable[[], Optional[Tuple[Any, int]]]] = None) -> Any:
+        if self.lost is not None:
+            raise ringcast.ReaderDied(errno.EOWNERDEAD, self.lost)
+        return super().receive(operation, take)
 
     def take_hashed(self, operation: int) -> Optional[Tuple[Any, Any]]:
         """The value, and the hashes that were sent with it, as Frame.hashes. None: no frame has come."""
@@ -295,20 +319,17 @@ class Receiver:
         with taken as frame:
             return (ringcast.unpack(frame), frame.hashes), frame.tag
 
-    def _raise_mismatch(self, operation: int, expected: Optional[int], tag: int, value: Any) -> NoReturn:
-        number = tag >> CALL_BITS
+    def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
         if tag in (NOTICE, GONE):
             text = value if isinstance(value, str) else value[0]
             if tag == NOTICE:
                 self._raise_lost(text)
             self.ring.close()
             raise ringcast.WriterGone(errno.EPIPE, text)
-        theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
-        mine = _OPERATIONS[operation]
         raise RuntimeError(
-            f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {theirs}; here, on rank "
-            f"{self._rank}, call {'?' if expected is None else expected} is {mine}: all ranks must make the same calls "
-            "in the same order"
+            f"mismatched ranks: call {tag & CALL_MASK} of the source, rank {self.source}, was {operation_of(tag)}; "
+            f"here, on rank {self._rank}, call {expected} is {_OPERATIONS[operation]}: all ranks must make the same "
+            "calls in the same order"
         )
 
     def _raise_lost(self, text: str) -> NoReturn:

@@ -31,7 +31,14 @@ import torch
 
 import ringcast
 from ringcast._group import config, devices, rings
-from ringcast._group.endpoint import CALL_BITS, CALL_MASK
+from ringcast._group.endpoint import (
+    CALL_BITS,
+    CALL_MASK,
+    SEND_OBJECT,
+    SEND_TENSOR_DICT,
+    ReaderEnd,
+    operation_of,
+)
 from ringcast._group.packing import may_pack, pack
 
 # Of torch.distributed, for messages and for answers.
@@ -42,10 +49,6 @@ _MAGIC = 0x72696E6763617300
 _HELLO, _FRAME, _ERROR, _RING = range(1, 5)
 # How long a sender goes on without looking whether the receiver lives: a look is a system call.
 LOOK_SECONDS = 0.05
-# A frame's tag is the operation's number, then the number of the call.
-_OPERATIONS = ("", "send_object", "send_tensor_dict")
-_COUNTERPARTS = ("", "recv_object", "recv_tensor_dict")
-OBJECT, TENSOR_DICT = range(1, 3)
 
 
 # ---- Handles ---------------------------------------------------------------------------------------------------------
@@ -165,20 +168,20 @@ class Sender:
         with self._lock:
             tag = operation << CALL_BITS | self._call
             try:
-                if operation == TENSOR_DICT:
+                if operation == SEND_TENSOR_DICT:
                     if not isinstance(value, dict):
-                        raise TypeError(f"{_OPERATIONS[operation]} needs a dict, not {type(value).__name__}")
+                        raise TypeError(f"{operation_of(tag)} needs a dict, not {type(value).__name__}")
                     value = value if type(value) is dict else dict(value)  # a subclass may have no form in a frame
                 try:
                     handle = self._isend(group, value, tag)
                 except TypeError:
-                    if operation != OBJECT and not may_pack(value):
+                    if operation != SEND_OBJECT and not may_pack(value):
                         raise
                     handle = self._isend(group, pack(value), tag)
             except Exception as error:
                 named = config.name_setting(error, f"on rank {self._rank}")
                 if config.is_of_value(named) and not isinstance(named, _NotReceived):
-                    self._tell(group, named, operation, tag)
+                    self._tell(group, named, tag)
                 if named is error:
                     raise
                 raise named from None
@@ -205,17 +208,14 @@ class Sender:
                 raise
         return self._queue(_Queued(_packed(value), tag))
 
-    def _tell(self, group: Any, error: Exception, operation: int, tag: int) -> None:
+    def _tell(self, group: Any, error: Exception, tag: int) -> None:
         """Give the receiver, who waits for this call, the error instead."""
-        text = self._text(error, operation)
+        text = config.text_of(operation_of(tag), self._rank, error)
         if self._on_ring:
             self._queue(_Queued(text, tag))
         else:
             self._isend_far(group, _ERROR, tag, text.encode())
         self._call = (self._call + 1) & CALL_MASK
-
-    def _text(self, error: Exception, operation: int) -> str:
-        return config.text_of(_OPERATIONS[operation], self._rank, error)
 
     def _look(self) -> None:
         """Whether the receiver lives, and is there."""
@@ -304,7 +304,8 @@ class Sender:
     def _judge(self, error: Exception, item: _Queued) -> Exception:
         """What the handle raises: the error of this frame, of which the receiver is told, or the end of all."""
         if config.is_of_value(error) and not self.ring.closed:
-            self._outbox.insert(1, _Queued(self._text(error, item.tag >> CALL_BITS), item.tag))
+            text = config.text_of(operation_of(item.tag), self._rank, error)
+            self._outbox.insert(1, _Queued(text, item.tag))
             return error
         try:
             self._fail("has died" if isinstance(error, ringcast.ReaderDied) else f"is not sent to any more ({error})")
@@ -324,47 +325,32 @@ class Sender:
 # ---- The end that receives -------------------------------------------------------------------------------------------
 
 
-class Receiver:
+class Receiver(ReaderEnd):
     def __init__(self, rank: int, peer: int, peer_in_group: int) -> None:
         self._rank, self._peer, self._peer_in_group = rank, peer, peer_in_group
         self._peer_pid = 0
         self.ring: Optional[ringcast.Reader] = None
         self._on_ring = False
-        self._call: Optional[int] = 0  # None: the last one failed before or after its frame was taken, who knows
         self._answer: Tuple[Any, ...] = ()
 
     def recv(self, group: Any, operation: int) -> Any:
-        expected, self._call = self._call, None
         while not self._on_ring:
             kind, tag, payload = self._recv_far(group)
             if kind == _HELLO:
-                expected = 0
+                self._call = 0
                 self._attach(payload)
             self._send_answer(group)
             if kind == _RING:
                 self._on_ring = True
-            elif kind == _ERROR:
-                self._call = (tag + 1) & CALL_MASK
-                raise ringcast.SendError(errno.EREMOTEIO, payload.numpy().tobytes().decode())
-            elif kind == _FRAME:
-                self._call = (tag + 1) & CALL_MASK
-                value = self._unpack(payload.numpy())
-                self._check(operation, expected, tag)
-                return value
+            elif kind in (_ERROR, _FRAME):
+                expected, self._call = self._call, (tag + 1) & CALL_MASK
+                if kind == _ERROR:
+                    raise ringcast.SendError(errno.EREMOTEIO, payload.numpy().tobytes().decode())
+                return self._accept(operation, expected, self._unpack(payload.numpy()), tag)
         if self.ring is None:
             what = f"rank {self._peer} sends into a ring that was closed here: close it on both sides"
             raise ringcast.Error(errno.EPIPE, what)
-        try:
-            value, tag = self.ring.recv_tagged()
-        except (ringcast.SendError, ringcast.PickleRefused):
-            self._call = None if expected is None else (expected + 1) & CALL_MASK
-            raise
-        except ringcast.WriterGone:
-            self.close()  # if the sender lives, and begins anew, it says HELLO
-            self._raise_gone("has died, or its group was destroyed; all that it sent was received")
-        self._call = (tag + 1) & CALL_MASK
-        self._check(operation, expected, tag)
-        return value
+        return self.receive(operation)
 
     def _unpack(self, frame: Any) -> Any:
         """Tensors for a CUDA device are made by a Reader alone: of a ring that is nobody else's."""
@@ -390,7 +376,7 @@ class Receiver:
         except RuntimeError as error:
             if "imed out" in str(error):
                 raise TimeoutError(f"rank {self._peer} has sent nothing within the group's timeout: {error}") from None
-            self._raise_gone(f"can't be reached ({str(error).strip()})")
+            self._raise_lost(f"can't be reached ({str(error).strip()})")
         return magic & 0xFF, tag, payload
 
     def _attach(self, payload: Any) -> None:
@@ -417,19 +403,20 @@ class Receiver:
         with contextlib.suppress(RuntimeError):
             self._answer = group.send([answer], self._peer_in_group, _ANSWER_TAG), answer
 
-    def _raise_gone(self, what: str) -> NoReturn:
+    def _raise_gone(self) -> NoReturn:
+        self.close()  # if the sender lives, and begins anew, it says HELLO
+        self._raise_lost("has died, or its group was destroyed; all that it sent was received")
+
+    def _raise_lost(self, what: str) -> NoReturn:
         pid = f"pid {self._peer_pid}" if self._peer_pid else "its pid is not known: nothing has come from it"
         raise ringcast.WriterGone(errno.EPIPE, f"rank {self._peer} ({pid}) {what}") from None
 
-    def _check(self, operation: int, expected: Optional[int], tag: int) -> None:
-        number, call = tag >> CALL_BITS, tag & CALL_MASK
-        if number == operation and (expected is None or call == expected):
-            return
-        theirs = _OPERATIONS[number] if 0 < number < len(_OPERATIONS) else f"something else (tag {tag:#x})"
+    def _raise_mismatch(self, operation: int, expected: str, tag: int, value: Any) -> NoReturn:
+        mine = operation_of(operation << CALL_BITS).replace("send", "recv")
         raise RuntimeError(
-            f"mismatched ranks: what rank {self._peer} sent with its call {call} was {theirs}; here, on rank "
-            f"{self._rank}, call {'?' if expected is None else expected} is {_COUNTERPARTS[operation]}: what is sent "
-            "must be received by the counterpart, in the same order"
+            f"mismatched ranks: what rank {self._peer} sent with its call {tag & CALL_MASK} was {operation_of(tag)}; "
+            f"here, on rank {self._rank}, call {expected} is {mine}: what is sent must be received by the counterpart, "
+            "in the same order"
         )
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ import torch.distributed as dist
 import ringcast.torch as _broadcasts
 from ringcast._group import apart as _apart
 from ringcast._group import p2p as _p2p
-from ringcast._group.endpoint import TENSOR, TENSOR_DICT, Source
+from ringcast._group.endpoint import SEND_OBJECT, SEND_TENSOR_DICT, TENSOR, TENSOR_DICT, Source
 from ringcast._group.p2p import Handle
 from ringcast._group.rings import end_of
 
@@ -204,18 +204,18 @@ class GroupOperations:
     def send_object(self, obj: Any, dst: int) -> None:
         """Send an object to one rank, and wait until it is where that rank can take it."""
         _check_peer(self, dst, "destination")
-        _sender(self, dst).isend(self.cpu_group, obj, _p2p.OBJECT).wait()
+        _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT).wait()
 
     def isend_object(self, obj: Any, dst: int) -> Handle:
         """The same without waiting. What was given is copied: it may change or go at once, on a device in the order of
         the current stream."""
         _check_peer(self, dst, "destination")
-        return _sender(self, dst).isend(self.cpu_group, obj, _p2p.OBJECT)
+        return _sender(self, dst).isend(self.cpu_group, obj, SEND_OBJECT)
 
     def recv_object(self, src: int) -> Any:
         """The next object that rank `src` sends here."""
         _check_peer(self, src, "source")
-        return _receiver(self, src).recv(self.cpu_group, _p2p.OBJECT)
+        return _receiver(self, src).recv(self.cpu_group, SEND_OBJECT)
 
     def send_tensor_dict(
         self,
@@ -298,7 +298,7 @@ def _isend_tensor_dict(
     _check_peer(group, dst, "destination")
     sender = _sender(group, dst)
     frame, apart = _take_out(tensor_dict, group, sender)
-    handles = [sender.isend(group.cpu_group, frame, _p2p.TENSOR_DICT)]
+    handles = [sender.isend(group.cpu_group, frame, SEND_TENSOR_DICT)]
     _forget_completed(sender.beside)
     for key, tensor in apart:
         if tensor.numel() == 0:
@@ -322,7 +322,7 @@ def _irecv_tensor_dict(
 ) -> Tuple[Dict[Any, Any], List[Handle], List[Callable[[], None]]]:
     src = (group.rank_in_group - 1) % group.world_size if src is None else src
     _check_peer(group, src, "source")
-    tensor_dict = _receiver(group, src).recv(group.cpu_group, _p2p.TENSOR_DICT)
+    tensor_dict = _receiver(group, src).recv(group.cpu_group, SEND_TENSOR_DICT)
     handles: List[Handle] = []
     postprocess: List[Callable[[], None]] = []
     for key, tensor in _apart.put_back(tensor_dict, False):
