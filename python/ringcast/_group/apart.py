@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Tuple
 
 import torch
+import torch.distributed as dist
 
 from ringcast._group import devices
+from ringcast._group.endpoint import TENSOR_DICT, Source
 
 
 @dataclass
@@ -63,3 +65,20 @@ def put_back(frame: Dict[Any, Any], nested: bool) -> List[Tuple[Any, Any]]:
         elif nested and type(part) is dict:
             apart += put_back(part, nested)
     return apart
+
+
+def broadcast_dict(end: Any, tensor_dict: Any, src: int, group: Any, nested: bool) -> Dict[Any, Any]:
+    """Broadcast a dict by the ring of `end`, and what travels apart by `group`, in which `src` is the source, a global
+    rank. Without a group all goes into the frame, and what has no form there is refused, by its place."""
+    received: Dict[Any, Any] = tensor_dict
+    if isinstance(end, Source):
+        divides = group is not None and isinstance(tensor_dict, dict)  # send() refuses what is no dict
+        frame, apart = take_out(tensor_dict, end, nested) if divides else (tensor_dict, [])
+        end.send(frame, TENSOR_DICT, dict, inside=True)
+    else:
+        received = end.receive(TENSOR_DICT)
+        apart = put_back(received, nested)
+    whole = [tensor.detach().contiguous() for _, tensor in apart if tensor.numel()]
+    for work in [dist.broadcast(tensor, src, group, async_op=True) for tensor in whole]:
+        work.wait()
+    return received

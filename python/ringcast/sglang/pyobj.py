@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 import ringcast
 import ringcast.torch
-from ringcast._group.apart import put_back, take_out
-from ringcast._group.endpoint import PYOBJ, TENSOR_DICT, Source
+from ringcast._group.apart import broadcast_dict
+from ringcast._group.endpoint import PYOBJ, Source
 from ringcast._group.rings import end_of
 
 
@@ -102,16 +102,5 @@ def broadcast_tensor_dict(
     ring = end_of(group, src, metadata_group)
     if ring is None:
         return tensor_dict
-    if isinstance(ring, Source):
-        # send() refuses what is no dict, so that the others hear of it.
-        frame, tensors = take_out(tensor_dict, ring, True) if isinstance(tensor_dict, dict) else (tensor_dict, [])
-        ring.send(frame, TENSOR_DICT, dict, inside=True)
-    else:
-        tensor_dict = ring.receive(TENSOR_DICT)
-        tensors = put_back(tensor_dict, True)
-    if tensors:
-        source = src if group is None else dist.get_global_rank(group, src)
-        whole = [tensor.detach().contiguous() for _, tensor in tensors if tensor.numel()]
-        for work in [dist.broadcast(tensor, source, group, async_op=True) for tensor in whole]:
-            work.wait()
-    return tensor_dict
+    group = dist.group.WORLD if group is None else group
+    return broadcast_dict(ring, tensor_dict, dist.get_global_rank(group, src), group, True)

@@ -42,14 +42,6 @@ __all__ = ["Group", "GroupOperations", "Handle"]
 # ---- Tensors that travel apart ---------------------------------------------------------------------------------------
 
 
-def _take_out(tensor_dict: Any, group: Any, end: Any) -> Tuple[Any, List[Tuple[Any, Any]]]:
-    """Without a device group all go into the frame, and what it has no form for is refused there, by its place. Nested
-    tensors are part of their value."""
-    if not isinstance(tensor_dict, dict) or group.device_group is None:
-        return tensor_dict, []
-    return _apart.take_out(tensor_dict, end, False)
-
-
 class _Work(Handle):
     """A work of torch.distributed, which has its tensor kept for it; some can be waited for only once."""
 
@@ -180,26 +172,10 @@ class GroupOperations:
         ring = end_of(self.cpu_group, src)
         if ring is None:
             return tensor_dict
-        if isinstance(ring, Source):
-            frame, apart = _take_out(tensor_dict, self, ring)
-            try:
-                ring.send(frame, TENSOR_DICT, dict, inside=True)
-            except TypeError:
-                if isinstance(tensor_dict, dict):
-                    raise
-                raise AssertionError(f"Expecting a dictionary, got {type(tensor_dict)}") from None
-        else:
-            tensor_dict = ring.receive(TENSOR_DICT)
-            apart = _apart.put_back(tensor_dict, False)
-        works = []
-        for _, tensor in apart:
-            if tensor.numel():
-                whole = tensor.contiguous()
-                work = dist.broadcast(whole, src=self.ranks[src], group=self.device_group, async_op=True)
-                works.append(_Work(work, whole))
-        for handle in works:
-            handle.wait()
-        return tensor_dict
+        if isinstance(ring, Source) and not isinstance(tensor_dict, dict):
+            ring.refuse(TypeError(f"the source must give a dict, not {type(tensor_dict).__name__}"), TENSOR_DICT)
+            raise AssertionError(f"Expecting a dictionary, got {type(tensor_dict)}")
+        return _apart.broadcast_dict(ring, tensor_dict, self.ranks[src], self.device_group, False)
 
     def send_object(self, obj: Any, dst: int) -> None:
         """Send an object to one rank, and wait until it is where that rank can take it."""
@@ -297,7 +273,8 @@ def _isend_tensor_dict(
     dst = (group.rank_in_group + 1) % group.world_size if dst is None else dst
     _check_peer(group, dst, "destination")
     sender = _sender(group, dst)
-    frame, apart = _take_out(tensor_dict, group, sender)
+    divides = group.device_group is not None and isinstance(tensor_dict, dict)  # nested tensors are part of their value
+    frame, apart = _apart.take_out(tensor_dict, sender, False) if divides else (tensor_dict, [])
     handles = [sender.isend(group.cpu_group, frame, SEND_TENSOR_DICT)]
     _forget_completed(sender.beside)
     for key, tensor in apart:
