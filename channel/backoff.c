@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "channel/backoff.h"
 
-#include "shm/wait.h"
-
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 void rc_backoff_learn(struct rc_backoff *backoff, uint32_t pauses, uint32_t frames) {

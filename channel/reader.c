@@ -307,8 +307,10 @@ static inline bool has_time(const ringcast_reader *reader, int64_t timeout_ns) {
 
 /* Polls for the first microsecond or two of a wait. */
 static inline bool poll_briefly(ringcast_reader *reader, int64_t timeout_ns) {
+  rc_backoff_before_look(&reader->backoff);
   if (rc_ring_is_available(&reader->ring)) return true;
   if (!rc_waiter_is_eager(&reader->waiter) || !rc_ring_may_hold(&reader->ring)) return false;
+  reader->backoff.early = RC_BACKOFF_EARLY;
   if (has_time(reader, timeout_ns) && rc_unlikely(rc_backoff_is_active(&reader->backoff)))
     rc_backoff_pause(&reader->backoff, &reader->ring);
   for (int i = 0; i < RC_LOOKS; i++) {

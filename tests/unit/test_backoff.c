@@ -245,6 +245,25 @@ TEST(who_has_no_time_or_no_room_does_not_stay_away) {
   close_channel();
 }
 
+/* A reader that had to wait pauses before the first look of some further reads, and then no more. */
+TEST(a_wait_makes_the_next_first_looks_later) {
+  struct ringcast_frame frame;
+  open_channel(RC_DEFAULT_SPIN_NS);
+  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN); /* without a wait */
+  ck_assert_uint_eq(receiver->backoff.early, 0);
+  ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
+  for (uint32_t left = RC_BACKOFF_EARLY;; left--) {
+    ck_assert_uint_eq(receiver->backoff.early, left);
+    if (left == 0) break;
+    ck_assert_int_eq(ringcast_writer_send(sender, "x", 1, 0, 0), 0);
+    ck_assert_int_eq(ringcast_reader_next(receiver, RINGCAST_FOREVER, &frame), 0);
+    ck_assert_int_eq(ringcast_reader_release(receiver, &frame), 0);
+  }
+  ck_assert_int_eq(ringcast_reader_next(receiver, 0, &frame), -EAGAIN);
+  ck_assert_uint_eq(receiver->backoff.early, 0);
+  close_channel();
+}
+
 /* Staying away is spinning. */
 TEST(who_never_spins_does_not_stay_away) {
   struct ringcast_frame frame;
@@ -252,6 +271,7 @@ TEST(who_never_spins_does_not_stay_away) {
   receiver->backoff = (struct rc_backoff){.pauses = 100, .until_trial = 7, .trial_interval = RC_BACKOFF_MIN_INTERVAL};
   ck_assert_int_eq(ringcast_reader_next(receiver, RC_DEFAULT_SPIN_NS, &frame), -ETIMEDOUT);
   expect_backoff(100, 7, RC_BACKOFF_MIN_INTERVAL);
+  ck_assert_uint_eq(receiver->backoff.early, 0);
   close_channel();
 }
 
